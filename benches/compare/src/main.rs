@@ -1,0 +1,2 @@
+//! Comparison bench.
+fn main() {}
