@@ -1,0 +1,240 @@
+//! Looking into a server from outside: one connection of the kit's own, left out of every count.
+//!
+//! It lives on a runtime of the kit, so it works from any runtime and while the test's own is blocked.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisResult, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+
+use super::{Inner, RedisServer};
+use crate::wait::eventually;
+
+const NAME: &str = "watchlock-kit";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+static KIT: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("redis-inspector")
+        .enable_all()
+        .build()
+        .expect("a runtime for the kit")
+});
+
+/// Runs `future` on the kit's runtime and blocks this thread for it, inside a runtime or not.
+pub(super) fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    KIT.spawn(async move { tell.send(future.await) });
+    told.recv().expect("the kit's runtime lives on")
+}
+
+/// A connection by `CLIENT LIST`: its fields by name (`id`, `addr`, `name`, `cmd`, `sub`, …).
+pub type ClientInfo = BTreeMap<String, String>;
+
+#[derive(Debug)]
+pub(super) struct Inspector {
+    url: String,
+    connection: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl Inspector {
+    pub(super) fn new(url: String) -> Self {
+        Self {
+            url,
+            connection: Mutex::new(None),
+        }
+    }
+
+    /// Runs a command, on a new connection if the old one turns out to be cut.
+    pub(super) async fn run(&self, cmd: Cmd) -> RedisResult<Value> {
+        let mut cached = self.connection.lock().await.clone();
+        if let Some(connection) = &mut cached {
+            match cmd.query_async(connection).await {
+                Err(error) if error.is_io_error() && !error.is_timeout() => {}
+                answer => return answer,
+            }
+        }
+        let mut connection = self.connect().await?;
+        *self.connection.lock().await = Some(connection.clone());
+        cmd.query_async(&mut connection).await
+    }
+
+    pub(super) async fn info(&self, section: &str, field: &str) -> Option<String> {
+        let mut info = redis::cmd("INFO");
+        info.arg(section);
+        let text: String = redis::from_redis_value(self.run(info).await.ok()?).ok()?;
+        fields_of(&text).remove(field)
+    }
+
+    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(ANSWER_TIMEOUT));
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        let mut name = redis::cmd("CLIENT");
+        name.arg("SETNAME").arg(NAME);
+        // Refused while the server loads its data; a later connection gets its name.
+        let _: Value = name.query_async(&mut connection).await?;
+        Ok(connection)
+    }
+}
+
+impl RedisServer {
+    /// Runs a command and panics if the server refuses it.
+    ///
+    /// # Panics
+    /// If the server refuses the command or cannot be reached.
+    pub async fn cmd(&self, args: &[&str]) -> Value {
+        let answer = self.try_cmd(args).await;
+        answer.unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    /// Runs a command.
+    ///
+    /// # Errors
+    /// What the server or the connection said.
+    ///
+    /// # Panics
+    /// If `args` is empty.
+    ///
+    /// # Cancel safety
+    /// A command under way is run to its end.
+    pub async fn try_cmd(&self, args: &[&str]) -> RedisResult<Value> {
+        let (name, rest) = args.split_first().expect("a command has a name");
+        let mut cmd = redis::cmd(name);
+        cmd.arg(rest);
+        let inner: Arc<Inner> = Arc::clone(&self.inner);
+        let task = KIT.spawn(async move { inner.inspector.run(cmd).await });
+        task.await.expect("the inspector does not panic")
+    }
+
+    /// Runs a command and converts its answer.
+    ///
+    /// # Panics
+    /// If the server refuses the command or its answer is of another type.
+    pub async fn query<T: FromRedisValue>(&self, args: &[&str]) -> T {
+        let answer = self.cmd(args).await;
+        redis::from_redis_value(answer).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    /// The fields of a hash; empty if there is none.
+    pub async fn hash(&self, key: &str) -> BTreeMap<String, String> {
+        self.query(&["HGETALL", key]).await
+    }
+
+    /// Milliseconds to live: -2 absent, -1 without expiry.
+    pub async fn pttl(&self, key: &str) -> i64 {
+        self.query(&["PTTL", key]).await
+    }
+
+    /// Whether the key is there.
+    pub async fn exists(&self, key: &str) -> bool {
+        self.query(&["EXISTS", key]).await
+    }
+
+    /// All keys, sorted.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.query(&["KEYS", "*"]).await;
+        keys.sort_unstable();
+        keys
+    }
+
+    /// All channels that somebody listens to, sorted.
+    pub async fn channels(&self) -> Vec<String> {
+        let mut channels: Vec<String> = self.query(&["PUBSUB", "CHANNELS"]).await;
+        channels.sort_unstable();
+        channels
+    }
+
+    /// How many connections listen to `channel`.
+    pub async fn subscribers(&self, channel: &str) -> u64 {
+        let (_, count): (String, u64) = self.query(&["PUBSUB", "NUMSUB", channel]).await;
+        count
+    }
+
+    /// All connections but the kit's own.
+    pub async fn clients(&self) -> Vec<ClientInfo> {
+        let list: String = self.query(&["CLIENT", "LIST"]).await;
+        let clients = list.lines().map(client_of);
+        clients
+            .filter(|client| client.get("name").is_none_or(|name| name != NAME))
+            .collect()
+    }
+
+    /// How many connections there are without the kit's own.
+    pub async fn connections(&self) -> usize {
+        self.clients().await.len()
+    }
+
+    /// Calls per command (lower case, `config|get` for subcommands) since start or [`Self::reset_calls`].
+    ///
+    /// Commands that scripts call are counted as well, and the kit's own.
+    pub async fn calls(&self) -> BTreeMap<String, u64> {
+        let info: String = self.query(&["INFO", "commandstats"]).await;
+        info.lines().filter_map(calls_of).collect()
+    }
+
+    /// Calls of one command; 0 if it was never called.
+    pub async fn calls_of(&self, command: &str) -> u64 {
+        self.calls().await.get(command).copied().unwrap_or(0)
+    }
+
+    /// Sets the counts of [`Self::calls`] back to 0.
+    pub async fn reset_calls(&self) {
+        self.cmd(&["CONFIG", "RESETSTAT"]).await;
+    }
+
+    /// One field of a section of `INFO`.
+    pub async fn info(&self, section: &str, field: &str) -> Option<String> {
+        let text: String = self.query(&["INFO", section]).await;
+        fields_of(&text).remove(field)
+    }
+
+    /// Waits until a replica is connected to its master and has its data.
+    ///
+    /// # Panics
+    /// If that takes longer than 20 s.
+    pub async fn synced(&self) {
+        eventually(
+            "the replica is in sync",
+            super::READY_DEADLINE,
+            async || {
+                let link = self.info("replication", "master_link_status").await;
+                link.as_deref() == Some("up")
+            },
+        )
+        .await;
+    }
+}
+
+fn fields_of(info: &str) -> BTreeMap<String, String> {
+    let pairs = info.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// `id=3 addr=127.0.0.1:40000 name= cmd=ping …`
+fn client_of(line: &str) -> ClientInfo {
+    let pairs = line.split(' ').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// `cmdstat_get:calls=5,usec=…`
+fn calls_of(line: &str) -> Option<(String, u64)> {
+    let (command, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+    let calls = figures.strip_prefix("calls=")?.split(',').next()?;
+    Some((command.to_owned(), calls.parse().ok()?))
+}

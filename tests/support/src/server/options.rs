@@ -1,0 +1,97 @@
+//! How a server is started, and the configuration file that comes of it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::RedisServer;
+
+/// Options of a [`RedisServer`]; by default nothing is saved, and only 127.0.0.1 is listened on.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct ServerOptions {
+    aof: bool,
+    pub(super) unix_socket: bool,
+    pub(super) password: Option<String>,
+    config: Vec<(String, String)>,
+}
+
+impl ServerOptions {
+    /// Keeps an append-only file, written before each answer, so that data survives [`RedisServer::kill`].
+    pub fn aof(mut self) -> Self {
+        self.aof = true;
+        self
+    }
+
+    /// Listens on a unix socket as well.
+    pub fn unix_socket(mut self) -> Self {
+        self.unix_socket = true;
+        self
+    }
+
+    /// Asks clients for a password (letters and digits).
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Follows `master`, which has no password; see [`RedisServer::synced`].
+    pub fn replica_of(self, master: &RedisServer) -> Self {
+        let address = format!("127.0.0.1 {}", master.port());
+        self.config("replicaof", &address)
+    }
+
+    /// One more line of the configuration file; it wins over earlier ones.
+    pub fn config(mut self, key: &str, value: &str) -> Self {
+        self.config.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the server and waits until it is ready.
+    ///
+    /// # Panics
+    /// If there is no redis-server or it does not come up.
+    #[must_use]
+    pub fn start(self) -> RedisServer {
+        RedisServer::start_with(&self)
+    }
+
+    pub(super) fn write_config(&self, dir: &Path, port: u16) -> PathBuf {
+        let mut text = String::new();
+        for (key, value) in self.lines(dir, port) {
+            writeln!(text, "{key} {value}").expect("writing to a string");
+        }
+        let path = dir.join("redis.conf");
+        fs::write(&path, text).expect("the configuration file is written");
+        path
+    }
+
+    fn lines(&self, dir: &Path, port: u16) -> Vec<(String, String)> {
+        let mut lines = vec![
+            ("bind", "127.0.0.1".to_owned()),
+            ("port", port.to_string()),
+            ("dir", dir.display().to_string()),
+            ("save", "\"\"".to_owned()),
+            ("appendonly", yes_no(self.aof)),
+            ("appendfsync", "always".to_owned()),
+            // A replica must not wait 5 s for others that want the same snapshot.
+            ("repl-diskless-sync-delay", "0".to_owned()),
+            // Pipes that the owner holds must not be mistaken for a terminal or a supervisor.
+            ("daemonize", "no".to_owned()),
+        ];
+        if let Some(password) = &self.password {
+            lines.push(("requirepass", password.clone()));
+        }
+        if self.unix_socket {
+            lines.push(("unixsocket", dir.join("redis.sock").display().to_string()));
+        }
+        let own = lines
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value));
+        own.chain(self.config.iter().cloned()).collect()
+    }
+}
+
+fn yes_no(on: bool) -> String {
+    if on { "yes" } else { "no" }.to_owned()
+}

@@ -1,0 +1,56 @@
+//! Waiting for a condition with a deadline, and the clock that processes share.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(3);
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, which on Linux all processes share.
+///
+/// # Panics
+/// If the clock is before its own start or beyond 292 years, which it never is.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).expect("the monotonic clock is not negative");
+    let nanos = u64::try_from(now.tv_nsec).expect("nanoseconds are not negative");
+    seconds * 1_000_000_000 + nanos
+}
+
+/// Waits until `condition` holds, or panics with `what` when `deadline` has passed.
+///
+/// The condition is looked at once more after the deadline, so a slow machine cannot fail a condition that holds.
+///
+/// # Panics
+/// If the condition does not hold within `deadline`.
+///
+/// # Cancel safety
+/// Dropping the future stops the waiting and nothing else.
+pub async fn eventually(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + deadline;
+    loop {
+        let late = Instant::now() >= end;
+        if condition().await {
+            return;
+        }
+        assert!(!late, "not within {deadline:?}: {what}");
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// [`eventually`] for plain threads.
+///
+/// # Panics
+/// If the condition does not hold within `deadline`.
+pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + deadline;
+    loop {
+        let late = Instant::now() >= end;
+        if condition() {
+            return;
+        }
+        assert!(!late, "not within {deadline:?}: {what}");
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
