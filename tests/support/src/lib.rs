@@ -3,12 +3,15 @@
 //! - [`server`]: a private redis-server, killed, restarted, frozen and looked into
 //! - [`proxy`]: a TCP proxy that understands whole commands and injects faults
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
+//! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
 //! The crate `redis-test` can start servers as well, but cannot restart one on its port and directory, freeze it, or
 //! end it when a test is killed with -9, which is most of what is needed here.
 
+pub mod checker;
+pub mod history;
 mod port;
 pub mod process;
 pub mod server;

@@ -1,0 +1,124 @@
+//! Proves or refutes the invariants from a history.
+//!
+//! The checker knows nothing but the [`Record`]s: not Redis, not the library. Whatever it reports is
+//! certain; where a history leaves a doubt (an operation without a return, a client that was
+//! stopped, a fault under way), the doubt counts for the client. What that costs is seen in
+//! [`Report::looked_at`]: how many chances to fail each invariant had.
+//!
+//! **The certain window** of a hold is the time in which its client vouched for it:
+//!
+//! 1. It begins when the first acquire returned.
+//! 2. It ends at the earliest of: the invoke of the last release; the invoke of any release that
+//!    failed; the `lost` signal; the kill of the client; for a hold with fixed leases only, the
+//!    latest `acquire returned + lease - drift` of its levels.
+//! 3. If the client was stopped and was told `lost` just afterwards, it ends with the stop: somewhere
+//!    in the stop the validity ended, and a stopped client claims nothing.
+//! 4. A deletion of the data ends it. An acquire that was open during the deletion has no window.
+//!
+//! **A name may be held** longer than that: from the acquire to the answer of the release, and where
+//! an answer is missing, until the lease has passed after the last fault that could delay a command.
+//! Between two such times the lock is free for certain, which is what I5 and `Busy` are held against.
+
+mod bounds;
+mod counts;
+mod exclusion;
+mod holds;
+mod model;
+mod report;
+mod spans;
+mod validity;
+mod wakeups;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use report::{Breach, Invariant, Report, Violation};
+
+use crate::history::{Nanos, Record};
+use model::Model;
+
+/// What the checked clients promise, and how much the machine may blur it.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The lease of holds under the watchdog.
+    pub watchdog_lease: Duration,
+    /// The time-out of one command.
+    pub command_timeout: Duration,
+    /// The longest sleep of a waiter between two tries.
+    pub backoff_cap: Duration,
+    /// How late a process may be run on a loaded machine: the blur of every time in the history.
+    pub scheduling: Duration,
+    /// The bound of the hand-over after a clean release.
+    pub clean_wake: Duration,
+    /// How long after a fault connections and subscriptions may take to be back.
+    pub recovery: Duration,
+    /// How long clean-up in the background may take after a cancelled acquire or a dropped guard.
+    pub cleanup: Duration,
+}
+
+impl Default for Settings {
+    /// The defaults of the library, and 50 ms of blur.
+    fn default() -> Self {
+        Self {
+            watchdog_lease: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(1),
+            backoff_cap: Duration::from_secs(1),
+            scheduling: Duration::from_millis(50),
+            clean_wake: Duration::from_millis(100),
+            recovery: Duration::from_secs(3),
+            cleanup: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Checks a history.
+///
+/// # Panics
+/// When the history makes no sense: a return without an invoke, two invokes of one number.
+#[must_use]
+pub fn check(records: &[Record], settings: &Settings) -> Report {
+    let model = Model::build(records, settings);
+    let mut report = Report::new(model.holds.len());
+    exclusion::check(&model, &mut report);
+    counts::check(&model, &mut report);
+    wakeups::check(&model, &mut report);
+    bounds::check(&model, &mut report);
+    validity::check(&model, &mut report);
+    leftovers(records, &mut report);
+    report
+}
+
+/// I4: never without TTL. I7: nothing is left.
+fn leftovers(records: &[Record], report: &mut Report) {
+    for record in records {
+        match record {
+            Record::Sample { name, ttl_ms, .. } => {
+                report.looked(Invariant::I4);
+                if *ttl_ms == -1 {
+                    report.add(Breach::NoTtl, name, vec![record.clone()]);
+                }
+            }
+            Record::Leftover { what, .. } => {
+                report.add(
+                    Breach::Leftover { what: what.clone() },
+                    "",
+                    vec![record.clone()],
+                );
+            }
+            _ => {}
+        }
+    }
+    report.looked(Invariant::I7);
+}
+
+/// A duration as nanoseconds; the longest is about 584 years.
+fn ns(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
+}
+
+/// How much earlier than the lease a validity ends: 1 % and 2 ms for clocks that differ.
+fn drift(lease: Nanos) -> Nanos {
+    lease / 100 + 2 * crate::history::MS
+}

@@ -1,0 +1,83 @@
+//! I2: a hold count is what the operations before it make it.
+//!
+//! An operation without a clear answer leaves two counts possible; a lost hold allows a fresh start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::model::{Model, Op};
+use super::report::{Breach, Invariant, Report};
+use crate::history::{Call, Outcome, Record};
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    let mut by_key: BTreeMap<(u32, u32, &str), Vec<&Op>> = BTreeMap::new();
+    for op in &model.ops {
+        let key = (op.client, op.owner, op.name);
+        by_key.entry(key).or_default().push(op);
+    }
+    let mut lost: BTreeMap<(u32, u32, &str), Vec<u64>> = BTreeMap::new();
+    for hold in &model.holds {
+        if let Some((t, _, _)) = hold.lost {
+            let key = (hold.client, model.first(hold).owner, hold.name);
+            lost.entry(key).or_default().push(t);
+        }
+    }
+    for (key, ops) in by_key {
+        check_key(&ops, lost.get(&key).map_or(&[], Vec::as_slice), report);
+    }
+}
+
+fn check_key(ops: &[&Op], lost: &[u64], report: &mut Report) {
+    let mut possible = BTreeSet::from([0]);
+    let mut before: Vec<Record> = Vec::new();
+    for op in ops {
+        if lost.iter().any(|t| *t <= op.span.until) {
+            possible.insert(0);
+        }
+        if let Some((got, step)) = counted(op) {
+            report.looked(Invariant::I2);
+            let fits = |from: &u32| i64::from(*from) + step == i64::from(got);
+            if !possible.iter().any(fits) {
+                let from = possible.last().copied().unwrap_or(0);
+                let expected = u32::try_from(i64::from(from) + step).unwrap_or(0);
+                before.extend(op.evidence());
+                report.add(
+                    Breach::WrongCount { got, expected },
+                    op.name,
+                    before.clone(),
+                );
+            }
+            possible = BTreeSet::from([got]);
+        } else {
+            doubt(op, &mut possible);
+        }
+        if possible.len() == 1 && possible.contains(&0) {
+            before.clear();
+        } else {
+            before.extend(op.evidence());
+        }
+    }
+}
+
+/// The count that an operation returned, and what it adds.
+const fn counted(op: &Op) -> Option<(u32, i64)> {
+    match op.outcome {
+        Some(Outcome::Acquired(count)) => Some((*count, 1)),
+        Some(Outcome::Released(left)) => Some((*left, -1)),
+        _ => None,
+    }
+}
+
+/// The counts possible after an operation without one.
+fn doubt(op: &Op, possible: &mut BTreeSet<u32>) {
+    match (op.call, op.outcome) {
+        (_, Some(Outcome::Failed(kind))) if kind == "not_owner" => {
+            possible.insert(0);
+        }
+        (Call::Acquire { .. }, _) => {}
+        // The level is given back, whatever the answer; after a lost hold perhaps all are.
+        (Call::Release | Call::Drop, _) => {
+            let fewer: Vec<u32> = possible.iter().map(|n| n.saturating_sub(1)).collect();
+            possible.extend(fewer);
+        }
+    }
+}

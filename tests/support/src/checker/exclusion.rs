@@ -1,0 +1,95 @@
+//! I1: certain windows of one name never overlap, and what a certain holder wrote stays.
+
+use std::collections::BTreeMap;
+
+use super::holds::{End, Hold};
+use super::model::Model;
+use super::report::{Breach, Invariant, Report};
+use super::spans::Span;
+use crate::history::Record;
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+    for hold in &model.holds {
+        by_name.entry(hold.name).or_default().push(hold);
+    }
+    for (name, mut holds) in by_name {
+        holds.sort_by_key(|hold| hold.window.from);
+        check_name(model, name, &holds, report);
+    }
+    for pair in &model.pairs {
+        check_pair(model, pair, report);
+    }
+}
+
+/// Holds in the order of their starts: each is held against the one before it that lasts longest.
+fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
+    let mut lasting: Option<&Hold> = None;
+    for hold in holds {
+        report.looked(Invariant::I1);
+        if let Some(earlier) = lasting
+            && hold.window.from < earlier.window.until
+            && hold.window.len() > 0
+        {
+            let end = earlier.window.until.min(hold.window.until);
+            let by = end - hold.window.from;
+            let mut evidence = model.evidence(earlier);
+            evidence.extend(model.evidence(hold));
+            report.add(Breach::Overlap { by }, name, evidence.clone());
+            if !matches!(earlier.end, End::Released | End::Killed | End::Deleted) {
+                report.add(Breach::NotTold, name, evidence);
+            }
+        }
+        if lasting.is_none_or(|earlier| hold.window.until > earlier.window.until) {
+            lasting = Some(hold);
+        }
+    }
+}
+
+/// A pair is torn when both who wrote were certain while they wrote.
+fn check_pair(model: &Model, pair: &Record, report: &mut Report) {
+    let Record::Pair {
+        op,
+        from,
+        until,
+        seen,
+        ..
+    } = pair
+    else {
+        return;
+    };
+    let Some(hold) = hold_of(model, *op) else {
+        return;
+    };
+    if !covers(hold.window, Span::new(*from, *until)) {
+        return;
+    }
+    report.looked(Invariant::I1);
+    if seen == op {
+        return;
+    }
+    let wrote_it = |other: &&&Record| matches!(other, Record::Pair { op, .. } if op == seen);
+    let Some(other) = model.pairs.iter().find(wrote_it) else {
+        return;
+    };
+    let certain = hold_of(model, *seen).is_some_and(|hold| covers(hold.window, written(other)));
+    if certain {
+        let evidence = vec![pair.clone(), (*other).clone()];
+        report.add(Breach::TornPair, hold.name, evidence);
+    }
+}
+
+fn hold_of<'m, 'a>(model: &'m Model<'a>, op: u64) -> Option<&'m Hold<'a>> {
+    model.begun_by.get(&op).map(|hold| &model.holds[*hold])
+}
+
+const fn covers(window: Span, part: Span) -> bool {
+    window.from <= part.from && part.until <= window.until
+}
+
+fn written(pair: &Record) -> Span {
+    match pair {
+        Record::Pair { from, wrote, .. } => Span::new(*from, *wrote),
+        _ => Span::new(0, 0),
+    }
+}

@@ -1,0 +1,194 @@
+//! Holds out of operations: their levels, their signals, their certain windows.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::model::{Model, Op};
+use super::spans::Span;
+use super::{drift, ns};
+use crate::history::{Call, Nanos, Outcome, Record};
+
+/// What ended a certain window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Released,
+    ReleaseFailed,
+    Lost,
+    Killed,
+    Lease,
+    Deleted,
+    /// Nothing: it lasts to the end of the history.
+    Open,
+}
+
+/// One owner's possession of one name.
+#[derive(Debug)]
+pub(super) struct Hold<'a> {
+    pub(super) client: u32,
+    pub(super) name: &'a str,
+    /// The acquires that succeeded, the first of them began it.
+    pub(super) acquires: Vec<usize>,
+    pub(super) releases: Vec<usize>,
+    /// Whether its last level was given back.
+    pub(super) ended: bool,
+    pub(super) lost: Option<(Nanos, &'a str, &'a Record)>,
+    /// The certain window.
+    pub(super) window: Span,
+    pub(super) end: End,
+    levels: u32,
+}
+
+impl<'a> Model<'a> {
+    pub(super) fn note_holds(&mut self) {
+        let mut current: BTreeMap<(u32, u32, &str), usize> = BTreeMap::new();
+        for (index, op) in self.ops.iter().enumerate() {
+            let key = (op.client, op.owner, op.name);
+            match (op.call, op.outcome) {
+                (Call::Acquire { .. }, Some(Outcome::Acquired(_))) => {
+                    let hold = *current.entry(key).or_insert_with(|| {
+                        self.begun_by.insert(op.id, self.holds.len());
+                        self.holds.push(Hold::new(op));
+                        self.holds.len() - 1
+                    });
+                    self.holds[hold].acquires.push(index);
+                    self.holds[hold].levels += 1;
+                }
+                (Call::Acquire { .. }, _) => {}
+                (Call::Release | Call::Drop, outcome) => {
+                    let Some(hold) = current.get(&key).copied() else {
+                        continue;
+                    };
+                    if self.holds[hold].release(index, outcome) {
+                        current.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives each `lost` signal to its hold: to one whose release already said so and that still
+    /// misses its signal, else to the latest that had begun.
+    pub(super) fn note_signals(&mut self, records: &'a [Record]) {
+        let mut by_key: HashMap<(u32, u32, &str), Vec<usize>> = HashMap::new();
+        for (index, hold) in self.holds.iter().enumerate() {
+            let key = (hold.client, self.first(hold).owner, hold.name);
+            by_key.entry(key).or_default().push(index);
+        }
+        for record in records {
+            let Record::Lost {
+                t,
+                client,
+                owner,
+                name,
+                reason,
+            } = record
+            else {
+                continue;
+            };
+            let key = (*client, *owner, name.as_str());
+            let Some(holds) = by_key.get(&key) else {
+                continue;
+            };
+            let began = |hold: &&usize| self.first(&self.holds[**hold]).span.from <= *t;
+            let missing = |hold: &&usize| {
+                let hold = &self.holds[**hold];
+                hold.lost.is_none() && self.release_failed(hold).is_some()
+            };
+            let started = || holds.iter().filter(began);
+            let hold = started().find(missing).or_else(|| started().next_back());
+            if let Some(hold) = hold.copied() {
+                let signal = &mut self.holds[hold].lost;
+                signal.get_or_insert((*t, reason, record));
+            }
+        }
+    }
+
+    /// The first release that said that the hold is gone.
+    pub(super) fn release_failed(&self, hold: &Hold) -> Option<&Op<'a>> {
+        let says_gone = |op: &&Op| match op.outcome {
+            Some(Outcome::Failed(kind)) => kind == "lost" || kind == "not_owner",
+            _ => false,
+        };
+        hold.releases
+            .iter()
+            .map(|op| &self.ops[*op])
+            .find(says_gone)
+    }
+
+    pub(super) fn window(&self, index: usize) -> (Span, End) {
+        let hold = &self.holds[index];
+        let start = self.first(hold).span.until;
+        let blur = ns(self.settings.scheduling);
+        let mut ends = vec![(self.horizon, End::Open)];
+        ends.extend(
+            self.last_release(hold)
+                .map(|op| (op.span.from, End::Released)),
+        );
+        let failed = self.release_failed(hold);
+        ends.extend(failed.map(|op| (op.span.from, End::ReleaseFailed)));
+        ends.extend(self.killed.get(&hold.client).map(|t| (*t, End::Killed)));
+        let told = hold
+            .lost
+            .map(|(t, _, _)| (t.saturating_sub(blur), End::Lost));
+        ends.extend(told);
+        let lease_over = |end: Nanos| (end.saturating_sub(blur), End::Lease);
+        ends.extend(self.leases_over(hold).map(lease_over));
+        let (mut end, mut why) = ends
+            .into_iter()
+            .min_by_key(|end| end.0)
+            .unwrap_or((start, End::Open));
+
+        if matches!(why, End::Lost | End::ReleaseFailed) {
+            let stops = self.frozen.get(&hold.client);
+            let near = Span::new(end.saturating_sub(blur), end);
+            let stop = stops.and_then(|stops| stops.within(near).first());
+            end = stop.map_or(end, |stop| end.min(stop.from));
+        }
+        for (when, name, _) in &self.deleted {
+            let ours = name.is_none_or(|name| name == hold.name);
+            if ours && when.until >= self.first(hold).span.from && when.from < end {
+                (end, why) = (when.from, End::Deleted);
+            }
+        }
+        (Span::new(start, end.max(start)), why)
+    }
+
+    /// The latest end of the validity of a hold with fixed leases only.
+    pub(super) fn leases_over(&self, hold: &Hold) -> Option<Nanos> {
+        let ops = || hold.acquires.iter().map(|op| &self.ops[*op]);
+        let end = |op: &Op| {
+            let lease = op.lease(&self.settings);
+            op.span
+                .until
+                .saturating_add(lease - drift(lease).min(lease))
+        };
+        ops().all(Op::fixed).then(|| ops().map(end).max()).flatten()
+    }
+}
+
+impl<'a> Hold<'a> {
+    fn new(first: &Op<'a>) -> Self {
+        Self {
+            client: first.client,
+            name: first.name,
+            acquires: Vec::new(),
+            releases: Vec::new(),
+            ended: false,
+            lost: None,
+            window: first.span,
+            end: End::Open,
+            levels: 0,
+        }
+    }
+
+    /// Notes a release; true when it was the last.
+    fn release(&mut self, op: usize, outcome: Option<&Outcome>) -> bool {
+        self.releases.push(op);
+        self.levels = match outcome {
+            Some(Outcome::Released(left)) => *left,
+            Some(Outcome::Failed(kind)) if kind == "not_owner" => 0,
+            _ => self.levels.saturating_sub(1),
+        };
+        self.ended = self.levels == 0;
+        self.ended
+    }
+}

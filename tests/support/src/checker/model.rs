@@ -1,0 +1,243 @@
+//! A history put in order: operations with both their ends, and what disturbed whom.
+
+use std::collections::HashMap;
+
+use super::holds::Hold;
+use super::spans::{Span, Spans};
+use super::{Settings, ns, report::ms};
+use crate::history::{Call, Nanos, Outcome, Record, Scope};
+
+/// An operation with both its ends.
+#[derive(Debug)]
+pub(super) struct Op<'a> {
+    pub(super) client: u32,
+    pub(super) owner: u32,
+    pub(super) name: &'a str,
+    pub(super) call: &'a Call,
+    /// From the invoke to the return, or to where nobody can have waited for it any more.
+    pub(super) span: Span,
+    /// `None`: unknown.
+    pub(super) outcome: Option<&'a Outcome>,
+    pub(super) id: u64,
+    lines: Vec<&'a Record>,
+}
+
+impl Op<'_> {
+    pub(super) fn evidence(&self) -> Vec<Record> {
+        self.lines.iter().copied().cloned().collect()
+    }
+
+    /// The lease that an acquire asks for.
+    pub(super) fn lease(&self, settings: &Settings) -> Nanos {
+        match self.call {
+            Call::Acquire { lease_ms, .. } => lease_ms.map_or(ns(settings.watchdog_lease), ms),
+            Call::Release | Call::Drop => 0,
+        }
+    }
+
+    pub(super) const fn fixed(&self) -> bool {
+        let Call::Acquire { lease_ms, .. } = self.call else {
+            return false;
+        };
+        lease_ms.is_some()
+    }
+}
+
+/// A deletion of data: when, of which name, and the line that says it.
+pub(super) type Deletion<'a> = (Span, Option<&'a str>, &'a Record);
+
+/// The history in order.
+#[derive(Debug)]
+pub(super) struct Model<'a> {
+    pub(super) settings: Settings,
+    pub(super) ops: Vec<Op<'a>>,
+    pub(super) holds: Vec<Hold<'a>>,
+    pub(super) pairs: Vec<&'a Record>,
+    pub(super) deleted: Vec<Deletion<'a>>,
+    pub(super) killed: HashMap<u32, Nanos>,
+    /// The last time in the history.
+    pub(super) horizon: Nanos,
+    /// The hold that an acquire began, by its number.
+    pub(super) begun_by: HashMap<u64, usize>,
+    pub(super) frozen: HashMap<u32, Spans>,
+    faults: HashMap<u32, Spans>,
+    faults_of_all: Spans,
+}
+
+impl<'a> Model<'a> {
+    pub(super) fn build(records: &'a [Record], settings: &Settings) -> Self {
+        let mut model = Self {
+            settings: *settings,
+            ops: Vec::new(),
+            holds: Vec::new(),
+            pairs: Vec::new(),
+            deleted: Vec::new(),
+            killed: HashMap::new(),
+            horizon: records.iter().map(end_of).max().unwrap_or(0),
+            begun_by: HashMap::new(),
+            frozen: HashMap::new(),
+            faults: HashMap::new(),
+            faults_of_all: Spans::default(),
+        };
+        model.note_surroundings(records);
+        model.note_faults(records);
+        model.note_ops(records);
+        model.note_holds();
+        model.note_signals(records);
+        for index in 0..model.holds.len() {
+            (model.holds[index].window, model.holds[index].end) = model.window(index);
+        }
+        model
+    }
+
+    pub(super) fn first(&self, hold: &Hold) -> &Op<'a> {
+        &self.ops[hold.acquires[0]]
+    }
+
+    /// The release that gave the last level back.
+    pub(super) fn last_release(&self, hold: &Hold) -> Option<&Op<'a>> {
+        let last = hold.releases.last().filter(|_| hold.ended);
+        last.map(|op| &self.ops[*op])
+    }
+
+    /// When a client was disturbed, each time with its recovery.
+    pub(super) fn faults(&self, client: u32) -> &Spans {
+        self.faults.get(&client).unwrap_or(&self.faults_of_all)
+    }
+
+    pub(super) fn disturbed(&self, client: u32, span: Span) -> bool {
+        self.faults(client).hits(span)
+    }
+
+    /// How long a client was stopped within a span.
+    pub(super) fn stopped(&self, client: u32, span: Span) -> Nanos {
+        self.frozen.get(&client).map_or(0, |own| own.cover(span))
+    }
+
+    /// All lines that tell a hold's story.
+    pub(super) fn evidence(&self, hold: &Hold) -> Vec<Record> {
+        let ops = hold.acquires.iter().chain(&hold.releases);
+        let mut lines: Vec<Record> = ops.flat_map(|op| self.ops[*op].evidence()).collect();
+        lines.extend(hold.lost.map(|(_, _, line)| line.clone()));
+        lines
+    }
+
+    fn note_surroundings(&mut self, records: &'a [Record]) {
+        let mut frozen: HashMap<u32, Vec<Span>> = HashMap::new();
+        for record in records {
+            match record {
+                Record::Killed { t, client } => {
+                    self.killed.insert(*client, *t);
+                }
+                Record::Frozen {
+                    from,
+                    until,
+                    client,
+                } => {
+                    let span = Span::new(*from, *until);
+                    frozen.entry(*client).or_default().push(span);
+                }
+                Record::Deleted { from, until, name } => {
+                    let span = Span::new(*from, *until);
+                    self.deleted.push((span, name.as_deref(), record));
+                }
+                Record::Pair { .. } => self.pairs.push(record),
+                _ => {}
+            }
+        }
+        let merged = |(client, spans)| (client, Spans::of(spans));
+        self.frozen = frozen.into_iter().map(merged).collect();
+    }
+
+    fn note_faults(&mut self, records: &[Record]) {
+        let mut of_all = Vec::new();
+        let mut own: HashMap<u32, Vec<Span>> = HashMap::new();
+        let recovery = ns(self.settings.recovery);
+        for record in records {
+            match record {
+                Record::Fault {
+                    from, until, scope, ..
+                } => {
+                    let span = Span::new(*from, *until).lengthened(recovery);
+                    match scope {
+                        Scope::All => of_all.push(span),
+                        Scope::Client(client) => own.entry(*client).or_default().push(span),
+                    }
+                }
+                Record::Frozen {
+                    from,
+                    until,
+                    client,
+                } => {
+                    let span = Span::new(*from, *until).lengthened(recovery);
+                    own.entry(*client).or_default().push(span);
+                }
+                _ => {}
+            }
+        }
+        for (client, mut spans) in own {
+            spans.extend(&of_all);
+            self.faults.insert(client, Spans::of(spans));
+        }
+        self.faults_of_all = Spans::of(of_all);
+    }
+
+    fn note_ops(&mut self, records: &'a [Record]) {
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        for record in records {
+            match record {
+                Record::Invoke {
+                    t,
+                    op,
+                    client,
+                    owner,
+                    name,
+                    call,
+                } => {
+                    let end = self.killed.get(client).copied().unwrap_or(self.horizon);
+                    let known = open.insert(*op, self.ops.len());
+                    assert!(known.is_none(), "operation {op} is invoked twice");
+                    self.ops.push(Op {
+                        id: *op,
+                        client: *client,
+                        owner: *owner,
+                        name,
+                        call,
+                        span: Span::new(*t, end.max(*t)),
+                        outcome: None,
+                        lines: vec![record],
+                    });
+                }
+                Record::Return {
+                    t,
+                    op,
+                    since,
+                    outcome,
+                } => {
+                    let index = open.get(op).expect("a return follows its invoke");
+                    let op = &mut self.ops[*index];
+                    op.span = Span::new(since.unwrap_or(op.span.from), *t);
+                    op.outcome = Some(outcome);
+                    op.lines.push(record);
+                }
+                _ => {}
+            }
+        }
+        self.ops.sort_by_key(|op| op.span.from);
+    }
+}
+
+const fn end_of(record: &Record) -> Nanos {
+    match record {
+        Record::Invoke { t, .. }
+        | Record::Return { t, .. }
+        | Record::Lost { t, .. }
+        | Record::Killed { t, .. }
+        | Record::Sample { t, .. }
+        | Record::Leftover { t, .. } => *t,
+        Record::Frozen { until, .. }
+        | Record::Fault { until, .. }
+        | Record::Deleted { until, .. }
+        | Record::Pair { until, .. } => *until,
+    }
+}

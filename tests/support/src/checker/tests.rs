@@ -1,0 +1,321 @@
+//! Histories made by hand: each breach is found, and its lawful twin is not. Times are ms.
+
+use std::time::Duration;
+
+use super::*;
+use crate::history::{Call, MS, Outcome, Scope};
+
+#[derive(Default)]
+struct Story {
+    records: Vec<Record>,
+    next: u64,
+}
+
+impl Story {
+    fn op(mut self, who: (u32, u32), call: Call, times: (u64, u64), how: Outcome) -> Self {
+        let op = self.next;
+        self = self.open(who, call, times.0);
+        self.records.push(Record::Return {
+            t: times.1 * MS,
+            op,
+            since: None,
+            outcome: how,
+        });
+        self
+    }
+
+    fn open(mut self, who: (u32, u32), call: Call, t: u64) -> Self {
+        self.records.push(Record::Invoke {
+            t: t * MS,
+            op: self.next,
+            client: who.0,
+            owner: who.1,
+            name: "n".to_owned(),
+            call,
+        });
+        self.next += 1;
+        self
+    }
+
+    fn lock(self, client: u32, times: (u64, u64), count: u32) -> Self {
+        self.op((client, 0), lock(None), times, Outcome::Acquired(count))
+    }
+
+    fn lock_for(self, client: u32, times: (u64, u64), lease: u64) -> Self {
+        self.op((client, 0), lock(Some(lease)), times, Outcome::Acquired(1))
+    }
+
+    fn unlock(self, client: u32, times: (u64, u64), left: u32) -> Self {
+        self.op((client, 0), Call::Release, times, Outcome::Released(left))
+    }
+
+    fn fails(self, client: u32, times: (u64, u64), kind: &str) -> Self {
+        let how = Outcome::Failed(kind.to_owned());
+        self.op((client, 0), Call::Release, times, how)
+    }
+
+    fn lost(mut self, client: u32, t: u64) -> Self {
+        self.records.push(Record::Lost {
+            t: t * MS,
+            client,
+            owner: 0,
+            name: "n".to_owned(),
+            reason: "expired".to_owned(),
+        });
+        self
+    }
+
+    fn and(mut self, record: Record) -> Self {
+        self.records.push(record);
+        self
+    }
+
+    fn fault(self, from: u64, until: u64, scope: Scope) -> Self {
+        self.and(Record::Fault {
+            from: from * MS,
+            until: until * MS,
+            kind: "test".to_owned(),
+            scope,
+        })
+    }
+
+    fn ends(self, t: u64) -> Self {
+        self.and(Record::Sample {
+            t: t * MS,
+            name: "n".to_owned(),
+            ttl_ms: -2,
+        })
+    }
+
+    fn check(&self) -> Report {
+        let settings = Settings {
+            watchdog_lease: Duration::from_secs(1),
+            backoff_cap: Duration::from_millis(500),
+            recovery: Duration::from_millis(500),
+            cleanup: Duration::from_millis(200),
+            clean_wake: Duration::from_millis(20),
+            scheduling: Duration::from_millis(10),
+            ..Settings::default()
+        };
+        check(&self.records, &settings)
+    }
+
+    fn breaks(&self, expected: &[Invariant]) {
+        let report = self.check();
+        let broken = Invariant::ALL.into_iter().filter(|one| report.breaks(*one));
+        assert_eq!(broken.collect::<Vec<_>>(), expected, "{report}");
+    }
+}
+
+const fn lock(lease_ms: Option<u64>) -> Call {
+    Call::Acquire {
+        wait_ms: None,
+        lease_ms,
+    }
+}
+
+const fn try_lock(wait: u64) -> Call {
+    Call::Acquire {
+        wait_ms: Some(wait),
+        lease_ms: None,
+    }
+}
+
+fn story() -> Story {
+    Story::default()
+}
+
+#[test]
+fn holds_one_after_the_other_are_lawful() {
+    let story = story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
+    let story = story.unlock(1, (10, 11), 1).unlock(1, (12, 13), 0);
+    let story = story.lock(2, (3, 14), 1).unlock(2, (20, 21), 0);
+    let report = story.check();
+    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(report.holds, 2);
+    assert!(report.looked_at[&Invariant::I5] > 0);
+}
+
+#[test]
+fn overlapping_windows_break_i1() {
+    let story = story().lock(1, (0, 5), 1).lock(2, (0, 50), 1);
+    let story = story.unlock(2, (60, 61), 0).unlock(1, (100, 101), 0);
+    story.breaks(&[Invariant::I1]);
+}
+
+#[test]
+fn a_late_signal_breaks_i8_as_well() {
+    let held = || story().lock(1, (0, 5), 1).fault(5, 900, Scope::Client(1));
+    let next = |story: Story| story.lock(2, (100, 1010), 1).unlock(2, (1200, 1201), 0);
+    next(held().lost(1, 990)).breaks(&[]);
+    next(held().lost(1, 1100)).breaks(&[Invariant::I1, Invariant::I8]);
+}
+
+#[test]
+fn a_stopped_client_claims_nothing() {
+    let frozen = Record::Frozen {
+        from: 100 * MS,
+        until: 2_000 * MS,
+        client: 1,
+    };
+    let story = || story().lock(1, (0, 5), 1).and(frozen.clone());
+    let next = |story: Story| story.lock(2, (50, 1100), 1).unlock(2, (1200, 1201), 0);
+    next(story().lost(1, 2_002)).breaks(&[]);
+    next(story().unlock(1, (2_010, 2_011), 0)).breaks(&[Invariant::I1]);
+}
+
+#[test]
+fn a_killed_client_claims_nothing() {
+    let killed = Record::Killed {
+        t: 50 * MS,
+        client: 1,
+    };
+    let story = story().lock(1, (0, 5), 1).and(killed);
+    let story = story.lock(2, (60, 1010), 1).unlock(2, (1200, 1201), 0);
+    story.breaks(&[]);
+}
+
+#[test]
+fn a_torn_pair_of_certain_holders_breaks_i1() {
+    let pair = |op: u64, from: u64, until: u64, seen: u64| Record::Pair {
+        op,
+        from: from * MS,
+        wrote: (from + 1) * MS,
+        until: until * MS,
+        seen,
+    };
+    let both = || story().lock(1, (0, 5), 1).lock(2, (0, 8), 1);
+    let both = || both().unlock(1, (50, 51), 0).unlock(2, (50, 51), 0);
+    let story = both().and(pair(0, 10, 20, 1)).and(pair(1, 12, 22, 1));
+    let torn = story.check().violations;
+    assert!(torn.iter().any(|found| found.breach == Breach::TornPair));
+    let story = both().and(pair(0, 10, 20, 0)).and(pair(1, 12, 22, 1));
+    let whole = story.check().violations;
+    assert!(whole.iter().all(|found| found.breach != Breach::TornPair));
+}
+
+#[test]
+fn a_repeated_increment_breaks_i2() {
+    let story = story().lock(1, (0, 5), 1).lock(1, (6, 8), 3);
+    let story = story.unlock(1, (10, 11), 2).unlock(1, (12, 13), 1);
+    story.unlock(1, (14, 15), 0).breaks(&[Invariant::I2]);
+}
+
+#[test]
+fn a_key_without_ttl_breaks_i4() {
+    let sample = Record::Sample {
+        t: 1,
+        name: "n".to_owned(),
+        ttl_ms: -1,
+    };
+    story().and(sample).breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn a_waiter_that_sleeps_beside_a_free_lock_breaks_i5() {
+    let held = || story().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+    let waiter = |story: Story, until| story.lock(2, (50, until), 1).unlock(2, (800, 801), 0);
+    waiter(held(), 110).breaks(&[]);
+    waiter(held(), 300).breaks(&[Invariant::I5]);
+    // A message may be missed under a fault, but the poll's cap holds.
+    let fault = |until| waiter(held().fault(40, 60, Scope::Client(2)), until);
+    fault(700).breaks(&[]);
+    let fault = |until| waiter(held().fault(40, 60, Scope::Client(1)), until);
+    fault(600).breaks(&[]);
+    // Its own fault excuses a waiter, another's does not.
+    let late = |client| {
+        let held = held().fault(90, 700, Scope::Client(client));
+        held.lock(2, (50, 1150), 1).unlock(2, (1160, 1161), 0)
+    };
+    late(2).breaks(&[]);
+    late(3).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_waiter_that_never_returns_breaks_i5() {
+    let story = story().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+    let story = story.open((2, 0), lock(None), 50);
+    story.ends(3_000).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn another_waiter_may_have_it() {
+    let story = story().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+    let story = story.open((2, 0), lock(None), 50);
+    story.lock(3, (60, 110), 1).ends(9_000).breaks(&[]);
+}
+
+#[test]
+fn a_slow_try_breaks_i6() {
+    let tried = |until| {
+        let story = story().lock(1, (0, 5), 1);
+        let story = story.op((2, 0), try_lock(100), (10, until), Outcome::Busy);
+        story.unlock(1, (2_000, 2_001), 0)
+    };
+    tried(120).breaks(&[]);
+    tried(1_060).breaks(&[]);
+    tried(1_100).breaks(&[Invariant::I6]);
+}
+
+#[test]
+fn busy_while_free_breaks_i6() {
+    let tried = |from| story().op((2, 0), try_lock(0), (from, from + 2), Outcome::Busy);
+    tried(10).ends(3_000).breaks(&[Invariant::I6]);
+    let held = || tried(10).lock(1, (0, 5), 1);
+    held().unlock(1, (50, 51), 0).breaks(&[]);
+    let raced = || tried(10).lock(1, (9, 20), 1);
+    raced().unlock(1, (50, 51), 0).breaks(&[]);
+}
+
+#[test]
+fn a_leftover_breaks_i7() {
+    let left = Record::Leftover {
+        t: 1,
+        what: "key n".to_owned(),
+    };
+    story().and(left).breaks(&[Invariant::I7]);
+}
+
+#[test]
+fn lost_is_final() {
+    let held = || story().lock_for(1, (0, 5), 500).lost(1, 493);
+    held().fails(1, (600, 601), "lost").breaks(&[]);
+    held().unlock(1, (600, 601), 0).breaks(&[Invariant::I8]);
+}
+
+#[test]
+fn a_signal_must_come() {
+    let held = || story().lock_for(1, (0, 5), 500);
+    held().ends(3_000).breaks(&[Invariant::I8]);
+    let late = held().fails(1, (490, 491), "lost").ends(3_000);
+    late.breaks(&[Invariant::I8]);
+}
+
+#[test]
+fn a_hold_is_not_lost_before_its_time() {
+    let lost = |t| story().lock_for(1, (0, 5), 500).lost(1, t);
+    let early = || lost(300).fails(1, (310, 311), "lost");
+    early().breaks(&[Invariant::I8]);
+    early().fault(250, 280, Scope::All).breaks(&[]);
+}
+
+#[test]
+fn deleted_data_ends_a_window_and_is_learnt() {
+    let deleted = || {
+        let record = Record::Deleted {
+            from: 100 * MS,
+            until: 101 * MS,
+            name: None,
+        };
+        let story = story().lock(1, (0, 5), 1).and(record);
+        story.lock(2, (50, 110), 1).unlock(2, (900, 901), 0)
+    };
+    deleted()
+        .lost(1, 440)
+        .fails(1, (950, 951), "lost")
+        .breaks(&[]);
+    let late = deleted().lost(1, 1_500).fails(1, (1_501, 1_502), "lost");
+    late.breaks(&[Invariant::I8]);
+    let ok = deleted().unlock(1, (950, 951), 0);
+    ok.breaks(&[Invariant::I8]);
+}

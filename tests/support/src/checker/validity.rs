@@ -1,0 +1,142 @@
+//! I8: a holder knows when it no longer holds, and what is lost stays lost.
+//!
+//! That the signal comes before anyone else gets in follows from the windows (see `exclusion`).
+
+use super::holds::{End, Hold};
+use super::model::Model;
+use super::report::{Breach, Invariant, Report, ms};
+use super::spans::Span;
+use super::{drift, ns};
+use crate::history::{Nanos, Outcome};
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    for hold in &model.holds {
+        report.looked(Invariant::I8);
+        let breaches = [
+            lost_then_released(model, hold),
+            no_signal(model, hold),
+            outlived(model, hold),
+            released_deleted(model, hold),
+            lost_early(model, hold),
+        ];
+        for breach in breaches.into_iter().flatten() {
+            report.add(breach, hold.name, evidence(model, hold));
+        }
+    }
+}
+
+fn evidence(model: &Model, hold: &Hold) -> Vec<crate::history::Record> {
+    let mut lines = model.evidence(hold);
+    let of_it = |name: Option<&str>| name.is_none_or(|name| name == hold.name);
+    let deleted = model.deleted.iter().filter(|(_, name, _)| of_it(*name));
+    lines.extend(deleted.map(|(_, _, line)| (*line).clone()));
+    lines
+}
+
+/// When the holder was told; an announced shutdown leaves the hold as it is.
+fn told(hold: &Hold) -> Option<Nanos> {
+    let lost = hold.lost.filter(|(_, reason, _)| *reason != "shutdown");
+    lost.map(|(t, _, _)| t)
+}
+
+fn lost_then_released(model: &Model, hold: &Hold) -> Option<Breach> {
+    let told = told(hold)?;
+    let last = model.last_release(hold);
+    let released = |op: &usize| {
+        let op = &model.ops[*op];
+        let ended = last.is_some_and(|last| std::ptr::eq(last, op));
+        let succeeded = matches!(op.outcome, Some(Outcome::Released(_)));
+        succeeded && (ended || op.span.from > told)
+    };
+    let any = hold.releases.iter().any(released);
+    any.then_some(Breach::LostThenReleased)
+}
+
+fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
+    let failed = model.release_failed(hold)?;
+    let due = failed
+        .span
+        .until
+        .saturating_add(ns(model.settings.scheduling));
+    let ended = model
+        .killed
+        .get(&hold.client)
+        .copied()
+        .unwrap_or(model.horizon);
+    (hold.lost.is_none() && ended > due).then_some(Breach::NoSignal)
+}
+
+/// A hold that nothing ended must be told when its lease is over: fixed leases after the last of
+/// them, the watchdog's one lease after the data was deleted.
+fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
+    let blur = ns(model.settings.scheduling);
+    let over = [model.leases_over(hold), learns_by(model, hold)];
+    let mut over = over.into_iter().flatten().min()?;
+    let stopped = Span::new(hold.window.from, over.saturating_add(blur));
+    over += model.stopped(hold.client, stopped);
+    let claims = [
+        told(hold),
+        model.release_failed(hold).map(|op| op.span.from),
+        model.last_release(hold).map(|op| op.span.from),
+        model.killed.get(&hold.client).copied(),
+    ];
+    let until = claims.into_iter().flatten().min().unwrap_or(model.horizon);
+    let by = until.saturating_sub(over.saturating_add(blur));
+    (by > 0).then_some(Breach::OutlivedLease { by })
+}
+
+/// When a hold under the watchdog must have learnt that its data was deleted.
+fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
+    let leases = hold
+        .acquires
+        .iter()
+        .map(|op| model.ops[*op].lease(&model.settings));
+    let lease = leases.max()?;
+    deletion(model, hold).map(|when| when.until.saturating_add(lease))
+}
+
+/// The first deletion that hit a hold for certain.
+fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
+    let hit = |(when, name, _): &&(Span, Option<&str>, _)| {
+        name.is_none_or(|name| name == hold.name) && when.from > hold.window.from
+    };
+    model
+        .deleted
+        .iter()
+        .filter(hit)
+        .map(|(when, _, _)| *when)
+        .min()
+}
+
+/// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
+/// not bring it back.
+fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
+    let when = deletion(model, hold)?;
+    let op = model.last_release(hold)?;
+    let after = op.span.from > when.until && matches!(op.outcome, Some(Outcome::Released(0)));
+    let calm = !model.disturbed(hold.client, op.span);
+    (after && calm).then_some(Breach::ReleasedDeleted)
+}
+
+fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
+    let told = told(hold)?;
+    let blur = ns(model.settings.scheduling);
+    let first = model.first(hold);
+    let lease = hold
+        .acquires
+        .iter()
+        .map(|op| model.ops[*op].lease(&model.settings));
+    let lease = lease.min()?;
+    let before = lease.saturating_mul(2).saturating_add(blur);
+    let looked_at = Span::new(told.saturating_sub(before).min(first.span.from), told);
+    let excused = model.disturbed(hold.client, looked_at)
+        || hold.end == End::Deleted
+        || deletion(model, hold).is_some();
+    let due = first
+        .span
+        .from
+        .saturating_add(lease - drift(lease).min(lease));
+    let early = told.saturating_add(ms(2) + ms(1)) < due;
+    let watched = hold.acquires.iter().any(|op| !model.ops[*op].fixed());
+    (!excused && (early || watched)).then_some(Breach::LostEarly)
+}

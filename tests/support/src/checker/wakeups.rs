@@ -1,0 +1,212 @@
+//! I5: free lock and a live waiter => somebody acquires soon.
+//!
+//! Out of everything that may hold a name at some time its free stretches are made; a waiter's own
+//! faults are cut out of them; what is left is bounded. Who acquires ends a stretch, whoever it is.
+
+use std::collections::HashMap;
+
+use super::holds::Hold;
+use super::model::{Model, Op};
+use super::ns;
+use super::report::{Breach, Invariant, Report};
+use super::spans::{Span, Spans};
+use crate::history::{Call, Nanos, Outcome, Record};
+
+/// When each name may be held, and where clean releases ended that.
+pub(super) struct Busy<'m> {
+    spans: HashMap<&'m str, Spans>,
+    /// The same, without tries that were told busy undisturbed.
+    held: HashMap<&'m str, Spans>,
+    /// The ends of holds by undisturbed releases: when, whose, which operation.
+    clean: HashMap<&'m str, Vec<(Nanos, u32, usize)>>,
+    acquires: HashMap<&'m str, Vec<usize>>,
+    /// For each of `acquires`, the latest end up to it: what makes a search from behind end early.
+    latest: HashMap<&'m str, Vec<Nanos>>,
+}
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    let busy = Busy::of(model);
+    for op in &model.ops {
+        let Call::Acquire { wait_ms, .. } = op.call else {
+            continue;
+        };
+        if *wait_ms != Some(0) && (op.outcome.is_some() || !model.killed.contains_key(&op.client)) {
+            check_waiter(model, &busy, op, report);
+        }
+    }
+}
+
+fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
+    let settings = &model.settings;
+    let faults = model.faults(op.client);
+    let cap = ns(settings.backoff_cap) + ns(settings.scheduling) + ns(settings.clean_wake);
+    for free in busy.gaps(op) {
+        for calm in faults.gaps(free) {
+            report.looked(Invariant::I5);
+            let release = busy.clean_release(model, op.name, calm);
+            let bound = release.map_or(cap, |_| ns(settings.clean_wake) + ns(settings.scheduling));
+            if calm.len() > bound {
+                let breach = Breach::MissedWakeUp {
+                    free_for: calm.len(),
+                    bound,
+                    clean: release.is_some(),
+                };
+                let mut evidence = release.map_or_else(Vec::new, |op| model.ops[op].evidence());
+                evidence.extend(op.evidence());
+                evidence.extend(busy.ended_gap(model, op.name, calm));
+                report.add(breach, op.name, evidence);
+            }
+        }
+    }
+}
+
+impl<'m> Busy<'m> {
+    pub(super) fn of(model: &'m Model) -> Self {
+        let mut tries: HashMap<&str, Vec<Span>> = HashMap::new();
+        let mut held: HashMap<&str, Vec<Span>> = HashMap::new();
+        let mut busy = Self {
+            spans: HashMap::new(),
+            held: HashMap::new(),
+            clean: HashMap::new(),
+            acquires: HashMap::new(),
+            latest: HashMap::new(),
+        };
+        for (index, op) in model.ops.iter().enumerate() {
+            if matches!(op.call, Call::Acquire { .. }) {
+                busy.acquires.entry(op.name).or_default().push(index);
+                let latest = busy.latest.entry(op.name).or_default();
+                let end = latest.last().copied().unwrap_or(0).max(op.span.until);
+                latest.push(end);
+                let told_busy = op.outcome == Some(&Outcome::Busy);
+                let told_busy = told_busy && !model.disturbed(op.client, op.span);
+                let kind = if told_busy { &mut tries } else { &mut held };
+                kind.entry(op.name).or_default().extend(attempt(model, op));
+            }
+        }
+        for hold in &model.holds {
+            let (span, clean) = held_span(model, hold);
+            held.entry(hold.name).or_default().push(span);
+            if let (true, Some(release)) = (clean, hold.releases.last()) {
+                let end = (span.until, hold.client, *release);
+                busy.clean.entry(hold.name).or_default().push(end);
+            }
+        }
+        for ends in busy.clean.values_mut() {
+            ends.sort_unstable();
+        }
+        for name in busy.acquires.keys() {
+            let held = held.remove(name).unwrap_or_default();
+            let mut all = tries.remove(name).unwrap_or_default();
+            all.extend(&held);
+            busy.held.insert(name, Spans::of(held));
+            busy.spans.insert(name, Spans::of(all));
+        }
+        busy
+    }
+
+    /// Whether somebody else may have held the name of a try, or asked for it, meanwhile.
+    pub(super) fn wanted_by_others(&self, op: &Op, model: &Model) -> bool {
+        // An attempt given up just before may still be cleaned up.
+        let blur = ns(model.settings.scheduling);
+        let near = Span::new(op.span.from.saturating_sub(blur), op.span.until);
+        if self.held[op.name].hits(near) {
+            return true;
+        }
+        let others = &self.acquires[op.name];
+        let latest = &self.latest[op.name];
+        let after = others.partition_point(|other| model.ops[*other].span.from <= near.until);
+        (0..after)
+            .rev()
+            .take_while(|index| latest[*index] >= near.from)
+            .map(|index| &model.ops[others[index]])
+            .any(|other| !std::ptr::eq(other, op) && other.span.overlaps(near))
+    }
+
+    fn gaps(&self, op: &Op) -> Vec<Span> {
+        self.spans[op.name].gaps(op.span)
+    }
+
+    /// The clean release that a stretch begins with, if nothing disturbed its client.
+    fn clean_release(&self, model: &Model, name: &str, calm: Span) -> Option<usize> {
+        let ends = self.clean.get(name)?;
+        let at = ends.partition_point(|(end, _, _)| *end < calm.from);
+        let (end, client, release) = ends.get(at)?;
+        let quiet = !model.disturbed(*client, calm);
+        (*end == calm.from && quiet).then_some(*release)
+    }
+
+    /// Who ended a stretch by acquiring.
+    fn ended_gap(&self, model: &Model, name: &str, calm: Span) -> Vec<Record> {
+        let ops = self.acquires[name].iter().map(|op| &model.ops[*op]);
+        let mut ended = ops.filter(|op| op.span.until == calm.until);
+        ended.next().map_or_else(Vec::new, Op::evidence)
+    }
+}
+
+/// When an acquire that did not become a hold may hold the name all the same; for one that did, the
+/// time before it returned in which a fault may have hidden that it had it.
+fn attempt(model: &Model, op: &Op) -> Option<Span> {
+    let settings = &model.settings;
+    let blur = ns(settings.scheduling);
+    let lease = op.lease(settings) + ns(settings.cleanup);
+    let disturbed = model.disturbed(op.client, op.span);
+    let around = Span::new(
+        op.span.until.saturating_sub(blur).max(op.span.from),
+        op.span.until,
+    );
+    match op.outcome {
+        Some(Outcome::Acquired(_)) => disturbed.then_some(op.span),
+        Some(Outcome::Busy) if !disturbed => Some(around.lengthened(blur)),
+        Some(Outcome::Cancelled) if !disturbed => Some(op.span.lengthened(ns(settings.cleanup))),
+        Some(_) if !disturbed => Some(around.lengthened(lease)),
+        Some(_) => Some(until_calm(model, op.client, op.span).lengthened(lease)),
+        None if model.killed.contains_key(&op.client) => {
+            Some(until_calm(model, op.client, op.span).lengthened(lease))
+        }
+        None => None,
+    }
+}
+
+/// When a hold may hold its name, and whether a clean release ended that.
+fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
+    let settings = &model.settings;
+    let first = model.first(hold);
+    let leases = hold
+        .acquires
+        .iter()
+        .map(|op| model.ops[*op].lease(settings));
+    let tail = leases.max().unwrap_or(0) + ns(settings.cleanup);
+    let release = model.last_release(hold);
+    let calm = |span: Span| !model.disturbed(hold.client, span);
+    if let Some(op) = release
+        && calm(first.span)
+        && calm(op.span)
+    {
+        let span = Span::new(first.span.until, op.span.until);
+        match op.outcome {
+            Some(Outcome::Released(0)) => return (span, true),
+            None | Some(Outcome::Released(_)) if *op.call == Call::Drop => {
+                let end = op.span.from.max(span.from);
+                return (
+                    Span::new(span.from, end).lengthened(ns(settings.cleanup)),
+                    false,
+                );
+            }
+            _ => {}
+        }
+    }
+    let told = hold.lost.map(|(t, _, _)| t);
+    let killed = model.killed.get(&hold.client).copied();
+    let end = release.map(|op| op.span.until).or(told).or(killed);
+    let end = end.unwrap_or(Nanos::MAX).max(first.span.until);
+    let span = until_calm(model, hold.client, Span::new(first.span.until, end));
+    (span.lengthened(tail), false)
+}
+
+/// A span, lengthened to the end of the faults that its end falls into: commands may be late.
+fn until_calm(model: &Model, client: u32, span: Span) -> Span {
+    let at_end = Span::new(span.until, span.until);
+    let faults = model.faults(client).within(at_end);
+    let late = faults.last().map_or(span.until, |fault| fault.until);
+    Span::new(span.from, span.until.max(late))
+}
