@@ -1,0 +1,76 @@
+package watchlock.interop;
+
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.net.URI;
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.BaseConfig;
+import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
+
+/** Makes a Redisson client for an {@code open} request: its defaults, apart from what the request says. */
+final class Clients {
+    private Clients() {}
+
+    static RedissonClient open(Request request) throws Failure {
+        URI url = URI.create(request.text("url"));
+        var config = new Config();
+        if (request.has("watchdog_ms")) {
+            config.setLockWatchdogTimeout(request.number("watchdog_ms"));
+        }
+        SingleServerConfig server = config.useSingleServer()
+                .setAddress(url.getScheme() + "://" + url.getHost() + ":" + (url.getPort() < 0 ? 6379 : url.getPort()));
+        setCredentials(server, url);
+        setDatabase(server, url);
+        if (request.has("prefix")) {
+            setPrefix(server, request.text("prefix"));
+        }
+        return Redisson.create(config);
+    }
+
+    private static void setCredentials(SingleServerConfig server, URI url) {
+        if (url.getUserInfo() == null) {
+            return;
+        }
+        String[] parts = url.getUserInfo().split(":", 2);
+        if (!parts[0].isEmpty()) {
+            server.setUsername(parts[0]);
+        }
+        if (parts.length == 2) {
+            server.setPassword(parts[1]);
+        }
+    }
+
+    private static void setDatabase(SingleServerConfig server, URI url) {
+        String path = url.getPath() == null ? "" : url.getPath().replaceFirst("^/", "");
+        if (!path.isEmpty()) {
+            server.setDatabase(Integer.parseInt(path));
+        }
+    }
+
+    /** The interface NameMapper has moved to another package between 3.x and 4.x, so it is met by its shape alone. */
+    private static void setPrefix(SingleServerConfig server, String prefix) throws Failure {
+        try {
+            for (Method setter : BaseConfig.class.getMethods()) {
+                if (setter.getName().equals("setNameMapper")) {
+                    setter.invoke(server, mapper(setter.getParameterTypes()[0], prefix));
+                    return;
+                }
+            }
+        } catch (ReflectiveOperationException e) {
+            throw Failure.of(e);
+        }
+        throw Failure.unsupported("this Redisson has no name mapper");
+    }
+
+    private static Object mapper(Class<?> type, String prefix) {
+        InvocationHandler rules = (self, method, args) -> switch (method.getName()) {
+            case "map" -> prefix + args[0];
+            case "unmap" -> ((String) args[0]).substring(prefix.length());
+            default -> method.invoke(prefix, args);
+        };
+        return Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, rules);
+    }
+}

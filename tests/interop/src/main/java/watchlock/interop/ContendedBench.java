@@ -1,0 +1,84 @@
+package watchlock.interop;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+
+/**
+ * Contended: all threads on one name. A hand-off is measured from just before the release is called to the return of
+ * the next acquire, when that acquire was already waiting by then.
+ */
+final class ContendedBench {
+    private final RedissonClient client;
+    private final String name;
+    private final int tasks;
+    private final long nanos;
+    private final long holdNanos;
+    private final long pauseNanos;
+
+    private final AtomicInteger inside = new AtomicInteger();
+    private final AtomicInteger overlaps = new AtomicInteger();
+
+    // Written by the holder alone.
+    private final Samples handoffs = new Samples();
+    private volatile int last = -1;
+    private volatile long released;
+    private long sections;
+    private long crossed;
+    private long worstWait;
+
+    ContendedBench(RedissonClient client, Request request) throws Failure {
+        this.client = client;
+        this.name = request.text("name");
+        this.tasks = Math.toIntExact(request.number("tasks"));
+        this.nanos = request.number("ms") * 1_000_000;
+        this.holdNanos = request.number("hold_us") * 1_000;
+        this.pauseNanos = request.number("pause_us") * 1_000;
+    }
+
+    Map<String, Object> run() throws InterruptedException {
+        long end = System.nanoTime() + nanos;
+        Threads.runAll(tasks, task -> {
+            RLock lock = client.getLock(name);
+            while (System.nanoTime() < end) {
+                section(lock, task);
+                LockSupport.parkNanos(pauseNanos);
+            }
+        });
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("sections", sections);
+        result.put("handoff_p50_us", handoffs.quantileUs(0.50));
+        result.put("handoff_p99_us", handoffs.quantileUs(0.99));
+        result.put("cross", sections == 0 ? 0.0 : (double) crossed / sections);
+        result.put("worst_wait_ms", worstWait / 1_000_000);
+        result.put("overlaps", overlaps.get());
+        return result;
+    }
+
+    private void section(RLock lock, int task) {
+        long asked = System.nanoTime();
+        lock.lock();
+        long entered = System.nanoTime();
+        if (inside.incrementAndGet() != 1) {
+            overlaps.incrementAndGet();
+        }
+        note(task, asked, entered);
+        LockSupport.parkNanos(holdNanos);
+        inside.decrementAndGet();
+        released = System.nanoTime();
+        lock.unlock();
+    }
+
+    private void note(int task, long asked, long entered) {
+        if (last >= 0 && asked < released) {
+            handoffs.add(entered - released);
+        }
+        crossed += last >= 0 && last != task ? 1 : 0;
+        sections++;
+        worstWait = Math.max(worstWait, entered - asked);
+        last = task;
+    }
+}

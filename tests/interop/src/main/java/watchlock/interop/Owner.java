@@ -1,0 +1,85 @@
+package watchlock.interop;
+
+import java.util.HashSet;
+import java.util.Set;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+
+/** An owner is a thread: it runs the requests of one label in their order, and holds what they lock. */
+final class Owner {
+    private final LinkedBlockingQueue<Runnable> queue = new LinkedBlockingQueue<>();
+    private final Set<String> names = new HashSet<>();
+    private final Thread thread;
+    private volatile boolean waiting;
+
+    Owner(String label) {
+        thread = new Thread(this::run, "owner-" + label);
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    void submit(Runnable task) {
+        queue.add(task);
+    }
+
+    /** Notes, on the owner's thread, that it may wait now, and that it may hold the name from now on. */
+    void waits(String name) {
+        names.add(name);
+        waiting = true;
+    }
+
+    void waitsNoMore() {
+        waiting = false;
+    }
+
+    /** Ends a wait that is going on. */
+    void interruptWait() {
+        if (waiting) {
+            thread.interrupt();
+        }
+    }
+
+    /** Gives back everything held, after what is queued, and says so on the latch. */
+    void giveBack(RedissonClient client, CountDownLatch done) {
+        submit(() -> {
+            try {
+                Thread.interrupted();
+                names.forEach(name -> giveBack(client.getLock(name)));
+            } finally {
+                done.countDown();
+            }
+        });
+    }
+
+    private static void giveBack(RLock lock) {
+        try {
+            while (lock.isHeldByCurrentThread()) {
+                lock.unlock();
+            }
+        } catch (RuntimeException e) {
+            System.err.println("not given back: " + e);
+        }
+    }
+
+    private void run() {
+        while (true) {
+            try {
+                queue.take().run();
+            } catch (InterruptedException e) {
+                // meant for a wait that had just ended; the queue goes on
+            }
+        }
+    }
+
+    static boolean await(CountDownLatch done, long seconds) {
+        try {
+            return done.await(seconds, TimeUnit.SECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            return false;
+        }
+    }
+}

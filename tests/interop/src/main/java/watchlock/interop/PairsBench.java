@@ -1,0 +1,46 @@
+package watchlock.interop;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+
+/** Uncontended: each thread locks and unlocks its own name, for a time. */
+final class PairsBench {
+    private final RedissonClient client;
+    private final String prefix;
+    private final int tasks;
+    private final long nanos;
+
+    PairsBench(RedissonClient client, Request request) throws Failure {
+        this.client = client;
+        this.prefix = request.text("prefix");
+        this.tasks = Math.toIntExact(request.number("tasks"));
+        this.nanos = request.number("ms") * 1_000_000;
+    }
+
+    Map<String, Object> run() throws InterruptedException {
+        List<Samples> samples = new ArrayList<>();
+        long end = System.nanoTime() + nanos;
+        Threads.runAll(tasks, task -> {
+            var own = new Samples();
+            synchronized (samples) {
+                samples.add(own);
+            }
+            pairs(client.getLock(prefix + task), end, own);
+        });
+        Samples all = Samples.merge(samples);
+        return Map.of("pairs", all.size(), "p50_us", all.quantileUs(0.50), "p99_us", all.quantileUs(0.99));
+    }
+
+    private static void pairs(RLock lock, long end, Samples samples) {
+        for (long start = System.nanoTime(); start < end; ) {
+            lock.lock();
+            lock.unlock();
+            long now = System.nanoTime();
+            samples.add(now - start);
+            start = now;
+        }
+    }
+}

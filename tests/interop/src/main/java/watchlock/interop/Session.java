@@ -1,0 +1,127 @@
+package watchlock.interop;
+
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.redisson.api.RedissonClient;
+
+/** One client, its owners, and the way from a line to its answer. */
+final class Session {
+    private static final Set<String> WITH_OWNER = Set.of("lock", "try_lock", "unlock", "is_held", "hold_count");
+    private static final Set<String> WITHOUT_OWNER =
+            Set.of("force_unlock", "is_locked", "ttl", "bench_pairs", "bench_contended");
+    private static final int CLOSE_SECONDS = 5;
+
+    private final Answers answers;
+    private final Map<String, Owner> owners = new ConcurrentHashMap<>();
+    private final ExecutorService ownerless = Executors.newCachedThreadPool(Session::daemon);
+    private volatile RedissonClient client;
+    private volatile boolean closed;
+
+    Session(Answers answers) {
+        this.answers = answers;
+    }
+
+    /** Takes one line. Opening and closing are done here and now, so that later lines find them done. */
+    void take(String line) {
+        Request request;
+        try {
+            request = Request.parse(line);
+        } catch (Failure failure) {
+            answers.failed(null, null, failure);
+            return;
+        }
+        try {
+            route(request);
+        } catch (Failure failure) {
+            answers.failed(failure.kind().equals("bad_request") ? null : request.id(), new Timed(), failure);
+        }
+    }
+
+    private void route(Request request) throws Failure {
+        if (WITH_OWNER.contains(request.op())) {
+            requireLock(request);
+            Owner owner = owners.computeIfAbsent(request.text("owner"), Owner::new);
+            String name = request.text("name");
+            owner.submit(() -> answer(request, timed -> LockOps.owned(owner, name, use(), request, timed)));
+        } else if (WITHOUT_OWNER.contains(request.op())) {
+            requireLock(request);
+            ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(), request, timed)));
+        } else if (request.op().equals("open")) {
+            answer(request, timed -> open(request, timed));
+        } else if (request.op().equals("shutdown")) {
+            answer(request, timed -> timed.call(() -> close(request.flag("release", true))));
+        } else {
+            throw Failure.unsupported("op " + request.op());
+        }
+    }
+
+    private static void requireLock(Request request) throws Failure {
+        if (!request.text("kind").equals("lock")) {
+            throw Failure.unsupported("kind " + request.text("kind"));
+        }
+    }
+
+    private Map<String, Object> open(Request request, Timed timed) throws Exception {
+        if (client != null) {
+            throw Failure.badRequest("already open");
+        }
+        client = timed.call(() -> Clients.open(request));
+        return Map.of("client_id", client.getId());
+    }
+
+    /**
+     * Closes the client. Redisson's own shutdown releases nothing: unless that is what is to be seen
+     * ({@code release} false), every owner gives back what it holds first, as a program's finally blocks do.
+     */
+    Map<String, Object> close(boolean release) {
+        RedissonClient closing = client;
+        if (closed || closing == null) {
+            return Map.of();
+        }
+        closed = true;
+        if (release) {
+            var done = new CountDownLatch(owners.size());
+            owners.values().forEach(Owner::interruptWait);
+            owners.values().forEach(owner -> owner.giveBack(closing, done));
+            Owner.await(done, CLOSE_SECONDS);
+        }
+        closing.shutdown(0, CLOSE_SECONDS, TimeUnit.SECONDS);
+        return Map.of();
+    }
+
+    private RedissonClient use() throws Failure {
+        if (closed) {
+            throw Failure.closed();
+        }
+        if (client == null) {
+            throw new Failure("closed", "not open yet");
+        }
+        return client;
+    }
+
+    private void answer(Request request, Operation operation) {
+        var timed = new Timed();
+        try {
+            answers.ok(request.id(), timed, new TreeMap<>(operation.run(timed)));
+        } catch (Throwable cause) {
+            answers.failed(request.id(), timed, closed ? Failure.closed() : Failure.of(cause));
+        }
+    }
+
+    private static Thread daemon(Runnable task) {
+        var thread = new Thread(task);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    /** A request being run: it marks its call into the library in the {@link Timed}. */
+    private interface Operation {
+        Map<String, Object> run(Timed timed) throws Exception;
+    }
+}
