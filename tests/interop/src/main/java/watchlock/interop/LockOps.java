@@ -54,9 +54,9 @@ final class LockOps {
         try {
             timed.call(() -> {
                 if (lease.isPresent()) {
-                    lock.lock(lease.getAsLong(), MILLISECONDS);
+                    lock.lockInterruptibly(lease.getAsLong(), MILLISECONDS);
                 } else {
-                    lock.lock();
+                    lock.lockInterruptibly();
                 }
                 return null;
             });
