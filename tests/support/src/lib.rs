@@ -14,6 +14,7 @@ pub mod checker;
 pub mod history;
 mod port;
 pub mod process;
+pub mod proxy;
 pub mod server;
 mod wait;
 
