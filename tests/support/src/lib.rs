@@ -3,7 +3,8 @@
 //! - [`server`]: a private redis-server, killed, restarted, frozen and looked into
 //! - [`proxy`]: a TCP proxy that understands whole commands and injects faults
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
-//! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it
+//! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
+//!   [`controls`]: clients that are wrong on purpose, to hold it against
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
@@ -11,11 +12,13 @@
 //! end it when a test is killed with -9, which is most of what is needed here.
 
 pub mod checker;
+pub mod controls;
 pub mod history;
 mod port;
 pub mod process;
 pub mod proxy;
 pub mod server;
 mod wait;
+pub mod worker;
 
 pub use wait::{eventually, now_ns, wait_until};

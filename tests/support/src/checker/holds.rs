@@ -116,40 +116,41 @@ impl<'a> Model<'a> {
 
     pub(super) fn window(&self, index: usize) -> (Span, End) {
         let hold = &self.holds[index];
-        let start = self.first(hold).span.until;
-        let blur = ns(self.settings.scheduling);
-        let mut ends = vec![(self.horizon, End::Open)];
-        ends.extend(
-            self.last_release(hold)
-                .map(|op| (op.span.from, End::Released)),
-        );
-        let failed = self.release_failed(hold);
-        ends.extend(failed.map(|op| (op.span.from, End::ReleaseFailed)));
-        ends.extend(self.killed.get(&hold.client).map(|t| (*t, End::Killed)));
-        let told = hold
-            .lost
-            .map(|(t, _, _)| (t.saturating_sub(blur), End::Lost));
-        ends.extend(told);
-        let lease_over = |end: Nanos| (end.saturating_sub(blur), End::Lease);
-        ends.extend(self.leases_over(hold).map(lease_over));
-        let (mut end, mut why) = ends
-            .into_iter()
-            .min_by_key(|end| end.0)
-            .unwrap_or((start, End::Open));
-
+        let first = self.first(hold).span;
+        let (mut end, mut why) = self.claimed_until(hold);
         if matches!(why, End::Lost | End::ReleaseFailed) {
-            let stops = self.frozen.get(&hold.client);
-            let near = Span::new(end.saturating_sub(blur), end);
-            let stop = stops.and_then(|stops| stops.within(near).first());
+            let near = Span::new(end.saturating_sub(ns(self.settings.scheduling)), end);
+            let stop = self.stop_near(hold.client, near);
             end = stop.map_or(end, |stop| end.min(stop.from));
         }
         for (when, name, _) in &self.deleted {
             let ours = name.is_none_or(|name| name == hold.name);
-            if ours && when.until >= self.first(hold).span.from && when.from < end {
+            if ours && when.until >= first.from && when.from < end {
                 (end, why) = (when.from, End::Deleted);
             }
         }
-        (Span::new(start, end.max(start)), why)
+        (Span::new(first.until, end.max(first.until)), why)
+    }
+
+    /// The earliest of what ends a claim. A signal is stamped late by as much as the machine blurs.
+    fn claimed_until(&self, hold: &Hold) -> (Nanos, End) {
+        let signalled = |t: Nanos| t.saturating_sub(ns(self.settings.scheduling));
+        let failed = self.release_failed(hold).map(|op| op.span.from);
+        let released = self.last_release(hold).map(|op| op.span.from);
+        let killed = self.killed.get(&hold.client).copied();
+        let told = hold.lost.map(|(t, _, _)| signalled(t));
+        let lease = self.leases_over(hold).map(signalled);
+        let ends = [
+            (failed, End::ReleaseFailed),
+            (released, End::Released),
+            (killed, End::Killed),
+            (told, End::Lost),
+            (lease, End::Lease),
+        ];
+        let known = ends.into_iter().filter_map(|(t, why)| Some((t?, why)));
+        known
+            .min_by_key(|(t, _)| *t)
+            .unwrap_or((self.horizon, End::Open))
     }
 
     /// The latest end of the validity of a hold with fixed leases only.

@@ -59,7 +59,7 @@ pub(super) struct Model<'a> {
     pub(super) horizon: Nanos,
     /// The hold that an acquire began, by its number.
     pub(super) begun_by: HashMap<u64, usize>,
-    pub(super) frozen: HashMap<u32, Spans>,
+    frozen: HashMap<u32, Spans>,
     faults: HashMap<u32, Spans>,
     faults_of_all: Spans,
 }
@@ -112,6 +112,11 @@ impl<'a> Model<'a> {
     /// How long a client was stopped within a span.
     pub(super) fn stopped(&self, client: u32, span: Span) -> Nanos {
         self.frozen.get(&client).map_or(0, |own| own.cover(span))
+    }
+
+    /// The first stop of a client that overlaps a span.
+    pub(super) fn stop_near(&self, client: u32, span: Span) -> Option<Span> {
+        self.frozen.get(&client)?.within(span).first().copied()
     }
 
     /// All lines that tell a hold's story.

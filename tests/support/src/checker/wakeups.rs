@@ -155,7 +155,10 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
         op.span.until,
     );
     match op.outcome {
-        Some(Outcome::Acquired(_)) => disturbed.then_some(op.span),
+        Some(Outcome::Acquired(_)) => {
+            let last = model.faults(op.client).within(op.span).last()?;
+            Some(Span::new(op.span.from, op.span.until.min(last.until)))
+        }
         Some(Outcome::Busy) if !disturbed => Some(around.lengthened(blur)),
         Some(Outcome::Cancelled) if !disturbed => Some(op.span.lengthened(ns(settings.cleanup))),
         Some(_) if !disturbed => Some(around.lengthened(lease)),

@@ -1,0 +1,310 @@
+//! The checker is not trusted before it has caught every one of eight deliberately wrong clients, each
+//! in the fault that brings its mistake out, and has passed a correct client in the same eight.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use watchlock_support::checker::{Invariant, Report, Settings, check};
+use watchlock_support::controls::{
+    BACKOFF_CAP, COMMAND_TIMEOUT, Flaw, Plain, PlainHold, WATCHDOG_LEASE,
+};
+use watchlock_support::history::{Record, Recorder, Scope};
+use watchlock_support::proxy::{Aim, Direction, Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+use watchlock_support::{eventually, now_ns};
+
+const NAME: &str = "controlled";
+const LONG: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// A server, a client behind a proxy that may be harmed, and two that are left alone.
+struct Stage {
+    server: RedisServer,
+    proxy: Proxy,
+    recorder: Recorder,
+    harmed: Plain,
+    second: Plain,
+    third: Plain,
+}
+
+impl Stage {
+    async fn new(flaw: Option<Flaw>) -> Self {
+        let server = RedisServer::start();
+        server.ready().await;
+        let proxy = Proxy::to(&server);
+        let recorder = Recorder::new();
+        Self {
+            harmed: Plain::new(&proxy.url(), 1, flaw, &recorder),
+            second: Plain::new(&server.url(), 2, flaw, &recorder),
+            third: Plain::new(&server.url(), 3, flaw, &recorder),
+            server,
+            proxy,
+            recorder,
+        }
+    }
+
+    fn fault(&self, from: u64, kind: &str) {
+        self.recorder.push(Record::Fault {
+            from,
+            until: now_ns(),
+            kind: kind.to_owned(),
+            scope: Scope::Client(1),
+        });
+    }
+
+    async fn fired(aim: &Aim) {
+        eventually("the fault is injected", 5 * SECOND, async || {
+            aim.fired() > 0
+        })
+        .await;
+    }
+
+    async fn held(&self) {
+        let there = async || self.server.exists(NAME).await;
+        eventually("the lock is taken", 5 * SECOND, there).await;
+    }
+
+    /// Waits until nothing is left in Redis, or records what is, and checks the history.
+    async fn report(&self) -> Report {
+        let patience = tokio::time::Instant::now() + SECOND;
+        let mut left = self.left().await;
+        while !left.is_empty() && tokio::time::Instant::now() < patience {
+            tokio::time::sleep(ms(5)).await;
+            left = self.left().await;
+        }
+        for what in left {
+            let t = now_ns();
+            self.recorder.push(Record::Leftover { t, what });
+        }
+        let settings = Settings {
+            watchdog_lease: WATCHDOG_LEASE,
+            command_timeout: COMMAND_TIMEOUT,
+            backoff_cap: BACKOFF_CAP,
+            clean_wake: ms(100),
+            scheduling: ms(150),
+            recovery: ms(300),
+            ..Settings::default()
+        };
+        check(&self.recorder.take(), &settings)
+    }
+
+    async fn left(&self) -> Vec<String> {
+        let mut left = self.server.keys().await;
+        left.extend(self.server.channels().await);
+        left
+    }
+}
+
+async fn got(hold: impl Future<Output = Option<PlainHold>>) -> PlainHold {
+    hold.await.expect("the lock is acquired within the wait")
+}
+
+/// The reply of an acquire is late: the lease began long before.
+async fn late_reply(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let from = now_ns();
+    let delay = stage.proxy.inject(Fault::DelayReply(ms(350)));
+    let aim = delay.on(Match::arg(NAME)).arm();
+    let first = async {
+        let mut hold = got(stage.harmed.lock(NAME, SECOND, Some(ms(600)))).await;
+        stage.fault(from, "delay_reply");
+        eventually("the lease ends", 5 * SECOND, async || hold.is_lost()).await;
+        hold.unlock().await;
+    };
+    let second = async {
+        Stage::fired(&aim).await;
+        stage.held().await;
+        let mut hold = got(stage.second.lock(NAME, 5 * SECOND, Some(LONG))).await;
+        tokio::time::sleep(ms(400)).await;
+        hold.unlock().await;
+    };
+    tokio::join!(first, second);
+    stage.report().await
+}
+
+/// A lock changes hands by time, and the former holder unlocks; a third client waits.
+async fn late_unlock(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut first = got(stage.harmed.lock(NAME, SECOND, Some(ms(200)))).await;
+    let mut second = got(stage.second.lock(NAME, 5 * SECOND, Some(LONG))).await;
+    let waiting = async {
+        let mut third = got(stage.third.lock(NAME, 5 * SECOND, Some(LONG))).await;
+        third.unlock().await;
+    };
+    let unlocking = async {
+        let channel = format!("redisson_lock__channel:{{{NAME}}}");
+        let waits = async || stage.server.subscribers(&channel).await > 0;
+        eventually("the third waits", 5 * SECOND, waits).await;
+        first.unlock().await;
+        tokio::time::sleep(ms(300)).await;
+        second.unlock().await;
+    };
+    tokio::join!(waiting, unlocking);
+    stage.report().await
+}
+
+/// The lock becomes free between a waiter's first try and its subscription.
+async fn release_before_subscription(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut first = got(stage.second.lock(NAME, SECOND, Some(LONG))).await;
+    let from = now_ns();
+    let delay = stage.proxy.inject(Fault::DelayRequest(ms(150)));
+    let aim = delay.on(Match::command("SUBSCRIBE")).arm();
+    let waiting = async {
+        if let Some(mut hold) = stage.harmed.lock(NAME, 2 * SECOND, Some(LONG)).await {
+            hold.unlock().await;
+        }
+    };
+    let unlocking = async {
+        Stage::fired(&aim).await;
+        first.unlock().await;
+        stage.fault(from, "delay_request");
+    };
+    tokio::join!(waiting, unlocking);
+    stage.report().await
+}
+
+/// The reply of a re-entry is lost, and the re-entry is repeated.
+async fn lost_reply(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut hold = got(stage.harmed.lock(NAME, SECOND, None)).await;
+    let from = now_ns();
+    let reset = stage.proxy.inject(Fault::ResetAfter);
+    let aim = reset.on(Match::arg(NAME)).arm();
+    hold.reenter().await;
+    assert_eq!(aim.fired(), 1);
+    stage.fault(from, "reset_after");
+    hold.unlock().await;
+    hold.unlock().await;
+    drop(hold);
+    stage.report().await
+}
+
+/// An operator deletes the lock, and another client gets in.
+async fn deleted(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut first = got(stage.harmed.lock(NAME, SECOND, None)).await;
+    let from = now_ns();
+    stage.server.cmd(&["DEL", NAME]).await;
+    stage.recorder.push(Record::Deleted {
+        from,
+        until: now_ns(),
+        name: Some(NAME.to_owned()),
+    });
+    let mut second = got(stage.second.lock(NAME, SECOND, Some(LONG))).await;
+    let patience = tokio::time::Instant::now() + 2 * WATCHDOG_LEASE;
+    while !first.is_lost() && tokio::time::Instant::now() < patience {
+        tokio::time::sleep(ms(5)).await;
+    }
+    first.unlock().await;
+    second.unlock().await;
+    stage.report().await
+}
+
+/// A caller goes away after its acquire was sent.
+async fn cancelled(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let from = now_ns();
+    let delay = stage.proxy.inject(Fault::DelayReply(ms(100)));
+    let aim = delay.on(Match::arg(NAME)).arm();
+    tokio::select! {
+        _ = stage.harmed.lock(NAME, SECOND, Some(LONG)) => panic!("the reply is held back"),
+        () = Stage::fired(&aim) => {}
+    }
+    stage.fault(from, "delay_reply");
+    stage.report().await
+}
+
+/// A holder is cut off for longer than its lease.
+async fn cut_off(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut first = got(stage.harmed.lock(NAME, SECOND, None)).await;
+    let from = now_ns();
+    stage.proxy.black_hole(Direction::Both);
+    let mut second = got(stage.second.lock(NAME, 5 * SECOND, Some(LONG))).await;
+    tokio::time::sleep(ms(200)).await;
+    second.unlock().await;
+    stage.proxy.heal();
+    stage.proxy.reset_all();
+    first.unlock().await;
+    stage.fault(from, "black_hole");
+    stage.report().await
+}
+
+/// A guard is dropped.
+async fn dropped(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    drop(got(stage.harmed.lock(NAME, SECOND, Some(LONG))).await);
+    stage.report().await
+}
+
+async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
+    match part {
+        Flaw::ValidityFromReply => late_reply(flaw).await,
+        Flaw::UnlockWithoutOwnerCheck => late_unlock(flaw).await,
+        Flaw::NoRetryAfterSubscribing => release_before_subscription(flaw).await,
+        Flaw::IncrementRepeated => lost_reply(flaw).await,
+        Flaw::RenewalWithoutOwnerCheck => deleted(flaw).await,
+        Flaw::CancelledAcquireLeft => cancelled(flaw).await,
+        Flaw::NoLostSignal => cut_off(flaw).await,
+        Flaw::DroppedGuardForgotten => dropped(flaw).await,
+    }
+}
+
+/// The wrong client is caught by the invariant that its mistake breaks.
+async fn catches(flaw: Flaw, invariant: Invariant) {
+    let report = play(flaw, Some(flaw)).await;
+    assert!(report.breaks(invariant), "{flaw:?} got away:\n{report}");
+}
+
+#[tokio::test]
+async fn validity_counted_from_the_reply_is_caught() {
+    catches(Flaw::ValidityFromReply, Invariant::I1).await;
+}
+
+#[tokio::test]
+async fn unlock_without_owner_check_is_caught() {
+    catches(Flaw::UnlockWithoutOwnerCheck, Invariant::I1).await;
+}
+
+#[tokio::test]
+async fn no_retry_after_subscribing_is_caught() {
+    catches(Flaw::NoRetryAfterSubscribing, Invariant::I5).await;
+}
+
+#[tokio::test]
+async fn an_incremented_count_that_is_repeated_is_caught() {
+    catches(Flaw::IncrementRepeated, Invariant::I2).await;
+}
+
+#[tokio::test]
+async fn renewal_without_owner_check_is_caught() {
+    catches(Flaw::RenewalWithoutOwnerCheck, Invariant::I8).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_acquire_without_clean_up_is_caught() {
+    catches(Flaw::CancelledAcquireLeft, Invariant::I7).await;
+}
+
+#[tokio::test]
+async fn a_missing_lost_signal_is_caught() {
+    catches(Flaw::NoLostSignal, Invariant::I8).await;
+}
+
+#[tokio::test]
+async fn a_forgotten_release_of_a_dropped_guard_is_caught() {
+    catches(Flaw::DroppedGuardForgotten, Invariant::I7).await;
+}
+
+#[tokio::test]
+async fn the_correct_client_passes_all_of_it() {
+    let plays = Flaw::ALL.map(async |part| (part, play(part, None).await));
+    for (part, report) in join_all(plays).await {
+        assert!(report.violations.is_empty(), "{part:?}:\n{report}");
+    }
+}

@@ -1,0 +1,194 @@
+//! A plain lock client, and eight ways to get it wrong.
+//!
+//! A checker that cannot fail proves nothing. [`Plain`] is a correct client of the same locks in as few
+//! lines as possible, on nothing but the `redis` crate; with a [`Flaw`] it makes one classic mistake,
+//! at one place. Both record what they do. The checker must pass the first and catch all the others.
+//!
+//! It is a control, no library: it leaves out whatever its eight experiments do not need.
+
+mod hold;
+mod link;
+mod scripts;
+mod waiting;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use hold::PlainHold;
+
+use crate::history::{Call, Outcome, Recorder};
+use hold::Begun;
+use link::Link;
+
+/// The time-out of one command.
+pub const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest sleep of a waiter between two tries.
+pub const BACKOFF_CAP: Duration = Duration::from_millis(200);
+/// The lease of holds under the watchdog.
+pub const WATCHDOG_LEASE: Duration = Duration::from_millis(600);
+
+/// One classic mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Validity is counted from the reply, not from just before the command was sent.
+    ValidityFromReply,
+    /// A release deletes the key, whoever holds it.
+    UnlockWithoutOwnerCheck,
+    /// A waiter that was told busy subscribes and goes to sleep, without a second try.
+    NoRetryAfterSubscribing,
+    /// A re-entry increments the count, and is repeated after a lost reply.
+    IncrementRepeated,
+    /// A renewal prolongs the key, whoever holds it.
+    RenewalWithoutOwnerCheck,
+    /// An acquire whose caller went away leaves what it got.
+    CancelledAcquireLeft,
+    /// Nobody is told that a hold was lost.
+    NoLostSignal,
+    /// A dropped guard is not released.
+    DroppedGuardForgotten,
+}
+
+impl Flaw {
+    /// All eight.
+    pub const ALL: [Self; 8] = [
+        Self::ValidityFromReply,
+        Self::UnlockWithoutOwnerCheck,
+        Self::NoRetryAfterSubscribing,
+        Self::IncrementRepeated,
+        Self::RenewalWithoutOwnerCheck,
+        Self::CancelledAcquireLeft,
+        Self::NoLostSignal,
+        Self::DroppedGuardForgotten,
+    ];
+}
+
+/// A plain client; each acquire is an owner of its own.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client: u32,
+    flaw: Option<Flaw>,
+    recorder: Recorder,
+    link: Link,
+    next_owner: AtomicU64,
+}
+
+impl Inner {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+}
+
+/// One acquire: whose it is and what it asks for.
+#[derive(Clone, Debug)]
+struct Attempt {
+    owner: u32,
+    name: String,
+    field: String,
+    lease: Option<Duration>,
+}
+
+impl Attempt {
+    fn lease(&self) -> Duration {
+        self.lease.unwrap_or(WATCHDOG_LEASE)
+    }
+}
+
+impl Plain {
+    /// A client by number, which talks to `url` and makes one mistake or none.
+    ///
+    /// # Panics
+    /// When the URL is none.
+    #[must_use]
+    pub fn new(url: &str, client: u32, flaw: Option<Flaw>, recorder: &Recorder) -> Self {
+        let inner = Inner {
+            client,
+            flaw,
+            recorder: recorder.clone(),
+            link: Link::new(url),
+            next_owner: AtomicU64::new(0),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Acquires within `wait`; without a `lease` the hold is kept alive. `None`: busy.
+    ///
+    /// # Cancel safety
+    /// A dropped acquire is undone in the background (but for [`Flaw::CancelledAcquireLeft`]).
+    pub async fn lock(
+        &self,
+        name: &str,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> Option<PlainHold> {
+        let owner = self.inner.next_owner.fetch_add(1, Ordering::Relaxed);
+        let attempt = Attempt {
+            owner: u32::try_from(owner).unwrap_or(u32::MAX),
+            name: name.to_owned(),
+            field: format!("{}:{owner}", self.inner.client),
+            lease,
+        };
+        let call = Call::Acquire {
+            wait_ms: Some(millis(wait)),
+            lease_ms: lease.map(millis),
+        };
+        let recorder = &self.inner.recorder;
+        let op = recorder.invoke(self.inner.client, attempt.owner, name, call);
+        let mut abandoned = Abandoned {
+            inner: &self.inner,
+            attempt: &attempt,
+            op: Some(op),
+        };
+        let sent = waiting::acquire(&self.inner, &attempt, wait).await;
+        abandoned.op = None;
+        let Some(sent) = sent else {
+            abandoned.undo();
+            recorder.returned(op, Outcome::Busy);
+            return None;
+        };
+        let hold = PlainHold::begin(
+            &self.inner,
+            &attempt,
+            Begun::at(sent, &self.inner, &attempt),
+        );
+        recorder.returned(op, Outcome::Acquired(1));
+        Some(hold)
+    }
+}
+
+/// Undoes an acquire whose caller went away. The release follows the acquire on the same connection.
+struct Abandoned<'a> {
+    inner: &'a Arc<Inner>,
+    attempt: &'a Attempt,
+    op: Option<u64>,
+}
+
+impl Abandoned<'_> {
+    fn undo(&self) {
+        let (inner, attempt) = (Arc::clone(self.inner), self.attempt.clone());
+        tokio::spawn(async move { scripts::release(&inner, &attempt, 0).await });
+    }
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        let Some(op) = self.op else {
+            return;
+        };
+        if !self.inner.has(Flaw::CancelledAcquireLeft) {
+            self.undo();
+        }
+        self.inner.recorder.returned(op, Outcome::Cancelled);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

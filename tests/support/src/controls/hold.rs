@@ -1,0 +1,175 @@
+//! A hold of the plain client: its levels, its validity, its renewals, its end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep_until, timeout_at};
+
+use super::{Attempt, Flaw, Inner, scripts};
+use crate::history::{Call, Outcome, Record};
+use crate::now_ns;
+
+/// A level of a hold; dropping it gives it back in the background.
+#[derive(Debug)]
+pub struct PlainHold {
+    inner: Arc<Inner>,
+    attempt: Attempt,
+    state: Arc<Mutex<State>>,
+    keeper: AbortHandle,
+}
+
+#[derive(Debug)]
+struct State {
+    levels: u32,
+    valid_until: Instant,
+    lost: bool,
+}
+
+/// When a hold is valid from its first acquire on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    valid_until: Instant,
+}
+
+impl Begun {
+    pub(super) fn at(sent: Instant, inner: &Inner, attempt: &Attempt) -> Self {
+        Self {
+            valid_until: validity(inner, sent, attempt.lease()),
+        }
+    }
+}
+
+fn validity(inner: &Inner, sent: Instant, lease: Duration) -> Instant {
+    if inner.has(Flaw::ValidityFromReply) {
+        return Instant::now() + lease;
+    }
+    let drift = lease / 100 + Duration::from_millis(2);
+    sent + lease.saturating_sub(drift)
+}
+
+impl PlainHold {
+    pub(super) fn begin(inner: &Arc<Inner>, attempt: &Attempt, begun: Begun) -> Self {
+        let state = Arc::new(Mutex::new(State {
+            levels: 1,
+            valid_until: begun.valid_until,
+            lost: false,
+        }));
+        let keeping = keep(Arc::clone(inner), attempt.clone(), Arc::clone(&state));
+        Self {
+            inner: Arc::clone(inner),
+            attempt: attempt.clone(),
+            state,
+            keeper: tokio::spawn(keeping).abort_handle(),
+        }
+    }
+
+    /// Whether the holder was told that the hold is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.state.lock().lost
+    }
+
+    /// Adds a level.
+    pub async fn reenter(&mut self) {
+        let call = Call::Acquire {
+            wait_ms: None,
+            lease_ms: self.attempt.lease.map(super::millis),
+        };
+        let op = self.invoke(call);
+        let count = self.state.lock().levels + 1;
+        let answer = scripts::reenter(&self.inner, &self.attempt, count).await;
+        let count = u32::try_from(answer.code).unwrap_or(0);
+        let outcome = if count == 0 || self.is_lost() {
+            Outcome::Failed("lost".to_owned())
+        } else {
+            self.state.lock().levels = count;
+            Outcome::Acquired(count)
+        };
+        self.inner.recorder.returned(op, outcome);
+    }
+
+    /// Gives a level back; with the last the hold ends.
+    pub async fn unlock(&mut self) {
+        let op = self.invoke(Call::Release);
+        let outcome = self.release().await;
+        self.inner.recorder.returned(op, outcome);
+    }
+
+    async fn release(&mut self) -> Outcome {
+        let (left, lost, valid_until) = {
+            let mut state = self.state.lock();
+            state.levels = state.levels.saturating_sub(1);
+            (state.levels, state.lost, state.valid_until)
+        };
+        if left == 0 {
+            self.keeper.abort();
+        }
+        let answer = scripts::release(&self.inner, &self.attempt, left).await;
+        let ran_before = answer.is_repeat() && answer.first_sent < valid_until;
+        if lost || (answer.code == 0 && !ran_before) {
+            lose(&self.inner, &self.attempt, &self.state, "gone");
+            let kind = if self.is_lost() { "lost" } else { "not_owner" };
+            return Outcome::Failed(kind.to_owned());
+        }
+        Outcome::Released(left)
+    }
+
+    fn invoke(&self, call: Call) -> u64 {
+        let (owner, name) = (self.attempt.owner, &self.attempt.name);
+        self.inner
+            .recorder
+            .invoke(self.inner.client, owner, name, call)
+    }
+}
+
+impl Drop for PlainHold {
+    fn drop(&mut self) {
+        self.keeper.abort();
+        let levels = std::mem::take(&mut self.state.lock().levels);
+        if levels == 0 {
+            return;
+        }
+        let _ = self.invoke(Call::Drop);
+        if !self.inner.has(Flaw::DroppedGuardForgotten) {
+            let (inner, attempt) = (Arc::clone(&self.inner), self.attempt.clone());
+            tokio::spawn(async move { scripts::release(&inner, &attempt, 0).await });
+        }
+    }
+}
+
+/// Renews a hold without a fixed lease, and tells when its validity ends or Redis lost it.
+async fn keep(inner: Arc<Inner>, attempt: Attempt, state: Arc<Mutex<State>>) {
+    let reason = loop {
+        let end = state.lock().valid_until;
+        let renewal = end
+            .checked_sub(attempt.lease() * 2 / 3)
+            .filter(|_| attempt.lease.is_none());
+        sleep_until(renewal.unwrap_or(end).into()).await;
+        if renewal.is_none() {
+            break "expired";
+        }
+        match timeout_at(end.into(), scripts::renew(&inner, &attempt)).await {
+            Ok(answer) if answer.code == 1 => {
+                state.lock().valid_until = validity(&inner, answer.sent, attempt.lease());
+            }
+            Ok(_) => break "gone",
+            Err(_) => break "expired",
+        }
+    };
+    lose(&inner, &attempt, &state, reason);
+}
+
+fn lose(inner: &Inner, attempt: &Attempt, state: &Mutex<State>, reason: &str) {
+    if inner.has(Flaw::NoLostSignal) || std::mem::replace(&mut state.lock().lost, true) {
+        return;
+    }
+    inner.recorder.push(Record::Lost {
+        t: now_ns(),
+        client: inner.client,
+        owner: attempt.owner,
+        name: attempt.name.clone(),
+        reason: reason.to_owned(),
+    });
+}
