@@ -1,12 +1,11 @@
 #!/bin/sh
-# Builds the Java peer of the interop tests, unless it is built already, and prints the path of the program to run.
+# Runs the Java peer of the interop tests (JSON lines on standard input and output), after building it if need be.
 #
-#   scripts/interop-peer.sh [4|3|VERSION]
+#   scripts/interop-peer.sh [4|3|VERSION] [--build]
 #
-# 4 (the default) and 3 are the pinned Redisson versions of tests/interop/pom.xml; any other version that Maven Central
-# has can be named in full. The program takes INTEROP_JAVA_OPTS instead of its own JVM options, which suit short
-# tests, not benchmarks.
-# Ends with status 69 where there is no JDK 17 or no Maven.
+# 4 (the default) and 3 are the Redisson versions pinned in tests/interop/pom.xml; any other version that Maven Central
+# has can be named in full. With --build it only builds. INTEROP_JAVA_OPTS replaces the JVM options, which suit short
+# tests, not benchmarks. Ends with status 69 where there is no JDK 17 or no Maven.
 set -eu
 
 project=$(cd "$(dirname "$0")/../tests/interop" && pwd)
@@ -21,18 +20,20 @@ pinned() {
     sed -n 's|.*<redisson.version>\(.*\)</redisson.version>.*|\1|p' "$project/pom.xml" | grep "^$1\." | head -n 1
 }
 
-build() {
-    mvn -q -B -f "$project/pom.xml" -Dredisson.version="$version" "$@" process-classes
+compile() {
+    mvn -q -B -f "$project/pom.xml" -Dredisson.version="$version" "$@" process-classes >&2 </dev/null
 }
 
-# A program and not a command line: its path may hold spaces, and a signal to it reaches the JVM itself.
-launcher() {
-    cat <<'END'
-#!/bin/sh
-here=$(cd "$(dirname "$0")" && pwd)
-exec java ${INTEROP_JAVA_OPTS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
-    -cp "$here/classes:$here/lib/*" watchlock.interop.Peer
-END
+build() {
+    stamp=$(cat "$project/pom.xml" "$project"/src/main/java/watchlock/interop/*.java | cksum)
+    if [ "$(cat "$target/stamp" 2>/dev/null || true)" = "$stamp" ]; then
+        return
+    fi
+    rm -rf "$target"
+    mkdir "$target"
+    # First from what is on the machine; only then from the network.
+    compile -o 2>/dev/null || compile
+    printf '%s\n' "$stamp" >"$target/stamp"
 }
 
 for tool in java javac mvn; do
@@ -44,21 +45,17 @@ case ${1:-4} in
 3 | 4) version=$(pinned "${1:-4}") ;;
 *) version=$1 ;;
 esac
-
 target=$project/target/$version
-mkdir -p "$target"
+
 # Tests run at the same time: the first builds, the others wait for it.
-exec 9>"$project/target/.lock-$version"
+mkdir -p "$project/target"
+exec 9>"$project/target/$version.lock"
 flock 9
+build
+exec 9>&-
 
-stamp=$(cat "$project/pom.xml" "$project"/src/main/java/watchlock/interop/*.java "$0" | cksum)
-if [ "$(cat "$target/stamp" 2>/dev/null || true)" != "$stamp" ]; then
-    rm -rf "$target/classes" "$target/lib"
-    # First from what is on the machine; only then from the network.
-    build -o >/dev/null 2>&1 || build >&2
-    launcher >"$target/peer"
-    chmod +x "$target/peer"
-    printf '%s\n' "$stamp" >"$target/stamp"
+if [ "${2:-}" != --build ]; then
+    # shellcheck disable=SC2086 # options are words
+    exec java ${INTEROP_JAVA_OPTS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
+        -cp "$target/classes:$target/lib/*" watchlock.interop.Peer
 fi
-
-echo "$target/peer"
