@@ -1,2 +1,7 @@
-//! Comparison bench.
-fn main() {}
+//! The bench: see the library of this package.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    watchlock_compare::main()
+}

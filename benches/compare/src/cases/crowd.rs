@@ -1,0 +1,67 @@
+//! (d) 10 000 tasks wait for one name.
+
+use std::time::Duration;
+
+use crate::bench::Bench;
+use crate::load::Load;
+use crate::load::crowd::Crowd;
+use crate::locks::{Role, Setup};
+use crate::report::{Findings, Table, Target, figure};
+
+const TASKS: usize = 10_000;
+
+pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
+    let tasks = if bench.plan.quick { 200 } else { TASKS };
+    let window = bench.plan.window(5000, 300).min(Duration::from_secs(10));
+    let mut table = Table::new(
+        &format!(
+            "A crowd: {} tasks wait for one name, then pass one by one",
+            figure(tasks as f64)
+        ),
+        &format!(
+            "Memory of the client per waiting task, the task included. Passed: within {:.1} s of the holder's \
+             leaving, each holding the lock for no time. Commands: from the leaving to the end.",
+            window.as_secs_f64()
+        ),
+    );
+    let columns = ["bytes a waiter", "passed", "passed/s", "commands/section"];
+    table.columns(columns.map(str::to_owned));
+    for who in bench
+        .roster
+        .those(|info| info.waits && info.setup == Setup::Default)
+    {
+        let job = bench.job(who, Load::Crowd { tasks }, window);
+        let Some(measured) = bench.measure::<Crowd>("crowd", who, &[job]) else {
+            continue;
+        };
+        let commands = measured.counters.calls_of(&who.info.commands) as f64;
+        for crowd in &measured.answers {
+            let passed = crowd.passed as f64;
+            table.row(
+                &who.info.name,
+                [
+                    Some(figure(crowd.bytes_per_waiter)),
+                    Some(figure(passed)),
+                    Some(figure(passed / crowd.seconds)),
+                    Some(format!("{:.1}", commands / passed.max(1.0))),
+                ],
+            );
+            if who.info.role == Role::Ours {
+                targets(crowd, tasks, findings);
+            }
+        }
+    }
+    findings.tables.push(table);
+}
+
+fn targets(crowd: &Crowd, tasks: usize, findings: &mut Findings) {
+    let bytes = Some(crowd.bytes_per_waiter);
+    findings.targets.extend([
+        Target::at_most("bytes a waiter", 1024.0, bytes),
+        Target::at_least(
+            "share of the crowd that passed",
+            1.0,
+            Some(crowd.passed as f64 / tasks as f64),
+        ),
+    ]);
+}

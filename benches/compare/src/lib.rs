@@ -1,0 +1,70 @@
+//! What a lock costs: watchlock against the floor and against what users could pick instead.
+//!
+//! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody
+//! alike; medians, and ratios taken round by round within the run. Run it with
+//! `cargo run --release -p watchlock-compare`; `BENCH_SECONDS` scales it (default 300), `BENCH_QUICK=1` only
+//! sees that everything runs. The tables go to the terminal and, but for quick runs, to
+//! `benches/RESULTS.md` with charts in `benches/charts/`.
+//!
+//! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its
+//!   own, which the bench builds and runs
+//! - `load`: what a child process does with one of them
+//! - `cases`: which loads are measured, and what is read off them
+//! - `report`: terminal, Markdown, charts, targets
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "figures for people"
+)]
+
+mod bench;
+mod cases;
+mod child;
+mod load;
+mod locks;
+mod plan;
+mod redis_benchmark;
+mod redisson;
+mod report;
+mod roster;
+mod samples;
+mod server;
+mod stats;
+mod usage;
+
+use std::process::ExitCode;
+
+pub use child::serve;
+pub use locks::{Entrant, Held, Info, LockUnderTest, Role, Setup, client_with_nodelay};
+
+/// Whatever went wrong; a bench that cannot measure says so and ends.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// The bench, and, with arguments, its own children.
+#[must_use]
+pub fn main() -> ExitCode {
+    if std::env::args().len() > 1 {
+        return serve(&locks::own());
+    }
+    exit_code(run())
+}
+
+fn run() -> Result<()> {
+    let bench = bench::Bench::start(plan::Plan::from_env())?;
+    let findings = cases::run(&bench);
+    bench.progress_end();
+    report::write(&bench, &findings)
+}
+
+fn exit_code(outcome: Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A crowd: very many tasks wait for one name; then the holder leaves, and they pass one by one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::wait_for_go;
+use crate::Result;
+use crate::locks::LockUnderTest;
+use crate::usage::resident_bytes;
+
+const NAME: &str = "bench:crowd";
+/// How long the crowd may take to settle before its memory is read.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// What waiting and passing cost.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Crowd {
+    /// Memory of the client per waiting task, the task itself included.
+    pub(crate) bytes_per_waiter: f64,
+    /// Tasks that got in.
+    pub(crate) passed: usize,
+    /// From the holder's leaving until the last got in, or until the time was over.
+    pub(crate) seconds: f64,
+}
+
+pub(crate) async fn run<L: LockUnderTest>(
+    lock: &L,
+    tasks: usize,
+    window: Duration,
+) -> Result<Crowd> {
+    let leave = Arc::new(Notify::new());
+    let holder = hold(lock.clone(), Arc::clone(&leave)).await;
+    let passed = Arc::new(AtomicUsize::new(0));
+    let done = Arc::new(Notify::new());
+
+    let before = resident_bytes();
+    for _ in 0..tasks {
+        let (lock, passed, done) = (lock.clone(), Arc::clone(&passed), Arc::clone(&done));
+        tokio::spawn(async move {
+            let counted = passed.clone();
+            let body = async move {
+                if counted.fetch_add(1, Ordering::Relaxed) + 1 == tasks {
+                    done.notify_one();
+                }
+            };
+            // Crates that give up waiting are asked again by nobody: that is their answer.
+            let _ = lock.section(NAME, body).await;
+        });
+    }
+    sleep(SETTLE.min(window)).await;
+    let bytes = resident_bytes().saturating_sub(before);
+    wait_for_go();
+
+    let start = Instant::now();
+    leave.notify_one();
+    let _ = timeout(window, done.notified()).await;
+    let seconds = start.elapsed().as_secs_f64();
+    holder.abort();
+    Ok(Crowd {
+        bytes_per_waiter: bytes as f64 / tasks.max(1) as f64,
+        passed: passed.load(Ordering::Relaxed),
+        seconds,
+    })
+}
+
+/// Takes the lock and holds it until it is told to leave.
+async fn hold<L: LockUnderTest>(lock: L, leave: Arc<Notify>) -> tokio::task::JoinHandle<()> {
+    let inside = Arc::new(Notify::new());
+    let entered = Arc::clone(&inside);
+    let holder = tokio::spawn(async move {
+        let body = async move {
+            entered.notify_one();
+            leave.notified().await;
+        };
+        let _ = lock.section(NAME, body).await;
+    });
+    inside.notified().await;
+    holder
+}

@@ -1,0 +1,113 @@
+//! Holding: very many locks kept alive by one client, and nothing else going on.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::wait_for_go;
+use crate::Result;
+use crate::locks::{Held, LockUnderTest};
+use crate::server::Counters;
+use crate::usage::{process_cpu_ns, resident_bytes};
+
+/// How many holds are taken at once.
+const TOGETHER: usize = 64;
+/// How many keys each look at the TTLs reads.
+const SAMPLE: usize = 50;
+
+/// What keeping locks costs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Holding {
+    pub(crate) holds: usize,
+    /// Share of one core, client process.
+    pub(crate) client_core: f64,
+    /// Share of one core, server.
+    pub(crate) server_core: f64,
+    pub(crate) client_bytes: f64,
+    pub(crate) server_bytes: f64,
+    /// Scripts the server ran for the renewals.
+    pub(crate) scripts_per_second: f64,
+    /// The shortest TTL seen: a renewal that is on time keeps it above two thirds of the lease.
+    pub(crate) min_ttl_ms: i64,
+    /// Keys that were gone.
+    pub(crate) gone: usize,
+}
+
+/// `None` when the entrant does not renew.
+pub(crate) async fn run<L: LockUnderTest>(
+    lock: &L,
+    url: &str,
+    holds: usize,
+    window: Duration,
+) -> Result<Option<Holding>> {
+    if lock.hold("bench:hold:warm").await?.is_none() {
+        wait_for_go();
+        return Ok(None);
+    }
+    wait_for_go();
+    let (memory, server) = (resident_bytes(), Counters::read(url)?);
+    let held = take(lock, holds).await?;
+    let client_bytes = resident_bytes().saturating_sub(memory) as f64 / holds as f64;
+    let server_bytes = Counters::read(url)?.since(&server).memory_bytes as f64 / holds as f64;
+
+    let (start, cpu, server) = (Instant::now(), process_cpu_ns(), Counters::read(url)?);
+    let (min_ttl_ms, gone) = watch(url, holds, window).await?;
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_seconds = (process_cpu_ns() - cpu) as f64 / 1e9;
+    let server = Counters::read(url)?.since(&server);
+    std::mem::forget(held); // the server goes away with the measurement
+    Ok(Some(Holding {
+        holds,
+        client_core: cpu_seconds / seconds,
+        server_core: server.cpu_seconds / seconds,
+        client_bytes,
+        server_bytes,
+        scripts_per_second: server.calls_of(&["evalsha", "eval"]) as f64 / seconds,
+        min_ttl_ms,
+        gone,
+    }))
+}
+
+fn name(number: usize) -> String {
+    format!("bench:hold:{number}")
+}
+
+async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec<Held>> {
+    let mut tasks = JoinSet::new();
+    for first in 0..TOGETHER.min(holds) {
+        let lock = lock.clone();
+        tasks.spawn(async move {
+            let mut held = Vec::new();
+            for number in (first..holds).step_by(TOGETHER) {
+                held.extend(lock.hold(&name(number)).await?);
+            }
+            Result::Ok(held)
+        });
+    }
+    let mut all = Vec::with_capacity(holds);
+    for held in tasks.join_all().await {
+        all.append(&mut held?);
+    }
+    Ok(all)
+}
+
+/// Looks at the TTLs of a few keys again and again; the shortest, and how many were gone.
+async fn watch(url: &str, holds: usize, window: Duration) -> Result<(i64, usize)> {
+    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let end = Instant::now() + window;
+    let (mut shortest, mut gone) = (i64::MAX, 0);
+    while Instant::now() < end {
+        let mut pipe = redis::pipe();
+        for _ in 0..SAMPLE.min(holds) {
+            pipe.cmd("PTTL").arg(name(fastrand::usize(..holds)));
+        }
+        let ttls: Vec<i64> = pipe.query(&mut connection)?;
+        gone += ttls.iter().filter(|ttl| **ttl < 0).count();
+        let kept = ttls.into_iter().filter(|ttl| *ttl >= 0);
+        shortest = kept.fold(shortest, i64::min);
+        sleep(Duration::from_millis(100)).await;
+    }
+    Ok((shortest, gone))
+}

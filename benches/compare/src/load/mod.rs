@@ -1,0 +1,103 @@
+//! The loads: what one child process does with one entrant.
+//!
+//! Each measurement is a process of its own: connected, warmed up, then told to go. So entrants share
+//! nothing, and CPU and memory are theirs alone.
+
+pub(crate) mod contended;
+pub(crate) mod crowd;
+pub(crate) mod holding;
+pub(crate) mod idle;
+pub(crate) mod pairs;
+pub(crate) mod reentry;
+
+use std::io::{self, BufRead, Write};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Result;
+use crate::locks::{LockUnderTest, Setup};
+
+/// The line with which a child says that it is connected and warm.
+pub(crate) const READY: &str = "ready";
+
+/// The user's runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Flavor {
+    MultiThread,
+    CurrentThread,
+}
+
+impl Flavor {
+    fn build(self) -> io::Result<Runtime> {
+        match self {
+            Self::MultiThread => Builder::new_multi_thread().enable_all().build(),
+            Self::CurrentThread => Builder::new_current_thread().enable_all().build(),
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Load {
+    /// Lock and unlock, each task its own name.
+    Pairs { tasks: usize },
+    /// Enter a held lock again.
+    Reentry,
+    /// All tasks of all processes on one name.
+    Contended { tasks: usize, process: usize },
+    /// Very many tasks waiting for one name.
+    Crowd { tasks: usize },
+    /// Locks held and kept alive.
+    Holding { holds: usize },
+    /// A client that holds nothing.
+    Idle,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) entrant: String,
+    pub(crate) setup: Setup,
+    pub(crate) url: String,
+    pub(crate) flavor: Flavor,
+    pub(crate) window: Duration,
+    pub(crate) load: Load,
+}
+
+/// Runs a job in this process; the answer as JSON.
+pub(crate) fn run<L: LockUnderTest>(job: &Job) -> Result<String> {
+    let runtime = job.flavor.build()?;
+    let answer = runtime.block_on(measure::<L>(job));
+    // Tasks of a load that did not come to its end are left behind.
+    runtime.shutdown_background();
+    answer
+}
+
+async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
+    let lock = L::connect(&job.url, job.setup).await?;
+    let window = job.window;
+    match job.load {
+        Load::Pairs { tasks } => json(&pairs::run(&lock, tasks, window).await?),
+        Load::Reentry => json(&reentry::run(&lock, window).await?),
+        Load::Contended { tasks, process } => {
+            json(&contended::run(&lock, tasks, process, window).await?)
+        }
+        Load::Crowd { tasks } => json(&crowd::run(&lock, tasks, window).await?),
+        Load::Holding { holds } => json(&holding::run(&lock, &job.url, holds, window).await?),
+        Load::Idle => json(&idle::run(window).await),
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string(value)?)
+}
+
+/// Says that everything is warm, and waits for the parent.
+pub(crate) fn wait_for_go() {
+    println!("{READY}");
+    let _ = io::stdout().flush();
+    let mut line = String::new();
+    let _ = io::stdin().lock().read_line(&mut line);
+}

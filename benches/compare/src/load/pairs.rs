@@ -1,0 +1,82 @@
+//! Uncontended: each task locks and unlocks a name of its own, as fast as it can.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::wait_for_go;
+use crate::Result;
+use crate::locks::LockUnderTest;
+use crate::stats::percentile;
+use crate::usage::process_cpu_ns;
+
+const WARM_UP_PAIRS: usize = 30;
+
+/// What the pairs cost.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Pairs {
+    pub(crate) per_second: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// CPU of the client process.
+    pub(crate) cpu_us: f64,
+}
+
+pub(crate) async fn run<L: LockUnderTest>(
+    lock: &L,
+    tasks: usize,
+    window: Duration,
+) -> Result<Pairs> {
+    let mut handles = Vec::new();
+    for _ in 0..tasks {
+        handles.push(lock.for_task().await?);
+    }
+    round(&handles, |done, _| done < WARM_UP_PAIRS).await?;
+    wait_for_go();
+
+    let (start, cpu) = (Instant::now(), process_cpu_ns());
+    let end = start + window;
+    let took = round(&handles, move |_, now| now < end).await?;
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_us = (process_cpu_ns() - cpu) as f64 / 1e3;
+    Ok(Pairs {
+        per_second: took.len() as f64 / seconds,
+        p50_us: percentile(&took, 0.5).unwrap_or(0.0),
+        p99_us: percentile(&took, 0.99).unwrap_or(0.0),
+        cpu_us: cpu_us / took.len().max(1) as f64,
+    })
+}
+
+/// All tasks at once, each until `more(pairs done, now)` says no; what each pair took, in µs.
+async fn round<L, M>(handles: &[L], more: M) -> Result<Vec<f64>>
+where
+    L: LockUnderTest,
+    M: Fn(usize, Instant) -> bool + Copy + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (number, handle) in handles.iter().enumerate() {
+        tasks.spawn(one_task(handle.clone(), format!("bench:{number}"), more));
+    }
+    let mut all = Vec::new();
+    for took in tasks.join_all().await {
+        all.append(&mut took?);
+    }
+    Ok(all)
+}
+
+async fn one_task<L, M>(lock: L, name: String, more: M) -> Result<Vec<f64>>
+where
+    L: LockUnderTest,
+    M: Fn(usize, Instant) -> bool,
+{
+    let mut took = Vec::with_capacity(4096);
+    let mut before = Instant::now();
+    while more(took.len(), before) {
+        lock.section(&name, async {}).await?;
+        let after = Instant::now();
+        took.push((after - before).as_secs_f64() * 1e6);
+        before = after;
+    }
+    Ok(took)
+}

@@ -1,0 +1,146 @@
+//! The entrants: one small file each, the floor and watchlock here, the others in their own workspace.
+
+mod floor;
+mod script;
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::load::{self, Job};
+
+use floor::Floor;
+pub use script::client_with_nodelay;
+pub(crate) use script::{LEASE_MS, Scripts, channel};
+
+/// How an entrant is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Setup {
+    /// As its quickstart shows it.
+    Default,
+    /// As fast as its options make it.
+    Tuned,
+}
+
+/// Something that holds for as long as it lives.
+pub type Held = Box<dyn Any + Send>;
+
+/// What an entrant can do.
+pub trait LockUnderTest: Clone + Send + Sync + 'static {
+    /// Connects to the server.
+    fn connect(url: &str, setup: Setup) -> impl Future<Output = Result<Self>> + Send;
+
+    /// What one task uses: shared, unless the crate is meant to be used otherwise.
+    fn for_task(&self) -> impl Future<Output = Result<Self>> + Send {
+        std::future::ready(Ok(self.clone()))
+    }
+
+    /// Locks `name`, waiting for it; runs `body` to its end; unlocks.
+    fn section<B>(&self, name: &str, body: B) -> impl Future<Output = Result<()>> + Send
+    where
+        B: Future<Output = ()> + Send + 'static;
+
+    /// Holds `name`, enters it again and gives that level back until the time has come; what each
+    /// entry took, in µs. `None` when the crate's locks cannot be entered again.
+    fn reenter(
+        &self,
+        _name: &str,
+        _end: Instant,
+    ) -> impl Future<Output = Result<Option<Vec<f64>>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Holds `name` and keeps it alive; `None` when the crate does not renew.
+    fn hold(&self, _name: &str) -> impl Future<Output = Result<Option<Held>>> + Send {
+        std::future::ready(Ok(None))
+    }
+}
+
+/// What an entrant is in the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Nothing can be cheaper.
+    Floor,
+    /// watchlock.
+    Ours,
+    /// What users could pick instead.
+    Peer,
+}
+
+/// What the bench has to know of an entrant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Info {
+    /// Its name in the tables.
+    pub name: String,
+    /// What it is in the comparison.
+    pub role: Role,
+    /// How it is set up.
+    pub setup: Setup,
+    /// The commands that it sends itself, as the server counts them.
+    pub commands: Vec<String>,
+    /// What its set-up is, for the reader.
+    pub note: String,
+    /// Whether it waits for a busy lock; the floor only fails.
+    pub waits: bool,
+    /// Whether a held lock can be entered again.
+    pub reenters: bool,
+    /// Whether it keeps what is held alive.
+    pub renews: bool,
+}
+
+impl Info {
+    /// A library that waits; it neither renews nor lets a holder in again, unless it is said.
+    #[must_use]
+    pub fn peer(name: &str, setup: Setup, commands: &[&str], note: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            role: Role::Peer,
+            setup,
+            commands: commands.iter().map(|&command| command.to_owned()).collect(),
+            note: note.to_owned(),
+            waits: true,
+            reenters: false,
+            renews: false,
+        }
+    }
+}
+
+/// Somebody who takes part, in the program that can run it.
+#[derive(Clone)]
+pub struct Entrant {
+    pub(crate) info: Info,
+    pub(crate) run: fn(&Job) -> Result<String>,
+}
+
+impl Entrant {
+    /// Makes `L` an entrant.
+    #[must_use]
+    pub fn of<L: LockUnderTest>(info: Info) -> Self {
+        Self {
+            info,
+            run: load::run::<L>,
+        }
+    }
+}
+
+impl fmt::Debug for Entrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+/// The entrants of this program.
+pub(crate) fn own() -> Vec<Entrant> {
+    let note =
+        "the two scripts of watchlock, raw EVALSHA on one multiplexed connection, no library";
+    vec![Entrant::of::<Floor>(Info {
+        role: Role::Floor,
+        waits: false,
+        reenters: true,
+        ..Info::peer("floor", Setup::Default, &["evalsha"], note)
+    })]
+}

@@ -1,0 +1,52 @@
+//! How long everything takes.
+
+use std::env;
+use std::time::Duration;
+
+/// What the default plan is made for.
+const DEFAULT_SECONDS: f64 = 300.0;
+
+/// Rounds and windows, from `BENCH_SECONDS` (default 300) and `BENCH_QUICK`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// Only see that everything runs; the figures do not matter.
+    pub(crate) quick: bool,
+    scale: f64,
+}
+
+impl Plan {
+    /// Reads the environment.
+    pub(crate) fn from_env() -> Self {
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let seconds = set("BENCH_SECONDS").and_then(|value| value.parse::<f64>().ok());
+        let seconds = seconds.filter(|seconds| seconds.is_finite());
+        Self {
+            quick: set("BENCH_QUICK").is_some_and(|value| value != "0"),
+            scale: seconds.unwrap_or(DEFAULT_SECONDS).clamp(10.0, 36_000.0) / DEFAULT_SECONDS,
+        }
+    }
+
+    /// Rounds of a case whose default is `rounds`.
+    pub(crate) fn rounds(&self, rounds: usize) -> usize {
+        if self.quick { 1 } else { rounds }
+    }
+
+    /// The window of one measurement whose default is `millis`; `least` is what it needs to mean
+    /// anything.
+    pub(crate) fn window(&self, millis: u64, least: u64) -> Duration {
+        if self.quick {
+            return Duration::from_millis(least.min(100));
+        }
+        let scaled = Duration::from_millis(millis).mul_f64(self.scale);
+        scaled.max(Duration::from_millis(least))
+    }
+
+    /// What a case is made of: all of it, or the first of it to see that it runs.
+    pub(crate) fn some<'a, T>(&self, all: &'a [T], quick: usize) -> &'a [T] {
+        if self.quick {
+            &all[..quick.min(all.len())]
+        } else {
+            all
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the reader sees: tables and targets in the terminal and in Markdown, charts beside it.
+
+mod chart;
+mod markdown;
+mod table;
+mod target;
+mod terminal;
+
+use std::path::Path;
+
+pub(crate) use chart::Chart;
+pub(crate) use table::{Table, figure};
+pub(crate) use target::Target;
+
+use crate::Result;
+use crate::bench::Bench;
+
+/// Everything that was found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) charts: Vec<Chart>,
+    pub(crate) failures: Vec<String>,
+    /// One round trip of the floor with one task, for cases that are measured against it.
+    pub(crate) floor_round_trip_us: Option<f64>,
+}
+
+/// Prints the findings; writes them down too, unless they mean nothing.
+pub(crate) fn write(bench: &Bench, findings: &Findings) -> Result<()> {
+    terminal::print(findings);
+    if bench.plan.quick {
+        println!("\nA quick run: it ran, its figures mean nothing, nothing was written.");
+        return Ok(());
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let charts = folder.join("charts");
+    std::fs::create_dir_all(&charts)?;
+    for chart in &findings.charts {
+        chart.draw(&charts)?;
+    }
+    let file = folder.join("RESULTS.md");
+    std::fs::write(&file, markdown::render(&bench.roster, findings))?;
+    println!("\nWritten to benches/RESULTS.md and benches/charts.");
+    Ok(())
+}
