@@ -23,47 +23,49 @@ fn own_a_server() {
 }
 
 fn work() {
-    while let Some(Ok(line)) = std::io::stdin().lines().next() {
+    while let Some(line) = next_line() {
         let t_inv = now_ns();
-        match serde_json::from_str::<Value>(&line) {
-            Ok(request) => answer(&request, t_inv),
-            Err(_) => say(&json!({"id": null, "ok": false,
-                "error": {"kind": "bad_request", "message": "no JSON"}})),
+        if let Ok(request) = serde_json::from_str::<Value>(&line) {
+            answer(&request, t_inv);
+        } else {
+            let error = json!({"kind": "bad_request", "message": "no JSON"});
+            say(&json!({"id": null, "ok": false, "error": error}));
         }
     }
+}
+
+fn next_line() -> Option<String> {
+    std::io::stdin().lines().next()?.ok()
 }
 
 fn answer(request: &Value, t_inv: u64) {
     let id = &request["id"];
     match request["op"].as_str() {
-        Some("echo") => say(
-            &json!({"id": id, "ok": true, "t_inv": t_inv, "t_ret": now_ns(),
-            "result": request["fields"]}),
-        ),
+        Some("echo") => say_result(id, t_inv, &request["say"]),
         // Keeps the answer back until after that of the next request, to show that ids count and not order.
         Some("late") => {
-            let mut next = String::new();
-            let _ = std::io::stdin().read_line(&mut next);
-            say(
-                &json!({"id": serde_json::from_str::<Value>(&next).unwrap_or_default()["id"],
-                "ok": true, "t_inv": t_inv, "t_ret": now_ns(), "result": "second"}),
-            );
-            say(
-                &json!({"id": id, "ok": true, "t_inv": t_inv, "t_ret": now_ns(), "result": "first"}),
-            );
+            let next = next_line().unwrap_or_default();
+            let next: Value = serde_json::from_str(&next).unwrap_or_default();
+            say_result(&next["id"], t_inv, &json!("second"));
+            say_result(id, t_inv, &json!("first"));
         }
         Some("lose") => {
-            say(
-                &json!({"event": "lost", "owner": "a", "kind": "lock", "name": "x", "t": now_ns(),
-                "reason": "expired"}),
-            );
-            say(&json!({"id": id, "ok": true, "t_inv": t_inv, "t_ret": now_ns(), "result": {}}));
+            let mut lost = json!({"event": "lost", "owner": "a", "kind": "lock", "name": "x"});
+            lost["t"] = json!(now_ns());
+            lost["reason"] = json!("expired");
+            say(&lost);
+            say_result(id, t_inv, &Value::Null);
         }
-        _ => say(
-            &json!({"id": id, "ok": false, "t_inv": t_inv, "t_ret": now_ns(),
-            "error": {"kind": "unsupported", "message": "no such op"}}),
-        ),
+        _ => {
+            let error = json!({"kind": "unsupported", "message": "no such op"});
+            say(&json!({"id": id, "ok": false, "t_inv": t_inv, "t_ret": now_ns(), "error": error}));
+        }
     }
+}
+
+fn say_result(id: &Value, t_inv: u64, result: &Value) {
+    let t_ret = now_ns();
+    say(&json!({"id": id, "ok": true, "t_inv": t_inv, "t_ret": t_ret, "result": result}));
 }
 
 fn say(line: &Value) {

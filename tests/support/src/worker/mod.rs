@@ -1,0 +1,282 @@
+//! A client process driven by JSON lines: what holds locks and is killed, frozen and cut off.
+//!
+//! A request is one line on the worker's standard input, `{"id":7,"op":"lock","owner":"a","name":"x",…}`; each is
+//! answered by one line with the same `id`, in any order: `{"id":7,"ok":true,"t_inv":…,"t_ret":…,"result":{…}}` or
+//! `{"id":7,"ok":false,"t_inv":…,"t_ret":…,"error":{"kind":…,"message":…}}`. Lines with `event` come unasked. Times
+//! are nanoseconds of `CLOCK_MONOTONIC`, as from [`crate::now_ns`].
+//!
+//! Threads of the driver's own read and write, so it works from any runtime, and a frozen worker blocks nobody.
+
+mod find;
+mod ops;
+mod router;
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::pin::Pin;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tokio::sync::oneshot;
+
+pub use router::{Lost, Reply, WorkerError};
+
+use crate::process::{self, Leash};
+use router::{Lines, Router};
+
+/// A worker process; killed when dropped, or when the process that owns it dies.
+///
+/// ```no_run
+/// # async fn example() {
+/// use serde_json::json;
+/// use watchlock_support::server::RedisServer;
+/// use watchlock_support::worker::Worker;
+///
+/// let server = RedisServer::start();
+/// let worker = Worker::rust();
+/// worker.open(&server.url(), None).await.unwrap();
+/// let call = json!({"owner": "a", "kind": "lock", "name": "x"});
+/// let result = worker.call("lock", call).await.unwrap();
+/// assert_eq!(result["count"], 1);
+/// worker.kill();
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Worker {
+    pid: u32,
+    child: Mutex<Leashed>,
+    lines: Mutex<Option<Lines>>,
+    router: Arc<Router>,
+    next_id: AtomicU64,
+    log: NamedTempFile,
+}
+
+#[derive(Debug)]
+struct Leashed {
+    child: Child,
+    leash: Option<Leash>,
+}
+
+impl Worker {
+    /// Starts the program `argv[0]` with the arguments behind it.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn spawn<S: AsRef<OsStr>>(argv: &[S]) -> Self {
+        let (program, rest) = argv.split_first().expect("a program to start");
+        let log = NamedTempFile::new().expect("a file for the worker's log");
+        let stderr = log.reopen().expect("the worker's log can be written");
+        let mut child = Command::new(program)
+            .args(rest)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.as_ref().display()));
+        let leash = Leash::on(child.id()).expect("a shell holds the leash");
+        let stdin = child.stdin.take().expect("standard input is piped");
+        let stdout = child.stdout.take().expect("standard output is piped");
+        let router = Arc::new(Router::default());
+        Arc::clone(&router).read(stdout);
+        Self {
+            pid: child.id(),
+            child: Mutex::new(Leashed {
+                child,
+                leash: Some(leash),
+            }),
+            lines: Mutex::new(Some(Lines::to(stdin))),
+            router,
+            next_id: AtomicU64::new(1),
+            log,
+        }
+    }
+
+    /// Starts the Rust worker, `examples/worker.rs`: the binary named by `WATCHLOCK_WORKER`, else the one built along
+    /// with the running tests, else one that is built now.
+    ///
+    /// # Panics
+    /// If it cannot be found, built or started.
+    #[must_use]
+    pub fn rust() -> Self {
+        Self::spawn(&[find::rust_worker()])
+    }
+
+    /// Sends a request at once; the answer may be awaited later, or never. `fields` is an object, or null for none.
+    ///
+    /// # Panics
+    /// If `fields` is neither.
+    pub fn request(&self, op: &str, fields: Value) -> Call {
+        let mut request = match fields {
+            Value::Object(fields) => fields,
+            Value::Null => serde_json::Map::new(),
+            other => panic!("the fields of {op} are no object: {other}"),
+        };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        request.insert("id".to_owned(), json!(id));
+        request.insert("op".to_owned(), json!(op));
+        let answer = self.router.expect(id);
+        self.send_line(&Value::Object(request).to_string());
+        Call { id, answer }
+    }
+
+    /// Sends a request and awaits its result.
+    ///
+    /// # Errors
+    /// What the worker answered, or kind `dead` if it ended before it answered.
+    ///
+    /// # Panics
+    /// As [`Self::request`].
+    ///
+    /// # Cancel safety
+    /// The request is sent when first polled, and goes on without the future.
+    pub async fn call(&self, op: &str, fields: Value) -> Result<Value, WorkerError> {
+        self.request(op, fields).await.outcome
+    }
+
+    /// Sends a line as it is. Answers without an `id` of ours are [`Self::strays`].
+    pub fn send_line(&self, line: &str) {
+        if let Some(lines) = &*self.lines.lock() {
+            lines.send(line);
+        }
+    }
+
+    /// The events so far, in the order of their coming.
+    #[must_use]
+    pub fn events(&self) -> Vec<Value> {
+        self.router.events()
+    }
+
+    /// The events that came since this was last called.
+    #[must_use]
+    pub fn new_events(&self) -> Vec<Value> {
+        self.router.new_events()
+    }
+
+    /// The `lost` events so far.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Lost> {
+        self.events().iter().filter_map(Lost::from_event).collect()
+    }
+
+    /// Lines that were neither events nor answers to a request.
+    #[must_use]
+    pub fn strays(&self) -> Vec<String> {
+        self.router.strays()
+    }
+
+    /// What the worker wrote to standard error.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).unwrap_or_default()
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the process runs; a frozen one does.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.child.lock().status().is_none()
+    }
+
+    /// Kills the process with -9; returns when it is gone.
+    pub fn kill(&self) {
+        let mut leashed = self.child.lock();
+        let _ = leashed.child.kill();
+        drop(leashed.leash.take());
+        let _ = leashed.child.wait();
+    }
+
+    /// Stops the process (SIGSTOP); returns when it stands still.
+    ///
+    /// # Panics
+    /// If it does not stand still within five seconds.
+    pub fn freeze(&self) {
+        if self.is_alive() {
+            process::freeze(self.pid);
+        }
+    }
+
+    /// Lets a frozen process go on.
+    pub fn resume(&self) {
+        if self.is_alive() {
+            process::resume(self.pid);
+        }
+    }
+
+    /// Ends the worker's input, after what was sent; it then closes its client and ends.
+    pub fn close_stdin(&self) {
+        drop(self.lines.lock().take());
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Panics
+    /// If it does not end within `deadline`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting and nothing else.
+    pub async fn wait_exit(&self, deadline: Duration) -> ExitStatus {
+        let end = Instant::now() + deadline;
+        loop {
+            if let Some(status) = self.child.lock().status() {
+                return status;
+            }
+            let late = Instant::now() >= end;
+            assert!(!late, "the worker did not end within {deadline:?}");
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Leashed {
+    fn status(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().ok()??;
+        drop(self.leash.take());
+        Some(status)
+    }
+}
+
+/// A request that was sent; awaiting it gives the [`Reply`].
+///
+/// # Cancel safety
+/// Dropping it leaves the request to the worker, and the answer to nobody.
+#[derive(Debug)]
+#[must_use = "the answer, and any error in it, is lost unless awaited"]
+pub struct Call {
+    id: u64,
+    answer: oneshot::Receiver<Reply>,
+}
+
+impl Call {
+    /// The request's number in the lines.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Future for Call {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        let answer = Pin::new(&mut self.answer).poll(cx);
+        answer.map(|reply| reply.unwrap_or_else(|_| Reply::dead()))
+    }
+}
