@@ -106,7 +106,7 @@ async fn a_dropped_server_is_gone_even_when_frozen() {
 }
 
 #[test]
-fn a_server_dies_with_its_owner() {
+fn servers_and_workers_die_with_their_owner_even_when_frozen() {
     let mut owner = Command::new(env!("CARGO_BIN_EXE_kit-child"))
         .arg("owner")
         .stdout(Stdio::piped())
@@ -115,12 +115,14 @@ fn a_server_dies_with_its_owner() {
     let mut line = String::new();
     let mut out = BufReader::new(owner.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
-    let pid: u32 = line.trim().parse().unwrap();
-    assert!(process::is_alive(pid));
-    process::freeze(pid);
+    let pids: [u32; 2] = serde_json::from_str(&line).unwrap();
+    assert!(pids.into_iter().all(process::is_alive));
+    process::freeze(pids[0]);
     owner.kill().unwrap();
     owner.wait().unwrap();
-    watchlock_support::wait_until("the server is gone", SOON, || !process::is_alive(pid));
+    watchlock_support::wait_until("both are gone", SOON, || {
+        !pids.into_iter().any(process::is_alive)
+    });
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Child process of the kit's own tests: `owner` holds a server, `worker` speaks the worker protocol without locks.
+//! Child process of the kit's own tests: `owner` has processes of its own, `worker` speaks the worker protocol without locks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,19 +6,23 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use watchlock_support::now_ns;
 use watchlock_support::server::RedisServer;
+use watchlock_support::worker::Worker;
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("owner") => own_a_server(),
+        Some("owner") => own(),
         Some("worker") => work(),
         _ => std::process::exit(2),
     }
 }
 
-/// Tells the server's process id and waits to be killed, for a minute at most.
-fn own_a_server() {
+/// Tells the process ids of a server and of a frozen worker, and waits to be killed, for a minute at most.
+fn own() {
     let server = RedisServer::start();
-    say(&json!(server.pid()));
+    let exe = std::env::current_exe().expect("this program has a path");
+    let worker = Worker::spawn(&[exe.as_os_str(), "worker".as_ref()]);
+    worker.freeze();
+    say(&json!([server.pid(), worker.pid()]));
     std::thread::sleep(Duration::from_secs(60));
 }
 

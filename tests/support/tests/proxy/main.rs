@@ -1,0 +1,5 @@
+//! Each fault of the proxy, shown on raw connections.
+
+mod commands;
+mod connections;
+mod kit;
