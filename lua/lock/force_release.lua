@@ -1,0 +1,24 @@
+-- Ends whoever holds a plain lock.
+--
+-- KEYS[1] lock      - hash: hold id -> hold count
+-- ARGV[1] client    - uuid of the caller, to tell its own holds from strangers'
+-- ARGV[2] channel   - where waiters listen
+--
+-- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is
+--           no plain lock; number: of the hold that ended, when it is the caller's own, else 0
+-- Publishes '0' (one waiter may try) when a hold ended
+-- Repeat    finds nothing to end, answers {0, 0} and publishes nothing
+local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
+local fields = redis.call('HLEN', lock)
+if fields == 0 then return { 0, 0 } end
+if fields ~= 1 then return { -3, 0 } end
+local holder = redis.call('HGETALL', lock)
+if holder[1] == 'mode' or not string.match(holder[2], '^%d+$') then return { -3, 0 } end
+
+redis.call('DEL', lock)
+local woken = redis.pcall('PUBLISH', channel, '0')
+local number = 0
+if string.sub(holder[1], 1, #client + 1) == client .. ':' then
+  number = tonumber(string.sub(holder[1], #client + 2)) or 0
+end
+return { type(woken) == 'table' and 2 or 1, number }

@@ -1,0 +1,22 @@
+-- Adds a level to a hold: writes the hold count and lengthens the lease.
+--
+-- KEYS[1] lock      - hash: hold id -> hold count
+-- ARGV[1] hold id   - field
+-- ARGV[2] count     - the hold count with the new level
+-- ARGV[3] lease     - ms, 1 to 2^53
+--
+-- Returns   1 entered; 0 the hold is not there
+-- Publishes nothing
+-- Repeat    writes the same count; the TTL may grow, never shrink
+local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[3])
+if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
+  return redis.error_reply('ERR lease out of range')
+end
+
+if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
+if redis.call('PTTL', lock) < lease_ms then
+  redis.call('PEXPIRE', lock, ARGV[3])
+end
+-- The count is for readers; the hold stands without it when memory is short.
+redis.pcall('HSET', lock, hold_id, ARGV[2])
+return 1

@@ -1,0 +1,21 @@
+-- Gives a level back: writes the hold count, or ends the hold with its last level.
+--
+-- KEYS[1] lock      - hash: hold id -> hold count
+-- ARGV[1] hold id   - field
+-- ARGV[2] count     - levels left, 0 ends the hold
+-- ARGV[3] channel   - where waiters listen
+--
+-- Returns   1 given back; 0 the hold is not there; 2 ended, but the wake-up was refused
+-- Publishes '0' (one waiter may try) when the hold ended
+-- Repeat    finds nothing to end, answers 0 and publishes nothing; never touches the TTL
+local lock, hold_id, count, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+if count ~= '0' then
+  if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
+  -- The count is for readers; the hold stands without it when memory is short.
+  redis.pcall('HSET', lock, hold_id, count)
+  return 1
+end
+
+if redis.call('HDEL', lock, hold_id) == 0 then return 0 end
+if type(redis.pcall('PUBLISH', channel, '0')) == 'table' then return 2 end
+return 1

@@ -1,0 +1,290 @@
+//! What a failed command means: whether it may have run, and whether a later try may do better.
+//!
+//! Redis 6.2 wraps errors raised inside scripts (`ERR Error running script … -READONLY …`), so the text
+//! is searched for the code inside.
+
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{Cause, Error};
+
+/// The classes of failure, told apart by what must be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// No connection: certainly not run.
+    Unreached,
+    /// Sent, and no reply: may have run, and may still run.
+    Unanswered,
+    /// The server is loading, busy or without its master: certainly not run.
+    NotReady,
+    /// The server is a replica now: certainly not run, and another connection may reach the master.
+    Demoted,
+    /// Refused before the first write, by memory, disk or replicas: certainly not run.
+    Refused,
+    /// Authentication or ACL.
+    Denied,
+    /// The key is of another type.
+    WrongType,
+    /// Anything else the server rejects; the same call will be rejected again.
+    Rejected,
+    /// The client is closed.
+    Closed,
+}
+
+/// A failed command.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) class: Class,
+    cause: Cause,
+}
+
+/// Failures that are seen on this side only.
+#[derive(Debug, thiserror::Error)]
+enum Seen {
+    #[error("no reply within the command time-out")]
+    NoReply,
+    #[error("no connection within the command time-out")]
+    NoConnection,
+    #[error("a reply that no script of ours gives")]
+    StrangeReply,
+    #[error("the client is closed")]
+    Closed,
+    #[error("nothing was heard from Redis within the wait")]
+    Silence,
+}
+
+impl Failure {
+    fn seen(class: Class, seen: Seen) -> Self {
+        Self {
+            class,
+            cause: Arc::new(seen),
+        }
+    }
+
+    pub(crate) fn no_reply() -> Self {
+        Self::seen(Class::Unanswered, Seen::NoReply)
+    }
+
+    pub(crate) fn no_connection() -> Self {
+        Self::seen(Class::Unreached, Seen::NoConnection)
+    }
+
+    pub(crate) fn strange_reply() -> Self {
+        Self::seen(Class::Rejected, Seen::StrangeReply)
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::seen(Class::Closed, Seen::Closed)
+    }
+
+    pub(crate) fn silence() -> Self {
+        Self::seen(Class::Unreached, Seen::Silence)
+    }
+
+    /// The keeper's thread did not start.
+    pub(crate) fn starting(error: std::io::Error) -> Self {
+        Self {
+            class: Class::Unreached,
+            cause: Arc::new(error),
+        }
+    }
+
+    /// Of an attempt to connect.
+    pub(crate) fn connecting(error: RedisError) -> Self {
+        let class = match classify(&error) {
+            Class::Denied => Class::Denied,
+            Class::Rejected if error.kind() == ErrorKind::InvalidClientConfig => Class::Rejected,
+            _ => Class::Unreached,
+        };
+        Self {
+            class,
+            cause: Arc::new(error),
+        }
+    }
+
+    /// Whether the command may have run, or may still run.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.class == Class::Unanswered
+    }
+
+    /// Whether a later try may do better.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(
+            self.class,
+            Class::Unreached
+                | Class::Unanswered
+                | Class::NotReady
+                | Class::Demoted
+                | Class::Refused
+        )
+    }
+
+    /// Whether it was the connection that failed, not the server that answered.
+    pub(crate) fn is_of_connection(&self) -> bool {
+        matches!(
+            self.class,
+            Class::Unreached | Class::Unanswered | Class::Demoted
+        )
+    }
+
+    /// Whether the connection is of no more use.
+    pub(crate) fn wants_new_connection(&self) -> bool {
+        matches!(self.class, Class::Unanswered | Class::Demoted)
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        Self {
+            class: classify(&error),
+            cause: Arc::new(error),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let source = failure.cause;
+        match failure.class {
+            Class::Unreached | Class::Unanswered | Class::NotReady => Self::Unavailable { source },
+            Class::Refused | Class::Demoted => Self::Refused {
+                transient: true,
+                source,
+            },
+            Class::Rejected => Self::Refused {
+                transient: false,
+                source,
+            },
+            Class::Denied => Self::Denied { source },
+            Class::WrongType => Self::WrongType,
+            Class::Closed => Self::Closed,
+        }
+    }
+}
+
+/// The codes that decide, with their class.
+const CODES: [(&str, Class); 18] = [
+    ("LOADING", Class::NotReady),
+    ("BUSY", Class::NotReady),
+    ("MASTERDOWN", Class::NotReady),
+    ("CLUSTERDOWN", Class::NotReady),
+    ("TRYAGAIN", Class::NotReady),
+    ("READONLY", Class::Demoted),
+    ("NOREPLICAS", Class::Refused),
+    ("MISCONF", Class::Refused),
+    ("OOM", Class::Refused),
+    ("NOAUTH", Class::Denied),
+    ("WRONGPASS", Class::Denied),
+    ("NOPERM", Class::Denied),
+    ("WRONGTYPE", Class::WrongType),
+    ("MOVED", Class::Rejected),
+    ("ASK", Class::Rejected),
+    ("CROSSSLOT", Class::Rejected),
+    ("NOSCRIPT", Class::Rejected),
+    ("UNKILLABLE", Class::NotReady),
+];
+
+fn classify(error: &RedisError) -> Class {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => Class::Denied,
+        // The library's own refusals never reached the server; what broke afterwards may have run.
+        ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::RESP3NotSupported => {
+            Class::Rejected
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError) => by_text(error),
+        ErrorKind::Server(_) | ErrorKind::Extension => error
+            .code()
+            .and_then(by_code)
+            .unwrap_or_else(|| by_text(error)),
+        _ => Class::Unanswered,
+    }
+}
+
+/// Whether the server does not know the command at all.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
+        && error
+            .detail()
+            .is_some_and(|text| text.contains("unknown command"))
+}
+
+fn by_code(code: &str) -> Option<Class> {
+    let (_, class) = CODES.iter().find(|(known, _)| *known == code)?;
+    Some(*class)
+}
+
+/// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own.
+fn by_text(error: &RedisError) -> Class {
+    let text = error.detail().unwrap_or_default();
+    if text.contains("max number of clients") {
+        return Class::Unreached;
+    }
+    if text.contains("user executing the script") || text.contains("invalid password") {
+        return Class::Denied;
+    }
+    CODES
+        .iter()
+        .find(|(code, _)| {
+            text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} "))
+        })
+        .map_or(Class::Rejected, |(_, class)| *class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(line: &str) -> Class {
+        let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
+        classify(&value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn codes_are_told_apart() {
+        for (line, expected) in [
+            (
+                "-LOADING Redis is loading the dataset in memory",
+                Class::NotReady,
+            ),
+            ("-BUSY Redis is busy running a script.", Class::NotReady),
+            ("-MASTERDOWN Link with MASTER is down", Class::NotReady),
+            (
+                "-READONLY You can't write against a read only replica.",
+                Class::Demoted,
+            ),
+            (
+                "-NOREPLICAS Not enough good replicas to write.",
+                Class::Refused,
+            ),
+            (
+                "-MISCONF Redis is configured to save RDB snapshots",
+                Class::Refused,
+            ),
+            (
+                "-OOM command not allowed when used memory > 'maxmemory'.",
+                Class::Refused,
+            ),
+            ("-NOPERM this user has no permissions", Class::Denied),
+            ("-NOAUTH Authentication required.", Class::Denied),
+            ("-WRONGPASS invalid username-password pair", Class::Denied),
+            ("-WRONGTYPE Operation against a key", Class::WrongType),
+            ("-MOVED 3999 127.0.0.1:6381", Class::Rejected),
+            ("-ERR max number of clients reached", Class::Unreached),
+            ("-ERR unknown command", Class::Rejected),
+        ] {
+            assert_eq!(class(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn wrapped_errors_count_by_what_is_inside() {
+        let wrapped =
+            "-ERR Error running script (call to f_1): @user_script:9: -READONLY You can't";
+        assert_eq!(class(wrapped), Class::Demoted);
+        let wrapped = "-ERR Error running script (call to f_1): @user_script: 9: OOM command not";
+        assert_eq!(class(wrapped), Class::Refused);
+        let acl = "-ERR The user executing the script can't run this command or subcommand";
+        assert_eq!(class(acl), Class::Denied);
+    }
+}

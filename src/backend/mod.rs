@@ -1,0 +1,153 @@
+//! How commands reach Redis: lanes for commands, one connection for subscriptions.
+//!
+//! Callers' commands go over a lane of the caller's own runtime, the keeper's over a lane of the
+//! keeper's thread, so that neither waits for the other and a blocked runtime delays only itself.
+
+pub(crate) mod dial;
+pub(crate) mod failure;
+pub(crate) mod lane;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{ServerErrorKind, Value};
+use tokio::runtime::{Handle, Id};
+
+pub(crate) use self::dial::Dialer;
+pub(crate) use self::failure::{Class, Failure, is_unknown_command};
+pub(crate) use self::lane::{Lane, LaneConfig};
+use crate::clock::{Clock, Moment};
+use crate::script::{Call, Reply};
+
+/// A reply, and when its command was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// Just before the send: validity is counted from here.
+    pub(crate) sent_at: Moment,
+}
+
+pub(crate) type Outcome = Result<Answer, Failure>;
+
+/// A command in flight. Whoever holds a clone may await it; it runs once.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    outcome: Shared<BoxFuture<'static, Outcome>>,
+    lane: Arc<Lane>,
+}
+
+impl Pending {
+    /// Waits for the reply; whoever gives up after a command time-out says so by [`Pending::overdue`].
+    pub(crate) fn outcome(&self) -> Shared<BoxFuture<'static, Outcome>> {
+        self.outcome.clone()
+    }
+
+    /// No reply came within a command time-out.
+    pub(crate) fn overdue(&self) {
+        self.lane.overdue();
+    }
+}
+
+/// The lanes of one client.
+pub(crate) struct Backend {
+    config: LaneConfig,
+    /// The callers' lanes, one per runtime.
+    lanes: Mutex<HashMap<Id, Arc<Lane>>>,
+}
+
+impl Backend {
+    pub(crate) fn new(config: LaneConfig) -> Self {
+        Self {
+            config,
+            lanes: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &LaneConfig {
+        &self.config
+    }
+
+    /// The lane of the runtime this is called on; opened at first use, closed with the runtime.
+    pub(crate) fn callers_lane(&self) -> Option<Arc<Lane>> {
+        let runtime = Handle::try_current().ok()?;
+        let mut lanes = self.lanes.lock();
+        if let Some(lane) = lanes.get(&runtime.id())
+            && !lane.is_closed()
+        {
+            return Some(Arc::clone(lane));
+        }
+        lanes.retain(|_, lane| !lane.is_closed());
+        let lane = Lane::open(self.config.clone(), &runtime);
+        lanes.insert(runtime.id(), Arc::clone(&lane));
+        Some(lane)
+    }
+
+    /// Starts `call` on `lane`. It is sent when the result is first polled.
+    pub(crate) fn start(&self, lane: &Arc<Lane>, call: Call) -> Pending {
+        let sending = send(Arc::clone(lane), self.config.clock.clone(), call);
+        Pending {
+            outcome: sending.boxed().shared(),
+            lane: Arc::clone(lane),
+        }
+    }
+
+    /// Ends all of the callers' lanes.
+    pub(crate) fn close(&self) {
+        for (_, lane) in self.lanes.lock().drain() {
+            lane.close();
+        }
+    }
+}
+
+async fn send(lane: Arc<Lane>, clock: Clock, call: Call) -> Outcome {
+    let (mut connection, generation) = lane.connection().await?;
+    let mut sent_at = clock.now();
+    let result = execute(&mut connection, &call, || sent_at = clock.now()).await;
+    match result {
+        Ok(reply) => {
+            lane.heard(clock.now());
+            Ok(Answer { reply, sent_at })
+        }
+        Err(failure) => {
+            if failure.wants_new_connection() {
+                lane.replace(Some(generation));
+            } else {
+                lane.heard(clock.now());
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// One call on a connection that belongs to no lane.
+pub(crate) async fn round_trip(
+    connection: &mut MultiplexedConnection,
+    call: &Call,
+) -> Result<Reply, Failure> {
+    execute(connection, call, || {}).await
+}
+
+/// One round trip; a second one, told to `again`, when the server does not know the script.
+async fn execute(
+    connection: &mut MultiplexedConnection,
+    call: &Call,
+    again: impl FnOnce(),
+) -> Result<Reply, Failure> {
+    let mut result = connection.send_packed_command(call.cmd()).await;
+    if is_unknown_script(&result)
+        && let Some(text) = call.with_text()
+    {
+        again();
+        result = connection.send_packed_command(&text).await;
+    }
+    let value = result.and_then(Value::extract_error)?;
+    Ok(Reply::from_value(&value))
+}
+
+fn is_unknown_script(result: &redis::RedisResult<Value>) -> bool {
+    matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
+}

@@ -1,0 +1,182 @@
+//! Backoff as data: an iterator of durations, without timers or I/O.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// How long to wait between tries: exponential, capped, jittered.
+///
+/// The n-th delay is drawn from the upper half of `min(cap, base * factor^n)` ("equal jitter"), so that
+/// many waiters spread and none hurries. Waiters are woken by messages; this bounds what a missed
+/// message can cost.
+///
+/// Defaults: base 20 ms, factor 2, cap 1 s, jitter on.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchlock::Backoff;
+/// let backoff = Backoff::new().base(Duration::from_millis(5)).cap(Duration::from_millis(250));
+/// # let _ = watchlock::Client::builder("redis://127.0.0.1/").backoff(backoff);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Backoff {
+    base: Duration,
+    factor: f64,
+    cap: Duration,
+    jitter: bool,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_millis(20),
+            factor: 2.0,
+            cap: Duration::from_secs(1),
+            jitter: true,
+        }
+    }
+}
+
+impl Backoff {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The first delay: 1 ms up to the cap. Default 20 ms.
+    #[must_use]
+    pub fn base(self, base: Duration) -> Self {
+        Self { base, ..self }
+    }
+
+    /// How much longer each delay is than the one before: 1 to 10. Default 2.
+    #[must_use]
+    pub fn factor(self, factor: f64) -> Self {
+        Self { factor, ..self }
+    }
+
+    /// The longest delay: up to 60 s. Default 1 s.
+    #[must_use]
+    pub fn cap(self, cap: Duration) -> Self {
+        Self { cap, ..self }
+    }
+
+    /// Whether delays are drawn at random from their upper half. Default true; without it many
+    /// waiters may try at the same instant.
+    #[must_use]
+    pub fn jitter(self, jitter: bool) -> Self {
+        Self { jitter, ..self }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let bad = |setting, range| Err(ConfigError::OutOfRange { setting, range });
+        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.cap) {
+            return bad("backoff cap", "1 ms to 60 s");
+        }
+        if !(Duration::from_millis(1)..=self.cap).contains(&self.base) {
+            return bad("backoff base", "1 ms to the backoff cap");
+        }
+        if !(1.0..=10.0).contains(&self.factor) {
+            return bad("backoff factor", "1 to 10");
+        }
+        Ok(())
+    }
+
+    /// The delays, endless, from a seed.
+    pub(crate) fn delays(self, seed: u64) -> Delays {
+        Delays {
+            backoff: self,
+            next: self.base,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// The longest delay.
+    pub(crate) const fn cap_delay(&self) -> Duration {
+        self.cap
+    }
+}
+
+/// An endless iterator of delays.
+#[derive(Debug, Clone)]
+pub(crate) struct Delays {
+    backoff: Backoff,
+    next: Duration,
+    random: fastrand::Rng,
+}
+
+impl Delays {
+    /// Begins again with the first delay.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.backoff.base;
+    }
+
+    /// The next delay.
+    pub(crate) fn step(&mut self) -> Duration {
+        let full = self.next;
+        let grown = full.as_secs_f64() * self.backoff.factor;
+        self.next = Duration::from_secs_f64(grown.min(self.backoff.cap.as_secs_f64()));
+        if self.backoff.jitter {
+            full.mul_f64(0.5 + self.random.f64() / 2.0)
+        } else {
+            full
+        }
+    }
+}
+
+impl Iterator for Delays {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.step())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn without_jitter_it_doubles_up_to_the_cap() {
+        let delays: Vec<_> = Backoff::new().jitter(false).delays(0).take(8).collect();
+        let millis: Vec<_> = delays.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+    }
+
+    #[test]
+    fn bad_settings_are_refused() {
+        let ms = Duration::from_millis;
+        for (backoff, ok) in [
+            (Backoff::new(), true),
+            (Backoff::new().base(Duration::ZERO), false),
+            (Backoff::new().base(ms(2000)), false),
+            (Backoff::new().cap(Duration::ZERO), false),
+            (Backoff::new().cap(Duration::MAX), false),
+            (Backoff::new().factor(0.5), false),
+            (Backoff::new().factor(f64::NAN), false),
+            (Backoff::new().factor(f64::INFINITY), false),
+        ] {
+            assert_eq!(backoff.validate().is_ok(), ok, "{backoff:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #[test]
+        fn delays_stay_in_their_bounds_and_repeat_by_seed(
+            base in 1u64..1_000, more in 0u64..5_000, factor in 1.0f64..10.0, seed: u64,
+        ) {
+            let (base, cap) = (Duration::from_millis(base), Duration::from_millis(base + more));
+            let backoff = Backoff::new().base(base).cap(cap).factor(factor);
+            prop_assert!(backoff.validate().is_ok());
+            let delays: Vec<_> = backoff.delays(seed).take(20).collect();
+            prop_assert_eq!(&delays, &backoff.delays(seed).take(20).collect::<Vec<_>>());
+            for delay in &delays {
+                prop_assert!(*delay >= base / 2 && *delay <= cap, "{:?}", delay);
+            }
+            prop_assert!(delays[19] >= backoff.delays(seed).next().unwrap() / 2);
+        }
+    }
+}

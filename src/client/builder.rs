@@ -1,0 +1,178 @@
+//! Setting a client up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::Pool;
+use tokio::sync::{Notify, mpsc};
+
+use super::Client;
+use super::greet::greet;
+use crate::backend::{Backend, Dialer, Failure, Lane, LaneConfig};
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::config::{Config, Settings};
+use crate::engine::keeper::Starting;
+use crate::engine::{Core, Engine};
+use crate::error::{ConfigError, Error};
+
+/// Sets a client up. Setters cannot fail; [`connect`](Self::connect) checks every value.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), watchlock::Error> {
+/// use std::time::Duration;
+/// let client = watchlock::Client::builder("redis://127.0.0.1/")
+///     .key_prefix("billing:")
+///     .watchdog_lease(Duration::from_secs(10))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct ClientBuilder {
+    address: Address,
+    pool: Option<Pool>,
+    settings: Settings,
+}
+
+#[derive(Clone)]
+enum Address {
+    Url(String),
+    Client(redis::Client),
+}
+
+impl std::fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address may hold a password.
+        f.debug_struct("ClientBuilder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            address: Address::Url(url.to_owned()),
+            pool: None,
+            settings: Settings::default(),
+        }
+    }
+
+    /// Makes the connections for commands the way the application's pool does, by its manager. None is
+    /// taken out of the pool: locks need connections that nothing else uses. Subscriptions, which a pool
+    /// cannot give, come from the address; both must lead to the same database.
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Connects by a client of the `redis` crate instead of the address, for what an address cannot say:
+    /// a private certificate authority, client certificates.
+    pub fn redis_client(mut self, client: redis::Client) -> Self {
+        self.address = Address::Client(client);
+        self
+    }
+
+    /// The lease that the watchdog keeps alive: 500 ms to 24 h, whole milliseconds. Default 30 s, as
+    /// Redisson's `lockWatchdogTimeout`. Renewed every third of it.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.settings.watchdog_lease = lease;
+        self
+    }
+
+    /// The bounds of a fixed lease: 10 ms to 365 days. Default 10 ms to 24 h.
+    pub fn lease_bounds(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.settings.lease_bounds = shortest..=longest;
+        self
+    }
+
+    /// What every key begins with, as a Redisson `nameMapper` may do. Default empty.
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.settings.key_prefix);
+        self
+    }
+
+    /// The longest name with its prefix: 1 to 65 536 bytes. Default 512.
+    pub fn max_name_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_key_bytes = bytes;
+        self
+    }
+
+    /// How long to pause between tries, and how long a waiter sleeps at most without a wake-up.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.settings.backoff = backoff;
+        self
+    }
+
+    /// How long a reply is waited for: 10 ms to 60 s. Default 1 s.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may take to come about: 10 ms to 60 s. Default 2 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// For how long `lock` puts up with a server that gives no clean answer: up to 24 h. Default 5 s.
+    pub fn unavailable_after(mut self, span: Duration) -> Self {
+        self.settings.unavailable_after = span;
+        self
+    }
+
+    /// The clock that leases are measured with. For tests; default [`Clock::system`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// Checks the settings, starts the keeper and connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, a server that is not
+    /// supported (Redis 6.2 or newer, not in cluster mode), or when there is no tokio runtime;
+    /// [`Error::Unavailable`] when the server cannot be reached; [`Error::Denied`] for a wrong password.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a client that was not returned ends.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let config = self.settings.validate()?;
+        let dialer = match self.address {
+            Address::Url(url) => Dialer::from_url(&url, self.pool)?,
+            Address::Client(client) => Dialer::from_client(client, self.pool)?,
+        };
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(ConfigError::NoRuntime.into());
+        }
+        let engine = start(config, Arc::new(dialer)).map_err(Failure::starting)?;
+        greet(&engine.core).await?;
+        Ok(Client {
+            engine: Arc::new(engine),
+        })
+    }
+}
+
+/// Starts the keeper; nothing is connected yet.
+fn start(config: Config, dialer: Arc<Dialer>) -> std::io::Result<Engine> {
+    let starting = Starting::spawn()?;
+    let lanes = LaneConfig {
+        dialer,
+        clock: config.clock.clone(),
+        backoff: config.backoff,
+        command_timeout: config.command_timeout,
+        connect_timeout: config.connect_timeout,
+        broken: Arc::new(Notify::new()),
+    };
+    let keeper_lane = Lane::open(lanes.clone(), &starting.runtime);
+    let (mailbox, mail) = mpsc::unbounded_channel();
+    let core = Arc::new(Core::new(config, Backend::new(lanes), keeper_lane, mailbox));
+    let keeper = starting.begin(Arc::clone(&core), mail);
+    Ok(Engine::new(core, keeper))
+}

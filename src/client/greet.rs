@@ -1,0 +1,114 @@
+//! The first words with a server: is it one that we can use, and do pool and address mean the same one?
+
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+use crate::backend::{Class, Failure, is_unknown_command, round_trip};
+use crate::engine::Core;
+use crate::error::{ConfigError, Error};
+use crate::lease::LeaseMs;
+use crate::names::Names;
+use crate::script::lock;
+
+/// The oldest Redis whose scripts and ACLs are what we rely on.
+const OLDEST: (u64, u64) = (6, 2);
+
+/// The lease of the probe's lock.
+const PROBE_LEASE: Duration = Duration::from_secs(5);
+
+pub(super) async fn greet(core: &Core) -> Result<(), Error> {
+    let config = core.backend.config();
+    let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
+    let limit = config.connect_timeout;
+    let (mut connection, _) = within(limit, lane.connection()).await??;
+    within(limit, check_server(&mut connection)).await??;
+    if config.dialer.has_pool() {
+        let mut other = config.dialer.connect_by_address(limit).await?;
+        within(limit, check_same(core, &mut connection, &mut other)).await??;
+    }
+    Ok(())
+}
+
+async fn within<T>(limit: Duration, step: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::time::timeout(limit, step)
+        .await
+        .map_err(|_| Failure::no_connection())
+}
+
+/// Asks who it is by `HELLO`, which no ACL denies.
+async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Error> {
+    let unsupported = |reason| Error::from(ConfigError::Unsupported { reason });
+    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
+    let about = match hello.and_then(Value::extract_error) {
+        Ok(about) => about,
+        Err(error) if is_unknown_command(&error) => {
+            return Err(unsupported("it is older than Redis 6.2"));
+        }
+        Err(error) => return Err(Failure::from(error).into()),
+    };
+    let field = |name: &str| text_field(&about, name);
+    if field("mode").as_deref() == Some("cluster") {
+        return Err(unsupported("it is in cluster mode"));
+    }
+    let version = field("version").unwrap_or_default();
+    let mut numbers = version
+        .split('.')
+        .map_while(|part| part.parse::<u64>().ok());
+    let known = numbers.next().zip(numbers.next());
+    if known.is_some_and(|known| known < OLDEST) {
+        return Err(unsupported("it is older than Redis 6.2"));
+    }
+    Ok(())
+}
+
+/// A text of `HELLO`'s reply, which is a map, or a flat list of names and values.
+fn text_field(about: &Value, name: &str) -> Option<String> {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    match about {
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| text(key).as_deref() == Some(name))
+            .and_then(|(_, value)| text(value)),
+        Value::Array(items) => items
+            .chunks_exact(2)
+            .find(|pair| text(&pair[0]).as_deref() == Some(name))
+            .and_then(|pair| text(&pair[1])),
+        _ => None,
+    }
+}
+
+/// A lock that is taken by the pool's way must be found by the address.
+async fn check_same(
+    core: &Core,
+    by_pool: &mut MultiplexedConnection,
+    by_address: &mut MultiplexedConnection,
+) -> Result<(), Error> {
+    let id = uuid::Uuid::new_v4();
+    let names = Names::plain(
+        &core.config.key_prefix,
+        &format!("watchlock:probe:{id}"),
+        usize::MAX,
+    )?;
+    let lease = LeaseMs::new(PROBE_LEASE, &(PROBE_LEASE..=PROBE_LEASE))?;
+    let hold_id = format!("{id}:0");
+    let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, lease)).await;
+    let found = match taken {
+        Ok(_) => round_trip(by_address, &lock::release(&names, &hold_id, 0)).await,
+        Err(failure) => Err(failure),
+    };
+    match found {
+        Ok(reply) if reply.integer() == Some(0) => {
+            // It is where the pool leads; its lease would end it, too.
+            let _ = round_trip(by_pool, &lock::release(&names, &hold_id, 0)).await;
+            Err(ConfigError::PoolMismatch.into())
+        }
+        Ok(_) => Ok(()),
+        Err(failure) if failure.class == Class::Denied => {
+            tracing::warn!("the ACL denies the probe that pool and address lead to one database");
+            Ok(())
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}

@@ -1,0 +1,147 @@
+//! The client: one identity towards one Redis deployment.
+
+mod builder;
+mod greet;
+mod owner;
+pub(crate) mod scope;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use self::builder::ClientBuilder;
+pub use self::owner::Owner;
+use crate::engine::Engine;
+use crate::error::{Error, LostReason};
+use crate::lock::ReentrantLock;
+
+/// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
+/// the rule.
+///
+/// It has a background thread, the keeper, with a connection of its own, and one connection per tokio
+/// runtime that it is used from; a third one while somebody waits. All of them end with the last client,
+/// handle and guard.
+///
+/// The end of a `#[tokio::main]` may come before a release that a dropped guard left to the keeper; the
+/// key then lives until its lease ends. End with [`LockGuard::unlock`](crate::LockGuard::unlock) or
+/// [`shutdown`](Self::shutdown).
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use watchlock::Client;
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), watchlock::Error> {
+///     let client = Client::connect("redis://127.0.0.1/").await?;
+///     client.get_lock("report:2026").run(async |_guard| {
+///         // … nobody else is here …
+///     }).await?;
+///     client.shutdown(Duration::from_secs(5)).await;
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    engine: Arc<Engine>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects with the default settings: `redis://`, `rediss://` (feature `tls`) or `unix:` addresses,
+    /// with user, password and database as usual.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a client that was not returned ends.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// A client that is to be set up first.
+    #[must_use]
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder::new(url)
+    }
+
+    /// The client's random id, the first half of every owner field that it writes.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.engine.core.client_id
+    }
+
+    /// The reentrant lock `name`. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_lock(&self, name: &str) -> ReentrantLock {
+        ReentrantLock::new(&self.engine, name)
+    }
+
+    /// A new owner, to be handed down to whatever may enter its locks again.
+    #[must_use]
+    pub fn new_owner(&self) -> Owner {
+        Owner::new(Arc::clone(&self.engine))
+    }
+
+    /// Runs `future` as one owner: every handle of this client that is used inside acts for it, and so
+    /// enters again what is held. Wrap each request or job once, and nested locks work as they do with
+    /// Java's threads.
+    ///
+    /// Not inherited by `spawn`. Futures that are joined inside one scope share its owner, and so **do not
+    /// exclude each other**; an inner `scope` makes a new owner. When the scope ends, levels that were
+    /// [detached](crate::LockGuard::detach) in it are given back.
+    ///
+    /// ```no_run
+    /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+    /// let lock = client.get_lock("orders");
+    /// client.scope(async {
+    ///     let outer = lock.lock().await?;
+    ///     let inner = lock.lock().await?; // enters again
+    ///     assert_eq!(lock.hold_count(), 2);
+    ///     inner.unlock().await?;
+    ///     outer.unlock().await
+    /// }).await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As `future`.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        let owner = self.new_owner();
+        scope::within(self.id(), Arc::clone(owner.state()), future).await
+    }
+
+    /// Ends the client. New holds are refused with [`Error::Closed`], `lost()` of the holds that are left
+    /// resolves with reason [`LostReason::Shutdown`]; for up to `timeout` they stay valid and can be
+    /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it has announced the end: new holds stay refused, and holds stay valid until they are
+    /// given back.
+    pub async fn shutdown(&self, timeout: Duration) {
+        let core = &self.engine.core;
+        core.stop_accepting();
+        let holds = core.schedule.all();
+        for hold in &holds {
+            hold.announce(LostReason::Shutdown);
+        }
+        let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
+        if tokio::time::timeout(timeout, given_back).await.is_err() {
+            tracing::warn!("the client is shut down with holds left");
+        }
+        core.close(LostReason::Shutdown);
+        self.engine.joined().await;
+    }
+}

@@ -1,0 +1,140 @@
+//! Elapsed time that goes on while the machine sleeps.
+//!
+//! Whether a hold is still valid is decided by this clock alone. On Linux it is `CLOCK_BOOTTIME`: the
+//! monotonic clock stops during a suspend, while Redis goes on counting the lease down. Elsewhere it is
+//! [`std::time::Instant`].
+
+use std::ops::Add;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A point in time: nanoseconds since some fixed start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// Later than everything.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `self` until `later`, zero when that is past.
+    pub(crate) const fn until(self, later: Self) -> Duration {
+        Duration::from_nanos(later.0.saturating_sub(self.0))
+    }
+
+    pub(crate) fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The clock a client measures leases with.
+///
+/// [`Clock::system`] is the default. [`Clock::driven`] is for tests of code that must notice a lost hold:
+/// it runs like the system's clock and can be pushed ahead, as a suspended laptop or virtual machine
+/// would see it.
+///
+/// ```
+/// use std::time::Duration;
+/// let (clock, ahead) = watchlock::Clock::driven();
+/// let builder = watchlock::Client::builder("redis://127.0.0.1/").clock(clock);
+/// ahead.advance(Duration::from_secs(60)); // every lease of up to a minute is over now
+/// # drop(builder);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Clock {
+    ahead: Option<Arc<AtomicU64>>,
+}
+
+impl Clock {
+    /// The system's clock of elapsed time, suspend included.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::default()
+    }
+
+    /// A clock that can be pushed ahead of the system's.
+    #[must_use]
+    pub fn driven() -> (Self, ClockDriver) {
+        let ahead = Arc::new(AtomicU64::new(0));
+        (
+            Self {
+                ahead: Some(Arc::clone(&ahead)),
+            },
+            ClockDriver { ahead },
+        )
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        let ahead = self.ahead.as_ref().map_or(0, |a| a.load(Ordering::Relaxed));
+        Moment(elapsed_nanos().saturating_add(ahead))
+    }
+}
+
+/// Pushes a [`Clock::driven`] ahead.
+#[derive(Debug, Clone)]
+pub struct ClockDriver {
+    ahead: Arc<AtomicU64>,
+}
+
+impl ClockDriver {
+    /// Lets `span` pass on the clock, at once.
+    pub fn advance(&self, span: Duration) {
+        self.ahead.fetch_add(nanos(span), Ordering::Relaxed);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn elapsed_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let secs = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    secs.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn elapsed_nanos() -> u64 {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    nanos(START.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Moment(5) + Duration::MAX, Moment::NEVER);
+        assert_eq!(Moment(5).minus(Duration::from_secs(1)), Moment(0));
+        assert_eq!(Moment(5).until(Moment(3)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_driven_clock_goes_ahead() {
+        let (clock, driver) = Clock::driven();
+        let before = clock.now();
+        driver.advance(Duration::from_secs(3600));
+        assert!(before.until(clock.now()) >= Duration::from_secs(3600));
+    }
+}

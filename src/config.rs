@@ -1,0 +1,154 @@
+//! What can be set on a client, with defaults and bounds. Checked once, when the client connects.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::error::ConfigError;
+use crate::lease::LeaseMs;
+use crate::names::MAX_KEY_BYTES;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Settings as the builder collects them.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) watchdog_lease: Duration,
+    pub(crate) lease_bounds: RangeInclusive<Duration>,
+    pub(crate) max_key_bytes: usize,
+    pub(crate) key_prefix: String,
+    pub(crate) backoff: Backoff,
+    pub(crate) command_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) unavailable_after: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            watchdog_lease: Duration::from_secs(30),
+            lease_bounds: Duration::from_millis(10)..=DAY,
+            max_key_bytes: MAX_KEY_BYTES,
+            key_prefix: String::new(),
+            backoff: Backoff::default(),
+            command_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
+            unavailable_after: Duration::from_secs(5),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// Settings that were found good.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) watchdog_lease: LeaseMs,
+    pub(crate) lease_bounds: RangeInclusive<Duration>,
+    pub(crate) max_key_bytes: usize,
+    pub(crate) key_prefix: Box<str>,
+    pub(crate) backoff: Backoff,
+    pub(crate) command_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) unavailable_after: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl Settings {
+    pub(crate) fn validate(self) -> Result<Config, ConfigError> {
+        let ms = Duration::from_millis;
+        let check = |ok: bool, setting, range| {
+            ok.then_some(())
+                .ok_or(ConfigError::OutOfRange { setting, range })
+        };
+        let timeouts = ms(10)..=ms(60_000);
+        let watchdog_bounds = ms(500)..=DAY;
+        let watchdog_lease = LeaseMs::new(self.watchdog_lease, &watchdog_bounds).map_err(|_| {
+            ConfigError::OutOfRange {
+                setting: "watchdog lease",
+                range: "500 ms to 24 h",
+            }
+        })?;
+        let (min, max) = (*self.lease_bounds.start(), *self.lease_bounds.end());
+        check(
+            min >= ms(10) && min <= max && max <= 365 * DAY,
+            "lease bounds",
+            "10 ms to 365 days, the lower one first",
+        )?;
+        check(
+            (1..=65_536).contains(&self.max_key_bytes),
+            "longest name",
+            "1 to 65536 bytes",
+        )?;
+        check(
+            self.key_prefix.len() < self.max_key_bytes,
+            "key prefix",
+            "shorter than the longest name",
+        )?;
+        check(
+            timeouts.contains(&self.command_timeout),
+            "command time-out",
+            "10 ms to 60 s",
+        )?;
+        check(
+            timeouts.contains(&self.connect_timeout),
+            "connect time-out",
+            "10 ms to 60 s",
+        )?;
+        check(
+            self.unavailable_after <= DAY,
+            "unavailable_after",
+            "0 to 24 h",
+        )?;
+        self.backoff.validate()?;
+        Ok(Config {
+            watchdog_lease,
+            lease_bounds: self.lease_bounds,
+            max_key_bytes: self.max_key_bytes,
+            key_prefix: self.key_prefix.into(),
+            backoff: self.backoff,
+            command_timeout: self.command_timeout,
+            connect_timeout: self.connect_timeout,
+            unavailable_after: self.unavailable_after,
+            clock: self.clock,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_good() {
+        assert!(Settings::default().validate().is_ok());
+    }
+
+    #[test]
+    fn every_setting_has_bounds() {
+        let ms = Duration::from_millis;
+        let bad: [fn(&mut Settings); 12] = [
+            |s| s.watchdog_lease = Duration::from_millis(499),
+            |s| s.watchdog_lease = Duration::MAX,
+            |s| s.lease_bounds = Duration::from_millis(9)..=DAY,
+            |s| s.lease_bounds = DAY..=Duration::from_millis(10),
+            |s| s.lease_bounds = Duration::from_millis(10)..=Duration::MAX,
+            |s| s.max_key_bytes = 0,
+            |s| s.max_key_bytes = usize::MAX,
+            |s| s.key_prefix = "x".repeat(512),
+            |s| s.command_timeout = Duration::ZERO,
+            |s| s.connect_timeout = Duration::MAX,
+            |s| s.unavailable_after = Duration::MAX,
+            |s| s.backoff = Backoff::new().base(Duration::ZERO),
+        ];
+        for (i, spoil) in bad.iter().enumerate() {
+            let mut settings = Settings::default();
+            spoil(&mut settings);
+            assert!(settings.validate().is_err(), "case {i}");
+        }
+        let mut settings = Settings::default();
+        settings.lease_bounds = ms(10)..=ms(10);
+        assert!(settings.validate().is_ok());
+    }
+}

@@ -1,0 +1,459 @@
+//! The gate: the local front of one name in one client.
+//!
+//! 1. One of {an attempt, a hold, a release} of a name is in the seat at a time, so that a process asks
+//!    Redis for a name with one voice. Late releases of lost or tainted holds are apart: they can touch
+//!    nothing but their own field.
+//! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it, so no
+//!    caller that is not polled holds anybody up.
+//! 3. Busy is said only on knowledge: a hold of this client that is valid, or a head whose last answer
+//!    was busy.
+//! 4. The gate does no I/O and no waking: it is changed under a lock, and wakes are done afterwards.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::hold::{Hold, Phase};
+use super::ticket::{Patience, Ticket, Verdict, Wakes};
+use crate::backend::{Failure, Pending};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::names::Names;
+
+/// What is known of the lock from its last answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Known {
+    #[default]
+    Nothing,
+    /// Held by a stranger; when its lease ends, if it does.
+    Busy(Option<Moment>),
+    Failed(Failure),
+}
+
+/// What occupies the name.
+#[derive(Clone)]
+pub(crate) struct Seat {
+    pub(crate) hold: Arc<Hold>,
+    /// Whose attempt it is, while it is one.
+    pub(crate) ticket: Option<Arc<Ticket>>,
+    /// The command in flight: of an attempt or of a last release.
+    pub(crate) pending: Option<Pending>,
+    /// When the command was started.
+    pub(crate) since: Moment,
+}
+
+/// The keeper's job for a name, as the gate sees it.
+#[derive(Default)]
+pub(crate) struct Job {
+    /// Told when something changed at the gate; a permit is kept.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Default)]
+pub(crate) struct Gate {
+    seat: Option<Seat>,
+    queue: BTreeMap<u64, Arc<Ticket>>,
+    job: Option<Arc<Job>>,
+    pub(crate) known: Known,
+    /// When an answer (got it, or busy) last came.
+    clean_at: Moment,
+    /// A grant that its caller did not collect yet, and since when.
+    granted: Option<(Arc<Ticket>, Moment)>,
+    /// Whether the wake-up channel is subscribed and confirmed.
+    live: bool,
+    /// Our own releases whose message is still to come back to us.
+    echoes: u32,
+    /// Whether the head must try at once: it is new, or the seat was just given up.
+    prompt: bool,
+}
+
+/// Where an acquire finds itself.
+pub(crate) enum Entered {
+    /// In the seat: the caller sends the first try.
+    First(Arc<Hold>, Pending),
+    Queued,
+    Busy,
+}
+
+/// What the keeper's job has to do next.
+pub(crate) enum Step {
+    /// See the command in the seat through.
+    Finish(Seat),
+    /// Somebody else sees the release in the seat through.
+    AwaitRelease,
+    /// Watch over our own hold: others wait behind it, or its grant is not collected.
+    Watch {
+        hold: Arc<Hold>,
+        uncollected: Option<(Arc<Ticket>, Moment)>,
+    },
+    /// Get the lock for the head of the queue; at once when `prompt`.
+    Serve { head: Arc<Ticket>, prompt: bool },
+    /// Nobody waits.
+    Idle,
+}
+
+impl Gate {
+    /// An acquire arrives. `attempt` makes what is put into a free seat.
+    pub(crate) fn enter(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        now: Moment,
+        attempt: impl FnOnce() -> (Arc<Hold>, Pending),
+    ) -> Entered {
+        if self.seat.is_none() && self.queue.is_empty() {
+            let (hold, pending) = attempt();
+            self.sit(Arc::clone(&hold), ticket, pending.clone(), now);
+            return Entered::First(hold, pending);
+        }
+        if ticket.patience == Patience::Once && self.knows_busy(now) {
+            return Entered::Busy;
+        }
+        self.enqueue(ticket);
+        Entered::Queued
+    }
+
+    /// Takes the seat for an attempt.
+    pub(crate) fn sit(
+        &mut self,
+        hold: Arc<Hold>,
+        ticket: &Arc<Ticket>,
+        pending: Pending,
+        now: Moment,
+    ) {
+        self.seat = Some(Seat {
+            hold,
+            ticket: Some(Arc::clone(ticket)),
+            pending: Some(pending),
+            since: now,
+        });
+    }
+
+    /// By arrival: a head that tried in vain goes back to the front.
+    pub(crate) fn enqueue(&mut self, ticket: &Arc<Ticket>) {
+        self.queue.insert(ticket.number, Arc::clone(ticket));
+    }
+
+    /// Takes `ticket` out of the queue.
+    pub(crate) fn leave(&mut self, ticket: &Ticket) -> bool {
+        let was_head = self.queue.keys().next() == Some(&ticket.number);
+        let left = self.queue.remove(&ticket.number).is_some();
+        if left && was_head {
+            self.prompt = true;
+            self.tell_job();
+        }
+        left
+    }
+
+    fn knows_busy(&self, now: Moment) -> bool {
+        match &self.seat {
+            Some(seat) if now < seat.hold.valid_until() => true,
+            Some(seat) if seat.ticket.is_none() => false,
+            _ => matches!(self.known, Known::Busy(_)),
+        }
+    }
+
+    /// Whether `hold` is the attempt in the seat.
+    pub(crate) fn is_trying(&self, hold: &Arc<Hold>) -> bool {
+        self.seat
+            .as_ref()
+            .is_some_and(|seat| seat.ticket.is_some() && Arc::ptr_eq(&seat.hold, hold))
+    }
+
+    /// The attempt in the seat, if it is this ticket's.
+    pub(crate) fn trying_by(&self, ticket: &Arc<Ticket>) -> Option<Arc<Hold>> {
+        let seat = self.seat.as_ref()?;
+        let trying = seat.ticket.as_ref()?;
+        Arc::ptr_eq(trying, ticket).then(|| Arc::clone(&seat.hold))
+    }
+
+    pub(crate) fn is_queued(&self, ticket: &Ticket) -> bool {
+        self.queue.contains_key(&ticket.number)
+    }
+
+    /// The next head has not tried yet.
+    pub(crate) fn head_is_new(&mut self) {
+        self.prompt = true;
+    }
+
+    /// Takes the head out of the queue to try for it, if the seat is free.
+    pub(crate) fn call_up(&mut self, head: &Ticket) -> bool {
+        self.seat.is_none() && self.queue.remove(&head.number).is_some()
+    }
+
+    fn has(&self, hold: &Arc<Hold>) -> bool {
+        self.seat
+            .as_ref()
+            .is_some_and(|seat| Arc::ptr_eq(&seat.hold, hold))
+    }
+
+    /// The attempt in the seat became a hold.
+    pub(crate) fn keep(&mut self, hold: &Arc<Hold>, now: Moment) {
+        self.seat = Some(Seat {
+            hold: Arc::clone(hold),
+            ticket: None,
+            pending: None,
+            since: now,
+        });
+        self.known = Known::Nothing;
+        self.clean_at = now;
+    }
+
+    /// Notes a grant that the keeper made, to take it back if it is not collected.
+    pub(crate) fn granted(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+        if self.job.is_some() {
+            self.granted = Some((Arc::clone(ticket), now));
+        }
+    }
+
+    /// The attempt in the seat is over, for now.
+    pub(crate) fn stand(&mut self, known: Known, now: Moment) {
+        self.seat = None;
+        if !matches!(known, Known::Failed(_)) {
+            self.clean_at = now;
+        }
+        self.known = known;
+    }
+
+    /// Frees the seat if `hold` has it, and lets the head try at once.
+    pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) {
+        if self.has(hold) {
+            self.seat = None;
+            self.known = Known::Nothing;
+            self.prompt = true;
+            self.tell_job();
+        }
+    }
+
+    /// The last release of `hold` is decided; `pending` when its caller sends it.
+    pub(crate) fn release(&mut self, hold: &Arc<Hold>, pending: Option<Pending>, now: Moment) {
+        if let Some(seat) = &mut self.seat
+            && Arc::ptr_eq(&seat.hold, hold)
+        {
+            seat.pending = pending;
+            seat.since = now;
+            self.tell_job();
+        }
+    }
+
+    /// A release is being sent that publishes: its message comes back if we listen.
+    pub(crate) fn expect_echo(&mut self) {
+        if self.live {
+            self.echoes += 1;
+        }
+    }
+
+    /// The release published nothing after all.
+    pub(crate) fn no_echo(&mut self) {
+        self.echoes = self.echoes.saturating_sub(1);
+    }
+
+    /// So many wake-up messages came: whether one is news, and not the echo of our own release.
+    pub(crate) fn is_news(&mut self, messages: u32) -> bool {
+        let own = self.echoes.min(messages);
+        self.echoes -= own;
+        messages > own
+    }
+
+    /// Whether wake-ups arrive.
+    pub(crate) fn listening(&mut self, live: bool) {
+        self.live = live;
+        self.echoes = 0;
+    }
+
+    /// Answers those in the queue that a hold of this client, or a busy answer, decides.
+    pub(crate) fn tell_busy(&mut self, now: Moment, wakes: &mut Wakes) {
+        self.queue
+            .retain(|_, ticket| !ticket.is_over(now) || !ticket.decide(Verdict::Busy, wakes));
+    }
+
+    /// Sends those in the queue that belong to the hold's owner in again: they can enter now.
+    pub(crate) fn admit_owner(&mut self, winner: &Ticket, wakes: &mut Wakes) {
+        let Some(owner) = &winner.owner else { return };
+        self.queue.retain(|_, ticket| {
+            let same = ticket.owner.as_ref().is_some_and(|o| Arc::ptr_eq(o, owner));
+            !same || !ticket.decide(Verdict::Again, wakes)
+        });
+    }
+
+    /// Gives up for those who would wait for ever, when no clean answer came for `patience`.
+    pub(crate) fn give_up(&mut self, now: Moment, patience: Duration, wakes: &mut Wakes) {
+        let Known::Failed(failure) = &self.known else {
+            return;
+        };
+        let error = Error::from(failure.clone());
+        let clean_at = self.clean_at;
+        self.queue.retain(|_, ticket| {
+            let since = ticket.arrived_at.max(clean_at);
+            let over = ticket.patience == Patience::Forever && since.until(now) >= patience;
+            !over || !ticket.decide(Verdict::Failed(error.clone()), wakes)
+        });
+    }
+
+    /// Ends everybody's wait.
+    pub(crate) fn close(&mut self, wakes: &mut Wakes) {
+        for (_, ticket) in std::mem::take(&mut self.queue) {
+            ticket.decide(Verdict::Failed(Error::Closed), wakes);
+        }
+        if let Some(ticket) = self.seat.as_ref().and_then(|seat| seat.ticket.as_ref()) {
+            ticket.decide(Verdict::Failed(Error::Closed), wakes);
+        }
+        self.tell_job();
+    }
+
+    /// What one whose wait is over hears: the last error, or busy.
+    pub(crate) fn last_word(&self, now: Moment) -> Option<Verdict> {
+        if self.knows_busy(now) {
+            return Some(Verdict::Busy);
+        }
+        match &self.known {
+            Known::Nothing => None,
+            Known::Busy(_) => Some(Verdict::Busy),
+            Known::Failed(failure) => Some(Verdict::Failed(failure.clone().into())),
+        }
+    }
+
+    pub(crate) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The task that holds the name here, if the lock is held by this client.
+    pub(crate) fn holder_task(&self) -> Option<tokio::task::Id> {
+        let seat = self.seat.as_ref()?;
+        seat.ticket.is_none().then_some(seat.hold.task).flatten()
+    }
+
+    /// The hold in the seat, if it is one of this client's with that number.
+    pub(crate) fn hold(&self, number: u64) -> Option<Arc<Hold>> {
+        let seat = self.seat.as_ref()?;
+        (seat.hold.number == number).then(|| Arc::clone(&seat.hold))
+    }
+
+    /// Whether a job has to be started for this gate; its half of it, if so.
+    pub(crate) fn wants_job(&mut self, needed: bool) -> bool {
+        if self.job.is_some() {
+            self.tell_job();
+            return false;
+        }
+        let start = needed || !self.queue.is_empty();
+        if start {
+            self.job = Some(Arc::default());
+        }
+        start
+    }
+
+    pub(crate) fn job(&self) -> Option<Arc<Job>> {
+        self.job.clone()
+    }
+
+    pub(crate) fn tell_job(&self) {
+        if let Some(job) = &self.job {
+            job.changed.notify_one();
+        }
+    }
+
+    /// The job ends, unless somebody came meanwhile.
+    pub(crate) fn end_job(&mut self) -> bool {
+        let idle = self.queue.is_empty() && !self.needs_finishing() && self.granted.is_none();
+        if idle {
+            self.job = None;
+            self.live = false;
+            self.echoes = 0;
+        }
+        idle
+    }
+
+    fn needs_finishing(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.ticket.is_some())
+    }
+
+    /// What the job has to do next.
+    pub(crate) fn step(&mut self, now: Moment, wakes: &mut Wakes) -> Step {
+        self.granted.take_if(|(ticket, _)| !ticket.is_decided());
+        match &self.seat {
+            Some(seat) if seat.pending.is_some() => Step::Finish(seat.clone()),
+            Some(seat) if seat.hold.with(|state| state.phase) == Phase::Ending => {
+                if self.queue.is_empty() {
+                    Step::Idle
+                } else {
+                    Step::AwaitRelease
+                }
+            }
+            Some(seat) if !self.queue.is_empty() || self.granted.is_some() => Step::Watch {
+                hold: Arc::clone(&seat.hold),
+                uncollected: self.granted.clone(),
+            },
+            Some(_) => Step::Idle,
+            None => self.next_in_line(now, wakes),
+        }
+    }
+
+    fn next_in_line(&mut self, now: Moment, wakes: &mut Wakes) -> Step {
+        while let Some((&number, head)) = self.queue.first_key_value() {
+            let head = Arc::clone(head);
+            let late = matches!(head.patience, Patience::Until(end) if now >= end);
+            if let Some(word) = self.last_word(now).filter(|_| late) {
+                // Its caller would say so itself, if anybody polled it.
+                head.decide(word, wakes);
+            }
+            if head.is_waiting() {
+                let prompt = std::mem::take(&mut self.prompt);
+                return Step::Serve { head, prompt };
+            }
+            self.queue.remove(&number);
+            self.prompt = true;
+        }
+        Step::Idle
+    }
+
+    fn is_unused(&self) -> bool {
+        self.seat.is_none() && self.queue.is_empty() && self.job.is_none()
+    }
+}
+
+/// All gates of a client, by name.
+pub(crate) struct Gates {
+    shards: Box<[Mutex<HashMap<Arc<Names>, Gate>>]>,
+    hasher: RandomState,
+}
+
+/// Enough that two names rarely meet on one lock.
+const SHARDS: u64 = 32;
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
+    pub(crate) fn with<R>(&self, names: &Arc<Names>, change: impl FnOnce(&mut Gate) -> R) -> R {
+        let shard = usize::try_from(self.hasher.hash_one(names) % SHARDS).unwrap_or(0);
+        let mut gates = self.shards[shard].lock();
+        if let Some(gate) = gates.get_mut(names) {
+            let result = change(gate);
+            if gate.is_unused() {
+                gates.remove(names);
+            }
+            return result;
+        }
+        let mut gate = Gate::default();
+        let result = change(&mut gate);
+        if !gate.is_unused() {
+            gates.insert(Arc::clone(names), gate);
+        }
+        result
+    }
+
+    /// Lets `change` act on every gate there is.
+    pub(crate) fn for_each(&self, mut change: impl FnMut(&mut Gate)) {
+        for shard in &self.shards {
+            shard.lock().values_mut().for_each(&mut change);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Seeing last releases through: repeated until answered, or until the lease has ended by itself.
+//!
+//! A tainted hold came from an acquire that once went unanswered. A stalled server may still run that
+//! old command, after any release: so the release is repeated for a while after the first answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Keeper;
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::release;
+
+/// The longest that releases of a tainted hold are repeated.
+const GHOST: Duration = Duration::from_secs(60);
+
+pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
+    let core = &keeper.core;
+    let command = core.config.command_timeout;
+    let validity = hold.with(|state| state.valid_until);
+    let give_up = validity.max(core.now() + command + hold.lease.duration().min(GHOST));
+    let mut delays = core.config.backoff.delays(hold.number);
+    let mut ghost_until = None;
+    loop {
+        if hold.with(|state| state.phase) == Phase::Ending {
+            core.gates
+                .with(hold.kind.names(), |gate| gate.expect_echo());
+        }
+        let outcome = core.ask(hold.kind.release(&hold.id, 0), command).await;
+        let settled = release::settle(core, &hold, outcome);
+        let now = core.now();
+        let done = match settled {
+            Ok(()) if !hold.is_tainted() => true,
+            Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
+            Err(failure) => {
+                let over = now >= give_up;
+                if over {
+                    release::finish(core, &hold, Err(failure.into()));
+                }
+                over
+            }
+        };
+        if done || keeper.is_closing() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(delays.step()) => {}
+            () = keeper.closing() => {}
+        }
+    }
+}
+
+/// How long an old acquire may still be executed.
+fn ghost_time(hold: &Hold) -> Duration {
+    hold.lease.duration().min(GHOST)
+}

@@ -1,0 +1,198 @@
+//! Keeping holds alive, and telling their holders when that failed.
+//!
+//! Holds that are due within the next tenth of a period share a call, up to [`BATCH`] of them; many
+//! calls are in flight. A failed renewal is an unknown one: it is repeated with backoff, on a new
+//! connection after each silence, until the validity is over. Whatever happens to a renewal, the
+//! schedule has an entry for the end of the validity.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::Keeper;
+use crate::backend::{Answer, Failure};
+use crate::clock::Moment;
+use crate::engine::hold::{Due, EARLY, Hold, Phase};
+use crate::engine::release;
+use crate::error::{Error, LostReason};
+use crate::lease::LeaseMs;
+use crate::script::lock::{Renewed, renew, renewed};
+
+/// How many holds one call renews.
+const BATCH: usize = 100;
+
+/// Does what is due now, and plans the rest.
+pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+    let core = &keeper.core;
+    let now = core.now();
+    let horizon = now + core.plan.period() / 10;
+    let mut due = Vec::new();
+    for (moment, hold) in core.schedule.take_until(horizon) {
+        let (what, phase) = hold.with(|state| {
+            let what = state.due(&core.plan, now, horizon, core.jitter());
+            (what, state.phase)
+        });
+        match what {
+            Due::Renew => due.push(hold),
+            Due::Later(moment) => drop(core.schedule.at(&hold, moment)),
+            Due::Lose => core.lose(&hold, LostReason::Expired),
+            Due::Finish if moment > now => drop(core.schedule.at(&hold, moment)),
+            Due::Finish => finish(keeper, &hold, phase),
+            Due::Nothing => {
+                if let Phase::Lost(reason) = phase {
+                    core.bury(&hold, reason);
+                }
+            }
+        }
+    }
+    spawn(keeper, chores, due);
+}
+
+/// Asks for every hold whether it is still there: a connection was broken, Redis may have restarted.
+pub(crate) fn verify_all(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+    let held = |hold: &Arc<Hold>| hold.with(|state| state.phase) == Phase::Held;
+    let holds = keeper.core.schedule.all().into_iter().filter(held);
+    spawn(keeper, chores, holds.collect());
+}
+
+fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: Vec<Arc<Hold>>) {
+    for batch in holds.chunks(BATCH) {
+        for hold in batch {
+            let end = hold.valid_until().minus(EARLY);
+            let _ = keeper.core.schedule.at(hold, end);
+        }
+        chores.spawn(renew_until_known(Arc::clone(keeper), batch.to_vec()));
+    }
+}
+
+/// An attempt or a release that its caller does not see through in time.
+fn finish(keeper: &Arc<Keeper>, hold: &Arc<Hold>, phase: Phase) {
+    let core = &keeper.core;
+    if phase == Phase::Ending {
+        hold.release_unanswered.store(true, Ordering::Release);
+        release::reap(core, hold);
+    }
+    core.serve(hold.kind.names(), true);
+}
+
+/// Asks for one hold, now.
+pub(crate) async fn verify(keeper: &Arc<Keeper>, hold: &Arc<Hold>) {
+    if let Err((failure, _)) = renew_once(keeper, std::slice::from_ref(hold)).await {
+        tracing::debug!(error = %Error::from(failure), "a hold could not be verified");
+    }
+}
+
+async fn renew_until_known(keeper: Arc<Keeper>, mut holds: Vec<Arc<Hold>>) {
+    let core = &keeper.core;
+    let backoff = core.config.backoff;
+    let mut delays = backoff.delays(fastrand::u64(..));
+    loop {
+        let (unknown, failure) = match renew_once(&keeper, &holds).await {
+            Ok(unknown) => (unknown, None),
+            Err((failure, singly)) if singly && holds.len() > 1 => {
+                // Refused as a whole: one bad name must not cost the others.
+                let mut unknown = Vec::new();
+                for hold in &holds {
+                    match renew_once(&keeper, std::slice::from_ref(hold)).await {
+                        Ok(rest) => unknown.extend(rest),
+                        Err(_) => unknown.push(Arc::clone(hold)),
+                    }
+                }
+                (unknown, Some(failure))
+            }
+            Err((failure, _)) => (std::mem::take(&mut holds), Some(failure)),
+        };
+        keeper.tell_trouble(failure, unknown.len());
+        holds = unknown;
+        holds.retain(|hold| core.now() < hold.valid_until());
+        let Some(shortest) = holds.iter().map(|hold| hold.valid_until()).min() else {
+            return;
+        };
+        let left = core.now().until(shortest);
+        tokio::time::sleep(delays.step().min(left / 4).max(Duration::from_millis(1))).await;
+    }
+}
+
+/// One call. Those whose answer is unknown; or why there is no answer, and whether to ask singly.
+async fn renew_once(
+    keeper: &Arc<Keeper>,
+    holds: &[Arc<Hold>],
+) -> Result<Vec<Arc<Hold>>, (Failure, bool)> {
+    let core = &keeper.core;
+    let leases: Vec<Option<LeaseMs>> = holds
+        .iter()
+        .map(|hold| {
+            let watched = hold.with(|state| state.is_watched());
+            watched.then_some(core.plan.lease)
+        })
+        .collect();
+    let named = holds.iter().zip(&leases).map(|(hold, lease)| {
+        let key = &*hold.kind.names().key;
+        (key, &*hold.id, *lease)
+    });
+    let limit = patience(core.config.command_timeout, core.now(), holds);
+    let generation = core.keeper_lane.generation();
+    let outcome = core.ask(renew(named), limit).await;
+    let answer = outcome.map_err(|failure| {
+        if failure.is_unanswered() {
+            // Silence: the next try shall be on another connection, while there is time.
+            core.keeper_lane.replace(generation);
+        }
+        let singly = !failure.is_transient();
+        (failure, singly)
+    })?;
+    let codes = renewed(&answer.reply).filter(|codes| codes.len() == holds.len());
+    let codes = codes.ok_or_else(|| (Failure::strange_reply(), false))?;
+    let mut unknown = Vec::new();
+    for ((hold, lease), code) in holds.iter().zip(leases).zip(codes) {
+        match code {
+            Renewed::Held => keep(keeper, hold, lease, &answer),
+            Renewed::Missing => core.lose(hold, LostReason::Missing),
+            Renewed::Unknown => unknown.push(Arc::clone(hold)),
+        }
+    }
+    Ok(unknown)
+}
+
+/// How long an answer is waited for: so that a second connection can be tried within the lease.
+fn patience(command_timeout: Duration, now: Moment, holds: &[Arc<Hold>]) -> Duration {
+    let shortest = holds.iter().map(|hold| now.until(hold.valid_until())).min();
+    let third = shortest.unwrap_or_default() / 3;
+    command_timeout.min(third).max(Duration::from_millis(10))
+}
+
+fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
+    let core = &keeper.core;
+    let now = core.now();
+    let due = hold.with(|state| {
+        if let Some(lease) = lease {
+            state.prolong(answer.sent_at + lease.vouched(), now);
+        }
+        state.due(&core.plan, now, now, core.jitter())
+    });
+    if let Due::Later(moment) = due {
+        let _ = core.schedule.at(hold, moment);
+    }
+}
+
+impl Keeper {
+    /// Tells the beginning and the end of an outage, once each.
+    fn tell_trouble(&self, failure: Option<Failure>, holds: usize) {
+        match failure {
+            Some(failure) => {
+                if !self.trouble.swap(true, Ordering::AcqRel) {
+                    let error = Error::from(failure);
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::warn!(%error, cause, holds, "renewals fail; repeated until the leases end");
+                }
+            }
+            None => {
+                if holds == 0 && self.trouble.swap(false, Ordering::AcqRel) {
+                    tracing::info!("renewals work again");
+                }
+            }
+        }
+    }
+}

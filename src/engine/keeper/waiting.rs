@@ -1,0 +1,323 @@
+//! Waiting: the keeper's job for one name that somebody queues for, or that an abandoned attempt left.
+//!
+//! For the head of the queue: subscribe, wait for the confirmation, try; then sleep until the first of
+//! a wake-up, the end of the holder's lease, or the poll; try again (no lost wake-ups). A wake-up is a
+//! permit that is consumed before the try. Without a subscription the jittered poll alone carries on.
+//!
+//! While the lock is held here and others queue, the hold is verified at each wake-up that is not the
+//! echo of our own release, and at each poll: somebody may have freed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::hub::Route;
+use super::{Keeper, renewals};
+use crate::backend::{Class, Failure};
+use crate::backoff::Delays;
+use crate::clock::Moment;
+use crate::engine::attempt::{new_hold, settle};
+use crate::engine::gate::{Gate, Job, Known, Seat, Step};
+use crate::engine::hold::Hold;
+use crate::engine::ticket::{Ticket, Wakes};
+use crate::engine::{release, see_through};
+use crate::error::Error;
+use crate::names::Names;
+
+/// How long a subscription outlives its last waiter.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The longest pause between tries while the server does not answer.
+const OUTAGE: Duration = Duration::from_millis(200);
+
+/// How much later than the holder's lease a try is made.
+const AFTER_LEASE: Duration = Duration::from_millis(1);
+
+pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
+    let Some(job) = keeper.core.gates.with(&names, |gate| gate.job()) else {
+        return;
+    };
+    let seed = fastrand::u64(..);
+    let mut line = Line {
+        delays: keeper.core.config.backoff.delays(seed),
+        keeper,
+        names,
+        job,
+        listening: Listening::Off,
+        poll_at: None,
+    };
+    while !line.advance().await {}
+}
+
+/// Why a job looks up.
+enum Event {
+    /// Something changed at the gate.
+    Changed,
+    /// There is a reason to try, or to verify.
+    Reason,
+    /// Only a look at what is next.
+    Nothing,
+}
+
+enum Listening {
+    Off,
+    Starting(BoxFuture<'static, Result<Arc<Route>, Failure>>),
+    Live(Arc<Route>),
+    /// Not now, or not allowed: polls must do.
+    Barred {
+        denied: bool,
+    },
+}
+
+/// One name's job.
+struct Line {
+    keeper: Arc<Keeper>,
+    names: Arc<Names>,
+    job: Arc<Job>,
+    listening: Listening,
+    delays: Delays,
+    /// The next try, or look at our own hold, if nothing comes before.
+    poll_at: Option<Moment>,
+}
+
+impl Line {
+    fn now(&self) -> Moment {
+        self.keeper.core.now()
+    }
+
+    fn gate<R>(&self, change: impl FnOnce(&mut Gate) -> R) -> R {
+        self.keeper.core.gates.with(&self.names, change)
+    }
+
+    /// One step; true when the job is over.
+    async fn advance(&mut self) -> bool {
+        let now = self.now();
+        let mut wakes = Wakes::default();
+        let step = self.gate(|gate| gate.step(now, &mut wakes));
+        drop(wakes);
+        match step {
+            Step::Finish(seat) => self.finish(seat).await,
+            Step::AwaitRelease => self.job.changed.notified().await,
+            Step::Watch { hold, uncollected } => self.watch(hold, uncollected).await,
+            Step::Serve { head, prompt } => self.wait_for(head, prompt).await,
+            Step::Idle => return self.idle().await,
+        }
+        false
+    }
+
+    /// Awaits the command in the seat, whoever sent it, so that nobody depends on its caller.
+    async fn finish(&mut self, seat: Seat) {
+        let Some(pending) = seat.pending else { return };
+        let core = &self.keeper.core;
+        let end = seat.since + core.config.command_timeout;
+        let outcome = tokio::select! {
+            outcome = see_through(&pending, core.now().until(end)) => outcome,
+            () = self.job.changed.notified() => return,
+        };
+        self.poll_at = None;
+        match seat.ticket {
+            Some(ticket) => settle(core, &seat.hold, &ticket, outcome),
+            None => {
+                if release::settle(core, &seat.hold, outcome).is_err() {
+                    let now = core.now();
+                    self.gate(|gate| gate.release(&seat.hold, None, now));
+                    release::reap(core, &seat.hold);
+                }
+            }
+        }
+    }
+
+    /// Waits for a reason to try for the head of the queue, and tries.
+    async fn wait_for(&mut self, head: Arc<Ticket>, prompt: bool) {
+        let reason = prompt || matches!(self.event(Moment::NEVER).await, Event::Reason);
+        if !reason {
+            return;
+        }
+        let core = Arc::clone(&self.keeper.core);
+        let kind = Arc::clone(&head.kind);
+        let now = core.now();
+        let unsettled = head.unsettled.lock().clone();
+        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head));
+        let call = kind.acquire(&hold.id, head.lease);
+        let pending = core.backend.start(&core.keeper_lane, call);
+        self.poll_at = None;
+        let sits = self.gate(|gate| {
+            let free = gate.call_up(&head);
+            if free {
+                gate.sit(Arc::clone(&hold), &head, pending, now);
+            }
+            free
+        });
+        if !sits && !hold.is_tainted() {
+            core.schedule.forget(&hold);
+        }
+    }
+
+    /// Watches over our own hold while others wait, and over a grant that nobody collects.
+    async fn watch(&mut self, hold: Arc<Hold>, uncollected: Option<(Arc<Ticket>, Moment)>) {
+        let core = Arc::clone(&self.keeper.core);
+        let timeout = core.config.command_timeout;
+        let end = uncollected
+            .as_ref()
+            .map_or(Moment::NEVER, |(_, since)| *since + timeout);
+        let event = self.event(end).await;
+        if let Some((ticket, _)) = uncollected
+            && self.now() >= end
+            && let Some(hold) = ticket.revoke()
+        {
+            release::drop_level(&core, &hold, ticket.level);
+            return;
+        }
+        if matches!(event, Event::Reason) && self.gate(|gate| gate.has_queue()) {
+            self.poll_at = None;
+            renewals::verify(&self.keeper, &hold).await;
+        }
+    }
+
+    /// The first of: news on the channel, a change at the gate, the poll, `end`.
+    async fn event(&mut self, end: Moment) -> Event {
+        let wanted = self.gate(|gate| gate.has_queue());
+        if wanted && matches!(self.listening, Listening::Off) {
+            self.start_listening();
+        }
+        let poll_at = match self.poll_at {
+            Some(moment) => moment,
+            None => self.plan_poll(),
+        };
+        let now = self.now();
+        let timer = tokio::time::sleep(now.until(poll_at.min(end)));
+        tokio::select! {
+            biased;
+            () = self.job.changed.notified() => Event::Changed,
+            heard = heard(&mut self.listening) => self.hear(heard),
+            () = timer => {
+                if self.now() < poll_at {
+                    return Event::Nothing;
+                }
+                self.poll_at = None;
+                Event::Reason
+            }
+        }
+    }
+
+    fn start_listening(&mut self) {
+        let keeper = Arc::clone(&self.keeper);
+        let names = Arc::clone(&self.names);
+        let subscribing = async move { keeper.hub.subscribe(&names.channel).await };
+        self.listening = Listening::Starting(subscribing.boxed());
+    }
+
+    fn hear(&mut self, heard: Heard) -> Event {
+        match heard {
+            Heard::Confirmed(route) => {
+                self.listening = Listening::Live(route);
+                self.poll_at = None;
+                self.gate(|gate| gate.listening(true));
+                Event::Reason
+            }
+            Heard::Messages(messages) => {
+                if self.gate(|gate| gate.is_news(messages)) {
+                    Event::Reason
+                } else {
+                    Event::Nothing
+                }
+            }
+            Heard::Broken => {
+                self.listening = Listening::Off;
+                self.gate(|gate| gate.listening(false));
+                Event::Nothing
+            }
+            Heard::Failed(failure) => {
+                self.barred(failure);
+                Event::Nothing
+            }
+        }
+    }
+
+    /// Subscribing failed: the polls carry on; it is tried again at the next one unless it was denied.
+    fn barred(&mut self, failure: Failure) {
+        let denied = matches!(failure.class, Class::Denied | Class::Rejected);
+        self.listening = Listening::Barred { denied };
+        let name = &*self.names.name;
+        let error = Error::from(failure);
+        if denied && self.keeper.hub.first_denied() {
+            tracing::warn!(name, %error, "subscribing was refused: waiters live by polls alone");
+        } else {
+            tracing::debug!(name, %error, "not subscribed, polling");
+        }
+    }
+
+    /// When to try next if nothing is heard: with a subscription that is a safety net, without one the
+    /// only way.
+    fn plan_poll(&mut self) -> Moment {
+        if matches!(self.listening, Listening::Barred { denied: false }) {
+            self.listening = Listening::Off;
+        }
+        let now = self.now();
+        let known = self.gate(|gate| gate.known.clone());
+        let mut delay = if matches!(self.listening, Listening::Live(_)) {
+            self.delays.reset();
+            let cap = self.keeper.core.config.backoff.cap_delay();
+            cap.mul_f64(0.5 + fastrand::f64() / 2.0)
+        } else {
+            self.delays.step()
+        };
+        let moment = match known {
+            Known::Failed(_) => {
+                delay = delay.min(OUTAGE);
+                now + delay
+            }
+            Known::Busy(Some(until)) => (now + delay).min(until + AFTER_LEASE),
+            Known::Busy(None) | Known::Nothing => now + delay,
+        };
+        self.poll_at = Some(moment);
+        moment
+    }
+
+    /// Nobody waits: listens a while longer, then ends. True when the job is over.
+    async fn idle(&mut self) -> bool {
+        if matches!(self.listening, Listening::Live(_)) {
+            tokio::select! {
+                () = self.job.changed.notified() => return false,
+                () = tokio::time::sleep(LINGER) => {}
+            }
+        }
+        let was = std::mem::replace(&mut self.listening, Listening::Off);
+        self.gate(|gate| gate.listening(false));
+        if !matches!(was, Listening::Off) {
+            self.keeper.hub.unsubscribe(&self.names.channel).await;
+        }
+        drop(was);
+        self.gate(Gate::end_job)
+    }
+}
+
+/// What came of listening.
+enum Heard {
+    Confirmed(Arc<Route>),
+    Failed(Failure),
+    Messages(u32),
+    Broken,
+}
+
+async fn heard(listening: &mut Listening) -> Heard {
+    match listening {
+        Listening::Starting(subscribing) => match subscribing.await {
+            Ok(route) => Heard::Confirmed(route),
+            Err(failure) => Heard::Failed(failure),
+        },
+        Listening::Live(route) => loop {
+            route.told.notified().await;
+            if route.is_broken() {
+                return Heard::Broken;
+            }
+            let messages = route.take_messages();
+            if messages > 0 {
+                return Heard::Messages(messages);
+            }
+        },
+        Listening::Off | Listening::Barred { .. } => std::future::pending().await,
+    }
+}

@@ -1,0 +1,259 @@
+//! The engine: what makes any kind of lock wait, last and end.
+//!
+//! Fast things are done by the caller on the caller's own runtime, one round trip each: the first try
+//! ([`attempt`]), re-entry and giving back ([`release`]). Everything that waits, repeats or cleans up is
+//! done by the [`keeper`], on a thread of its own, because user code blocks runtimes and stops polling
+//! futures. The [`gate`] of each name makes the two safe together.
+
+pub(crate) mod attempt;
+pub(crate) mod gate;
+pub(crate) mod hold;
+pub(crate) mod keeper;
+pub(crate) mod kind;
+pub(crate) mod owner;
+pub(crate) mod reentry;
+pub(crate) mod release;
+pub(crate) mod schedule;
+pub(crate) mod ticket;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+use self::gate::Gates;
+use self::hold::{Hold, RenewalPlan};
+use self::schedule::Schedule;
+use self::ticket::Wakes;
+use crate::backend::{Backend, Failure, Lane, Outcome, Pending};
+use crate::clock::Moment;
+use crate::config::Config;
+use crate::error::{Error, LostReason};
+use crate::names::Names;
+use crate::script::Call;
+
+/// What callers leave to the keeper.
+pub(crate) enum Mail {
+    /// Run the job of this name: somebody waits, or an attempt was abandoned.
+    Serve(Arc<Names>),
+    /// See the last release of this hold through.
+    Reap(Arc<Hold>),
+    /// Write the hold count of a hold that lost a level.
+    Write(Arc<Hold>, u32),
+    /// Flush what is queued, and end.
+    Close,
+}
+
+/// What callers and keeper share. Holds nothing that keeps the client alive.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) client_id: Uuid,
+    /// The first half of every hold id.
+    client: Box<str>,
+    pub(crate) backend: Backend,
+    /// The keeper's own lane.
+    pub(crate) keeper_lane: Arc<Lane>,
+    pub(crate) gates: Gates,
+    pub(crate) schedule: Schedule,
+    pub(crate) plan: RenewalPlan,
+    mailbox: mpsc::UnboundedSender<Mail>,
+    /// Wakes the keeper for a look at the schedule.
+    pub(crate) look: Notify,
+    /// No new holds.
+    closing: AtomicBool,
+    /// Nothing any more.
+    closed: AtomicBool,
+    /// Whether a wake-up was denied before.
+    unheard: AtomicBool,
+    numbers: AtomicU64,
+    process: u32,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        backend: Backend,
+        keeper_lane: Arc<Lane>,
+        mailbox: mpsc::UnboundedSender<Mail>,
+    ) -> Self {
+        let client_id = Uuid::new_v4();
+        Self {
+            plan: RenewalPlan {
+                lease: config.watchdog_lease,
+            },
+            config,
+            client_id,
+            client: client_id.to_string().into(),
+            backend,
+            keeper_lane,
+            gates: Gates::new(),
+            schedule: Schedule::default(),
+            mailbox,
+            look: Notify::new(),
+            closing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            numbers: AtomicU64::new(0),
+            process: std::process::id(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.config.clock.now()
+    }
+
+    pub(crate) fn client_text(&self) -> &str {
+        &self.client
+    }
+
+    /// A number that no hold or ticket of this client had.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Fails when the client is closed, or belongs to another process.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) || self.is_forked() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Fails when new holds are not to be started any more.
+    pub(crate) fn check_accepting(&self) -> Result<(), Error> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.check_open()
+    }
+
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Whether this is the first wake-up that was denied.
+    pub(crate) fn first_unheard(&self) -> bool {
+        !self.unheard.swap(true, Ordering::AcqRel)
+    }
+
+    /// Leaves something to the keeper.
+    pub(crate) fn post(&self, mail: Mail) {
+        // A keeper that is gone cleaned up after itself: what is left ends with its lease.
+        let _ = self.mailbox.send(mail);
+    }
+
+    /// Has the keeper look at `hold` by `moment`.
+    pub(crate) fn look_by(&self, hold: &Arc<Hold>, moment: Moment) {
+        if self.schedule.no_later_than(hold, moment) {
+            self.look.notify_one();
+        }
+    }
+
+    /// Sees to it that a job runs for `names` when one is needed.
+    pub(crate) fn serve(&self, names: &Arc<Names>, needed: bool) {
+        if self.gates.with(names, |gate| gate.wants_job(needed)) {
+            self.post(Mail::Serve(Arc::clone(names)));
+        }
+    }
+
+    /// One call over the keeper's lane, for at most `limit`.
+    pub(crate) async fn ask(&self, call: Call, limit: Duration) -> Outcome {
+        let pending = self.backend.start(&self.keeper_lane, call);
+        see_through(&pending, limit).await
+    }
+
+    /// Marks a hold lost, frees the name, and sends a last release behind it.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
+        if hold.with(|state| state.lose(reason)) {
+            self.bury(hold, reason);
+        }
+    }
+
+    /// What a loss leads to, whoever saw it first.
+    pub(crate) fn bury(&self, hold: &Arc<Hold>, reason: LostReason) {
+        if !hold.reap() {
+            return;
+        }
+        let name = &*hold.kind.names().name;
+        if reason == LostReason::Shutdown {
+            tracing::info!(name, "hold given up: the client is being shut down");
+        } else {
+            tracing::warn!(name, %reason, "hold lost");
+        }
+        self.schedule.forget(hold);
+        self.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
+        self.post(Mail::Reap(Arc::clone(hold)));
+    }
+
+    /// No new holds from now on; whoever waits for one hears it.
+    pub(crate) fn stop_accepting(&self) {
+        self.closing.store(true, Ordering::Release);
+        let mut wakes = Wakes::default();
+        self.gates.for_each(|gate| gate.close(&mut wakes));
+    }
+
+    /// The end: nothing is kept alive any more. Every hold that is left is lost.
+    pub(crate) fn close(&self, reason: LostReason) {
+        self.stop_accepting();
+        for hold in self.schedule.all() {
+            self.lose(&hold, reason);
+        }
+        self.closed.store(true, Ordering::Release);
+        self.post(Mail::Close);
+    }
+
+    /// The keeper ended, in order or not.
+    pub(crate) fn keeper_ended(&self, reason: LostReason) {
+        self.close(reason);
+        self.backend.close();
+        self.keeper_lane.close();
+    }
+}
+
+/// Waits for a command that somebody started, for at most `limit`.
+pub(crate) async fn see_through(pending: &Pending, limit: Duration) -> Outcome {
+    // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
+    let outcome = AssertUnwindSafe(pending.outcome()).catch_unwind();
+    match tokio::time::timeout(limit, outcome).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(Failure::no_reply()),
+        Err(_) => {
+            pending.overdue();
+            Err(Failure::no_reply())
+        }
+    }
+}
+
+/// Keeps a client alive: held by clients, handles and guards. The last one to go ends the keeper.
+pub(crate) struct Engine {
+    pub(crate) core: Arc<Core>,
+    keeper: keeper::Thread,
+}
+
+impl Engine {
+    pub(crate) fn new(core: Arc<Core>, keeper: keeper::Thread) -> Self {
+        Self { core, keeper }
+    }
+
+    /// Waits for the keeper's end.
+    pub(crate) async fn joined(&self) {
+        self.keeper.ended().await;
+    }
+}
+
+/// How long a drop outside any runtime waits for queued releases.
+const FLUSH: Duration = Duration::from_millis(500);
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.core.post(Mail::Close);
+        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
+        if !in_runtime && !self.core.is_forked() {
+            self.keeper.wait(FLUSH);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Entering a hold again, and lengthening it: one round trip by the caller.
+//!
+//! A level counts from the moment it is sent until it is refused or given back, so the last release
+//! cannot overtake it. Whatever comes of the command, it can only write the count of a hold that is
+//! there and lengthen its lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Core;
+use super::hold::{Due, Hold, Level, NoEntry};
+use super::release::drop_level;
+use super::ticket::Patience;
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::error::{ConfigError, Error, LostReason};
+use crate::lease::LeaseMs;
+use crate::script::lock::found;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    In,
+    /// The hold's last release is on the way: the gate is the place to wait.
+    Over,
+}
+
+/// A level that is given back unless it is kept.
+struct NewLevel<'a> {
+    core: &'a Arc<Core>,
+    hold: &'a Arc<Hold>,
+    level: Option<Level>,
+}
+
+impl Drop for NewLevel<'_> {
+    fn drop(&mut self) {
+        if let Some(level) = self.level.take() {
+            drop_level(self.core, self.hold, level);
+        }
+    }
+}
+
+/// Adds a level to `hold`.
+pub(crate) async fn enter(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    level: Level,
+    lease: LeaseMs,
+    patience: Patience,
+) -> Result<Entry, Error> {
+    core.check_open()?;
+    let count = match hold.with(|state| state.enter(level, core.now())) {
+        Ok(count) => count,
+        Err(NoEntry::Lost(reason)) => return Err(Error::Lost { reason }),
+        Err(NoEntry::Over) => return Ok(Entry::Over),
+    };
+    let mut new_level = NewLevel {
+        core,
+        hold,
+        level: Some(level),
+    };
+    write(core, hold, count, lease, patience).await?;
+    new_level.level = None;
+    Ok(Entry::In)
+}
+
+/// Writes the hold count and lengthens the lease, repeated while `patience` lasts.
+pub(crate) async fn write(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    count: u32,
+    lease: LeaseMs,
+    patience: Patience,
+) -> Result<(), Error> {
+    let started = core.now();
+    let end = match patience {
+        Patience::Once => started + core.config.command_timeout / 2,
+        Patience::Until(end) => end.max(started + core.config.command_timeout / 2),
+        Patience::Forever => started + core.config.unavailable_after,
+    };
+    let mut delays = core.config.backoff.delays(hold.number);
+    loop {
+        let failure = match send(core, hold, count, lease, started, end).await {
+            Ok(()) => return Ok(()),
+            Err(Wrong::Final(error)) => return Err(error),
+            Err(Wrong::Passing(failure)) => failure,
+        };
+        let left = core.now().until(end);
+        if left == Duration::ZERO {
+            return Err(failure.into());
+        }
+        tokio::time::sleep(delays.step().min(left)).await;
+    }
+}
+
+enum Wrong {
+    Final(Error),
+    Passing(Failure),
+}
+
+async fn send(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    count: u32,
+    lease: LeaseMs,
+    started: Moment,
+    end: Moment,
+) -> Result<(), Wrong> {
+    let Some(lane) = core.backend.callers_lane() else {
+        return Err(Wrong::Final(ConfigError::NoRuntime.into()));
+    };
+    let pending = core
+        .backend
+        .start(&lane, hold.kind.reenter(&hold.id, count, lease));
+    let last = end.max(started + core.config.command_timeout);
+    let limit = core.config.command_timeout.min(core.now().until(last));
+    let outcome = super::see_through(&pending, limit).await;
+    let answer = outcome.map_err(|failure| {
+        if failure.is_transient() {
+            Wrong::Passing(failure)
+        } else {
+            Wrong::Final(failure.into())
+        }
+    })?;
+    match found(&answer.reply) {
+        Some(true) => {
+            prolong(core, hold, answer.sent_at + lease.vouched());
+            hold.lost_reason(core.now())
+                .map_or(Ok(()), |reason| Err(Wrong::Final(Error::Lost { reason })))
+        }
+        Some(false) => {
+            core.lose(hold, LostReason::Missing);
+            // Unless it was lost, or given up, for another reason before.
+            let reason = hold.lost_reason(core.now());
+            let reason = reason.unwrap_or(LostReason::Missing);
+            Err(Wrong::Final(Error::Lost { reason }))
+        }
+        None => Err(Wrong::Final(Failure::strange_reply().into())),
+    }
+}
+
+/// An acknowledged lease: the client vouches for it, and the keeper's next look may come earlier than
+/// planned, since the hold may be watched only now.
+pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, valid_until: Moment) {
+    let now = core.now();
+    let due = hold.with(|state| {
+        state.prolong(valid_until, now);
+        state.due(&core.plan, now, now, core.jitter())
+    });
+    if let Due::Later(moment) = due {
+        core.look_by(hold, moment);
+    }
+}

@@ -1,0 +1,213 @@
+//! Giving levels back, and ending a hold with the last one.
+//!
+//! 1. The last release is decided under the hold's lock: from then on no renewal is sent, nothing is
+//!    lost, and whoever wants the name waits at the gate.
+//! 2. The caller sends it; the keeper sees it through when the caller does not, and repeats it until it
+//!    is answered or the validity is over.
+//! 3. A repeat that finds nothing to end is a success if an earlier send went unanswered: that one was
+//!    executed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::hold::{Hold, Left, Level, Phase};
+use super::{Core, Mail, see_through};
+use crate::backend::{Failure, Outcome};
+use crate::error::{Error, LostReason};
+use crate::script::Released;
+use crate::script::lock::found;
+
+/// Gives a level back; the last one ends the hold.
+pub(crate) async fn give_back(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    level: Level,
+) -> Result<(), Error> {
+    core.check_open()
+        .map_err(|closed| match hold.lost_reason(core.now()) {
+            Some(reason) => Error::Lost { reason },
+            None => closed,
+        })?;
+    match leave(core, hold, level) {
+        Left::Lost(reason) => Err(Error::Lost { reason }),
+        Left::Levels(count) => write_count(core, hold, count).await,
+        Left::Last => end(core, hold).await,
+    }
+}
+
+/// Gives a level back without waiting.
+pub(crate) fn drop_level(core: &Core, hold: &Arc<Hold>, level: Level) {
+    if core.check_open().is_err() {
+        return;
+    }
+    match leave(core, hold, level) {
+        Left::Lost(_) => {}
+        Left::Levels(count) => core.post(Mail::Write(Arc::clone(hold), count)),
+        Left::Last => {
+            let now = core.now();
+            core.gates
+                .with(hold.kind.names(), |gate| gate.release(hold, None, now));
+            reap(core, hold);
+        }
+    }
+}
+
+fn leave(core: &Core, hold: &Arc<Hold>, level: Level) -> Left {
+    let (left, count) = hold.with(|state| {
+        let left = state.leave(level, core.now());
+        (left, state.count())
+    });
+    if count == 0
+        && let Some(owner) = hold.owner.as_ref().and_then(std::sync::Weak::upgrade)
+    {
+        owner.remove(hold);
+    }
+    left
+}
+
+/// Leaves the hold's release to the keeper.
+pub(crate) fn reap(core: &Core, hold: &Arc<Hold>) {
+    if hold.reap() {
+        core.post(Mail::Reap(Arc::clone(hold)));
+    }
+}
+
+/// Writes the number of levels left. Only readers need it: that it cannot be written fails nobody.
+pub(crate) async fn write_count(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    count: u32,
+) -> Result<(), Error> {
+    let lane = core
+        .backend
+        .callers_lane()
+        .unwrap_or_else(|| Arc::clone(&core.keeper_lane));
+    let call = hold.kind.release(&hold.id, count);
+    let pending = core.backend.start(&lane, call);
+    let outcome = see_through(&pending, core.config.command_timeout).await;
+    match outcome.map(|answer| found(&answer.reply)) {
+        Ok(Some(false)) => {
+            core.lose(hold, LostReason::Missing);
+            match hold.lost_reason(core.now()) {
+                Some(reason) => Err(Error::Lost { reason }),
+                // Other levels were given back meanwhile and the hold has ended.
+                None => Ok(()),
+            }
+        }
+        Ok(_) => Ok(()),
+        Err(failure) => {
+            let name = &*hold.kind.names().name;
+            tracing::debug!(name, error = %Error::from(failure), "hold count not written");
+            Ok(())
+        }
+    }
+}
+
+/// Leaves the release to the keeper if its caller goes away before it is answered.
+struct Unanswered<'a> {
+    core: &'a Core,
+    hold: &'a Arc<Hold>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.hold.with(|state| state.phase) == Phase::Ending {
+            // What this caller sent may be executed without anybody hearing of it.
+            self.hold.release_unanswered.store(true, Ordering::Release);
+            reap(self.core, self.hold);
+        }
+    }
+}
+
+/// Sends the last release.
+async fn end(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
+    let now = core.now();
+    let deadline = now + core.config.command_timeout;
+    let lane = core
+        .backend
+        .callers_lane()
+        .unwrap_or_else(|| Arc::clone(&core.keeper_lane));
+    let pending = core.backend.start(&lane, hold.kind.release(&hold.id, 0));
+    core.gates.with(hold.kind.names(), |gate| {
+        gate.expect_echo();
+        gate.release(hold, Some(pending.clone()), now);
+    });
+    let unanswered = Unanswered { core, hold };
+    core.look_by(hold, deadline);
+    let outcome = see_through(&pending, core.config.command_timeout).await;
+    let Err(failure) = settle(core, hold, outcome) else {
+        return hold.ended().await;
+    };
+    drop(unanswered);
+    // The keeper goes on; within the time there is, its answer is ours.
+    let left = core.now().until(deadline);
+    match tokio::time::timeout(left, hold.ended()).await {
+        Ok(result) => result,
+        Err(_) => Err(failure.into()),
+    }
+}
+
+/// What the answer to a last release means; the failure when it is to be repeated.
+pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<(), Failure> {
+    let released = outcome.and_then(|answer| {
+        let released = hold.kind.released(&answer.reply);
+        released.ok_or_else(Failure::strange_reply)
+    });
+    let names = hold.kind.names();
+    let counted = hold.with(|state| state.phase) == Phase::Ending;
+    if counted && !matches!(released, Ok(Released::Ended)) {
+        core.gates.with(names, super::gate::Gate::no_echo);
+    }
+    let result = match released {
+        Ok(Released::Ended) => Ok(()),
+        Ok(Released::Unheard) => {
+            core.warn_unheard(&names.name);
+            Ok(())
+        }
+        Ok(Released::Missing) if hold.release_unanswered.load(Ordering::Acquire) => Ok(()),
+        Ok(Released::Missing) => Err(Error::Lost {
+            reason: LostReason::Missing,
+        }),
+        Err(failure) if failure.is_transient() => {
+            if failure.is_unanswered() {
+                hold.release_unanswered.store(true, Ordering::Release);
+            }
+            return Err(failure);
+        }
+        Err(failure) => Err(failure.into()),
+    };
+    finish(core, hold, result);
+    Ok(())
+}
+
+/// The hold is over: the name is free for the next one here.
+pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>) {
+    core.schedule.forget(hold);
+    hold.end(result);
+    core.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
+    if hold.is_tainted() {
+        reap(core, hold);
+    }
+}
+
+/// The hold ended without a release: its key is left to its lease.
+pub(crate) fn let_go(core: &Core, hold: &Arc<Hold>) {
+    core.schedule.forget(hold);
+    if let Some(owner) = hold.owner.as_ref().and_then(std::sync::Weak::upgrade) {
+        owner.remove(hold);
+    }
+    hold.end(Ok(()));
+    core.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
+}
+
+impl Core {
+    pub(crate) fn warn_unheard(&self, name: &str) {
+        if self.first_unheard() {
+            tracing::warn!(
+                name,
+                "the wake-up of a release was denied: waiters come by their polls only; \
+                 allow the channel in the ACL"
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! When the keeper looks at which hold: deadline-ordered, one entry a hold.
+//!
+//! A new entry wakes the keeper only if it comes before its next planned look, so that a tight loop of
+//! lock and unlock costs no thread wake-ups.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::hold::Hold;
+use crate::clock::Moment;
+
+#[derive(Default)]
+pub(crate) struct Schedule {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    looks: BTreeMap<(Moment, u64), Arc<Hold>>,
+    /// When the keeper looks next without being woken.
+    planned: Moment,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            looks: BTreeMap::new(),
+            planned: Moment::NEVER,
+        }
+    }
+}
+
+impl Schedule {
+    /// Looks at `hold` at `moment`, or before. Whether the keeper must be woken for it.
+    pub(crate) fn no_later_than(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
+        let mut inner = self.inner.lock();
+        if look_at(hold) <= moment {
+            return false;
+        }
+        inner.put(hold, moment)
+    }
+
+    /// Looks at `hold` at `moment`. Whether the keeper must be woken for it.
+    pub(crate) fn at(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
+        self.inner.lock().put(hold, moment)
+    }
+
+    /// Looks at `hold` no more.
+    pub(crate) fn forget(&self, hold: &Hold) {
+        let mut inner = self.inner.lock();
+        let key = (look_at(hold), hold.number);
+        if inner.looks.remove(&key).is_some() {
+            set_look_at(hold, Moment::NEVER);
+        }
+    }
+
+    /// Takes out all that is to be looked at up to `horizon`, with when.
+    pub(crate) fn take_until(&self, horizon: Moment) -> Vec<(Moment, Arc<Hold>)> {
+        let mut inner = self.inner.lock();
+        let later = inner.looks.split_off(&(horizon, u64::MAX));
+        let taken = std::mem::replace(&mut inner.looks, later);
+        let taken = taken.into_iter().map(|((moment, _), hold)| {
+            set_look_at(&hold, Moment::NEVER);
+            (moment, hold)
+        });
+        taken.collect()
+    }
+
+    /// The keeper plans its next look: at `latest`, or when the first entry is due.
+    pub(crate) fn plan(&self, latest: Moment) -> Moment {
+        let mut inner = self.inner.lock();
+        let first = inner.looks.keys().next().map_or(Moment::NEVER, |key| key.0);
+        inner.planned = first.min(latest);
+        inner.planned
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.lock().looks.is_empty()
+    }
+
+    /// Every hold there is.
+    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
+        self.inner.lock().looks.values().cloned().collect()
+    }
+}
+
+impl Inner {
+    fn put(&mut self, hold: &Arc<Hold>, moment: Moment) -> bool {
+        self.looks.remove(&(look_at(hold), hold.number));
+        self.looks.insert((moment, hold.number), Arc::clone(hold));
+        set_look_at(hold, moment);
+        let wake = moment < self.planned;
+        if wake {
+            self.planned = moment;
+        }
+        wake
+    }
+}
+
+/// Only read and written under the schedule's lock.
+fn look_at(hold: &Hold) -> Moment {
+    Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
+}
+
+fn set_look_at(hold: &Hold, moment: Moment) {
+    hold.look_at.store(moment.as_nanos(), Ordering::Relaxed);
+}

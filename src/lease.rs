@@ -1,0 +1,113 @@
+//! How long Redis keeps a lock without news of its holder.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// How long Redis keeps a lock without news of its holder.
+///
+/// A [`Duration`] converts into a fixed lease wherever a lease is asked for.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchlock::Lease;
+/// assert_eq!(Lease::from(Duration::from_secs(10)), Lease::Fixed(Duration::from_secs(10)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Lease {
+    /// The client's watchdog keeps the lock alive for as long as the level lives.
+    #[default]
+    Watchdog,
+    /// Valid for at least this long unless given back or lost, and nothing prolongs it. Whole
+    /// milliseconds (the rest is cut off), by default 10 ms to 24 h.
+    Fixed(Duration),
+}
+
+impl From<Duration> for Lease {
+    fn from(lease: Duration) -> Self {
+        Self::Fixed(lease)
+    }
+}
+
+impl Lease {
+    /// The lease to ask Redis for.
+    pub(crate) fn resolve(
+        self,
+        watchdog: LeaseMs,
+        bounds: &RangeInclusive<Duration>,
+    ) -> Result<LeaseMs, Error> {
+        match self {
+            Self::Watchdog => Ok(watchdog),
+            Self::Fixed(lease) => LeaseMs::new(lease, bounds),
+        }
+    }
+}
+
+/// A lease in whole milliseconds, within its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeaseMs(u64);
+
+impl LeaseMs {
+    pub(crate) fn new(lease: Duration, bounds: &RangeInclusive<Duration>) -> Result<Self, Error> {
+        if !bounds.contains(&lease) {
+            return Err(Error::InvalidLease);
+        }
+        u64::try_from(lease.as_millis())
+            .map(Self)
+            .map_err(|_| Error::InvalidLease)
+    }
+
+    pub(crate) const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+
+    /// How much earlier than Redis the client stops trusting a lease: 1 % of it and 2 ms, for clocks
+    /// that do not run at the same rate.
+    pub(crate) fn drift(self) -> Duration {
+        Duration::from_micros(self.0 * 10 + 2_000)
+    }
+
+    /// How long the client itself vouches for a hold, counted from just before the command was sent.
+    pub(crate) fn vouched(self) -> Duration {
+        self.duration().saturating_sub(self.drift())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: RangeInclusive<Duration> =
+        Duration::from_millis(10)..=Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn bounds_are_inclusive() {
+        for (lease, ok) in [
+            (Duration::ZERO, false),
+            (Duration::from_nanos(1), false),
+            (Duration::from_millis(10), true),
+            (Duration::from_secs(24 * 3600), true),
+            (
+                Duration::from_secs(24 * 3600) + Duration::from_nanos(1),
+                false,
+            ),
+            (Duration::from_millis(u64::MAX), false),
+            (Duration::MAX, false),
+        ] {
+            assert_eq!(LeaseMs::new(lease, &BOUNDS).is_ok(), ok, "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn drift_is_one_percent_and_two_milliseconds() {
+        let lease = LeaseMs::new(Duration::from_secs(10), &BOUNDS).unwrap();
+        assert_eq!(lease.drift(), Duration::from_millis(102));
+        assert_eq!(lease.vouched(), Duration::from_millis(9_898));
+    }
+}

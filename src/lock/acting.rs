@@ -1,0 +1,128 @@
+//! A handle and the owner it acts for: what all the verbs of a handle come down to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LockGuard, Ttl};
+use crate::backend::Failure;
+use crate::engine::attempt::{Request, acquire};
+use crate::engine::kind::Kind;
+use crate::engine::owner::{Found, OwnerState};
+use crate::engine::{Engine, release, see_through};
+use crate::error::{ConfigError, Error, LostReason};
+use crate::lease::Lease;
+use crate::script::lock::{Forced, force_release, forced};
+use crate::script::{Call, Reply};
+
+/// Who does what to which lock.
+pub(super) struct Acting<'a> {
+    pub(super) engine: &'a Arc<Engine>,
+    pub(super) kind: Result<Arc<dyn Kind>, Error>,
+    pub(super) owner: Option<Arc<OwnerState>>,
+}
+
+impl Acting<'_> {
+    pub(super) async fn acquire(
+        self,
+        wait: Option<Duration>,
+        lease: Lease,
+    ) -> Result<Option<LockGuard>, Error> {
+        let request = Request {
+            kind: self.kind?,
+            owner: self.owner,
+            lease,
+            wait,
+        };
+        let got = acquire(&self.engine.core, &request).await?;
+        Ok(got.map(|(hold, level)| LockGuard::new(Arc::clone(self.engine), hold, level)))
+    }
+
+    /// A wait without an end has no busy end either.
+    pub(super) async fn acquire_forever(self, lease: Lease) -> Result<LockGuard, Error> {
+        match self.acquire(None, lease).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::Closed),
+        }
+    }
+
+    pub(super) async fn unlock(self) -> Result<(), Error> {
+        let kind = self.kind?;
+        let owner = self.owner.ok_or(Error::NotOwner)?;
+        let (hold, level) = owner.take_detached(kind.names()).ok_or(Error::NotOwner)?;
+        release::give_back(&self.engine.core, &hold, level).await
+    }
+
+    pub(super) fn hold_count(self) -> u32 {
+        let (Ok(kind), Some(owner)) = (self.kind, self.owner) else {
+            return 0;
+        };
+        match owner.find(kind.names(), self.engine.core.now()) {
+            Found::Live(hold) => hold.count(),
+            Found::Nothing | Found::Lost(_) => 0,
+        }
+    }
+
+    pub(super) async fn is_locked(self) -> Result<bool, Error> {
+        let kind = self.kind?;
+        let reply = ask(self.engine, Call::plain("EXISTS", &kind.names().key)).await?;
+        reply
+            .integer()
+            .map(|exists| exists > 0)
+            .ok_or_else(|| Failure::strange_reply().into())
+    }
+
+    pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
+        let kind = self.kind?;
+        let reply = ask(self.engine, Call::plain("PTTL", &kind.names().key)).await?;
+        match reply.integer() {
+            Some(-2) => Ok(Ttl::Free),
+            Some(-1) => Ok(Ttl::NoExpiry),
+            Some(ms) => Ok(Ttl::Left(Duration::from_millis(
+                u64::try_from(ms).unwrap_or_default(),
+            ))),
+            None => Err(Failure::strange_reply().into()),
+        }
+    }
+
+    pub(super) async fn force_unlock(self) -> Result<bool, Error> {
+        let core = &self.engine.core;
+        let kind = self.kind?;
+        let names = kind.names();
+        let reply = ask(self.engine, force_release(names, core.client_text())).await?;
+        match forced(&reply) {
+            Some(Forced::Free) => Ok(false),
+            Some(Forced::WrongType) => Err(Error::WrongType),
+            Some(Forced::Ended { own, heard }) => {
+                if !heard {
+                    core.warn_unheard(&names.name);
+                }
+                let hit = own.and_then(|number| core.gates.with(names, |gate| gate.hold(number)));
+                if let Some(hold) = hit {
+                    core.lose(&hold, LostReason::Forced);
+                }
+                Ok(true)
+            }
+            None => Err(Failure::strange_reply().into()),
+        }
+    }
+}
+
+/// One question to Redis, and one more when the connection turned out to be cut.
+async fn ask(engine: &Engine, call: Call) -> Result<Reply, Error> {
+    let core = &engine.core;
+    core.check_open()?;
+    let lane = core.backend.callers_lane();
+    let lane = lane.ok_or(ConfigError::NoRuntime)?;
+    let end = core.now() + core.config.command_timeout;
+    let mut again = true;
+    loop {
+        let pending = core.backend.start(&lane, call.clone());
+        match see_through(&pending, core.now().until(end)).await {
+            Ok(answer) => return Ok(answer.reply),
+            Err(failure) if again && failure.is_of_connection() && core.now() < end => {
+                again = false;
+            }
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+}

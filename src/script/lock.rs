@@ -1,0 +1,133 @@
+//! The plain lock's scripts.
+
+use std::time::Duration;
+
+use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW};
+use super::{Acquired, Call, Released, Reply};
+use crate::lease::LeaseMs;
+use crate::names::Names;
+
+/// Room for the numbers and the command's own words.
+const SMALL: usize = 64;
+
+pub(crate) fn acquire(names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+    let bytes = names.key.len() + hold_id.len() + SMALL;
+    Call::script(&ACQUIRE, 1, bytes)
+        .arg(&*names.key)
+        .arg(hold_id)
+        .arg(lease.as_millis())
+}
+
+pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
+    match reply.integer()? {
+        -2 => Some(Acquired::Got),
+        -3 => Some(Acquired::WrongType),
+        -1 => Some(Acquired::Busy(None)),
+        ttl_ms => {
+            let ttl_ms = u64::try_from(ttl_ms).ok()?;
+            Some(Acquired::Busy(Some(Duration::from_millis(ttl_ms))))
+        }
+    }
+}
+
+pub(crate) fn reenter(names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
+    let bytes = names.key.len() + hold_id.len() + SMALL;
+    Call::script(&REENTER, 1, bytes)
+        .arg(&*names.key)
+        .arg(hold_id)
+        .arg(count)
+        .arg(lease.as_millis())
+}
+
+/// Whether the hold was there to be entered or written.
+pub(crate) fn found(reply: &Reply) -> Option<bool> {
+    reply.integer().map(|code| code != 0)
+}
+
+pub(crate) fn release(names: &Names, hold_id: &str, left: u32) -> Call {
+    let bytes = names.key.len() + names.channel.len() + hold_id.len() + SMALL;
+    Call::script(&RELEASE, 1, bytes)
+        .arg(&*names.key)
+        .arg(hold_id)
+        .arg(left)
+        .arg(&*names.channel)
+}
+
+pub(crate) fn released(reply: &Reply) -> Option<Released> {
+    match reply.integer()? {
+        0 => Some(Released::Missing),
+        1 => Some(Released::Ended),
+        2 => Some(Released::Unheard),
+        _ => None,
+    }
+}
+
+/// What a renewal says of one hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Held,
+    Missing,
+    Unknown,
+}
+
+/// Renews all of `holds` (key, hold id, lease; no lease only looks) in one call.
+pub(crate) fn renew<'a>(
+    holds: impl ExactSizeIterator<Item = (&'a str, &'a str, Option<LeaseMs>)> + Clone,
+) -> Call {
+    let count = holds.len();
+    let mut call = Call::script(&RENEW, count, count * 2 * SMALL);
+    for (key, ..) in holds.clone() {
+        call = call.arg(key);
+    }
+    for (_, hold_id, lease) in holds {
+        call = call.arg(hold_id).arg(lease.map_or(0, LeaseMs::as_millis));
+    }
+    call
+}
+
+pub(crate) fn renewed(reply: &Reply) -> Option<Vec<Renewed>> {
+    let Reply::Integers(codes) = reply else {
+        return None;
+    };
+    let renewed = codes.iter().map(|code| match code {
+        1 => Renewed::Held,
+        0 => Renewed::Missing,
+        _ => Renewed::Unknown,
+    });
+    Some(renewed.collect())
+}
+
+pub(crate) fn force_release(names: &Names, client: &str) -> Call {
+    let bytes = names.key.len() + names.channel.len() + client.len() + SMALL;
+    Call::script(&FORCE_RELEASE, 1, bytes)
+        .arg(&*names.key)
+        .arg(client)
+        .arg(&*names.channel)
+}
+
+/// What a forced release did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forced {
+    Free,
+    WrongType,
+    /// A hold ended; its number, when it was one of the caller's client.
+    Ended {
+        own: Option<u64>,
+        heard: bool,
+    },
+}
+
+pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
+    let Reply::Integers(reply) = reply else {
+        return None;
+    };
+    match *reply.as_slice() {
+        [0, _] => Some(Forced::Free),
+        [-3, _] => Some(Forced::WrongType),
+        [code @ (1 | 2), number] => Some(Forced::Ended {
+            own: u64::try_from(number).ok().filter(|n| *n > 0),
+            heard: code == 1,
+        }),
+        _ => None,
+    }
+}
