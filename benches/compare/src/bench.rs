@@ -37,8 +37,13 @@ impl Bench {
             done: Cell::new(0),
             failures: RefCell::default(),
         };
-        let peers = bench.roster.add_peers();
-        bench.or_note("other crates", peers);
+        if plan.peers {
+            let peers = bench.roster.add_peers();
+            bench.or_note("other crates", peers);
+        }
+        if plan.quick {
+            bench.roster.only_defaults();
+        }
         bench.start = Instant::now();
         Ok(bench)
     }

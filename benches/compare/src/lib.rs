@@ -3,7 +3,7 @@
 //! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody
 //! alike; medians, and ratios taken round by round within the run. Run it with
 //! `cargo run --release -p watchlock-compare`; `BENCH_SECONDS` scales it (default 300), `BENCH_QUICK=1` only
-//! sees that everything runs. The tables go to the terminal and, but for quick runs, to
+//! sees that everything runs, `BENCH_PEERS=0` leaves other crates and Redisson out. The tables go to the terminal and, but for quick runs, to
 //! `benches/RESULTS.md` with charts in `benches/charts/`.
 //!
 //! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its

@@ -6,11 +6,13 @@ use std::time::Duration;
 /// What the default plan is made for.
 const DEFAULT_SECONDS: f64 = 300.0;
 
-/// Rounds and windows, from `BENCH_SECONDS` (default 300) and `BENCH_QUICK`.
+/// Rounds and windows, from `BENCH_SECONDS` (default 300), `BENCH_QUICK` and `BENCH_PEERS`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     /// Only see that everything runs; the figures do not matter.
     pub(crate) quick: bool,
+    /// Whether other crates and Redisson take part.
+    pub(crate) peers: bool,
     scale: f64,
 }
 
@@ -22,6 +24,7 @@ impl Plan {
         let seconds = seconds.filter(|seconds| seconds.is_finite());
         Self {
             quick: set("BENCH_QUICK").is_some_and(|value| value != "0"),
+            peers: set("BENCH_PEERS").is_none_or(|value| value != "0"),
             scale: seconds.unwrap_or(DEFAULT_SECONDS).clamp(10.0, 36_000.0) / DEFAULT_SECONDS,
         }
     }
@@ -35,7 +38,7 @@ impl Plan {
     /// anything.
     pub(crate) fn window(&self, millis: u64, least: u64) -> Duration {
         if self.quick {
-            return Duration::from_millis(least.min(100));
+            return Duration::from_millis(least.min(60));
         }
         let scaled = Duration::from_millis(millis).mul_f64(self.scale);
         scaled.max(Duration::from_millis(least))

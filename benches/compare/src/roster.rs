@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::Result;
 use crate::child::LIST;
-use crate::locks::{self, Info, Role};
+use crate::locks::{self, Info, Role, Setup};
 
 /// Somebody who takes part, and the program that runs it.
 #[derive(Debug, Clone)]
@@ -43,6 +43,11 @@ impl Roster {
             program: program.clone(),
         }));
         Ok(())
+    }
+
+    /// Leaves the tuned ones out.
+    pub(crate) fn only_defaults(&mut self) {
+        self.all.retain(|who| who.info.setup == Setup::Default);
     }
 
     /// Those who take part in a case.

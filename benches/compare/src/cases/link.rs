@@ -1,6 +1,75 @@
 //! (f) Lock and unlock over a link with delay: where pipelining and nodelay show.
 
-use crate::bench::Bench;
-use crate::report::Findings;
+use std::time::Duration;
 
-pub(crate) fn run(_bench: &Bench, _findings: &mut Findings) {}
+use watchlock_support::proxy::Proxy;
+
+use crate::bench::Bench;
+use crate::load::Load;
+use crate::load::pairs::Pairs;
+use crate::locks::Role;
+use crate::report::{Findings, Table, figure};
+use crate::roster::Participant;
+use crate::samples::Samples;
+
+const ROUND_TRIPS: &[Duration] = &[Duration::from_micros(500), Duration::from_millis(2)];
+const TASKS: &[usize] = &[1, 64];
+const ROUNDS: usize = 2;
+
+pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
+    let mut samples = Samples::new();
+    let proxy = Proxy::to(&bench.server);
+    for round in 0..bench.plan.rounds(ROUNDS) {
+        for &delay in bench.plan.some(ROUND_TRIPS, 1) {
+            proxy.latency(delay);
+            for &tasks in TASKS {
+                for who in bench.roster.those(|_| true) {
+                    let config = config(delay, tasks);
+                    let pairs = one(bench, who, &proxy, &config, tasks);
+                    for pairs in pairs {
+                        samples.add(&who.info.name, &config, round, pairs);
+                    }
+                }
+            }
+        }
+    }
+    findings.tables.push(table(bench, &samples));
+}
+
+fn one(bench: &Bench, who: &Participant, proxy: &Proxy, config: &str, tasks: usize) -> Vec<Pairs> {
+    let window = bench.plan.window(300, 60);
+    let mut job = bench.job(who, Load::Pairs { tasks }, window);
+    job.url = proxy.url();
+    let measured = bench.measure(&format!("link, {config}"), who, &[job]);
+    measured
+        .map(|measured| measured.answers)
+        .unwrap_or_default()
+}
+
+fn config(delay: Duration, tasks: usize) -> String {
+    format!("{} ms, {tasks} tasks", delay.as_secs_f64() * 1e3)
+}
+
+fn table(bench: &Bench, samples: &Samples<Pairs>) -> Table {
+    let mut table = Table::new(
+        "Over a link: pairs per second (share of the floor), p50 in ms",
+        "The round trip of the link is added by a proxy in the bench's process. A pair cannot take less than two \
+         round trips; tasks share a connection, so their commands travel together.",
+    );
+    let configs = ROUND_TRIPS
+        .iter()
+        .flat_map(|delay| TASKS.iter().map(|tasks| config(*delay, *tasks)));
+    let configs: Vec<String> = configs.collect();
+    table.columns(configs.iter().cloned());
+    let floor = bench.roster.name_of(Role::Floor);
+    for row in bench.roster.names(|_| true) {
+        let cell = |config: &String| {
+            let per_second = samples.median(row, config, |pair| pair.per_second)?;
+            let ratio = samples.ratio(row, floor, config, |pair| pair.per_second)?;
+            let p50_ms = samples.median(row, config, |pair| pair.p50_us)? / 1e3;
+            Some(format!("{} ({ratio:.2}), {p50_ms:.1}", figure(per_second)))
+        };
+        table.row(row, configs.iter().map(cell));
+    }
+    table
+}

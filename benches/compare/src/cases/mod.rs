@@ -15,12 +15,11 @@ use crate::report::Findings;
 /// Runs all cases.
 pub(crate) fn run(bench: &Bench) -> Findings {
     let mut findings = Findings::default();
-    bench.progress("starting Redisson");
-    let java = Redisson::start(bench.url());
-    if let Err(reason) = &java {
-        bench.failed(&format!("Redisson does not take part: {reason}"));
-    }
-    let java = java.ok();
+    let java = if bench.plan.peers {
+        redisson(bench)
+    } else {
+        None
+    };
     uncontended::run(bench, java.as_ref(), &mut findings);
     reentry::run(bench, &mut findings);
     contended::run(bench, java.as_ref(), &mut findings);
@@ -32,4 +31,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     bench.or_note("idle", idle);
     findings.failures = bench.failures();
     findings
+}
+
+fn redisson(bench: &Bench) -> Option<Redisson> {
+    bench.progress("starting Redisson");
+    bench.or_note("Redisson does not take part", Redisson::start(bench.url()))
 }

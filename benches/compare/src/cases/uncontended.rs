@@ -24,7 +24,7 @@ pub(crate) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Finding
             current_thread(bench, &mut samples, round, tasks);
         }
     }
-    for &tasks in TASKS {
+    for &tasks in bench.plan.some(TASKS, 2) {
         let what = format!("uncontended, {tasks} tasks: {LIMIT}");
         bench.progress(&what);
         let limit = redis_benchmark::pairs_per_second(bench, tasks);
@@ -115,10 +115,15 @@ fn one(
 }
 
 fn config(flavor: Flavor, tasks: usize) -> String {
-    match flavor {
-        Flavor::MultiThread => format!("{tasks} tasks"),
-        Flavor::CurrentThread => format!("{tasks} tasks, current-thread"),
-    }
+    let runtime = match flavor {
+        Flavor::MultiThread => "",
+        Flavor::CurrentThread => ", current-thread",
+    };
+    format!("{}{runtime}", count(tasks))
+}
+
+fn count(tasks: usize) -> String {
+    format!("{tasks} task{}", if tasks == 1 { "" } else { "s" })
 }
 
 fn rows(roster: &Roster) -> Vec<&str> {
@@ -176,7 +181,7 @@ fn table(
     mut table: Table,
     cell: impl Fn(&str, &str) -> Option<String>,
 ) -> Table {
-    table.columns(TASKS.iter().map(|tasks| format!("{tasks} tasks")));
+    table.columns(TASKS.iter().map(|tasks| count(*tasks)));
     for row in rows(roster) {
         let configs = TASKS.iter().map(|tasks| config(flavor, *tasks));
         let configs: Vec<String> = configs.collect();
@@ -226,7 +231,7 @@ fn charts(roster: &Roster, samples: &Samples<Pairs>, findings: &mut Findings) {
     let mut latency = Chart::new("latency", "Uncontended lock + unlock, p50", "µs per pair");
     latency.logarithmic = true;
     for chart in [&mut throughput, &mut latency] {
-        chart.groups = TASKS.iter().map(|tasks| format!("{tasks} tasks")).collect();
+        chart.groups = TASKS.iter().map(|tasks| count(*tasks)).collect();
     }
     for row in rows {
         let of = |value: fn(&Pairs) -> f64| -> Vec<Option<f64>> {
