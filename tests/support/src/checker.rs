@@ -114,7 +114,7 @@ fn leftovers(records: &[Record], report: &mut Report) {
 }
 
 /// A duration as nanoseconds; the longest is about 584 years.
-fn ns(duration: Duration) -> Nanos {
+pub(crate) fn ns(duration: Duration) -> Nanos {
     Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 

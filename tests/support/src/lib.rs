@@ -5,12 +5,14 @@
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
 //!   [`controls`]: clients that are wrong on purpose, to hold it against
+//! - [`campaign`]: many workers, everything breaking, and a proof afterwards
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
 //! The crate `redis-test` can start servers as well, but cannot restart one on its port and directory, freeze it, or
 //! end it when a test is killed with -9, which is most of what is needed here.
 
+pub mod campaign;
 pub mod checker;
 pub mod controls;
 pub mod history;

@@ -1,12 +1,14 @@
 //! The fault campaign: `CHAOS_SECONDS` (60), `CHAOS_SEED` (by chance, printed), `CHAOS_WORKERS` (4),
-//! `CHAOS_OWNERS` (4), `CHAOS_NAMES` (8); ends with 1 when an invariant was violated.
+//! `CHAOS_OWNERS` (4), `CHAOS_NAMES` (12); ends with 1 when an invariant was violated.
+//!
+//! With `SOAK_MINUTES` it is that long, workers are not killed, and what they take of the machine must stay flat.
 
 use std::env;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use watchlock_support::campaign::Campaign;
+use watchlock_support::campaign::{Campaign, Tally, growth};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -16,18 +18,42 @@ async fn main() -> ExitCode {
     campaign.workers = number("CHAOS_WORKERS", campaign.workers);
     campaign.owners = number("CHAOS_OWNERS", campaign.owners);
     campaign.names = number("CHAOS_NAMES", campaign.names);
+    let soak: u64 = number("SOAK_MINUTES", 0);
+    if soak > 0 {
+        campaign.time = Duration::from_secs(60 * soak);
+        campaign.kills = false;
+    }
     println!(
         "CHAOS_SEED={seed}: {:?}, {} workers of {} owners on {} locks",
         campaign.time, campaign.workers, campaign.owners, campaign.names
     );
     let tally = campaign.run().await;
     println!("\n{tally}");
-    if tally.report.violations.is_empty() {
+    let grown = if soak > 0 { flat(&tally) } else { Vec::new() };
+    if tally.report.violations.is_empty() && grown.is_empty() {
         println!("no violations");
         return ExitCode::SUCCESS;
     }
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
+}
+
+/// Shows what the workers took, and says what grew.
+fn flat(tally: &Tally) -> Vec<String> {
+    println!(
+        "{:>5} {:>8} {:>10} {:>6} {:>8}",
+        "round", "process", "KiB", "files", "threads"
+    );
+    for look in &tally.looks {
+        let (round, pid) = (look.round, look.pid);
+        let (memory, files, threads) = (look.memory_kib, look.files, look.threads);
+        println!("{round:>5} {pid:>8} {memory:>10} {files:>6} {threads:>8}");
+    }
+    let grown = growth(&tally.looks);
+    for line in &grown {
+        println!("{line}");
+    }
+    grown
 }
 
 fn number<T: FromStr>(variable: &str, default: T) -> T {

@@ -292,6 +292,18 @@ fn a_signal_must_come() {
 }
 
 #[test]
+fn a_stopped_client_is_told_when_it_goes_on() {
+    let frozen = |until| Record::Frozen {
+        from: 400 * MS,
+        until: until * MS,
+        client: 1,
+    };
+    let held = |until| story().lock_for(1, (0, 5), 500).and(frozen(until));
+    held(900).lost(1, 905).ends(3_000).breaks(&[]);
+    held(490).lost(1, 905).ends(3_000).breaks(&[Invariant::I8]);
+}
+
+#[test]
 fn a_hold_is_not_lost_before_its_time() {
     let lost = |t| story().lock_for(1, (0, 5), 500).lost(1, t);
     let early = || lost(300).fails(1, (310, 311), "lost");

@@ -72,8 +72,10 @@ fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
     let blur = ns(model.settings.scheduling);
     let over = [model.leases_over(hold), learns_by(model, hold)];
     let mut over = over.into_iter().flatten().min()?;
-    let stopped = Span::new(hold.window.from, over.saturating_add(blur));
-    over += model.stopped(hold.client, stopped);
+    // A client that is stopped when it should say so says so when it goes on.
+    let due = Span::new(over, over.saturating_add(blur));
+    let stop = model.stop_near(hold.client, due);
+    over = stop.map_or(over, |stop| over.max(stop.until));
     let claims = [
         told(hold),
         model.release_failed(hold).map(|op| op.span.from),

@@ -65,14 +65,20 @@ impl PlainHold {
         }
     }
 
+    /// Its owner, as recorded.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.attempt.owner
+    }
+
     /// Whether the holder was told that the hold is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.state.lock().lost
     }
 
-    /// Adds a level.
-    pub async fn reenter(&mut self) {
+    /// Adds a level; says how that ended.
+    pub async fn reenter(&mut self) -> Outcome {
         let call = Call::Acquire {
             wait_ms: None,
             lease_ms: self.attempt.lease.map(super::millis),
@@ -87,14 +93,16 @@ impl PlainHold {
             self.state.lock().levels = count;
             Outcome::Acquired(count)
         };
-        self.inner.recorder.returned(op, outcome);
+        self.inner.recorder.returned(op, outcome.clone());
+        outcome
     }
 
-    /// Gives a level back; with the last the hold ends.
-    pub async fn unlock(&mut self) {
+    /// Gives a level back; with the last the hold ends. Says how that ended.
+    pub async fn unlock(&mut self) -> Outcome {
         let op = self.invoke(Call::Release);
         let outcome = self.release().await;
-        self.inner.recorder.returned(op, outcome);
+        self.inner.recorder.returned(op, outcome.clone());
+        outcome
     }
 
     async fn release(&mut self) -> Outcome {

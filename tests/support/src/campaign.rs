@@ -1,0 +1,178 @@
+//! Many worker processes on one Redis, everything breaking, and a proof afterwards.
+//!
+//! A *campaign* is a number of rounds. In each, every owner of every worker locks, re-enters and
+//! unlocks as fast as its plan lets it, while the *nemesis* kills, freezes, cuts and deletes. Then
+//! the faults end, all owners come home, and the history of the round is checked.
+//!
+//! - What is asked for and what is broken comes from one seed: the same seed replays the same plans
+//!   in the same order for every owner, and the same faults in the same order for every link and
+//!   the server. When exactly they meet is up to the machine.
+//! - Faults come in *storms* with *calms* between them: most chances to catch a waiter asleep beside
+//!   a free lock are in the calms, when nothing excuses it.
+//! - The record that the locks protect lives in a Redis of its own, which nothing happens to.
+//! - Every worker reaches Redis through its own proxy, so a fault of a link is one client's alone.
+
+mod actor;
+mod fleet;
+mod ground;
+mod links;
+mod plan;
+mod quiet;
+mod servers;
+mod soak;
+mod tally;
+mod weather;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use soak::{Look, growth};
+pub use tally::Tally;
+
+use crate::checker::{self, Report, Settings};
+use crate::history::{Record, write_history};
+use ground::Ground;
+
+/// The lease of the workers' watchdogs.
+pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
+/// The library's time-out of one command.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
+const ROUND: Duration = Duration::from_secs(60);
+
+/// What a campaign is made of.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// How long faults are injected, in all.
+    pub time: Duration,
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// Worker processes.
+    pub workers: u32,
+    /// Owners in each of them.
+    pub owners: u32,
+    /// Locks that they share.
+    pub names: u32,
+    /// Where histories of rounds with violations are written.
+    pub histories: PathBuf,
+    /// Whether workers are killed, too.
+    pub kills: bool,
+}
+
+impl Campaign {
+    /// A campaign of a minute with 4 workers of 4 owners on 12 names.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            time: Duration::from_secs(60),
+            seed,
+            workers: 4,
+            owners: 4,
+            names: 12,
+            histories: std::env::temp_dir(),
+            kills: true,
+        }
+    }
+
+    /// What the checker holds the workers to.
+    #[must_use]
+    pub fn settings() -> Settings {
+        Settings {
+            watchdog_lease: WATCHDOG_LEASE,
+            command_timeout: COMMAND_TIMEOUT,
+            scheduling: Duration::from_millis(100),
+            recovery: Duration::from_secs(1),
+            ..Settings::default()
+        }
+    }
+
+    /// Runs it to its end, telling each round on standard output.
+    ///
+    /// # Panics
+    /// When the servers or the workers cannot be started.
+    pub async fn run(&self) -> Tally {
+        let ground = Arc::new(Ground::prepare(self).await);
+        let mut tally = Tally::default();
+        let mut left = self.time;
+        while !left.is_zero() {
+            let time = left.min(ROUND);
+            left -= time;
+            tally.rounds += 1;
+            let records = round(&ground, self, tally.rounds, time).await;
+            let report = check(&records).await;
+            if !report.violations.is_empty() {
+                self.keep(&records, tally.rounds);
+            }
+            tally.add(&ground, &records, report);
+            tally
+                .looks
+                .extend(soak::Look::at_all(&ground, tally.rounds));
+            println!("{}", tally.line());
+        }
+        ground.end();
+        tally
+    }
+
+    fn keep(&self, records: &[Record], round: u32) {
+        let file = format!("chaos-{}-{round}.jsonl", self.seed);
+        let path = self.histories.join(file);
+        let written = std::fs::File::create(&path)
+            .and_then(|file| write_history(records, std::io::BufWriter::new(file)));
+        match written {
+            Ok(()) => println!("the history of round {round} is in {}", path.display()),
+            Err(error) => println!("{} cannot be written: {error}", path.display()),
+        }
+    }
+}
+
+async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration) -> Vec<Record> {
+    let seed = of.seed.wrapping_add(u64::from(number) << 32);
+    let weather = weather::Weather::begin();
+    let mut actors = tokio::task::JoinSet::new();
+    for slot in &ground.slots {
+        for owner in 0..of.owners {
+            let plans = plan::Plans::seeded(seed, slot.index, owner, of.names);
+            let actor = actor::run(
+                Arc::clone(ground),
+                slot.index,
+                owner,
+                plans,
+                weather.watch(),
+            );
+            actors.spawn(actor);
+        }
+    }
+    let mut nemesis = tokio::task::JoinSet::new();
+    for slot in &ground.slots {
+        let faults = links::run(
+            Arc::clone(ground),
+            slot.index,
+            seed,
+            of.kills,
+            weather.watch(),
+        );
+        nemesis.spawn(faults);
+    }
+    nemesis.spawn(servers::run(
+        Arc::clone(ground),
+        seed,
+        of.names,
+        weather.watch(),
+    ));
+    nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
+    weather.change_for(time).await;
+    while let Some(ended) = nemesis.join_next().await {
+        ended.expect("the nemesis does not panic");
+    }
+    quiet::come_home(ground, &weather, actors).await;
+    quiet::look_for_leftovers(ground).await;
+    ground.recorder.take()
+}
+
+/// Off the runtime's threads: it takes a while.
+async fn check(records: &[Record]) -> Report {
+    let records = records.to_vec();
+    let checking = move || checker::check(&records, &Campaign::settings());
+    let report = tokio::task::spawn_blocking(checking).await;
+    report.expect("a history makes sense")
+}

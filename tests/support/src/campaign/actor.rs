@@ -1,0 +1,194 @@
+//! An owner: locks, writes the protected record, enters again, looks at the record, unlocks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use tokio::time::sleep;
+
+use super::fleet::Incarnation;
+use super::ground::Ground;
+use super::plan::{Plan, Plans};
+use super::weather::Watch;
+use crate::history::{Call, Outcome, Record};
+use crate::now_ns;
+
+/// How long a signal may lag behind an answer that said the same.
+const SIGNAL_LAG: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(
+    ground: Arc<Ground>,
+    slot: usize,
+    owner: u32,
+    mut plans: Plans,
+    weather: Watch,
+) {
+    while !weather.is_home() {
+        let plan = plans.next();
+        let process = ground.slots[slot].worker();
+        let actor = Actor {
+            ground: &ground,
+            process: &process,
+            owner,
+            name: &plan.name,
+        };
+        if actor.section(&plan).await.is_none() {
+            reborn(&ground, slot, &process, &weather).await;
+        }
+        sleep(plan.pause).await;
+    }
+}
+
+/// Waits until a dead process is replaced.
+async fn reborn(ground: &Ground, slot: usize, dead: &Arc<Incarnation>, weather: &Watch) {
+    while !weather.is_home() && Arc::ptr_eq(dead, &ground.slots[slot].worker()) {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+struct Actor<'a> {
+    ground: &'a Ground,
+    process: &'a Arc<Incarnation>,
+    owner: u32,
+    name: &'a str,
+}
+
+/// An answer of a process that is alive.
+enum Answer {
+    Level,
+    Busy,
+    Left,
+    Failed(String),
+}
+
+impl Actor<'_> {
+    /// One plan from lock to last unlock; `None`: the process died.
+    async fn section(&self, plan: &Plan) -> Option<()> {
+        let lost_before = self.process.times_lost(self.owner, self.name);
+        let (op, answer) = self.acquire(plan.wait_ms, plan.leases_ms[0]).await?;
+        if !matches!(answer, Answer::Level) {
+            if matches!(answer, Answer::Failed(_)) {
+                sleep(Duration::from_millis(20)).await;
+            }
+            return Some(());
+        }
+        let from = now_ns();
+        self.ground.write(self.name, op).await;
+        let wrote = now_ns();
+        let mut levels = 1;
+        for lease in &plan.leases_ms[1..] {
+            let (_, answer) = self.acquire(None, *lease).await?;
+            levels += u32::from(matches!(answer, Answer::Level));
+        }
+        sleep(plan.hold).await;
+        let seen = self.ground.read(self.name).await;
+        self.ground.recorder.push(Record::Pair {
+            op,
+            from,
+            wrote,
+            until: now_ns(),
+            seen,
+        });
+        self.give_back(levels, lost_before).await
+    }
+
+    async fn give_back(&self, levels: u32, lost_before: u64) -> Option<()> {
+        for _ in 0..levels {
+            let Answer::Failed(kind) = self.release().await? else {
+                continue;
+            };
+            if kind == "lost" || kind == "not_owner" {
+                self.told(lost_before).await;
+            }
+            if kind == "not_owner" {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Waits for the signal, so that it is not taken for that of a later hold.
+    async fn told(&self, lost_before: u64) {
+        let end = Instant::now() + SIGNAL_LAG;
+        while self.process.times_lost(self.owner, self.name) == lost_before
+            && self.process.worker.is_alive()
+            && Instant::now() < end
+        {
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn acquire(&self, wait_ms: Option<u64>, lease_ms: Option<u64>) -> Option<(u64, Answer)> {
+        let call = Call::Acquire { wait_ms, lease_ms };
+        let mut fields = Map::new();
+        fields.extend(wait_ms.map(|ms| ("wait_ms".to_owned(), json!(ms))));
+        fields.extend(lease_ms.map(|ms| ("lease_ms".to_owned(), json!(ms))));
+        let verb = wait_ms.map_or("lock", |_| "try_lock");
+        self.ask(call, verb, fields).await
+    }
+
+    async fn release(&self) -> Option<Answer> {
+        let answered = self.ask(Call::Release, "unlock", Map::new()).await;
+        answered.map(|(_, answer)| answer)
+    }
+
+    async fn ask(
+        &self,
+        call: Call,
+        verb: &str,
+        fields: Map<String, Value>,
+    ) -> Option<(u64, Answer)> {
+        let mut fields = fields;
+        fields.insert("owner".to_owned(), json!(self.owner.to_string()));
+        fields.insert("kind".to_owned(), json!("lock"));
+        fields.insert("name".to_owned(), json!(self.name));
+        let acquires = call != Call::Release;
+        let (client, recorder) = (self.process.client, &self.ground.recorder);
+        let op = recorder.invoke(client, self.owner, self.name, call);
+        let reply = self
+            .process
+            .worker
+            .request(verb, Value::Object(fields))
+            .await;
+        let (outcome, answer) = match reply.outcome {
+            Err(error) if error.kind == "dead" => return None,
+            Err(error) => {
+                self.ground.answer(&format!("{verb}: {}", error.kind));
+                (
+                    Outcome::Failed(error.kind.clone()),
+                    Answer::Failed(error.kind),
+                )
+            }
+            Ok(result) => read(&result, acquires),
+        };
+        if !matches!(answer, Answer::Failed(_)) {
+            let kind = if matches!(answer, Answer::Busy) {
+                "busy"
+            } else {
+                "ok"
+            };
+            self.ground.answer(&format!("{verb}: {kind}"));
+        }
+        recorder.push(Record::Return {
+            t: reply.t_ret,
+            op,
+            since: (reply.t_inv > 0).then_some(reply.t_inv),
+            outcome,
+        });
+        Some((op, answer))
+    }
+}
+
+fn read(result: &Value, acquires: bool) -> (Outcome, Answer) {
+    let count = result["count"]
+        .as_u64()
+        .and_then(|count| u32::try_from(count).ok());
+    let count = count.unwrap_or(u32::MAX);
+    if !acquires {
+        return (Outcome::Released(count), Answer::Left);
+    }
+    if result["acquired"] == false {
+        return (Outcome::Busy, Answer::Busy);
+    }
+    (Outcome::Acquired(count), Answer::Level)
+}

@@ -1,0 +1,118 @@
+//! The workers: one place for each, and in it one incarnation after the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::WATCHDOG_LEASE;
+use crate::history::{Nanos, Record, Recorder};
+use crate::now_ns;
+use crate::proxy::Proxy;
+use crate::server::RedisServer;
+use crate::worker::{Lost, Worker};
+
+static NEXT_CLIENT: AtomicU32 = AtomicU32::new(1);
+
+/// One process, from its start to its kill.
+pub(super) struct Incarnation {
+    pub(super) client: u32,
+    pub(super) worker: Worker,
+    recorder: Recorder,
+    /// How many holds each owner was told to have lost, by name.
+    lost: Mutex<HashMap<(u32, String), u64>>,
+}
+
+impl Incarnation {
+    /// A process that talks to Redis, whenever that is possible.
+    async fn start(url: &str, recorder: &Recorder) -> Arc<Self> {
+        let worker = Worker::rust();
+        let mut patience = 600;
+        while let Err(error) = worker.open(url, Some(WATCHDOG_LEASE)).await {
+            patience -= 1;
+            assert!(
+                patience > 0,
+                "the worker cannot connect: {error}\n{}",
+                worker.log()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Arc::new(Self {
+            client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
+            worker,
+            recorder: recorder.clone(),
+            lost: Mutex::default(),
+        })
+    }
+
+    /// Records the signals that came since.
+    pub(super) fn collect(&self) {
+        let mut lost = self.lost.lock();
+        for event in self.worker.new_events() {
+            let Some(event) = Lost::from_event(&event) else {
+                continue;
+            };
+            let owner = event.owner.parse().unwrap_or(u32::MAX);
+            *lost.entry((owner, event.name.clone())).or_default() += 1;
+            self.recorder.push(Record::Lost {
+                t: event.t,
+                client: self.client,
+                owner,
+                name: event.name,
+                reason: event.reason,
+            });
+        }
+    }
+
+    /// How often an owner was told that it lost a name.
+    pub(super) fn times_lost(&self, owner: u32, name: &str) -> u64 {
+        self.collect();
+        let lost = self.lost.lock();
+        lost.get(&(owner, name.to_owned())).copied().unwrap_or(0)
+    }
+}
+
+pub(super) struct Slot {
+    pub(super) index: usize,
+    pub(super) proxy: Proxy,
+    current: RwLock<Arc<Incarnation>>,
+    /// Since when connections may be deaf.
+    pub(super) deaf_since: Mutex<Option<Nanos>>,
+}
+
+impl Slot {
+    pub(super) async fn fill(index: usize, server: &RedisServer, recorder: &Recorder) -> Self {
+        let proxy = Proxy::to(server);
+        let first = Incarnation::start(&proxy.url(), recorder).await;
+        Self {
+            index,
+            proxy,
+            current: RwLock::new(first),
+            deaf_since: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn worker(&self) -> Arc<Incarnation> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Kills the worker and starts another in its place.
+    pub(super) async fn replace(&self) {
+        let old = self.worker();
+        old.recorder.push(Record::Killed {
+            t: now_ns(),
+            client: old.client,
+        });
+        old.worker.kill();
+        old.collect();
+        let next = Incarnation::start(&self.proxy.url(), &old.recorder).await;
+        *self.current.write() = next;
+    }
+
+    /// Connections may be deaf from a moment on, until they are reset.
+    pub(super) fn deafened(&self, from: Nanos) {
+        self.deaf_since.lock().get_or_insert(from);
+    }
+}

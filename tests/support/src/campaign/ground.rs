@@ -1,0 +1,98 @@
+//! Where a campaign takes place: the Redis of the locks, the Redis of the protected records, the workers.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+
+use super::Campaign;
+use super::fleet::Slot;
+use crate::history::{Nanos, Record, Recorder, Scope};
+use crate::now_ns;
+use crate::server::RedisServer;
+
+pub(super) struct Ground {
+    pub(super) server: RedisServer,
+    pub(super) recorder: Recorder,
+    pub(super) slots: Vec<Slot>,
+    pub(super) faults: Mutex<BTreeMap<String, u64>>,
+    /// What operations returned, by kind.
+    pub(super) answers: Mutex<BTreeMap<String, u64>>,
+    records: MultiplexedConnection,
+    vault: RedisServer,
+}
+
+impl Ground {
+    pub(super) async fn prepare(of: &Campaign) -> Self {
+        let server = RedisServer::options().aof().start();
+        let vault = RedisServer::start();
+        server.ready().await;
+        vault.ready().await;
+        let recorder = Recorder::new();
+        let mut slots = Vec::new();
+        for index in 0..of.workers as usize {
+            slots.push(Slot::fill(index, &server, &recorder).await);
+        }
+        let client = redis::Client::open(vault.url()).expect("the kit's own address");
+        let records = client.get_multiplexed_async_connection().await;
+        Self {
+            server,
+            recorder,
+            slots,
+            faults: Mutex::default(),
+            answers: Mutex::default(),
+            records: records.expect("the records' Redis is left alone"),
+            vault,
+        }
+    }
+
+    /// Writes the protected record of a name.
+    pub(super) async fn write(&self, name: &str, op: u64) {
+        let mut command = redis::cmd("SET");
+        command.arg(name).arg(op);
+        let written = command.query_async::<()>(&mut self.records.clone()).await;
+        written.expect("the records' Redis is left alone");
+    }
+
+    /// Reads the protected record of a name.
+    pub(super) async fn read(&self, name: &str) -> u64 {
+        let mut command = redis::cmd("GET");
+        command.arg(name);
+        let read = command.query_async::<u64>(&mut self.records.clone()).await;
+        read.expect("the records' Redis is left alone")
+    }
+
+    /// Notes that something was disturbed from a moment until now, and `tail` longer.
+    pub(super) fn fault(&self, kind: &str, from: Nanos, tail: Nanos, scope: Scope) {
+        self.count(kind);
+        self.disturbed(kind, from, tail, scope);
+    }
+
+    /// The same for what is counted otherwise.
+    pub(super) fn disturbed(&self, kind: &str, from: Nanos, tail: Nanos, scope: Scope) {
+        self.recorder.push(Record::Fault {
+            from,
+            until: now_ns() + tail,
+            kind: kind.to_owned(),
+            scope,
+        });
+    }
+
+    pub(super) fn count(&self, kind: &str) {
+        let mut faults = self.faults.lock();
+        *faults.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn answer(&self, kind: &str) {
+        let mut answers = self.answers.lock();
+        *answers.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn end(&self) {
+        for slot in &self.slots {
+            slot.worker().worker.kill();
+        }
+        self.server.kill();
+        self.vault.kill();
+    }
+}

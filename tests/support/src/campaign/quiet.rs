@@ -1,0 +1,80 @@
+//! After the storms: everybody comes home, and nothing is left. And a look at keys now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ground::Ground;
+use super::weather::{Watch, Weather};
+use crate::history::Record;
+use crate::now_ns;
+
+/// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
+const HOMECOMING: Duration = Duration::from_secs(15);
+/// Longer than a lease, the repeated releases and the linger of a subscription.
+const FADING: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Looks at the locks' keys while the campaign goes on: none may be without TTL.
+pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
+    for number in (0..names).cycle() {
+        if weather.is_over() {
+            return;
+        }
+        sleep(LOOK_EVERY).await;
+        let name = format!("chaos:{number}");
+        let command = ["PTTL", &name];
+        let look = ground.server.try_cmd(&command);
+        let Ok(Ok(ttl)) = timeout(Duration::from_secs(3), look).await else {
+            continue;
+        };
+        if let redis::Value::Int(ttl_ms) = ttl {
+            let t = now_ns();
+            ground.recorder.push(Record::Sample { t, name, ttl_ms });
+        }
+    }
+}
+
+/// Waits until all owners have finished, and says which did not.
+pub(super) async fn come_home(ground: &Ground, weather: &Weather, mut actors: JoinSet<()>) {
+    sleep(Duration::from_millis(500)).await;
+    weather.call_home();
+    let end = Instant::now() + HOMECOMING;
+    while let Ok(Some(ended)) = tokio::time::timeout_at(end, actors.join_next()).await {
+        ended.expect("an owner does not panic");
+    }
+    for slot in &ground.slots {
+        slot.worker().collect();
+    }
+    for _ in 0..actors.len() {
+        leftover(ground, "an owner still waits for an answer".to_owned());
+    }
+    actors.shutdown().await;
+}
+
+pub(super) async fn look_for_leftovers(ground: &Ground) {
+    let end = Instant::now() + FADING;
+    let mut left = what_is_left(ground).await;
+    while !left.is_empty() && Instant::now() < end {
+        sleep(Duration::from_millis(20)).await;
+        left = what_is_left(ground).await;
+    }
+    for what in left {
+        leftover(ground, what);
+    }
+}
+
+async fn what_is_left(ground: &Ground) -> Vec<String> {
+    let keys = ground.server.keys().await;
+    let channels = ground.server.channels().await;
+    let keys = keys.into_iter().map(|key| format!("key {key}"));
+    let channels = channels.into_iter().map(|name| format!("channel {name}"));
+    keys.chain(channels).collect()
+}
+
+fn leftover(ground: &Ground, what: String) {
+    let t = now_ns();
+    ground.recorder.push(Record::Leftover { t, what });
+}

@@ -1,0 +1,125 @@
+//! What happens to the server, storm after storm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::ground::Ground;
+use super::weather::Watch;
+use crate::history::{Record, Scope};
+use crate::now_ns;
+
+#[derive(Clone, Debug)]
+enum Strike {
+    Freeze(Duration),
+    Crash(Duration),
+    CutCommands,
+    CutSubscribers,
+    FlushScripts,
+    OutOfMemory(Duration),
+    Pause(Duration),
+    Delete(String),
+    DeleteAll,
+}
+
+pub(super) async fn run(ground: Arc<Ground>, seed: u64, names: u32, mut weather: Watch) {
+    let mut rng = Rng::with_seed(seed);
+    while weather.storm().await {
+        while weather.is_storm() {
+            let pause = Duration::from_millis(rng.u64(20..500));
+            let strike = draw(&mut rng, names);
+            weather.sleep_in_storm(pause).await;
+            inflict(&ground, strike, &mut weather).await;
+        }
+    }
+}
+
+/// All chance is taken here, so that what is drawn does not depend on what happens.
+fn draw(rng: &mut Rng, names: u32) -> Strike {
+    let time = Duration::from_millis(rng.u64(10..600));
+    let long = Duration::from_millis(rng.u64(600..1_600));
+    let name = format!("chaos:{}", rng.u32(..names));
+    match rng.u32(..24) {
+        0..3 => Strike::Freeze(time),
+        3 => Strike::Freeze(long),
+        4..6 => Strike::Crash(time),
+        6..9 => Strike::CutCommands,
+        9..12 => Strike::CutSubscribers,
+        12..17 => Strike::FlushScripts,
+        17..19 => Strike::OutOfMemory(time),
+        19..21 => Strike::Pause(time),
+        21..23 => Strike::Delete(name),
+        _ => Strike::DeleteAll,
+    }
+}
+
+async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
+    let from = now_ns();
+    let server = &ground.server;
+    let kind = match strike {
+        Strike::Freeze(time) => {
+            server.freeze();
+            weather.sleep_in_storm(time).await;
+            server.resume();
+            "freeze server"
+        }
+        Strike::Crash(time) => {
+            server.kill();
+            weather.sleep_in_storm(time).await;
+            server.launch();
+            server.ready().await;
+            "crash server"
+        }
+        Strike::CutCommands => {
+            ask(ground, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+            "cut commands"
+        }
+        Strike::CutSubscribers => {
+            ask(ground, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+            "cut subscribers"
+        }
+        Strike::FlushScripts => {
+            ask(ground, &["SCRIPT", "FLUSH"]).await;
+            "flush scripts"
+        }
+        Strike::OutOfMemory(time) => {
+            ask(ground, &["CONFIG", "SET", "maxmemory", "1"]).await;
+            weather.sleep_in_storm(time).await;
+            ask(ground, &["CONFIG", "SET", "maxmemory", "0"]).await;
+            "out of memory"
+        }
+        Strike::Pause(time) => {
+            let time_ms = time.as_millis().to_string();
+            ask(ground, &["CLIENT", "PAUSE", &time_ms]).await;
+            // The answer to the next question comes when the pause is over.
+            ask(ground, &["PING"]).await;
+            "pause clients"
+        }
+        Strike::Delete(name) => {
+            ask(ground, &["DEL", &name]).await;
+            deleted(ground, from, Some(name));
+            "delete a lock"
+        }
+        Strike::DeleteAll => {
+            ask(ground, &["FLUSHALL"]).await;
+            deleted(ground, from, None);
+            "delete all"
+        }
+    };
+    ground.fault(kind, from, 0, Scope::All);
+}
+
+fn deleted(ground: &Ground, from: u64, name: Option<String>) {
+    ground.recorder.push(Record::Deleted {
+        from,
+        until: now_ns(),
+        name,
+    });
+}
+
+/// The server is there for us: all its troubles are made here, one after the other.
+async fn ask(ground: &Ground, command: &[&str]) {
+    let answer = ground.server.try_cmd(command).await;
+    answer.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+}

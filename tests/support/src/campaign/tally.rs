@@ -1,0 +1,80 @@
+//! What a campaign did and found, in figures.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::ground::Ground;
+use super::soak::Look;
+use crate::checker::Report;
+use crate::history::Record;
+
+/// The sums over all rounds.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Rounds so far.
+    pub rounds: u32,
+    /// Faults by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Answers to the owners by request and kind.
+    pub answers: BTreeMap<String, u64>,
+    /// Operations asked for.
+    pub operations: u64,
+    /// Holds that their owners were told to have lost.
+    pub lost: u64,
+    /// Violations, and how many chances there were.
+    pub report: Report,
+    /// What the workers took of the machine after each round.
+    pub looks: Vec<Look>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, ground: &Ground, records: &[Record], report: Report) {
+        self.faults = ground.faults.lock().clone();
+        self.answers = ground.answers.lock().clone();
+        for record in records {
+            match record {
+                Record::Invoke { .. } => self.operations += 1,
+                Record::Lost { .. } => self.lost += 1,
+                _ => {}
+            }
+        }
+        self.report.merge(report);
+    }
+
+    /// All faults.
+    #[must_use]
+    pub fn fault_count(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// The sums so far in a line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "round {}: {} faults, {} holds, {} lost, {} violations",
+            self.rounds,
+            self.fault_count(),
+            self.report.holds,
+            self.lost,
+            self.report.violations.len(),
+        )
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = |f: &mut fmt::Formatter<'_>, head: &str, rows: &BTreeMap<String, u64>| {
+            writeln!(f, "{head:<24} {:>10}", "count")?;
+            for (kind, count) in rows {
+                writeln!(f, "{kind:<24} {count:>10}")?;
+            }
+            writeln!(f, "{:<24} {:>10}\n", "all", rows.values().sum::<u64>())
+        };
+        table(f, "fault", &self.faults)?;
+        table(f, "answer", &self.answers)?;
+        writeln!(f, "{:<24} {:>10}", "operations", self.operations)?;
+        writeln!(f, "{:<24} {:>10}", "holds", self.report.holds)?;
+        writeln!(f, "{:<24} {:>10}\n", "holds lost", self.lost)?;
+        write!(f, "{}", self.report)
+    }
+}
