@@ -14,8 +14,8 @@ mod names;
 mod script;
 
 pub use backoff::Backoff;
-pub use client::{Client, ClientBuilder, Owner};
+pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LostReason};
 pub use lease::Lease;
-pub use lock::{Hold, Lock, LockGuard, OwnerLock, ReentrantLock, Ttl};
+pub use lock::{Hold, Lock, LockGuard, Owner, OwnerLock, ReentrantLock, Ttl};

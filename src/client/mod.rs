@@ -2,8 +2,6 @@
 
 mod builder;
 mod greet;
-mod owner;
-pub(crate) mod scope;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +9,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::builder::ClientBuilder;
-pub use self::owner::Owner;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
-use crate::lock::ReentrantLock;
+use crate::lock::{Owner, ReentrantLock, scope};
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
 /// the rule.
@@ -70,7 +67,6 @@ impl Client {
     }
 
     /// A client that is to be set up first.
-    #[must_use]
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder::new(url)
     }

@@ -9,20 +9,18 @@
 //!    was busy.
 //! 4. The gate does no I/O and no waking: it is changed under a lock, and wakes are done afterwards.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::hold::{Hold, Phase};
+use super::hold::Hold;
+use super::state::Phase;
 use super::ticket::{Patience, Ticket, Verdict, Wakes};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::names::Names;
 
 /// What is known of the lock from its last answer.
 #[derive(Debug, Clone, Default)]
@@ -409,51 +407,7 @@ impl Gate {
         Step::Idle
     }
 
-    fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.seat.is_none() && self.queue.is_empty() && self.job.is_none()
-    }
-}
-
-/// All gates of a client, by name.
-pub(crate) struct Gates {
-    shards: Box<[Mutex<HashMap<Arc<Names>, Gate>>]>,
-    hasher: RandomState,
-}
-
-/// Enough that two names rarely meet on one lock.
-const SHARDS: u64 = 32;
-
-impl Gates {
-    pub(crate) fn new() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
-        }
-    }
-
-    /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
-    pub(crate) fn with<R>(&self, names: &Arc<Names>, change: impl FnOnce(&mut Gate) -> R) -> R {
-        let shard = usize::try_from(self.hasher.hash_one(names) % SHARDS).unwrap_or(0);
-        let mut gates = self.shards[shard].lock();
-        if let Some(gate) = gates.get_mut(names) {
-            let result = change(gate);
-            if gate.is_unused() {
-                gates.remove(names);
-            }
-            return result;
-        }
-        let mut gate = Gate::default();
-        let result = change(&mut gate);
-        if !gate.is_unused() {
-            gates.insert(Arc::clone(names), gate);
-        }
-        result
-    }
-
-    /// Lets `change` act on every gate there is.
-    pub(crate) fn for_each(&self, mut change: impl FnMut(&mut Gate)) {
-        for shard in &self.shards {
-            shard.lock().values_mut().for_each(&mut change);
-        }
     }
 }

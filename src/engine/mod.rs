@@ -7,6 +7,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod gate;
+pub(crate) mod gates;
 pub(crate) mod hold;
 pub(crate) mod keeper;
 pub(crate) mod kind;
@@ -14,6 +15,8 @@ pub(crate) mod owner;
 pub(crate) mod reentry;
 pub(crate) mod release;
 pub(crate) mod schedule;
+pub(crate) mod settle;
+pub(crate) mod state;
 pub(crate) mod ticket;
 
 use std::panic::AssertUnwindSafe;
@@ -25,9 +28,10 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use self::gate::Gates;
-use self::hold::{Hold, RenewalPlan};
+use self::gates::Gates;
+use self::hold::Hold;
 use self::schedule::Schedule;
+use self::state::RenewalPlan;
 use self::ticket::Wakes;
 use crate::backend::{Backend, Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::hold::{Hold, Level, Phase};
+use super::hold::Hold;
+use super::state::{Level, Phase};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::names::Names;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
-use super::hold::{Due, Hold, Level, NoEntry};
+use super::hold::Hold;
 use super::release::drop_level;
+use super::state::{Due, Level, NoEntry};
 use super::ticket::Patience;
 use crate::backend::Failure;
 use crate::clock::Moment;
@@ -144,7 +145,7 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, valid_until: Moment) {
     let now = core.now();
     let due = hold.with(|state| {
         state.prolong(valid_until, now);
-        state.due(&core.plan, now, now, core.jitter())
+        state.due(core.plan, now, now, core.jitter())
     });
     if let Due::Later(moment) = due {
         core.look_by(hold, moment);

@@ -10,7 +10,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::hold::{Hold, Left, Level, Phase};
+use super::gate::Gate;
+use super::hold::Hold;
+use super::state::{Left, Level, Phase};
 use super::{Core, Mail, see_through};
 use crate::backend::{Failure, Outcome};
 use crate::error::{Error, LostReason};
@@ -156,7 +158,7 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
     let names = hold.kind.names();
     let counted = hold.with(|state| state.phase) == Phase::Ending;
     if counted && !matches!(released, Ok(Released::Ended)) {
-        core.gates.with(names, super::gate::Gate::no_echo);
+        core.gates.with(names, Gate::no_echo);
     }
     let result = match released {
         Ok(Released::Ended) => Ok(()),

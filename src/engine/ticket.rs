@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use super::hold::{Hold, Level};
+use super::hold::Hold;
 use super::kind::Kind;
 use super::owner::OwnerState;
+use super::state::Level;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::LeaseMs;

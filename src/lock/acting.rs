@@ -62,7 +62,7 @@ impl Acting<'_> {
         }
     }
 
-    pub(super) async fn is_locked(self) -> Result<bool, Error> {
+    pub(super) async fn locked(self) -> Result<bool, Error> {
         let kind = self.kind?;
         let reply = ask(self.engine, Call::plain("EXISTS", &kind.names().key)).await?;
         reply

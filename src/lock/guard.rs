@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::{Hold as EngineHold, Level, Phase};
+use crate::engine::hold::Hold as EngineHold;
+use crate::engine::state::{Level, Phase};
 use crate::engine::ticket::Patience;
 use crate::engine::{Engine, reentry, release};
 use crate::error::{Error, LostReason};

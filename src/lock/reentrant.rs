@@ -7,9 +7,7 @@ use async_trait::async_trait;
 
 use super::acting::Acting;
 use super::guard::run_under;
-use super::{Lock, LockGuard, Ttl};
-use crate::client::Owner;
-use crate::client::scope;
+use super::{Lock, LockGuard, Owner, Ttl, scope};
 use crate::engine::Engine;
 use crate::engine::kind::Kind;
 use crate::error::Error;
@@ -278,7 +276,7 @@ macro_rules! verbs {
             ///
             /// Cancel safe: it changes nothing.
             pub async fn is_locked(&self) -> Result<bool, Error> {
-                self.acting().is_locked().await
+                self.acting().locked().await
             }
 
             /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.

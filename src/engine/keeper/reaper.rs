@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Keeper;
-use crate::engine::hold::{Hold, Phase};
+use crate::engine::gate::Gate;
+use crate::engine::hold::Hold;
 use crate::engine::release;
+use crate::engine::state::Phase;
 
 /// The longest that releases of a tainted hold are repeated.
 const GHOST: Duration = Duration::from_secs(60);
@@ -22,8 +24,7 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut ghost_until = None;
     loop {
         if hold.with(|state| state.phase) == Phase::Ending {
-            core.gates
-                .with(hold.kind.names(), |gate| gate.expect_echo());
+            core.gates.with(hold.kind.names(), Gate::expect_echo);
         }
         let outcome = core.ask(hold.kind.release(&hold.id, 0), command).await;
         let settled = release::settle(core, &hold, outcome);

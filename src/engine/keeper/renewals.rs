@@ -14,8 +14,9 @@ use tokio::task::JoinSet;
 use super::Keeper;
 use crate::backend::{Answer, Failure};
 use crate::clock::Moment;
-use crate::engine::hold::{Due, EARLY, Hold, Phase};
+use crate::engine::hold::Hold;
 use crate::engine::release;
+use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::{Error, LostReason};
 use crate::lease::LeaseMs;
 use crate::script::lock::{Renewed, renew, renewed};
@@ -31,7 +32,7 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let mut due = Vec::new();
     for (moment, hold) in core.schedule.take_until(horizon) {
         let (what, phase) = hold.with(|state| {
-            let what = state.due(&core.plan, now, horizon, core.jitter());
+            let what = state.due(core.plan, now, horizon, core.jitter());
             (what, state.phase)
         });
         match what {
@@ -47,17 +48,18 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
             }
         }
     }
-    spawn(keeper, chores, due);
+    spawn(keeper, chores, &due);
 }
 
 /// Asks for every hold whether it is still there: a connection was broken, Redis may have restarted.
 pub(crate) fn verify_all(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let held = |hold: &Arc<Hold>| hold.with(|state| state.phase) == Phase::Held;
-    let holds = keeper.core.schedule.all().into_iter().filter(held);
-    spawn(keeper, chores, holds.collect());
+    let mut holds = keeper.core.schedule.all();
+    holds.retain(held);
+    spawn(keeper, chores, &holds);
 }
 
-fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: Vec<Arc<Hold>>) {
+fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: &[Arc<Hold>]) {
     for batch in holds.chunks(BATCH) {
         for hold in batch {
             let end = hold.valid_until().minus(EARLY);
@@ -170,7 +172,7 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
         if let Some(lease) = lease {
             state.prolong(answer.sent_at + lease.vouched(), now);
         }
-        state.due(&core.plan, now, now, core.jitter())
+        state.due(core.plan, now, now, core.jitter())
     });
     if let Due::Later(moment) = due {
         let _ = core.schedule.at(hold, moment);

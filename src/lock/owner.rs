@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::{OwnerLock, ReentrantLock};
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
-use crate::lock::{OwnerLock, ReentrantLock};
 
 /// Who may enter a lock again: one flow of control, what a thread is to Java.
 ///
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Owner {
 }
 
 impl Owner {
-    pub(super) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
             engine,
             state: OwnerState::new(),

@@ -1,0 +1,56 @@
+//! All gates of a client: a gate exists for as long as something is at it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::gate::Gate;
+use crate::names::Names;
+
+type Shard = Mutex<HashMap<Arc<Names>, Gate>>;
+
+/// All gates of a client, by name.
+pub(crate) struct Gates {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+/// Enough that two names rarely meet on one lock.
+const SHARDS: u64 = 32;
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
+    pub(crate) fn with<R>(&self, names: &Arc<Names>, change: impl FnOnce(&mut Gate) -> R) -> R {
+        let shard = usize::try_from(self.hasher.hash_one(names) % SHARDS).unwrap_or(0);
+        let mut gates = self.shards[shard].lock();
+        if let Some(gate) = gates.get_mut(names) {
+            let result = change(gate);
+            if gate.is_unused() {
+                gates.remove(names);
+            }
+            return result;
+        }
+        let mut gate = Gate::default();
+        let result = change(&mut gate);
+        if !gate.is_unused() {
+            gates.insert(Arc::clone(names), gate);
+        }
+        result
+    }
+
+    /// Lets `change` act on every gate there is.
+    pub(crate) fn for_each(&self, mut change: impl FnMut(&mut Gate)) {
+        for shard in &self.shards {
+            shard.lock().values_mut().for_each(&mut change);
+        }
+    }
+}
