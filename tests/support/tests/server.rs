@@ -107,8 +107,11 @@ async fn a_dropped_server_is_gone_even_when_frozen() {
 
 #[test]
 fn servers_and_workers_die_with_their_owner_even_when_frozen() {
+    // The owner cannot clear away what it leaves.
+    let dir = tempfile::tempdir().unwrap();
     let mut owner = Command::new(env!("CARGO_BIN_EXE_kit-child"))
         .arg("owner")
+        .env("TMPDIR", dir.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
