@@ -240,8 +240,13 @@ impl Worker {
 }
 
 impl Drop for Worker {
+    /// A failing test shows what the worker had to say.
     fn drop(&mut self) {
         self.kill();
+        let log = self.log();
+        if std::thread::panicking() && !log.is_empty() {
+            eprintln!("worker {} wrote:\n{log}", self.pid);
+        }
     }
 }
 
