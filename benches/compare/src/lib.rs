@@ -2,9 +2,15 @@
 //!
 //! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody
 //! alike; medians, and ratios taken round by round within the run. Run it with
-//! `cargo run --release -p watchlock-compare`; `BENCH_SECONDS` scales it (default 300), `BENCH_QUICK=1` only
-//! sees that everything runs, `BENCH_PEERS=0` leaves other crates and Redisson out. The tables go to the terminal and, but for quick runs, to
+//! `cargo run --release -p watchlock-compare`. The tables go to the terminal and, when the run is a whole one, to
 //! `benches/RESULTS.md` with charts in `benches/charts/`.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `BENCH_SECONDS` | how long it measures, default 300 |
+//! | `BENCH_QUICK=1` | only see that everything runs |
+//! | `BENCH_PEERS=0` | leave other crates and Redisson out |
+//! | `BENCH_ONLY` | some of `uncontended,reentry,contended,crowd,holding,link,idle` |
 //!
 //! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its
 //!   own, which the bench builds and runs

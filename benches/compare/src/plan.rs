@@ -6,13 +6,16 @@ use std::time::Duration;
 /// What the default plan is made for.
 const DEFAULT_SECONDS: f64 = 300.0;
 
-/// Rounds and windows, from `BENCH_SECONDS` (default 300), `BENCH_QUICK` and `BENCH_PEERS`.
-#[derive(Debug, Clone, Copy)]
+/// Rounds and windows, from `BENCH_SECONDS` (default 300), `BENCH_QUICK`,
+/// `BENCH_PEERS` and `BENCH_ONLY`.
+#[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// Only see that everything runs; the figures do not matter.
     pub(crate) quick: bool,
     /// Whether other crates and Redisson take part.
     pub(crate) peers: bool,
+    /// The cases to run; empty: all.
+    only: Vec<String>,
     scale: f64,
 }
 
@@ -25,8 +28,21 @@ impl Plan {
         Self {
             quick: set("BENCH_QUICK").is_some_and(|value| value != "0"),
             peers: set("BENCH_PEERS").is_none_or(|value| value != "0"),
+            only: set("BENCH_ONLY").map_or_else(Vec::new, |list| {
+                list.split(',').map(|name| name.trim().to_owned()).collect()
+            }),
             scale: seconds.unwrap_or(DEFAULT_SECONDS).clamp(10.0, 36_000.0) / DEFAULT_SECONDS,
         }
+    }
+
+    /// Whether a case is wanted.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == case)
+    }
+
+    /// Whether the run says everything that it could.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.quick && self.peers && self.only.is_empty()
     }
 
     /// Rounds of a case whose default is `rounds`.

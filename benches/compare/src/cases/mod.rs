@@ -20,15 +20,30 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     } else {
         None
     };
-    uncontended::run(bench, java.as_ref(), &mut findings);
-    reentry::run(bench, &mut findings);
-    contended::run(bench, java.as_ref(), &mut findings);
-    drop(java);
-    crowd::run(bench, &mut findings);
-    holding::run(bench, &mut findings);
-    link::run(bench, &mut findings);
-    let idle = idle::run(bench, &mut findings);
-    bench.or_note("idle", idle);
+    let java = java.as_ref();
+    let plan = &bench.plan;
+    if plan.wants("uncontended") {
+        uncontended::run(bench, java, &mut findings);
+    }
+    if plan.wants("reentry") {
+        reentry::run(bench, &mut findings);
+    }
+    if plan.wants("contended") {
+        contended::run(bench, java, &mut findings);
+    }
+    if plan.wants("crowd") {
+        crowd::run(bench, &mut findings);
+    }
+    if plan.wants("holding") {
+        holding::run(bench, &mut findings);
+    }
+    if plan.wants("link") {
+        link::run(bench, &mut findings);
+    }
+    if plan.wants("idle") {
+        let outcome = idle::run(bench, &mut findings);
+        bench.or_note("idle", outcome);
+    }
     findings.failures = bench.failures();
     findings
 }

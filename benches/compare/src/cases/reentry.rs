@@ -8,13 +8,13 @@ use crate::report::{Findings, Table, Target, figure};
 use crate::samples::Samples;
 
 const CONFIG: &str = "re-entry";
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
 
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     let mut samples = Samples::new();
     for round in 0..bench.plan.rounds(ROUNDS) {
         for who in bench.roster.those(|info| info.reenters) {
-            let job = bench.job(who, Load::Reentry, bench.plan.window(250, 60));
+            let job = bench.job(who, Load::Reentry, bench.plan.window(140, 60));
             let measured = bench.measure::<Option<Reentry>>(CONFIG, who, &[job]);
             let answers = measured.into_iter().flat_map(|measured| measured.answers);
             for took in answers.flatten() {

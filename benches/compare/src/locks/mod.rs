@@ -2,6 +2,7 @@
 
 mod floor;
 mod script;
+mod watchlock;
 
 use std::any::Any;
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::load::{self, Job};
 use floor::Floor;
 pub use script::client_with_nodelay;
 pub(crate) use script::{LEASE_MS, Scripts, channel};
+use watchlock::Watchlock;
 
 /// How an entrant is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,12 +137,27 @@ impl fmt::Debug for Entrant {
 
 /// The entrants of this program.
 pub(crate) fn own() -> Vec<Entrant> {
-    let note =
-        "the two scripts of watchlock, raw EVALSHA on one multiplexed connection, no library";
-    vec![Entrant::of::<Floor>(Info {
+    let raw = "the two scripts of watchlock, raw EVALSHA on one multiplexed connection, no library";
+    let floor = Info {
         role: Role::Floor,
         waits: false,
         reenters: true,
-        ..Info::peer("floor", Setup::Default, &["evalsha"], note)
-    })]
+        ..Info::peer("floor", Setup::Default, &["evalsha"], raw)
+    };
+    let commands = &[
+        "evalsha",
+        "eval",
+        "script|load",
+        "subscribe",
+        "unsubscribe",
+        "ping",
+    ];
+    let note = "defaults: lease 30 s under the watchdog";
+    let ours = Info {
+        role: Role::Ours,
+        reenters: true,
+        renews: true,
+        ..Info::peer("watchlock", Setup::Default, commands, note)
+    };
+    vec![Entrant::of::<Floor>(floor), Entrant::of::<Watchlock>(ours)]
 }

@@ -29,8 +29,8 @@ pub(crate) struct Findings {
 /// Prints the findings; writes them down too, unless they mean nothing.
 pub(crate) fn write(bench: &Bench, findings: &Findings) -> Result<()> {
     terminal::print(findings);
-    if bench.plan.quick {
-        println!("\nA quick run: it ran, its figures mean nothing, nothing was written.");
+    if !bench.plan.is_whole() {
+        println!("\nNot a whole run: nothing was written.");
         return Ok(());
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
