@@ -37,11 +37,11 @@ impl Bench {
             done: Cell::new(0),
             failures: RefCell::default(),
         };
-        if plan.peers {
+        if bench.plan.peers {
             let peers = bench.roster.add_peers();
             bench.or_note("other crates", peers);
         }
-        if plan.quick {
+        if bench.plan.quick {
             bench.roster.only_defaults();
         }
         bench.start = Instant::now();

@@ -15,21 +15,10 @@ use crate::report::Findings;
 /// Runs all cases.
 pub(crate) fn run(bench: &Bench) -> Findings {
     let mut findings = Findings::default();
-    let java = if bench.plan.peers {
-        redisson(bench)
-    } else {
-        None
-    };
-    let java = java.as_ref();
     let plan = &bench.plan;
-    if plan.wants("uncontended") {
-        uncontended::run(bench, java, &mut findings);
-    }
+    with_redisson(bench, &mut findings);
     if plan.wants("reentry") {
         reentry::run(bench, &mut findings);
-    }
-    if plan.wants("contended") {
-        contended::run(bench, java, &mut findings);
     }
     if plan.wants("crowd") {
         crowd::run(bench, &mut findings);
@@ -48,7 +37,18 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     findings
 }
 
-fn redisson(bench: &Bench) -> Option<Redisson> {
-    bench.progress("starting Redisson");
-    bench.or_note("Redisson does not take part", Redisson::start(bench.url()))
+/// The cases in which Redisson takes part; its JVM is gone when the others are measured.
+fn with_redisson(bench: &Bench, findings: &mut Findings) {
+    let plan = &bench.plan;
+    let mut java = None;
+    if plan.peers && (plan.wants("uncontended") || plan.wants("contended")) {
+        bench.progress("starting Redisson");
+        java = bench.or_note("Redisson does not take part", Redisson::start(bench.url()));
+    }
+    if plan.wants("uncontended") {
+        uncontended::run(bench, java.as_ref(), findings);
+    }
+    if plan.wants("contended") {
+        contended::run(bench, java.as_ref(), findings);
+    }
 }
