@@ -92,6 +92,15 @@ impl Backoff {
         }
     }
 
+    /// The same with no delay longer than `cap`.
+    pub(crate) fn at_most(self, cap: Duration) -> Self {
+        Self {
+            base: self.base.min(cap),
+            cap: self.cap.min(cap),
+            ..self
+        }
+    }
+
     /// The longest delay.
     pub(crate) const fn cap_delay(&self) -> Duration {
         self.cap

@@ -159,13 +159,16 @@ impl ClientBuilder {
     }
 }
 
+/// The longest pause between attempts to connect: a server that is back is to be found soon.
+const RECONNECT: Duration = Duration::from_millis(200);
+
 /// Starts the keeper; nothing is connected yet.
 fn start(config: Config, dialer: Arc<Dialer>) -> std::io::Result<Engine> {
     let starting = Starting::spawn()?;
     let lanes = LaneConfig {
         dialer,
         clock: config.clock.clone(),
-        backoff: config.backoff,
+        backoff: config.backoff.at_most(RECONNECT),
         command_timeout: config.command_timeout,
         connect_timeout: config.connect_timeout,
         broken: Arc::new(Notify::new()),

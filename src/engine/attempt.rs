@@ -298,10 +298,3 @@ impl Drop for Waiting<'_> {
         reap_unsettled(self.core, &self.ticket);
     }
 }
-
-impl Core {
-    /// Spreads renewals: up to a tenth of a period.
-    pub(crate) fn jitter(&self) -> Duration {
-        (self.plan.period() / 10).mul_f64(fastrand::f64())
-    }
-}

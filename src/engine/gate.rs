@@ -9,13 +9,13 @@
 //!    was busy.
 //! 4. The gate does no I/O and no waking: it is changed under a lock, and wakes are done afterwards.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::hold::Hold;
+use super::queue::Queue;
 use super::state::Phase;
 use super::ticket::{Patience, Ticket, Verdict, Wakes};
 use crate::backend::{Failure, Pending};
@@ -54,7 +54,7 @@ pub(crate) struct Job {
 #[derive(Default)]
 pub(crate) struct Gate {
     seat: Option<Seat>,
-    queue: BTreeMap<u64, Arc<Ticket>>,
+    queue: Queue,
     job: Option<Arc<Job>>,
     pub(crate) known: Known,
     /// When an answer (got it, or busy) last came.
@@ -110,7 +110,7 @@ impl Gate {
         if ticket.patience == Patience::Once && self.knows_busy(now) {
             return Entered::Busy;
         }
-        self.enqueue(ticket);
+        self.queue.insert(ticket);
         Entered::Queued
     }
 
@@ -132,13 +132,16 @@ impl Gate {
 
     /// By arrival: a head that tried in vain goes back to the front.
     pub(crate) fn enqueue(&mut self, ticket: &Arc<Ticket>) {
-        self.queue.insert(ticket.number, Arc::clone(ticket));
+        self.queue.insert(ticket);
     }
 
     /// Takes `ticket` out of the queue.
     pub(crate) fn leave(&mut self, ticket: &Ticket) -> bool {
-        let was_head = self.queue.keys().next() == Some(&ticket.number);
-        let left = self.queue.remove(&ticket.number).is_some();
+        let was_head = self
+            .queue
+            .head()
+            .is_some_and(|head| head.number == ticket.number);
+        let left = self.queue.remove(ticket);
         if left && was_head {
             self.prompt = true;
             self.tell_job();
@@ -169,7 +172,7 @@ impl Gate {
     }
 
     pub(crate) fn is_queued(&self, ticket: &Ticket) -> bool {
-        self.queue.contains_key(&ticket.number)
+        self.queue.contains(ticket)
     }
 
     /// The next head has not tried yet.
@@ -179,7 +182,7 @@ impl Gate {
 
     /// Takes the head out of the queue to try for it, if the seat is free.
     pub(crate) fn call_up(&mut self, head: &Ticket) -> bool {
-        self.seat.is_none() && self.queue.remove(&head.number).is_some()
+        self.seat.is_none() && self.queue.remove(head)
     }
 
     fn has(&self, hold: &Arc<Hold>) -> bool {
@@ -210,6 +213,7 @@ impl Gate {
     /// The attempt in the seat is over, for now.
     pub(crate) fn stand(&mut self, known: Known, now: Moment) {
         self.seat = None;
+        self.prompt = false;
         if !matches!(known, Known::Failed(_)) {
             self.clean_at = now;
         }
@@ -265,15 +269,15 @@ impl Gate {
     /// Answers those in the queue that a hold of this client, or a busy answer, decides.
     pub(crate) fn tell_busy(&mut self, now: Moment, wakes: &mut Wakes) {
         self.queue
-            .retain(|_, ticket| !ticket.is_over(now) || !ticket.decide(Verdict::Busy, wakes));
+            .remove_bounded(|ticket| ticket.is_over(now) && ticket.decide(Verdict::Busy, wakes));
     }
 
     /// Sends those in the queue that belong to the hold's owner in again: they can enter now.
     pub(crate) fn admit_owner(&mut self, winner: &Ticket, wakes: &mut Wakes) {
         let Some(owner) = &winner.owner else { return };
-        self.queue.retain(|_, ticket| {
+        self.queue.remove_owned(|ticket| {
             let same = ticket.owner.as_ref().is_some_and(|o| Arc::ptr_eq(o, owner));
-            !same || !ticket.decide(Verdict::Again, wakes)
+            same && ticket.decide(Verdict::Again, wakes)
         });
     }
 
@@ -284,18 +288,19 @@ impl Gate {
         };
         let error = Error::from(failure.clone());
         let clean_at = self.clean_at;
-        self.queue.retain(|_, ticket| {
+        self.queue.remove_if(|ticket| {
             let since = ticket.arrived_at.max(clean_at);
             let over = ticket.patience == Patience::Forever && since.until(now) >= patience;
-            !over || !ticket.decide(Verdict::Failed(error.clone()), wakes)
+            over && ticket.decide(Verdict::Failed(error.clone()), wakes)
         });
     }
 
     /// Ends everybody's wait.
     pub(crate) fn close(&mut self, wakes: &mut Wakes) {
-        for (_, ticket) in std::mem::take(&mut self.queue) {
+        self.queue.remove_if(|ticket| {
             ticket.decide(Verdict::Failed(Error::Closed), wakes);
-        }
+            true
+        });
         if let Some(ticket) = self.seat.as_ref().and_then(|seat| seat.ticket.as_ref()) {
             ticket.decide(Verdict::Failed(Error::Closed), wakes);
         }
@@ -390,8 +395,7 @@ impl Gate {
     }
 
     fn next_in_line(&mut self, now: Moment, wakes: &mut Wakes) -> Step {
-        while let Some((&number, head)) = self.queue.first_key_value() {
-            let head = Arc::clone(head);
+        while let Some(head) = self.queue.head().map(Arc::clone) {
             let late = matches!(head.patience, Patience::Until(end) if now >= end);
             if let Some(word) = self.last_word(now).filter(|_| late) {
                 // Its caller would say so itself, if anybody polled it.
@@ -401,7 +405,7 @@ impl Gate {
                 let prompt = std::mem::take(&mut self.prompt);
                 return Step::Serve { head, prompt };
             }
-            self.queue.remove(&number);
+            self.queue.remove(&head);
             self.prompt = true;
         }
         Step::Idle

@@ -12,6 +12,7 @@ pub(crate) mod hold;
 pub(crate) mod keeper;
 pub(crate) mod kind;
 pub(crate) mod owner;
+pub(crate) mod queue;
 pub(crate) mod reentry;
 pub(crate) mod release;
 pub(crate) mod schedule;
@@ -31,7 +32,7 @@ use uuid::Uuid;
 use self::gates::Gates;
 use self::hold::Hold;
 use self::schedule::Schedule;
-use self::state::RenewalPlan;
+use self::state::{Due, RenewalPlan};
 use self::ticket::Wakes;
 use crate::backend::{Backend, Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;
@@ -155,6 +156,21 @@ impl Core {
         if self.schedule.no_later_than(hold, moment) {
             self.look.notify_one();
         }
+    }
+
+    /// Has the keeper look at `hold` when it needs that next, or before.
+    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>) {
+        let now = self.now();
+        match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
+            Due::Later(moment) => self.look_by(hold, moment),
+            Due::Nothing => {}
+            Due::Renew | Due::Lose | Due::Finish => self.look_by(hold, now),
+        }
+    }
+
+    /// Spreads renewals: up to a tenth of a period.
+    pub(crate) fn jitter(&self) -> Duration {
+        (self.plan.period() / 10).mul_f64(fastrand::f64())
     }
 
     /// Sees to it that a job runs for `names` when one is needed.

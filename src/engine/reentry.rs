@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Core;
 use super::hold::Hold;
 use super::release::drop_level;
-use super::state::{Due, Level, NoEntry};
+use super::state::{Level, NoEntry};
 use super::ticket::Patience;
 use crate::backend::Failure;
 use crate::clock::Moment;
@@ -142,12 +142,6 @@ async fn send(
 /// An acknowledged lease: the client vouches for it, and the keeper's next look may come earlier than
 /// planned, since the hold may be watched only now.
 pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, valid_until: Moment) {
-    let now = core.now();
-    let due = hold.with(|state| {
-        state.prolong(valid_until, now);
-        state.due(core.plan, now, now, core.jitter())
-    });
-    if let Due::Later(moment) = due {
-        core.look_by(hold, moment);
-    }
+    hold.with(|state| state.prolong(valid_until, core.now()));
+    core.look_in_time(hold);
 }

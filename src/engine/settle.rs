@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::gate::{Gate, Known};
 use super::hold::Hold;
-use super::state::{Due, Phase};
+use super::state::Phase;
 use super::ticket::{Patience, Ticket, Verdict, Wakes};
 use super::{Core, Mail};
 use crate::backend::{Failure, Outcome};
@@ -66,12 +66,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
     }
     match settled {
         Settled::Before => {}
-        Settled::Held => {
-            let look = hold.with(|state| state.due(core.plan, now, now, core.jitter()));
-            if let Due::Later(moment) = look {
-                core.look_by(hold, moment);
-            }
-        }
+        Settled::Held => core.look_in_time(hold),
         Settled::Unwanted => {
             core.schedule.forget(hold);
             tracing::debug!(name = &*names.name, "abandoned attempt cleaned up");

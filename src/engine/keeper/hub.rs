@@ -24,9 +24,9 @@ pub(crate) struct Hub {
     dialer: Arc<Dialer>,
     command_timeout: Duration,
     connect_timeout: Duration,
-    /// The connection; the lock is held while one is being made, so that there is one.
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
-    current: Mutex<Option<Arc<Link>>>,
+    link: Mutex<Option<Arc<Link>>>,
+    /// Held while a connection is being made, so that there is one.
+    connecting: tokio::sync::Mutex<()>,
     denied: AtomicBool,
 }
 
@@ -97,8 +97,8 @@ impl Hub {
             dialer: Arc::clone(&config.dialer),
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            link: tokio::sync::Mutex::new(None),
-            current: Mutex::new(None),
+            link: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
             denied: AtomicBool::new(false),
         }
     }
@@ -126,8 +126,7 @@ impl Hub {
 
     /// Ends a subscription, and the connection with the last one.
     pub(crate) async fn unsubscribe(&self, channel: &str) {
-        let link = self.current.lock().clone();
-        let Some(link) = link else { return };
+        let Some(link) = self.current() else { return };
         if self.remove(&link, channel) {
             return;
         }
@@ -149,17 +148,22 @@ impl Hub {
         };
         if last {
             link.end();
-            self.current
+            self.link
                 .lock()
                 .take_if(|current| Arc::ptr_eq(current, link));
         }
         last
     }
 
+    fn current(&self) -> Option<Arc<Link>> {
+        let link = self.link.lock().clone();
+        link.filter(|link| !link.is_over())
+    }
+
     async fn link(&self) -> Result<Arc<Link>, Failure> {
-        let mut slot = self.link.lock().await;
-        if let Some(link) = slot.as_ref().filter(|link| !link.is_over()) {
-            return Ok(Arc::clone(link));
+        let _connecting = self.connecting.lock().await;
+        if let Some(link) = self.current() {
+            return Ok(link);
         }
         let pubsub = self.dialer.subscribe(self.connect_timeout).await?;
         let (sink, stream) = pubsub.split();
@@ -173,8 +177,7 @@ impl Hub {
         link.tasks
             .lock()
             .extend([reads.abort_handle(), pings.abort_handle()]);
-        *slot = Some(Arc::clone(&link));
-        *self.current.lock() = Some(Arc::clone(&link));
+        *self.link.lock() = Some(Arc::clone(&link));
         Ok(link)
     }
 
@@ -185,7 +188,7 @@ impl Hub {
 
     /// Ends the connection.
     pub(crate) fn close(&self) {
-        if let Some(link) = self.current.lock().take() {
+        if let Some(link) = self.current() {
             link.end();
         }
     }
