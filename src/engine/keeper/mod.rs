@@ -6,6 +6,7 @@
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod hub;
+mod policy;
 mod reaper;
 mod renewals;
 mod waiting;

@@ -14,12 +14,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::hub::Route;
+use super::policy::WaitPolicy;
 use super::{Keeper, renewals};
 use crate::backend::{Class, Failure};
-use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
-use crate::engine::gate::{Gate, Job, Known, Seat, Step};
+use crate::engine::gate::{Gate, Job, Seat, Step};
 use crate::engine::hold::Hold;
 use crate::engine::settle::settle;
 use crate::engine::ticket::{Ticket, Wakes};
@@ -30,24 +30,16 @@ use crate::names::Names;
 /// How long a subscription outlives its last waiter.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The longest pause between tries while the server does not answer.
-const OUTAGE: Duration = Duration::from_millis(200);
-
-/// How much later than the holder's lease a try is made.
-const AFTER_LEASE: Duration = Duration::from_millis(1);
-
 pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     let Some(job) = keeper.core.gates.with(&names, |gate| gate.job()) else {
         return;
     };
-    let seed = fastrand::u64(..);
     let mut line = Line {
-        delays: keeper.core.config.backoff.delays(seed),
+        policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
         keeper,
         names,
         job,
         listening: Listening::Off,
-        poll_at: None,
     };
     while !line.advance().await {}
 }
@@ -78,9 +70,8 @@ struct Line {
     names: Arc<Names>,
     job: Arc<Job>,
     listening: Listening,
-    delays: Delays,
     /// The next try, or look at our own hold, if nothing comes before.
-    poll_at: Option<Moment>,
+    policy: WaitPolicy,
 }
 
 impl Line {
@@ -117,7 +108,7 @@ impl Line {
             outcome = see_through(&pending, core.now().until(end)) => outcome,
             () = self.job.changed.notified() => return,
         };
-        self.poll_at = None;
+        self.policy.again();
         match seat.ticket {
             Some(ticket) => settle(core, &seat.hold, &ticket, outcome),
             None => {
@@ -143,7 +134,7 @@ impl Line {
         let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head));
         let call = kind.acquire(&hold.id, head.lease);
         let pending = core.backend.start(&core.keeper_lane, call);
-        self.poll_at = None;
+        self.policy.again();
         let sits = self.gate(|gate| {
             let free = gate.call_up(&head);
             if free {
@@ -172,7 +163,7 @@ impl Line {
             return;
         }
         if matches!(event, Event::Reason) && self.gate(|gate| gate.has_queue()) {
-            self.poll_at = None;
+            self.policy.again();
             renewals::verify(&self.keeper, &hold).await;
         }
     }
@@ -183,10 +174,7 @@ impl Line {
         if wanted && matches!(self.listening, Listening::Off) {
             self.start_listening();
         }
-        let poll_at = match self.poll_at {
-            Some(moment) => moment,
-            None => self.plan_poll(),
-        };
+        let poll_at = self.next_try();
         let now = self.now();
         let timer = tokio::time::sleep(now.until(poll_at.min(end)));
         tokio::select! {
@@ -197,7 +185,7 @@ impl Line {
                 if self.now() < poll_at {
                     return Event::Nothing;
                 }
-                self.poll_at = None;
+                self.policy.again();
                 Event::Reason
             }
         }
@@ -214,7 +202,7 @@ impl Line {
         match heard {
             Heard::Confirmed(route) => {
                 self.listening = Listening::Live(route);
-                self.poll_at = None;
+                self.policy.again();
                 self.gate(|gate| gate.listening(true));
                 Event::Reason
             }
@@ -250,31 +238,15 @@ impl Line {
         }
     }
 
-    /// When to try next if nothing is heard: with a subscription that is a safety net, without one the
-    /// only way.
-    fn plan_poll(&mut self) -> Moment {
-        if matches!(self.listening, Listening::Barred { denied: false }) {
+    fn next_try(&mut self) -> Moment {
+        if self.policy.is_open() && matches!(self.listening, Listening::Barred { denied: false }) {
+            // The connection may be back.
             self.listening = Listening::Off;
         }
         let now = self.now();
         let known = self.gate(|gate| gate.known.clone());
-        let mut delay = if matches!(self.listening, Listening::Live(_)) {
-            self.delays.reset();
-            let cap = self.keeper.core.config.backoff.cap_delay();
-            cap.mul_f64(0.5 + fastrand::f64() / 2.0)
-        } else {
-            self.delays.step()
-        };
-        let moment = match known {
-            Known::Failed(_) => {
-                delay = delay.min(OUTAGE);
-                now + delay
-            }
-            Known::Busy(Some(until)) => (now + delay).min(until + AFTER_LEASE),
-            Known::Busy(None) | Known::Nothing => now + delay,
-        };
-        self.poll_at = Some(moment);
-        moment
+        let listening = matches!(self.listening, Listening::Live(_));
+        self.policy.next_try(now, &known, listening)
     }
 
     /// Nobody waits: listens a while longer, then ends. True when the job is over.
