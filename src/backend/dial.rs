@@ -25,13 +25,8 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes connections.
 pub(crate) struct Dialer {
-    commands: Source,
-    subscriptions: redis::Client,
-}
-
-enum Source {
-    Address(redis::Client),
-    Pool(Pool),
+    address: redis::Client,
+    pool: Option<Pool>,
 }
 
 impl std::fmt::Debug for Dialer {
@@ -64,14 +59,14 @@ impl Dialer {
             install_crypto()?;
         }
         Ok(Self {
-            commands: pool.map_or_else(|| Source::Address(client.clone()), Source::Pool),
-            subscriptions: client,
+            address: client,
+            pool,
         })
     }
 
     /// Whether commands go through a pool that the application made.
     pub(crate) fn has_pool(&self) -> bool {
-        matches!(self.commands, Source::Pool(_))
+        self.pool.is_some()
     }
 
     /// A new connection for commands, driven by the runtime that this is called on.
@@ -80,9 +75,9 @@ impl Dialer {
         timeout: Duration,
     ) -> Result<MultiplexedConnection, Failure> {
         let connecting = async {
-            match &self.commands {
-                Source::Address(client) => Self::connect_to(client, timeout).await,
-                Source::Pool(pool) => {
+            match &self.pool {
+                None => self.by_address(timeout).await,
+                Some(pool) => {
                     let mut connection = pool.manager().create().await?;
                     connection.set_response_timeout(NO_TIMEOUT);
                     Ok(connection)
@@ -97,25 +92,22 @@ impl Dialer {
         &self,
         timeout: Duration,
     ) -> Result<MultiplexedConnection, Failure> {
-        within(timeout, Self::connect_to(&self.subscriptions, timeout)).await
+        within(timeout, self.by_address(timeout)).await
     }
 
-    async fn connect_to(
-        client: &redis::Client,
-        timeout: Duration,
-    ) -> redis::RedisResult<MultiplexedConnection> {
+    async fn by_address(&self, timeout: Duration) -> redis::RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        client
+        self.address
             .get_multiplexed_async_connection_with_config(&config)
             .await
     }
 
     /// A new connection for subscriptions.
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
-        within(timeout, self.subscriptions.get_async_pubsub()).await
+        within(timeout, self.address.get_async_pubsub()).await
     }
 }
 

@@ -40,7 +40,7 @@ pub struct ClientBuilder {
 #[derive(Clone)]
 enum Address {
     Url(String),
-    Client(redis::Client),
+    Client(Box<redis::Client>),
 }
 
 impl std::fmt::Debug for ClientBuilder {
@@ -72,7 +72,7 @@ impl ClientBuilder {
     /// Connects by a client of the `redis` crate instead of the address, for what an address cannot say:
     /// a private certificate authority, client certificates.
     pub fn redis_client(mut self, client: redis::Client) -> Self {
-        self.address = Address::Client(client);
+        self.address = Address::Client(Box::new(client));
         self
     }
 
@@ -146,7 +146,7 @@ impl ClientBuilder {
         let config = self.settings.validate()?;
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
-            Address::Client(client) => Dialer::from_client(client, self.pool)?,
+            Address::Client(client) => Dialer::from_client(*client, self.pool)?,
         };
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime.into());
