@@ -134,6 +134,12 @@ impl Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         Self {

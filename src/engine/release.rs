@@ -99,7 +99,7 @@ pub(crate) async fn write_count(
         Ok(_) => Ok(()),
         Err(failure) => {
             let name = &*hold.kind.names().name;
-            tracing::debug!(name, error = %Error::from(failure), "hold count not written");
+            tracing::debug!(name, cause = %failure, "hold count not written");
             Ok(())
         }
     }

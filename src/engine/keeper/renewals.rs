@@ -17,7 +17,7 @@ use crate::clock::Moment;
 use crate::engine::hold::Hold;
 use crate::engine::release;
 use crate::engine::state::{Due, EARLY, Phase};
-use crate::error::{Error, LostReason};
+use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::lock::{Renewed, renew, renewed};
 
@@ -82,7 +82,7 @@ fn finish(keeper: &Arc<Keeper>, hold: &Arc<Hold>, phase: Phase) {
 /// Asks for one hold, now.
 pub(crate) async fn verify(keeper: &Arc<Keeper>, hold: &Arc<Hold>) {
     if let Err((failure, _)) = renew_once(keeper, std::slice::from_ref(hold)).await {
-        tracing::debug!(error = %Error::from(failure), "a hold could not be verified");
+        tracing::debug!(cause = %failure, "a hold could not be verified");
     }
 }
 
@@ -181,20 +181,14 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
 
 impl Keeper {
     /// Tells the beginning and the end of an outage, once each.
-    fn tell_trouble(&self, failure: Option<Failure>, holds: usize) {
-        match failure {
-            Some(failure) => {
-                if !self.trouble.swap(true, Ordering::AcqRel) {
-                    let error = Error::from(failure);
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::warn!(%error, cause, holds, "renewals fail; repeated until the leases end");
-                }
-            }
-            None => {
-                if holds == 0 && self.trouble.swap(false, Ordering::AcqRel) {
-                    tracing::info!("renewals work again");
-                }
-            }
+    fn tell_trouble(&self, failure: Option<Failure>, unknown: usize) {
+        if unknown > 0 && !self.trouble.swap(true, Ordering::AcqRel) {
+            let cause = failure.map(|failure| failure.to_string());
+            let cause = cause.as_deref().unwrap_or("refused for single holds");
+            tracing::warn!(cause, "renewals fail; repeated until the leases end");
+        }
+        if unknown == 0 && self.trouble.swap(false, Ordering::AcqRel) {
+            tracing::info!("renewals work again");
         }
     }
 }

@@ -24,7 +24,6 @@ use crate::engine::hold::Hold;
 use crate::engine::settle::settle;
 use crate::engine::ticket::{Ticket, Wakes};
 use crate::engine::{release, see_through};
-use crate::error::Error;
 use crate::names::Names;
 
 /// How long a subscription outlives its last waiter.
@@ -219,22 +218,21 @@ impl Line {
                 Event::Nothing
             }
             Heard::Failed(failure) => {
-                self.barred(failure);
+                self.barred(&failure);
                 Event::Nothing
             }
         }
     }
 
     /// Subscribing failed: the polls carry on; it is tried again at the next one unless it was denied.
-    fn barred(&mut self, failure: Failure) {
+    fn barred(&mut self, failure: &Failure) {
         let denied = matches!(failure.class, Class::Denied | Class::Rejected);
         self.listening = Listening::Barred { denied };
         let name = &*self.names.name;
-        let error = Error::from(failure);
         if denied && self.keeper.hub.first_denied() {
-            tracing::warn!(name, %error, "subscribing was refused: waiters live by polls alone");
+            tracing::warn!(name, cause = %failure, "subscribing was refused: waiters live by polls alone");
         } else {
-            tracing::debug!(name, %error, "not subscribed, polling");
+            tracing::debug!(name, cause = %failure, "not subscribed, polling");
         }
     }
 
