@@ -50,6 +50,8 @@ enum Seen {
     StrangeReply,
     #[error("the client is closed")]
     Closed,
+    #[error("the reply came when the lease it granted was over")]
+    TooLate,
     #[error("nothing was heard from Redis within the wait")]
     Silence,
 }
@@ -76,6 +78,10 @@ impl Failure {
 
     pub(crate) fn closed() -> Self {
         Self::seen(Class::Closed, Seen::Closed)
+    }
+
+    pub(crate) fn too_late() -> Self {
+        Self::seen(Class::NotReady, Seen::TooLate)
     }
 
     pub(crate) fn silence() -> Self {

@@ -16,6 +16,7 @@ use super::gate::Entered;
 use super::hold::Hold;
 use super::kind::Kind;
 use super::owner::{Found, OwnerState};
+use super::release::drop_level;
 use super::settle::{reap_unsettled, settle};
 use super::state::Level;
 use super::ticket::{NewTicket, Patience, Ticket, Verdict};
@@ -69,7 +70,11 @@ pub(crate) async fn acquire(
         }
         core.check_accepting()?;
         match start(core, request, lease, level, &times).await? {
-            Verdict::Granted(hold) => return Ok(Some((hold, level))),
+            Verdict::Granted(hold) if hold.lost_reason(core.now()).is_none() => {
+                return Ok(Some((hold, level)));
+            }
+            // It lay uncollected until it was lost.
+            Verdict::Granted(hold) => drop_level(core, &hold, level),
             Verdict::Busy => return Ok(None),
             Verdict::Failed(error) => return Err(error),
             Verdict::Again => {}
@@ -293,7 +298,7 @@ impl Drop for Waiting<'_> {
             self.core.serve(names, true);
         }
         if let Some(hold) = uncollected {
-            super::release::drop_level(self.core, &hold, self.ticket.level);
+            drop_level(self.core, &hold, self.ticket.level);
         }
         reap_unsettled(self.core, &self.ticket);
     }

@@ -200,11 +200,11 @@ impl Gate {
             since: now,
         });
         self.known = Known::Nothing;
-        self.clean_at = now;
     }
 
-    /// Notes a grant that the keeper made, to take it back if it is not collected.
+    /// Notes a grant, to take it back if it is not collected while a job runs.
     pub(crate) fn granted(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+        self.clean_at = now;
         if self.job.is_some() {
             self.granted = Some((Arc::clone(ticket), now));
         }

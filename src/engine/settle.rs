@@ -129,7 +129,10 @@ impl Scene<'_> {
         }
         // The news came too late, or to nobody: released, and tried again if somebody still waits.
         hold.with(|state| state.phase = Phase::Ending);
-        self.requeue(|| Verdict::Failed(Failure::no_reply().into()));
+        self.gate.known = Known::Failed(Failure::too_late());
+        self.requeue(|| Verdict::Failed(Failure::too_late().into()));
+        let patience = self.core.config.unavailable_after;
+        self.gate.give_up(now, patience, self.wakes);
         Settled::Unwanted
     }
 
