@@ -60,14 +60,14 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// A campaign of a minute with 4 workers of 4 owners on 12 names.
+    /// A campaign of a minute with 4 workers of 6 owners on 12 names.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             time: Duration::from_secs(60),
             seed,
             workers: 4,
-            owners: 4,
+            owners: 6,
             names: 12,
             histories: std::env::temp_dir(),
             kills: true,
@@ -110,6 +110,7 @@ impl Campaign {
             println!("{}", tally.line());
         }
         ground.end();
+        tally.note_answers(&ground);
         tally
     }
 
@@ -153,12 +154,9 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
         );
         nemesis.spawn(faults);
     }
-    nemesis.spawn(servers::run(
-        Arc::clone(ground),
-        seed,
-        of.names,
-        weather.watch(),
-    ));
+    nemesis.spawn(servers::run(Arc::clone(ground), seed, weather.watch()));
+    let operator = servers::operate(Arc::clone(ground), seed, of.names, weather.watch());
+    nemesis.spawn(operator);
     nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
     weather.change_for(time).await;
     while let Some(ended) = nemesis.join_next().await {

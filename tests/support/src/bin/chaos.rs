@@ -1,5 +1,5 @@
 //! The fault campaign: `CHAOS_SECONDS` (60), `CHAOS_SEED` (by chance, printed), `CHAOS_WORKERS` (4),
-//! `CHAOS_OWNERS` (4), `CHAOS_NAMES` (12); ends with 1 when an invariant was violated.
+//! `CHAOS_OWNERS` (6), `CHAOS_NAMES` (12); ends with 1 when an invariant was violated.
 //!
 //! With `SOAK_MINUTES` it is that long, workers are not killed, and what they take of the machine must stay flat.
 
@@ -30,7 +30,9 @@ async fn main() -> ExitCode {
     let tally = campaign.run().await;
     println!("\n{tally}");
     let grown = if soak > 0 { flat(&tally) } else { Vec::new() };
-    if tally.report.violations.is_empty() && grown.is_empty() {
+    let unexpected = tally.unexpected();
+    println!("unexpected answers: {unexpected:?}");
+    if tally.report.violations.is_empty() && grown.is_empty() && unexpected.is_empty() {
         println!("no violations");
         return ExitCode::SUCCESS;
     }

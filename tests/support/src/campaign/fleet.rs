@@ -66,6 +66,13 @@ impl Incarnation {
         }
     }
 
+    /// The lines in which it told of a panic.
+    pub(super) fn panics(&self) -> Vec<String> {
+        let log = self.worker.log();
+        let panics = log.lines().filter(|line| line.contains("panicked at"));
+        panics.map(str::to_owned).collect()
+    }
+
     /// How often an owner was told that it lost a name.
     pub(super) fn times_lost(&self, owner: u32, name: &str) -> u64 {
         self.collect();
@@ -98,8 +105,8 @@ impl Slot {
         Arc::clone(&self.current.read())
     }
 
-    /// Kills the worker and starts another in its place.
-    pub(super) async fn replace(&self) {
+    /// Kills the worker and starts another in its place; says what the old one told of panics.
+    pub(super) async fn replace(&self) -> Vec<String> {
         let old = self.worker();
         old.recorder.push(Record::Killed {
             t: now_ns(),
@@ -109,6 +116,7 @@ impl Slot {
         old.collect();
         let next = Incarnation::start(&self.proxy.url(), &old.recorder).await;
         *self.current.write() = next;
+        old.panics()
     }
 
     /// Connections may be deaf from a moment on, until they are reset.

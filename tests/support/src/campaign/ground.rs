@@ -88,8 +88,17 @@ impl Ground {
         *answers.entry(kind.to_owned()).or_default() += 1;
     }
 
+    /// Notes panics of workers.
+    pub(super) fn panicked(&self, lines: &[String]) {
+        for line in lines {
+            println!("a worker said: {line}");
+            self.answer("panic");
+        }
+    }
+
     pub(super) fn end(&self) {
         for slot in &self.slots {
+            self.panicked(&slot.worker().panics());
             slot.worker().worker.kill();
         }
         self.server.kill();

@@ -14,6 +14,9 @@ use crate::history::{Nanos, Record, Scope};
 use crate::now_ns;
 use crate::proxy::{Direction, Fault, Match, Odds};
 
+/// The round trip of a link that is far away.
+const FAR: Duration = Duration::from_millis(30);
+
 #[derive(Clone, Debug)]
 enum Strike {
     Kill,
@@ -26,6 +29,8 @@ enum Strike {
     ResetSubscribers,
     Hold(Direction, Duration),
     Refuse(Duration),
+    /// Round trips of that length.
+    Slow(Duration, Duration),
     /// Many small faults by chance.
     Random(u64, Duration),
 }
@@ -40,11 +45,16 @@ pub(super) async fn run(
     let mut rng = Rng::with_seed(seed ^ (slot as u64 + 1) << 32);
     let struck = &ground.slots[slot];
     while weather.storm().await {
+        // Not a fault: a wake-up that is only missed when links are slow is missed all the same.
+        let near = rng.u32(..4) > 0;
+        let round_trip = if near { Duration::ZERO } else { FAR };
+        struck.proxy.latency(round_trip);
         while weather.is_storm() {
             let pause = ms(rng.u64(10..250));
             let strike = draw(&mut rng, kills);
             weather.sleep_in_storm(pause).await;
             inflict(&ground, struck, strike, &mut weather).await;
+            struck.proxy.latency(round_trip);
         }
         clear(&ground, struck);
     }
@@ -57,7 +67,7 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
     let short = ms(rng.u64(5..250));
     let direction = [Direction::Requests, Direction::Replies, Direction::Both][rng.usize(..3)];
     let (pass, seed) = (rng.u64(1..5), rng.u64(..));
-    match rng.u32(..30) {
+    match rng.u32(..32) {
         0 if kills => Strike::Kill,
         0..2 => Strike::Freeze(long),
         2..4 => Strike::Aimed(Fault::SwallowRequest, pass, short),
@@ -72,6 +82,7 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
         21..23 => Strike::ResetSubscribers,
         23 => Strike::Hold(direction, long),
         24 => Strike::Refuse(short),
+        25..28 => Strike::Slow(ms(rng.u64(100..700)), long),
         _ => Strike::Random(seed, long),
     }
 }
@@ -81,7 +92,7 @@ async fn inflict(ground: &Ground, slot: &Slot, strike: Strike, weather: &mut Wat
     let scope = Scope::Client(slot.worker().client);
     match strike {
         Strike::Kill => {
-            slot.replace().await;
+            ground.panicked(&slot.replace().await);
             ground.fault("kill -9", from, 0, scope);
         }
         Strike::Freeze(time) => freeze(ground, slot, time, weather).await,
@@ -120,6 +131,11 @@ async fn inflict(ground: &Ground, slot: &Slot, strike: Strike, weather: &mut Wat
             weather.sleep_in_storm(time).await;
             slot.proxy.accept();
             ground.fault("refuse", from, 0, scope);
+        }
+        Strike::Slow(round_trip, time) => {
+            slot.proxy.latency(round_trip);
+            weather.sleep_in_storm(time).await;
+            ground.fault("slow link", from, ns(round_trip), scope);
         }
         Strike::Random(seed, time) => random(ground, slot, (seed, time), weather).await,
     }

@@ -41,13 +41,7 @@ impl Plans {
             4..6 => Some(0),
             _ => Some(rng.u64(1..400)),
         };
-        let levels = if rng.u32(..4) == 0 { rng.u32(2..4) } else { 1 };
-        let leases_ms = (0..levels).map(|_| lease_ms(rng)).collect();
-        let hold = match rng.u32(..100) {
-            0..90 => Duration::from_micros(rng.u64(..2_000)),
-            90..99 => Duration::from_millis(rng.u64(2..60)),
-            _ => Duration::from_millis(rng.u64(100..1_500)),
-        };
+        let (leases_ms, hold) = section(rng);
         let pause = Duration::from_micros(rng.u64(..4_000));
         Plan {
             name,
@@ -56,6 +50,21 @@ impl Plans {
             hold,
             pause,
         }
+    }
+}
+
+/// The leases of the levels and how long to stay: mostly a moment, sometimes beyond the lease, and
+/// sometimes through several renewals.
+fn section(rng: &mut Rng) -> (Vec<Option<u64>>, Duration) {
+    let levels = if rng.u32(..4) == 0 { rng.u32(2..4) } else { 1 };
+    let leases_ms = (0..levels).map(|_| lease_ms(rng)).collect();
+    let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
+    let (short_ms, long_ms) = (rng.u64(100..300), rng.u64(1_000..2_500));
+    match rng.u32(..1_000) {
+        0..920 => (leases_ms, Duration::from_micros(moment)),
+        920..980 => (leases_ms, Duration::from_millis(while_ms)),
+        980..994 => (vec![Some(short_ms)], Duration::from_millis(2 * short_ms)),
+        _ => (vec![None], Duration::from_millis(long_ms)),
     }
 }
 

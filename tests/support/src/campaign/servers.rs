@@ -19,28 +19,41 @@ enum Strike {
     FlushScripts,
     OutOfMemory(Duration),
     Pause(Duration),
-    Delete(String),
     DeleteAll,
 }
 
-pub(super) async fn run(ground: Arc<Ground>, seed: u64, names: u32, mut weather: Watch) {
+pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     let mut rng = Rng::with_seed(seed);
     while weather.storm().await {
         while weather.is_storm() {
             let pause = Duration::from_millis(rng.u64(20..500));
-            let strike = draw(&mut rng, names);
+            let strike = draw(&mut rng);
             weather.sleep_in_storm(pause).await;
             inflict(&ground, strike, &mut weather).await;
         }
     }
 }
 
+/// An operator who deletes locks, in all weathers; the server may be away just then.
+pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather: Watch) {
+    let mut rng = Rng::with_seed(!seed);
+    while !weather.is_over() {
+        let pause = Duration::from_millis(rng.u64(100..900));
+        let name = format!("chaos:{}", rng.u32(..names));
+        tokio::time::sleep(pause).await;
+        let from = now_ns();
+        let answer = ground.server.try_cmd(&["DEL", &name]).await;
+        if !matches!(answer, Ok(redis::Value::Int(0))) {
+            deleted(&ground, from, Some(name));
+        }
+    }
+}
+
 /// All chance is taken here, so that what is drawn does not depend on what happens.
-fn draw(rng: &mut Rng, names: u32) -> Strike {
+fn draw(rng: &mut Rng) -> Strike {
     let time = Duration::from_millis(rng.u64(10..600));
     let long = Duration::from_millis(rng.u64(600..1_600));
-    let name = format!("chaos:{}", rng.u32(..names));
-    match rng.u32(..24) {
+    match rng.u32(..22) {
         0..3 => Strike::Freeze(time),
         3 => Strike::Freeze(long),
         4..6 => Strike::Crash(time),
@@ -49,7 +62,6 @@ fn draw(rng: &mut Rng, names: u32) -> Strike {
         12..17 => Strike::FlushScripts,
         17..19 => Strike::OutOfMemory(time),
         19..21 => Strike::Pause(time),
-        21..23 => Strike::Delete(name),
         _ => Strike::DeleteAll,
     }
 }
@@ -96,21 +108,17 @@ async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
             ask(ground, &["PING"]).await;
             "pause clients"
         }
-        Strike::Delete(name) => {
-            ask(ground, &["DEL", &name]).await;
-            deleted(ground, from, Some(name));
-            "delete a lock"
-        }
         Strike::DeleteAll => {
             ask(ground, &["FLUSHALL"]).await;
-            deleted(ground, from, None);
-            "delete all"
+            return deleted(ground, from, None);
         }
     };
     ground.fault(kind, from, 0, Scope::All);
 }
 
+/// Disturbs nobody: connections and commands are as before.
 fn deleted(ground: &Ground, from: u64, name: Option<String>) {
+    ground.count(name.as_ref().map_or("delete all", |_| "delete a lock"));
     ground.recorder.push(Record::Deleted {
         from,
         until: now_ns(),

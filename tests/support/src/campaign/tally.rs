@@ -8,6 +8,9 @@ use super::soak::Look;
 use crate::checker::Report;
 use crate::history::Record;
 
+/// What owners may be answered while everything breaks.
+const EXPECTED: [&str; 6] = ["ok", "busy", "lost", "not_owner", "unavailable", "refused"];
+
 /// The sums over all rounds.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -30,7 +33,7 @@ pub struct Tally {
 impl Tally {
     pub(super) fn add(&mut self, ground: &Ground, records: &[Record], report: Report) {
         self.faults = ground.faults.lock().clone();
-        self.answers = ground.answers.lock().clone();
+        self.note_answers(ground);
         for record in records {
             match record {
                 Record::Invoke { .. } => self.operations += 1,
@@ -39,6 +42,21 @@ impl Tally {
             }
         }
         self.report.merge(report);
+    }
+
+    pub(super) fn note_answers(&mut self, ground: &Ground) {
+        self.answers = ground.answers.lock().clone();
+    }
+
+    /// Answers that no fault explains.
+    #[must_use]
+    pub fn unexpected(&self) -> Vec<&str> {
+        let explained = |answer: &str| {
+            let kind = answer.rsplit(": ").next().unwrap_or_default();
+            EXPECTED.contains(&kind)
+        };
+        let answers = self.answers.keys().map(String::as_str);
+        answers.filter(|answer| !explained(answer)).collect()
     }
 
     /// All faults.

@@ -35,6 +35,14 @@ impl Op<'_> {
         }
     }
 
+    /// Whether it is an acquire that may wait.
+    pub(super) const fn waits(&self) -> bool {
+        match self.call {
+            Call::Acquire { wait_ms, .. } => !matches!(wait_ms, Some(0)),
+            Call::Release | Call::Drop => false,
+        }
+    }
+
     pub(super) const fn fixed(&self) -> bool {
         let Call::Acquire { lease_ms, .. } = self.call else {
             return false;

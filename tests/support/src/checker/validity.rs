@@ -35,7 +35,9 @@ fn evidence(model: &Model, hold: &Hold) -> Vec<crate::history::Record> {
 
 /// When the holder was told; an announced shutdown leaves the hold as it is.
 fn told(hold: &Hold) -> Option<Nanos> {
-    let lost = hold.lost.filter(|(_, reason, _)| *reason != "shutdown");
+    let lost = hold
+        .lost
+        .filter(|(_, reason, _)| !reason.eq_ignore_ascii_case("shutdown"));
     lost.map(|(t, _, _)| t)
 }
 
@@ -87,14 +89,23 @@ fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
     (by > 0).then_some(Breach::OutlivedLease { by })
 }
 
-/// When a hold under the watchdog must have learnt that its data was deleted.
+/// When a hold must have learnt that its data was deleted: with its lease, or much sooner, at the
+/// next renewal, when it is under the watchdog and nothing is in the way.
 fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
-    let leases = hold
-        .acquires
-        .iter()
-        .map(|op| model.ops[*op].lease(&model.settings));
-    let lease = leases.max()?;
-    deletion(model, hold).map(|when| when.until.saturating_add(lease))
+    let ops = || hold.acquires.iter().map(|op| &model.ops[*op]);
+    let lease = ops().map(|op| op.lease(&model.settings)).max()?;
+    let when = deletion(model, hold)?;
+    let renewal = when
+        .until
+        .saturating_add(ns(model.settings.watchdog_lease) / 2);
+    let quiet = !model.disturbed(hold.client, Span::new(hold.window.from, renewal));
+    let renewed = ops().all(|op| !op.fixed());
+    let end = when.until.saturating_add(lease);
+    Some(if quiet && renewed {
+        end.min(renewal)
+    } else {
+        end
+    })
 }
 
 /// The first deletion that hit a hold for certain.
@@ -139,6 +150,7 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
         .from
         .saturating_add(lease - drift(lease).min(lease));
     let early = told.saturating_add(ms(2) + ms(1)) < due;
-    let watched = hold.acquires.iter().any(|op| !model.ops[*op].fixed());
+    // Which of several levels is left is not known here.
+    let watched = hold.acquires.iter().all(|op| !model.ops[*op].fixed());
     (!excused && (early || watched)).then_some(Breach::LostEarly)
 }

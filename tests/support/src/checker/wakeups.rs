@@ -27,10 +27,7 @@ pub(super) struct Busy<'m> {
 pub(super) fn check(model: &Model, report: &mut Report) {
     let busy = Busy::of(model);
     for op in &model.ops {
-        let Call::Acquire { wait_ms, .. } = op.call else {
-            continue;
-        };
-        if *wait_ms != Some(0) && (op.outcome.is_some() || !model.killed.contains_key(&op.client)) {
+        if op.waits() && (op.outcome.is_some() || !model.killed.contains_key(&op.client)) {
             check_waiter(model, &busy, op, report);
         }
     }
@@ -159,6 +156,8 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
             let last = model.faults(op.client).within(op.span).last()?;
             Some(Span::new(op.span.from, op.span.until.min(last.until)))
         }
+        // One try that was answered leaves nothing; at the end of a wait another may be under way.
+        Some(Outcome::Busy) if !disturbed && !op.waits() => None,
         Some(Outcome::Busy) if !disturbed => Some(around.lengthened(blur)),
         Some(Outcome::Cancelled) if !disturbed => Some(op.span.lengthened(ns(settings.cleanup))),
         Some(_) if !disturbed => Some(around.lengthened(lease)),
