@@ -160,7 +160,13 @@ async fn start(
             None
         }
     };
-    Ok(waiting.verdict(first, times).await)
+    let at_once = first.as_ref().map(|first| first.hold.number);
+    let verdict = waiting.verdict(first, times).await;
+    if matches!(&verdict, Verdict::Granted(hold) if Some(hold.number) != at_once) {
+        let waited = times.started.until(core.now());
+        tracing::debug!(name = &*names.name, ?waited, "acquired after waiting");
+    }
+    Ok(verdict)
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.

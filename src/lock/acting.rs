@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::{LockGuard, Ttl};
 use crate::backend::Failure;
 use crate::engine::attempt::{Request, acquire};
@@ -33,7 +35,11 @@ impl Acting<'_> {
             lease,
             wait,
         };
-        let got = acquire(&self.engine.core, &request).await?;
+        let name = &*request.kind.names().name;
+        let span = tracing::debug_span!("acquire", name);
+        let got = acquire(&self.engine.core, &request)
+            .instrument(span)
+            .await?;
         Ok(got.map(|(hold, level)| LockGuard::new(Arc::clone(self.engine), hold, level)))
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::engine::hold::Hold as EngineHold;
 use crate::engine::state::{Level, Phase};
 use crate::engine::ticket::Patience;
@@ -305,19 +307,16 @@ pub(super) async fn run_under<T>(
     guard: LockGuard,
     body: impl AsyncFnOnce(&LockGuard) -> T,
 ) -> Result<T, Error> {
+    let span = tracing::debug_span!("run", name = guard.name());
     let value = tokio::select! {
         biased;
-        value = body(&guard) => value,
-        reason = lost_for_good(&guard) => return Err(Error::Lost { reason }),
+        value = body(&guard).instrument(span) => value,
+        // An announcement of a shutdown does not cancel the body.
+        reason = guard.hold.lost_for_good() => return Err(Error::Lost { reason }),
     };
     let name = guard.name().to_owned();
     if let Err(error) = guard.unlock().await {
         tracing::warn!(name, %error, "the release after a run failed");
     }
     Ok(value)
-}
-
-/// Resolves when the hold is lost; an announcement of a shutdown does not cancel a body.
-async fn lost_for_good(guard: &LockGuard) -> LostReason {
-    guard.hold.lost_for_good().await
 }
