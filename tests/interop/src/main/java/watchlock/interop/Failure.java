@@ -1,5 +1,6 @@
 package watchlock.interop;
 
+import java.io.IOException;
 import org.redisson.RedissonShutdownException;
 import org.redisson.client.RedisAuthRequiredException;
 import org.redisson.client.RedisConnectionException;
@@ -41,7 +42,11 @@ final class Failure extends Exception {
         if (cause instanceof Failure failure) {
             return failure;
         }
-        return new Failure(kindOf(cause), cause.getClass().getName() + ": " + cause.getMessage());
+        String kind = "other";
+        for (Throwable at = cause; at != null && kind.equals("other"); at = at.getCause()) {
+            kind = kindOf(at);
+        }
+        return new Failure(kind, cause.getClass().getName() + ": " + cause.getMessage());
     }
 
     private static String kindOf(Throwable cause) {
@@ -54,7 +59,8 @@ final class Failure extends Exception {
         if (cause instanceof RedisAuthRequiredException) {
             return "denied";
         }
-        if (cause instanceof RedisTimeoutException || cause instanceof RedisConnectionException) {
+        if (cause instanceof RedisTimeoutException || cause instanceof RedisConnectionException
+                || cause instanceof IOException) {
             return "unavailable";
         }
         if (cause instanceof RedisException) {
