@@ -1,0 +1,199 @@
+//! What each script does, and that a repeat changes nothing.
+
+use super::{CLIENT, LATER, LOCK, MINE, Scene, is_wrong_type};
+
+#[tokio::test]
+async fn acquire_takes_a_free_lock_and_a_repeat_takes_it_again() {
+    let mut scene = Scene::new().await;
+    for _ in 0..2 {
+        assert_eq!(scene.acquire(MINE, "30000").await.unwrap(), -2);
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+    assert!(scene.messages().await.is_empty());
+    assert_eq!(scene.server.keys().await, [LOCK]);
+}
+
+#[tokio::test]
+async fn t1_a_repeated_acquire_lengthens_the_lease_and_never_shortens_it() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "60000").await.unwrap();
+    assert_eq!(scene.acquire(MINE, "1000").await.unwrap(), -2);
+    scene.assert_held(MINE, "1", (50_000, 60_000)).await;
+    assert_eq!(scene.acquire(MINE, "90000").await.unwrap(), -2);
+    scene.assert_held(MINE, "1", (80_000, 90_000)).await;
+}
+
+#[tokio::test]
+async fn acquire_of_a_held_lock_says_for_how_long_and_touches_nothing() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    for _ in 0..2 {
+        let busy = scene.acquire(LATER, "90000").await.unwrap();
+        assert!((20_000..=30_000).contains(&busy), "{busy}");
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.acquire(LATER, "30000").await.unwrap(), -1);
+}
+
+#[tokio::test]
+async fn acquire_gives_its_own_field_a_lease_when_somebody_took_it_away() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.acquire(MINE, "30000").await.unwrap(), -2);
+    scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_plain_lock_is_told_apart_and_left_alone() {
+    let foreign: [&[&str]; 6] = [
+        &["SET", LOCK, "x"],
+        &["RPUSH", LOCK, "x"],
+        &["HSET", LOCK, "mode", "read"],
+        &["HSET", LOCK, "mode", "1"],
+        &["HSET", LOCK, MINE, "1", LATER, "1"],
+        &["HSET", LOCK, "colour", "red"],
+    ];
+    for write in foreign {
+        let scene = Scene::new().await;
+        scene.server.cmd(write).await;
+        let before = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
+
+        let acquired = scene.acquire(MINE, "30000").await;
+        let forced = scene.force().await;
+
+        let no_hash = write[0] != "HSET";
+        assert!(is_wrong_type(&acquired) == no_hash, "{acquired:?}");
+        assert!(acquired.is_err() || acquired.unwrap() == -3, "{write:?}");
+        assert!(is_wrong_type(&forced) == no_hash, "{forced:?}");
+        assert!(forced.is_err() || forced.unwrap() == (-3, 0), "{write:?}");
+        let after = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
+        assert_eq!(before, after, "{write:?}");
+        assert_eq!(scene.server.pttl(LOCK).await, -1);
+    }
+}
+
+#[tokio::test]
+async fn reenter_writes_the_count_and_lengthens_the_lease() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 1);
+        scene.assert_held(MINE, "2", (50_000, 60_000)).await;
+    }
+    assert_eq!(scene.reenter(MINE, "3", "1000").await.unwrap(), 1);
+    scene.assert_held(MINE, "3", (50_000, 60_000)).await;
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.reenter(MINE, "3", "60000").await.unwrap(), 1);
+    scene.assert_held(MINE, "3", (50_000, 60_000)).await;
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn reenter_of_a_hold_that_is_not_there_starts_none() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 0);
+    scene.assert_free().await;
+    scene.acquire(LATER, "30000").await.unwrap();
+    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 0);
+    scene.assert_held(LATER, "1", (20_000, 30_000)).await;
+}
+
+#[tokio::test]
+async fn t4_giving_a_level_back_writes_the_count_and_no_lease() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    scene.reenter(MINE, "2", "30000").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
+    assert_eq!(scene.server.pttl(LOCK).await, -1);
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), 1);
+    scene.assert_free().await;
+    assert_eq!(scene.messages().await, ["0"]);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), 0);
+    scene.assert_free().await;
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn renew_answers_for_every_lock_by_itself() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "10000").await.unwrap();
+    scene.server.cmd(&["SET", "text", "x"]).await;
+    scene.server.cmd(&["HSET", "other", LATER, "1"]).await;
+    let holds = [
+        ("absent", MINE, "30000"),
+        ("text", MINE, "30000"),
+        (LOCK, MINE, "30000"),
+        ("other", MINE, "30000"),
+        (LOCK, LATER, "90000"),
+    ];
+    for _ in 0..2 {
+        let codes = scene.renew_all(&holds).await.unwrap();
+        assert_eq!(codes, [0, 0, 1, 0, 0]);
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+    assert_eq!(scene.server.pttl("other").await, -1);
+    assert_eq!(scene.server.pttl("text").await, -1);
+}
+
+#[tokio::test]
+async fn t1_renew_never_shortens_and_a_lease_of_nothing_only_looks() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "60000").await.unwrap();
+    assert_eq!(scene.renew(MINE, "1000").await.unwrap(), 1);
+    assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
+    scene.assert_held(MINE, "1", (50_000, 60_000)).await;
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
+    assert_eq!(scene.server.pttl(LOCK).await, -1);
+    assert_eq!(scene.renew(MINE, "30000").await.unwrap(), 1);
+    scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn force_release_ends_whoever_holds_and_says_whether_it_was_the_caller() {
+    let mut scene = Scene::new().await;
+    assert_eq!(scene.force().await.unwrap(), (0, 0));
+    let foreign = CLIENT.replace('6', "7") + ":12";
+    for (holder, number) in [(MINE, 7), (foreign.as_str(), 0), ("anything", 0)] {
+        scene.acquire(holder, "30000").await.unwrap();
+        assert_eq!(scene.force().await.unwrap(), (1, number), "{holder}");
+        scene.assert_free().await;
+        assert_eq!(scene.messages().await, ["0"]);
+        assert_eq!(scene.force().await.unwrap(), (0, 0));
+        assert!(scene.messages().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    scene.release(MINE, "0").await.unwrap();
+    scene.acquire(LATER, "30000").await.unwrap();
+    scene.messages().await;
+
+    assert!(scene.acquire(MINE, "90000").await.unwrap() > 0);
+    assert_eq!(scene.reenter(MINE, "2", "90000").await.unwrap(), 0);
+    assert_eq!(scene.renew(MINE, "90000").await.unwrap(), 0);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), 0);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);
+
+    scene.assert_held(LATER, "1", (20_000, 30_000)).await;
+    assert!(scene.messages().await.is_empty());
+}
