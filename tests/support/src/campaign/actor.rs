@@ -13,8 +13,9 @@ use super::weather::Watch;
 use crate::history::{Call, Outcome, Record};
 use crate::now_ns;
 
-/// How long a signal may lag behind an answer that said the same.
-const SIGNAL_LAG: Duration = Duration::from_secs(2);
+/// How long a signal may lag behind an answer that said the same. There is none when a last release
+/// found the hold gone.
+const SIGNAL_LAG: Duration = Duration::from_millis(150);
 
 pub(super) async fn run(
     ground: Arc<Ground>,

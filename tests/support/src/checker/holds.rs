@@ -65,8 +65,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Gives each `lost` signal to its hold: to one whose release already said so and that still
-    /// misses its signal, else to the latest that had begun.
+    /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
+    /// acquired, rather the one before, if its release failed and no signal came yet.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let mut by_key: HashMap<(u32, u32, &str), Vec<usize>> = HashMap::new();
         for (index, hold) in self.holds.iter().enumerate() {
@@ -88,13 +88,16 @@ impl<'a> Model<'a> {
             let Some(holds) = by_key.get(&key) else {
                 continue;
             };
-            let began = |hold: &&usize| self.first(&self.holds[**hold]).span.from <= *t;
+            let first = |hold: &usize| self.first(&self.holds[*hold]).span;
+            let mut begun = holds.iter().rev().filter(|hold| first(hold).from <= *t);
+            let latest = begun.next();
             let missing = |hold: &&usize| {
                 let hold = &self.holds[**hold];
                 hold.lost.is_none() && self.release_failed(hold).is_some()
             };
-            let started = || holds.iter().filter(began);
-            let hold = started().find(missing).or_else(|| started().next_back());
+            let starts = latest.is_some_and(|hold| first(hold).until > *t);
+            let before = begun.next().filter(missing).filter(|_| starts);
+            let hold = before.or(latest);
             if let Some(hold) = hold.copied() {
                 let signal = &mut self.holds[hold].lost;
                 signal.get_or_insert((*t, reason, record));

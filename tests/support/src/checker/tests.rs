@@ -287,8 +287,20 @@ fn lost_is_final() {
 fn a_signal_must_come() {
     let held = || story().lock_for(1, (0, 5), 500);
     held().ends(3_000).breaks(&[Invariant::I8]);
-    let late = held().fails(1, (490, 491), "lost").ends(3_000);
-    late.breaks(&[Invariant::I8]);
+}
+
+#[test]
+fn a_release_that_leaves_levels_is_not_the_signal() {
+    let held = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
+    let found = held().fails(1, (400, 401), "lost");
+    let told = |story: Story| story.fails(1, (500, 501), "lost").ends(3_000);
+    told(found).breaks(&[Invariant::I8]);
+    let signalled = held()
+        .fails(1, (400, 401), "lost")
+        .fault(100, 300, Scope::All);
+    told(signalled.lost(1, 402)).breaks(&[]);
+    let last = held().unlock(1, (10, 11), 1).fails(1, (12, 13), "lost");
+    last.ends(3_000).breaks(&[]);
 }
 
 #[test]

@@ -54,18 +54,19 @@ fn lost_then_released(model: &Model, hold: &Hold) -> Option<Breach> {
     any.then_some(Breach::LostThenReleased)
 }
 
+/// A release that finds the hold gone says so itself when it was the last: sending it ended the hold.
+/// One that leaves levels must not be the only one to say so.
 fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
     let failed = model.release_failed(hold)?;
+    let last = model.last_release(hold);
+    let ended_it = last.is_some_and(|last| std::ptr::eq(last, failed));
     let due = failed
         .span
         .until
         .saturating_add(ns(model.settings.scheduling));
-    let ended = model
-        .killed
-        .get(&hold.client)
-        .copied()
-        .unwrap_or(model.horizon);
-    (hold.lost.is_none() && ended > due).then_some(Breach::NoSignal)
+    let killed = model.killed.get(&hold.client).copied();
+    let silent = hold.lost.is_none() && killed.unwrap_or(model.horizon) > due;
+    (silent && !ended_it).then_some(Breach::NoSignal)
 }
 
 /// A hold that nothing ended must be told when its lease is over: fixed leases after the last of
