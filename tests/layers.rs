@@ -1,0 +1,238 @@
+//! The house rules that a compiler does not check: imports point down, files stay small, nothing prints and nothing
+//! panics, pure parts stay pure, Lua files say what they do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers from the ground up. A module may use its own and those before it.
+const LAYERS: [&[&str]; 9] = [
+    &["error"],
+    &["backoff", "clock", "lease", "names"],
+    &["config"],
+    &["script"],
+    &["backend"],
+    &["engine"],
+    &["lock"],
+    &["client"],
+    &["lib"],
+];
+
+/// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
+const PURE: [&str; 9] = [
+    "error.rs",
+    "backoff.rs",
+    "lease.rs",
+    "names.rs",
+    "config.rs",
+    "engine/state.rs",
+    "engine/queue.rs",
+    "engine/schedule.rs",
+    "engine/keeper/policy.rs",
+];
+
+const MOST_CODE_LINES: usize = 400;
+const MOST_LUA_LINES: usize = 40;
+
+struct Source {
+    /// Below `src/`, with slashes.
+    path: String,
+    lines: Vec<String>,
+}
+
+impl Source {
+    /// The top module that the file belongs to.
+    fn module(&self) -> &str {
+        let top = self.path.split('/').next().unwrap_or(&self.path);
+        top.strip_suffix(".rs").unwrap_or(top)
+    }
+
+    /// How many modules deep the file is.
+    fn depth(&self) -> usize {
+        let folders = self.path.matches('/').count();
+        folders + usize::from(!self.path.ends_with("mod.rs"))
+    }
+
+    /// Code without comments; of the tests at the end of the file only when asked.
+    fn code(&self, with_tests: bool) -> impl Iterator<Item = &str> {
+        let lines = self.lines.iter().map(|line| line.trim());
+        lines
+            .take_while(move |line| with_tests || !is_start_of_tests(line))
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+    }
+}
+
+fn is_start_of_tests(line: &str) -> bool {
+    line == "#[cfg(test)]" || line == "mod tests {"
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn sources() -> Vec<Source> {
+    let folder = root().join("src");
+    let sources: Vec<_> = files(&folder, "rs")
+        .into_iter()
+        .map(|path| Source {
+            lines: lines(&path),
+            path: path
+                .strip_prefix(&folder)
+                .expect("a file in src")
+                .to_string_lossy()
+                .replace('\\', "/"),
+        })
+        .collect();
+    assert!(sources.len() > 20, "the sources were found");
+    sources
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).expect("a text");
+    text.lines().map(str::to_owned).collect()
+}
+
+fn layer(module: &str) -> usize {
+    let layer = LAYERS.iter().position(|layer| layer.contains(&module));
+    layer.unwrap_or_else(|| panic!("the module `{module}` belongs to no layer"))
+}
+
+/// The top modules that a line names by `crate::`.
+fn named(line: &str) -> impl Iterator<Item = &str> {
+    line.split("crate::").skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let name = &rest[..end.unwrap_or(rest.len())];
+        // `crate::{…}` and `crate::Type` would hide which layer is meant.
+        (!name.starts_with(char::is_uppercase)).then_some(name)
+    })
+}
+
+#[test]
+fn imports_only_point_down() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| source.path != "lib.rs") {
+        let own = source.module();
+        for line in source.code(true) {
+            for name in named(line).filter(|name| *name != own) {
+                if name.is_empty() || layer(name) >= layer(own) {
+                    wrong.push(format!("{}: {line}", source.path));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_module_reaches_the_crate_by_super() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let chain = "super::".repeat(source.depth());
+        let lines = source.code(false).filter(|line| line.contains(&chain));
+        wrong.extend(lines.map(|line| format!("{}: {line}", source.path)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn lib_is_a_table_of_contents() {
+    let lib = sources().into_iter().find(|source| source.path == "lib.rs");
+    let lib = lib.expect("lib.rs");
+    let allowed = ["mod ", "pub use ", "#[", "struct Readme"];
+    for line in lib.code(true) {
+        assert!(
+            allowed.iter().any(|start| line.starts_with(start)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn files_stay_small() {
+    for source in sources() {
+        let code = source.code(false).count();
+        assert!(
+            code <= MOST_CODE_LINES,
+            "{} has {code} lines of code",
+            source.path
+        );
+    }
+}
+
+#[test]
+fn nothing_prints_and_nothing_panics() {
+    let banned = [
+        "print!(",
+        "println!(",
+        "dbg!(",
+        "todo!(",
+        "unimplemented!(",
+        "panic!(",
+        "unreachable!(",
+        ".unwrap()",
+        ".expect(",
+    ];
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let lines = source
+            .code(false)
+            .filter(|line| banned.iter().any(|word| line.contains(word)));
+        wrong.extend(lines.map(|line| format!("{}: {line}", source.path)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn pure_parts_stay_pure() {
+    let sources = sources();
+    let impure = [
+        "tokio::",
+        "async ",
+        ".await",
+        "redis::",
+        "std::net",
+        "Instant::now",
+        "tracing::",
+    ];
+    for path in PURE {
+        let source = sources.iter().find(|source| source.path == path);
+        let source = source.unwrap_or_else(|| panic!("{path} is not there any more"));
+        for line in source.code(false) {
+            let found = impure.iter().find(|word| line.contains(**word));
+            assert!(found.is_none(), "{path}: {line}");
+        }
+    }
+}
+
+#[test]
+fn lua_files_say_what_they_do_and_stay_short() {
+    let scripts = files(&root().join("lua"), "lua");
+    assert!(scripts.len() >= 5, "the scripts were found");
+    for path in scripts {
+        let lines = lines(&path);
+        let shown = path.display();
+        assert!(lines.len() <= MOST_LUA_LINES, "{shown} is long");
+        for part in [
+            "-- KEYS[",
+            "-- ARGV[",
+            "-- Returns ",
+            "-- Publishes ",
+            "-- Repeat ",
+        ] {
+            let there = lines.iter().any(|line| line.starts_with(part));
+            assert!(there, "{shown} does not say: {part}");
+        }
+    }
+}
