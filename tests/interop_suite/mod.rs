@@ -1,6 +1,7 @@
 //! Java and Rust on one lock: every test has a redis-server, a Java process with the real Redisson and a watchlock
 //! client of its own. The binaries that include this differ in the Redisson version, `crate::REDISSON`.
 
+mod build;
 mod coming_and_going;
 mod java_holds;
 mod names;

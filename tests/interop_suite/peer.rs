@@ -1,18 +1,12 @@
-//! The Java peer: built once, started per test, one method per operation.
-//!
-//! Where there is no JDK or no Maven every test says so and does nothing, except with `CI=true`: there it fails.
+//! The Java peer: one method per operation.
 
-use std::io::Write as _;
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::{Worker, WorkerError};
 
-/// What `scripts/interop-peer.sh` ends with when tools are missing.
-const TOOLS_MISSING: i32 = 69;
+use super::build;
 
 /// What a test may set on the Java client.
 #[derive(Default)]
@@ -26,36 +20,6 @@ pub(crate) struct Java {
     worker: Worker,
 }
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/interop-peer.sh");
-
-/// Builds the peer, once for all tests of this binary; whether it can be built here.
-fn is_built() -> bool {
-    static BUILT: OnceLock<bool> = OnceLock::new();
-    *BUILT.get_or_init(build)
-}
-
-fn build() -> bool {
-    let output = Command::new(SCRIPT)
-        .args([crate::REDISSON, "--build"])
-        .output()
-        .expect("the build script can be run");
-    if output.status.success() {
-        return true;
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let strict = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(
-        output.status.code() == Some(TOOLS_MISSING) && !strict,
-        "the Java peer could not be built:\n{said}"
-    );
-    // Not by `eprintln!`, which the test harness keeps for itself.
-    let _ = writeln!(
-        std::io::stderr(),
-        "\nSKIPPED, all tests against Redisson: {said}"
-    );
-    false
-}
-
 /// What a call returned, and when.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -67,10 +31,10 @@ pub(crate) struct Answer {
 impl Java {
     /// A client with Redisson's defaults but for the options.
     pub(crate) async fn open(server: &RedisServer, options: Options) -> Option<Self> {
-        if !is_built() {
+        if !build::is_built(crate::REDISSON) {
             return None;
         }
-        let worker = Worker::spawn(&[SCRIPT, crate::REDISSON]);
+        let worker = Worker::spawn(&[build::SCRIPT, crate::REDISSON]);
         let java = Self { worker };
         let mut fields = json!({ "url": server.url() });
         if let Some(lease) = options.watchdog {

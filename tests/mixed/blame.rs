@@ -1,0 +1,210 @@
+//! Whose violation it is.
+//!
+//! 1. What a check says of a Rust process is ours, always.
+//! 2. Two certain at once is ours, unless the one who was in first is Java and Redis itself has told in between that
+//!    the lock's lease had run out: then Java's holder went on after its end, and nobody took anything away.
+//! 3. Redisson has no signal for a lost lock, and its calls have time-outs of their own: what a check says of the
+//!    signals and times of a Java process is Redisson's.
+//!
+//! Nothing is left out: Redisson's are counted and shown as well.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use watchlock_support::checker::{Breach, Invariant, Report, Violation};
+use watchlock_support::history::{Call, MS, Nanos, Record};
+
+/// How late a message of Redis may be read.
+const LAG: Nanos = 100 * MS;
+/// No lease is shorter, so nothing runs out sooner after an acquire.
+const SHORTEST: Nanos = 50 * MS;
+
+/// Violations, told apart.
+pub(super) struct Verdicts<'a> {
+    pub(super) ours: Vec<&'a Violation>,
+    redissons: BTreeMap<&'static str, Vec<&'a Violation>>,
+    report: &'a Report,
+}
+
+/// What is known of a hold.
+struct Party {
+    client: u32,
+    owner: u32,
+    invoked: Nanos,
+    entered: Nanos,
+}
+
+struct Facts<'a> {
+    java: &'a [u32],
+    expiries: &'a [(Nanos, String)],
+    frozen: Vec<(u32, Nanos, Nanos)>,
+    parties: HashMap<u64, Party>,
+}
+
+impl<'a> Verdicts<'a> {
+    pub(super) fn of(
+        records: &[Record],
+        report: &'a Report,
+        expiries: &[(Nanos, String)],
+        java: &[u32],
+    ) -> Self {
+        let facts = Facts::of(records, expiries, java);
+        let mut verdicts = Self {
+            ours: Vec::new(),
+            redissons: BTreeMap::new(),
+            report,
+        };
+        for violation in &report.violations {
+            match facts.redissons(violation) {
+                Some(why) => verdicts.redissons.entry(why).or_default().push(violation),
+                None => verdicts.ours.push(violation),
+            }
+        }
+        verdicts
+    }
+}
+
+impl<'a> Facts<'a> {
+    fn of(records: &[Record], expiries: &'a [(Nanos, String)], java: &'a [u32]) -> Self {
+        let mut facts = Self {
+            java,
+            expiries,
+            frozen: Vec::new(),
+            parties: HashMap::new(),
+        };
+        for record in records {
+            match record {
+                Record::Frozen {
+                    from,
+                    until,
+                    client,
+                } => {
+                    facts.frozen.push((*client, *from, *until));
+                }
+                Record::Invoke {
+                    t,
+                    op,
+                    client,
+                    owner,
+                    ..
+                } => {
+                    let party = Party {
+                        client: *client,
+                        owner: *owner,
+                        invoked: *t,
+                        entered: Nanos::MAX,
+                    };
+                    facts.parties.insert(*op, party);
+                }
+                Record::Return { t, op, .. } => {
+                    facts.parties.get_mut(op).expect("an invoke").entered = *t;
+                }
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// Why a violation is Redisson's, if it is.
+    fn redissons(&self, violation: &Violation) -> Option<&'static str> {
+        let ops = acquires(&violation.evidence);
+        match &violation.breach {
+            Breach::Overlap { .. } | Breach::NotTold => {
+                let later = ops.iter().find(|op| !self.same_hold(ops[0], **op))?;
+                self.outlived(&violation.name, ops[0], *later)
+                    .then_some("a Java holder went on after its lease had run out")
+            }
+            Breach::TornPair => {
+                let [mine, theirs] = ops[..] else { return None };
+                let outlived = self.outlived(&violation.name, mine, theirs)
+                    || self.outlived(&violation.name, theirs, mine);
+                outlived.then_some("a record written or lost by a Java holder after its lease")
+            }
+            Breach::WrongCount { .. } | Breach::NoTtl | Breach::Leftover { .. } => None,
+            breach => {
+                let java = self.java.contains(&client_of(&violation.evidence)?);
+                java.then_some(match breach.invariant() {
+                    Invariant::I5 => "a Java waiter slept beside a free lock",
+                    Invariant::I6 => "a Java call took longer than it was told to",
+                    _ => "a Java holder was not told that it had lost the lock",
+                })
+            }
+        }
+    }
+
+    /// Both are acquires of one owner in a row: levels of one hold.
+    fn same_hold(&self, one: u64, other: u64) -> bool {
+        let who = |op: u64| (self.parties[&op].client, self.parties[&op].owner);
+        who(one) == who(other)
+    }
+
+    /// Whether the first is Java's and ran out before the other got in.
+    fn outlived(&self, name: &str, first: u64, other: u64) -> bool {
+        let (first, other) = (&self.parties[&first], &self.parties[&other]);
+        let frozen = |expired: Nanos| {
+            let own = self
+                .frozen
+                .iter()
+                .filter(|(client, ..)| *client == first.client);
+            own.clone().any(|(_, from, until)| {
+                *from <= expired && first.invoked <= *until && *from <= first.entered
+            })
+        };
+        let ran_out = |(t, key): &(Nanos, String)| {
+            let of_it =
+                *t >= first.entered.saturating_add(SHORTEST) || (*t >= first.invoked && frozen(*t));
+            key == name && of_it && *t <= other.entered.saturating_add(LAG)
+        };
+        self.java.contains(&first.client) && self.expiries.iter().any(ran_out)
+    }
+}
+
+/// The acquires in a violation's evidence; of a pair the acquires that it names.
+fn acquires(evidence: &[Record]) -> Vec<u64> {
+    let acquire = |record: &Record| match record {
+        Record::Invoke {
+            op,
+            call: Call::Acquire { .. },
+            ..
+        }
+        | Record::Pair { op, .. } => Some(*op),
+        _ => None,
+    };
+    evidence.iter().filter_map(acquire).collect()
+}
+
+/// Whom the evidence is about: the waiter where a release comes before it, else the first.
+fn client_of(evidence: &[Record]) -> Option<u32> {
+    let waiter = evidence.iter().find_map(|record| match record {
+        Record::Invoke {
+            client,
+            call: Call::Acquire { .. },
+            ..
+        } => Some(*client),
+        _ => None,
+    });
+    waiter.or_else(|| {
+        evidence.iter().find_map(|record| match record {
+            Record::Invoke { client, .. } => Some(*client),
+            _ => None,
+        })
+    })
+}
+
+impl fmt::Display for Verdicts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "holds: {}", self.report.holds)?;
+        for (invariant, times) in &self.report.looked_at {
+            writeln!(f, "{invariant:<24} looked at {times:>8} times")?;
+        }
+        writeln!(f, "violations that are ours: {}", self.ours.len())?;
+        for violation in &self.ours {
+            writeln!(f, "{violation}")?;
+        }
+        for (why, violations) in &self.redissons {
+            writeln!(f, "Redisson: {why}: {}; the first:", violations.len())?;
+            writeln!(f, "{}", violations[0])?;
+        }
+        Ok(())
+    }
+}
