@@ -1,0 +1,4 @@
+//! Who may enter a lock again, and who may give it back.
+
+mod common;
+mod reentrant_suite;

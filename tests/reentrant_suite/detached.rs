@@ -1,0 +1,191 @@
+//! Lock and unlock in different places, and what is left when the owner ends.
+
+use std::time::Duration;
+
+use watchlock::{Error, Lease, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, SHORT, connect, connect_short, count, gone, is_free, ms};
+
+#[tokio::test]
+async fn a_detached_level_is_given_back_by_the_handle() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("apart");
+    lock.lock().await.unwrap().detach().unwrap();
+    lock.lock().await.unwrap().detach().unwrap();
+    assert_eq!(
+        (lock.hold_count(), count(&server, "apart").await),
+        (2, 2),
+        "detaching gives nothing back"
+    );
+    owner.get_lock("apart").unlock().await.unwrap();
+    assert_eq!((lock.hold_count(), count(&server, "apart").await), (1, 1));
+    lock.unlock().await.unwrap();
+    assert!(!server.exists("apart").await);
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+}
+
+#[tokio::test]
+async fn the_newest_detached_level_goes_first() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("newest");
+    lock.lock().await.unwrap().detach().unwrap();
+    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let view = fixed.hold();
+    fixed.detach().unwrap();
+    lock.unlock().await.unwrap();
+
+    // What is left is under the watchdog: the other one would be over with its lease.
+    let lost = tokio::time::timeout(SHORT * 2, view.lost()).await;
+    assert!(lost.is_err() && view.is_valid());
+    lock.unlock().await.unwrap();
+    assert!(!server.exists("newest").await);
+}
+
+#[tokio::test]
+async fn without_an_owner_nothing_is_detached_or_unlocked() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("nobody");
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    let guard = lock.lock().await.unwrap();
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    let (guard, error) = guard.detach().unwrap_err();
+    assert!(matches!(error, Error::NotOwner));
+    assert!(guard.is_valid());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn only_detached_levels_are_given_back_by_the_handle() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let (owner, other) = (client.new_owner(), client.new_owner());
+    let lock = owner.get_lock("attached");
+    let guard = lock.lock().await.unwrap();
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    let theirs = other.get_lock("attached").unlock().await;
+    assert!(matches!(theirs, Err(Error::NotOwner)));
+    let in_scope = client.scope(client.get_lock("attached").unlock()).await;
+    assert!(matches!(in_scope, Err(Error::NotOwner)));
+    assert!(guard.is_valid());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_gives_back_what_is_detached_and_nothing_else() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    owner
+        .get_lock("left")
+        .lock()
+        .await
+        .unwrap()
+        .detach()
+        .unwrap();
+    let kept = owner.get_lock("kept").lock().await.unwrap();
+    let level = owner.get_lock("kept").lock().await.unwrap();
+    level.detach().unwrap();
+    drop(owner);
+    gone(&server, "left").await;
+    eventually("one level is left", LONG, async || {
+        count(&server, "kept").await == 1
+    })
+    .await;
+    let (kept, error) = kept.detach().unwrap_err();
+    assert!(matches!(error, Error::NotOwner));
+    kept.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_scope_that_ends_or_is_cancelled_gives_back_what_is_detached() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("scoped");
+    client
+        .scope(async {
+            lock.lock().await.unwrap().detach().unwrap();
+            lock.unlock().await.unwrap();
+            lock.lock().await.unwrap().detach().unwrap();
+        })
+        .await;
+    gone(&server, "scoped").await;
+
+    let endless = client.scope(async {
+        lock.lock().await.unwrap().detach().unwrap();
+        std::future::pending::<()>().await;
+    });
+    let mut endless = Box::pin(endless);
+    tokio::select! {
+        () = &mut endless => {}
+        () = eventually("it holds", LONG, async || server.exists("scoped").await) => {}
+    }
+    drop(endless);
+    gone(&server, "scoped").await;
+}
+
+#[tokio::test]
+async fn a_lost_hold_with_only_detached_levels_blocks_nothing() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("old");
+    let view = {
+        let guard = lock.lock_for(ms(50)).await.unwrap();
+        let view = guard.hold();
+        guard.detach().unwrap();
+        view
+    };
+    assert_eq!(view.lost().await, LostReason::Expired);
+    let guard = lock.lock().await.unwrap();
+    assert_eq!(guard.hold_count(), 1);
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn unlocking_a_detached_level_of_a_lost_hold_says_lost() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("late");
+    let guard = lock.lock_for(ms(50)).await.unwrap();
+    let view = guard.hold();
+    guard.detach().unwrap();
+    view.lost().await;
+    assert!(lock.unlock().await.unwrap_err().is_lost());
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+}
+
+#[tokio::test]
+async fn a_lost_hold_is_not_entered_again_until_its_guards_are_gone() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("lost");
+    let outer = lock.lock_for(ms(50)).await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    client.get_lock("lost").force_unlock().await.unwrap();
+
+    assert!(outer.reenter().await.unwrap_err().is_lost());
+    assert!(lock.lock().await.unwrap_err().is_lost());
+    let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(tried.unwrap_err().is_lost());
+    assert!(!lock.is_held() && lock.hold_count() == 0);
+    let (outer, error) = outer.detach().unwrap_err();
+    assert!(error.is_lost());
+    assert!(is_free(&client, "lost").await, "it blocks nobody else");
+
+    assert!(outer.unlock().await.unwrap_err().is_lost());
+    assert!(lock.lock().await.unwrap_err().is_lost(), "one guard left");
+    assert!(inner.unlock().await.unwrap_err().is_lost());
+    let fresh = lock.lock().await.unwrap();
+    assert_eq!(fresh.hold_count(), 1);
+    fresh.unlock().await.unwrap();
+}

@@ -1,0 +1,6 @@
+//! Owners: none, by guard, as a value, by scope.
+
+mod detached;
+mod forced;
+mod owners;
+mod scopes;
