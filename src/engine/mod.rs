@@ -120,20 +120,20 @@ impl Core {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Fails when the client is closed, or belongs to another process.
+    /// Fails when the client is closed.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) || self.is_forked() {
+        if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         Ok(())
     }
 
-    /// Fails when new holds are not to be started any more.
+    /// Fails when new holds are not to be started any more, or not in this process.
     pub(crate) fn check_accepting(&self) -> Result<(), Error> {
-        if self.closing.load(Ordering::Acquire) {
+        if self.closing.load(Ordering::Acquire) || self.is_forked() {
             return Err(Error::Closed);
         }
-        self.check_open()
+        Ok(())
     }
 
     fn is_forked(&self) -> bool {
