@@ -1,0 +1,241 @@
+//! A client that locks and unlocks for a long time, with futures dropped in the middle and faults on its
+//! link, takes no more of the machine in the end than after its first rounds.
+//!
+//! `SOAK_MINUTES` says how long; without it a few short rounds are run.
+
+use std::env;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use watchlock::{Client, Lease, LockGuard};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+const TASKS: u64 = 32;
+const NAMES: u32 = 12;
+const WATCHDOG_LEASE: Duration = ms(900);
+/// Rounds in which pools and caches fill.
+const WARM_UP: usize = 3;
+const MEMORY_SLACK_KIB: u64 = 6 * 1024;
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// What the process takes, with nothing held and nobody waiting.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    memory_kib: u64,
+    files: usize,
+    threads: u64,
+    tasks: usize,
+    connections: usize,
+}
+
+impl Look {
+    async fn now(server: &RedisServer) -> Self {
+        let status = fs::read_to_string("/proc/self/status").expect("a process knows itself");
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let value = line.and_then(|line| line.split_whitespace().next());
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        let files = fs::read_dir("/proc/self/fd").expect("a process knows its files");
+        Self {
+            memory_kib: field("VmRSS:"),
+            files: files.count(),
+            threads: field("Threads:"),
+            tasks: Handle::current().metrics().num_alive_tasks(),
+            connections: server.connections().await,
+        }
+    }
+
+    /// The most of each.
+    fn most(self, other: Self) -> Self {
+        Self {
+            memory_kib: self.memory_kib.max(other.memory_kib),
+            files: self.files.max(other.files),
+            threads: self.threads.max(other.threads),
+            tasks: self.tasks.max(other.tasks),
+            connections: self.connections.max(other.connections),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    sections: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+    faults: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Polls a future for a random short time; one in a hundred is dropped in the middle.
+async fn or_dropped<T>(
+    rng: &mut Rng,
+    counts: &Counts,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    if rng.u32(..100) > 0 {
+        return Some(future.await);
+    }
+    let done = timeout(Duration::from_micros(rng.u64(..3_000)), future).await;
+    if done.is_err() {
+        count(&counts.dropped);
+    }
+    done.ok()
+}
+
+async fn lock_and_unlock(client: Client, seed: u64, end: Instant, counts: Arc<Counts>) {
+    let mut rng = Rng::with_seed(seed);
+    while Instant::now() < end {
+        let lock = client.get_lock(&format!("soak:{}", rng.u32(..NAMES)));
+        let fixed = Lease::Fixed(ms(rng.u64(100..1_000)));
+        let lease = if rng.bool() { Lease::Watchdog } else { fixed };
+        let wait = ms(rng.u64(..200));
+        let trying = lock.try_lock(wait, lease);
+        match or_dropped(&mut rng, &counts, trying).await {
+            Some(Ok(Some(guard))) => section(&mut rng, &counts, guard).await,
+            Some(Ok(None)) | None => {}
+            Some(Err(_)) => {
+                count(&counts.failed);
+                sleep(ms(5)).await;
+            }
+        }
+    }
+}
+
+async fn section(rng: &mut Rng, counts: &Counts, guard: LockGuard) {
+    count(&counts.sections);
+    if rng.u32(..4) == 0 {
+        drop(or_dropped(rng, counts, guard.reenter()).await);
+    }
+    sleep(Duration::from_micros(rng.u64(..3_000))).await;
+    if rng.u32(..10) > 0 {
+        drop(or_dropped(rng, counts, guard.unlock()).await);
+    }
+}
+
+/// One fault after the other until the end; then the link and the server are as before.
+async fn disturb(server: &RedisServer, proxy: &Proxy, mut rng: Rng, end: Instant, counts: &Counts) {
+    while Instant::now() < end {
+        sleep(ms(rng.u64(50..300))).await;
+        count(&counts.faults);
+        let calls = Match::when(|command| command.name().starts_with("EVAL"));
+        match rng.u32(..9) {
+            0 => drop(proxy.reset_all()),
+            1 => drop(proxy.reset_subscribers()),
+            2 => drop(proxy.inject(Fault::ResetAfter).on(calls).arm()),
+            3 => drop(proxy.inject(Fault::SwallowReply).on(calls).arm()),
+            4 => drop(proxy.inject(Fault::DelayReply(ms(200))).on(calls).arm()),
+            5 => drop(server.try_cmd(&["SCRIPT", "FLUSH"]).await),
+            6 => drop(server.try_cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await),
+            7 => {
+                server.freeze();
+                sleep(ms(rng.u64(20..400))).await;
+                server.resume();
+            }
+            _ => {
+                proxy.black_hole(Direction::Both);
+                sleep(ms(rng.u64(20..400))).await;
+                proxy.heal();
+                proxy.reset_all();
+            }
+        }
+    }
+    proxy.calm();
+    proxy.reset_all();
+}
+
+async fn round(
+    client: &Client,
+    server: &RedisServer,
+    proxy: &Proxy,
+    seed: u64,
+    time: Duration,
+    counts: &Arc<Counts>,
+) {
+    let end = Instant::now() + time;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let seed = (seed << 16) + task;
+        let work = lock_and_unlock(client.clone(), seed, end, Arc::clone(counts));
+        tasks.spawn(work);
+    }
+    disturb(server, proxy, Rng::with_seed(seed), end, counts).await;
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no operation panics");
+    }
+    let nothing_left =
+        async || server.keys().await.is_empty() && server.channels().await.is_empty();
+    eventually("nothing is left in Redis", ms(10_000), nothing_left).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i7_a_long_time_of_locks_faults_and_dropped_futures_leaves_nothing_behind() {
+    let minutes: Option<u64> = env::var("SOAK_MINUTES")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let (rounds, time) = minutes.map_or((5, ms(600)), |minutes| (minutes * 4, ms(15_000)));
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).watchdog_lease(WATCHDOG_LEASE);
+    let client = builder.connect().await.expect("the server is there");
+    let counts = Arc::new(Counts::default());
+    let mut looks = Vec::new();
+    for number in 0..rounds {
+        round(&client, &server, &proxy, number, time, &counts).await;
+        looks.push(settled(&server, looks.last().copied()).await);
+        println!("{:?} {:?}", looks[looks.len() - 1], told(&counts));
+    }
+    let early = looks.iter().take((looks.len() / 2).max(WARM_UP)).copied();
+    let early = early.reduce(Look::most).expect("there are rounds");
+    let last = looks[looks.len() - 1];
+    let memory = early.memory_kib + early.memory_kib / 10 + MEMORY_SLACK_KIB;
+    assert!(last.memory_kib <= memory, "memory: {early:?}, {last:?}");
+    assert!(last.files <= early.files + 1, "files: {early:?}, {last:?}");
+    assert!(
+        last.threads <= early.threads,
+        "threads: {early:?}, {last:?}"
+    );
+    assert!(last.tasks <= early.tasks, "tasks: {early:?}, {last:?}");
+    assert!(
+        last.connections <= early.connections,
+        "connections: {early:?}, {last:?}"
+    );
+}
+
+/// Connections that are being closed, and repeated releases, get a moment to end.
+async fn settled(server: &RedisServer, before: Option<Look>) -> Look {
+    let patience = Instant::now() + ms(3_000);
+    loop {
+        let look = Look::now(server).await;
+        let calm = before.is_some_and(|before| {
+            look.tasks <= before.tasks && look.connections <= before.connections
+        });
+        if calm || Instant::now() > patience {
+            return look;
+        }
+        sleep(ms(20)).await;
+    }
+}
+
+fn told(counts: &Counts) -> [(&'static str, u64); 4] {
+    [
+        ("sections", counts.sections.load(Ordering::Relaxed)),
+        ("dropped", counts.dropped.load(Ordering::Relaxed)),
+        ("failed", counts.failed.load(Ordering::Relaxed)),
+        ("faults", counts.faults.load(Ordering::Relaxed)),
+    ]
+}
