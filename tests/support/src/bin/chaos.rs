@@ -2,16 +2,24 @@
 //! `CHAOS_OWNERS` (6), `CHAOS_NAMES` (12); ends with 1 when an invariant was violated.
 //!
 //! With `SOAK_MINUTES` it is that long, workers are not killed, and what they take of the machine must stay flat.
+//! With `CHAOS_HISTORY` nothing is run: the history in that file is checked again.
 
 use std::env;
+use std::fs::File;
+use std::io::BufReader;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use watchlock_support::campaign::{Campaign, Tally, growth};
+use watchlock_support::checker::check;
+use watchlock_support::history::read_history;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if let Ok(path) = env::var("CHAOS_HISTORY") {
+        return check_again(&path);
+    }
     let seed = number("CHAOS_SEED", u64::from(fastrand::u32(..)));
     let mut campaign = Campaign::new(seed);
     campaign.time = Duration::from_secs(number("CHAOS_SECONDS", 60));
@@ -38,6 +46,16 @@ async fn main() -> ExitCode {
     }
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
+}
+
+/// Checks the history of a round that was kept.
+fn check_again(path: &str) -> ExitCode {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let records = read_history(BufReader::new(file));
+    let records = records.unwrap_or_else(|error| panic!("{path}: {error}"));
+    let report = check(&records, &Campaign::settings());
+    println!("{report}");
+    ExitCode::from(u8::from(!report.violations.is_empty()))
 }
 
 /// Shows what the workers took, and says what grew.

@@ -121,11 +121,6 @@ impl<'a> Model<'a> {
         let hold = &self.holds[index];
         let first = self.first(hold).span;
         let (mut end, mut why) = self.claimed_until(hold);
-        if matches!(why, End::Lost | End::ReleaseFailed) {
-            let near = Span::new(end.saturating_sub(ns(self.settings.scheduling)), end);
-            let stop = self.stop_near(hold.client, near);
-            end = stop.map_or(end, |stop| end.min(stop.from));
-        }
         for (when, name, _) in &self.deleted {
             let ours = name.is_none_or(|name| name == hold.name);
             if ours && when.until >= first.from && when.from < end {
@@ -135,19 +130,27 @@ impl<'a> Model<'a> {
         (Span::new(first.until, end.max(first.until)), why)
     }
 
-    /// The earliest of what ends a claim. A signal is stamped late by as much as the machine blurs.
+    /// The earliest of what ends a claim.
     fn claimed_until(&self, hold: &Hold) -> (Nanos, End) {
-        let signalled = |t: Nanos| t.saturating_sub(ns(self.settings.scheduling));
-        let failed = self.release_failed(hold).map(|op| op.span.from);
+        let blur = ns(self.settings.scheduling);
         let released = self.last_release(hold).map(|op| op.span.from);
         let killed = self.killed.get(&hold.client).copied();
-        let told = hold.lost.map(|(t, _, _)| signalled(t));
-        let lease = self.leases_over(hold).map(signalled);
+        let lease = self.leases_over(hold).map(|t| t.saturating_sub(blur));
+        // A signal is stamped late by as much as the machine blurs, or as the client was stopped.
+        let told = |t: Nanos| {
+            let near = Span::new(t.saturating_sub(2 * blur), t);
+            let stop = self.stop_near(hold.client, near);
+            stop.map_or(near.until, |stop| stop.from.min(near.until))
+        };
+        let failed = self.release_failed(hold).map(|op| told(op.span.from));
+        let lost = hold
+            .lost
+            .map(|(t, _, _)| told(t).min(t.saturating_sub(blur)));
         let ends = [
             (failed, End::ReleaseFailed),
             (released, End::Released),
             (killed, End::Killed),
-            (told, End::Lost),
+            (lost, End::Lost),
             (lease, End::Lease),
         ];
         let known = ends.into_iter().filter_map(|(t, why)| Some((t?, why)));

@@ -159,9 +159,17 @@ fn a_stopped_client_claims_nothing() {
         client: 1,
     };
     let story = || story().lock(1, (0, 5), 1).and(frozen.clone());
-    let next = |story: Story| story.lock(2, (50, 1100), 1).unlock(2, (1200, 1201), 0);
+    let next = |story: Story| story.lock(2, (50, 700), 1).unlock(2, (1200, 1201), 0);
     next(story().lost(1, 2_002)).breaks(&[]);
     next(story().unlock(1, (2_010, 2_011), 0)).breaks(&[Invariant::I1]);
+    // Stopped before its fixed lease was over: then nothing is known of the rest of the lease.
+    let story = Story::default().lock_for(1, (0, 400), 600);
+    let story = story.and(Record::Frozen {
+        from: 500 * MS,
+        until: 1_500 * MS,
+        client: 1,
+    });
+    next(story.lost(1, 1_502)).breaks(&[]);
 }
 
 #[test]
