@@ -39,7 +39,7 @@ impl Dialer {
     /// From an address, and the pool that commands shall use if there is one.
     pub(crate) fn from_url(url: &str, pool: Option<Pool>) -> Result<Self, ConfigError> {
         let info = url.into_connection_info().map_err(|_| {
-            if url.starts_with("rediss://") && cfg!(not(feature = "tls")) {
+            if is_encrypted(url) && cfg!(not(feature = "tls")) {
                 ConfigError::TlsDisabled
             } else {
                 ConfigError::InvalidUrl
@@ -109,6 +109,13 @@ impl Dialer {
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
         within(timeout, self.address.get_async_pubsub()).await
     }
+}
+
+fn is_encrypted(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| {
+        scheme.eq_ignore_ascii_case("rediss") || scheme.eq_ignore_ascii_case("valkeys")
+    })
 }
 
 /// The address with what a lock's connection needs: small commands sent at once, dead peers found.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::{Cause, Error};
+use crate::error::{Cause, ConfigError, Error};
 
 /// The classes of failure, told apart by what must be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +28,14 @@ pub(crate) enum Class {
     WrongType,
     /// Anything else the server rejects; the same call will be rejected again.
     Rejected,
+    /// The server does not know what we need.
+    TooOld,
     /// The client is closed.
     Closed,
 }
+
+/// Why a server that is too old is not supported.
+pub(crate) const TOO_OLD: &str = "it is older than Redis 6.2";
 
 /// A failed command.
 #[derive(Debug, Clone)]
@@ -100,7 +105,8 @@ impl Failure {
     pub(crate) fn connecting(error: RedisError) -> Self {
         let class = match classify(&error) {
             Class::Denied => Class::Denied,
-            Class::Rejected if error.kind() == ErrorKind::InvalidClientConfig => Class::Rejected,
+            Class::TooOld => Class::TooOld,
+            Class::Rejected if is_of_the_address(&error) => Class::Rejected,
             _ => Class::Unreached,
         };
         Self {
@@ -170,6 +176,7 @@ impl From<Failure> for Error {
             },
             Class::Denied => Self::Denied { source },
             Class::WrongType => Self::WrongType,
+            Class::TooOld => ConfigError::Unsupported { reason: TOO_OLD }.into(),
             Class::Closed => Self::Closed,
         }
     }
@@ -201,9 +208,8 @@ fn classify(error: &RedisError) -> Class {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Class::Denied,
         // The library's own refusals never reached the server; what broke afterwards may have run.
-        ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::RESP3NotSupported => {
-            Class::Rejected
-        }
+        ErrorKind::InvalidClientConfig | ErrorKind::Client => Class::Rejected,
+        ErrorKind::RESP3NotSupported => Class::TooOld,
         ErrorKind::Server(ServerErrorKind::ResponseError) => by_text(error),
         ErrorKind::Server(_) | ErrorKind::Extension => error
             .code()
@@ -211,6 +217,14 @@ fn classify(error: &RedisError) -> Class {
             .unwrap_or_else(|| by_text(error)),
         _ => Class::Unanswered,
     }
+}
+
+/// Whether connecting failed for what the address asks for, and will fail again.
+fn is_of_the_address(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    error.kind() == ErrorKind::InvalidClientConfig
+        || text.contains("DB index")
+        || text.contains("SELECT is not allowed")
 }
 
 /// Whether the server does not know the command at all.
@@ -226,13 +240,21 @@ fn by_code(code: &str) -> Option<Class> {
     Some(*class)
 }
 
+/// What a denial says where its code is lost: inside a script, and when a database is selected.
+const DENIALS: [&str; 4] = [
+    "user executing the script",
+    "invalid password",
+    "has no permissions",
+    "Authentication required",
+];
+
 /// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own.
 fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
     if text.contains("max number of clients") {
         return Class::Unreached;
     }
-    if text.contains("user executing the script") || text.contains("invalid password") {
+    if DENIALS.iter().any(|denial| text.contains(denial)) {
         return Class::Denied;
     }
     CODES

@@ -18,7 +18,7 @@ use redis::{ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 
 pub(crate) use self::dial::Dialer;
-pub(crate) use self::failure::{Class, Failure, is_unknown_command};
+pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
 pub(crate) use self::lane::{Lane, LaneConfig};
 use crate::clock::{Clock, Moment};
 use crate::script::{Call, Reply};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::{Class, Failure, is_unknown_command, round_trip};
+use crate::backend::{Class, Failure, TOO_OLD, is_unknown_command, round_trip};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
@@ -18,23 +18,25 @@ const OLDEST: (u64, u64) = (6, 2);
 /// The lease of the probe's lock.
 const PROBE_LEASE: Duration = Duration::from_secs(5);
 
+/// All of it within one connect time-out.
 pub(super) async fn greet(core: &Core) -> Result<(), Error> {
-    let config = core.backend.config();
-    let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
-    let limit = config.connect_timeout;
-    let (mut connection, _) = within(limit, lane.connection()).await??;
-    within(limit, check_server(&mut connection)).await??;
-    if config.dialer.has_pool() {
-        let mut other = config.dialer.connect_by_address(limit).await?;
-        within(limit, check_same(core, &mut connection, &mut other)).await??;
-    }
-    Ok(())
+    let limit = core.backend.config().connect_timeout;
+    tokio::time::timeout(limit, introduce(core))
+        .await
+        .map_err(|_| Failure::no_connection())?
 }
 
-async fn within<T>(limit: Duration, step: impl Future<Output = T>) -> Result<T, Failure> {
-    tokio::time::timeout(limit, step)
-        .await
-        .map_err(|_| Failure::no_connection())
+async fn introduce(core: &Core) -> Result<(), Error> {
+    let config = core.backend.config();
+    let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
+    let (mut connection, _) = lane.connection().await?;
+    check_server(&mut connection).await?;
+    if config.dialer.has_pool() {
+        let limit = config.connect_timeout;
+        let mut other = config.dialer.connect_by_address(limit).await?;
+        check_same(core, &mut connection, &mut other).await?;
+    }
+    Ok(())
 }
 
 /// Asks who it is by `HELLO`, which no ACL denies.
@@ -44,7 +46,7 @@ async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Erro
     let about = match hello.and_then(Value::extract_error) {
         Ok(about) => about,
         Err(error) if is_unknown_command(&error) => {
-            return Err(unsupported("it is older than Redis 6.2"));
+            return Err(unsupported(TOO_OLD));
         }
         Err(error) => return Err(Failure::from(error).into()),
     };
@@ -58,7 +60,7 @@ async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Erro
         .map_while(|part| part.parse::<u64>().ok());
     let known = numbers.next().zip(numbers.next());
     if known.is_some_and(|known| known < OLDEST) {
-        return Err(unsupported("it is older than Redis 6.2"));
+        return Err(unsupported(TOO_OLD));
     }
     Ok(())
 }

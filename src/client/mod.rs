@@ -134,7 +134,7 @@ impl Client {
             hold.announce(LostReason::Shutdown);
         }
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
-        if tokio::time::timeout(timeout, given_back).await.is_err() {
+        if self.engine.within(timeout, given_back).await.is_err() {
             tracing::warn!("the client is shut down with holds left");
         }
         core.close(LostReason::Shutdown);

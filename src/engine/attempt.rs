@@ -143,7 +143,7 @@ async fn start(
     let names = request.kind.names();
     let entered = core.gates.with(names, |gate| {
         gate.enter(ticket, now, || {
-            let hold = new_hold(core, &request.kind, ticket);
+            let hold = new_hold(core, &request.kind, ticket, now);
             let call = request.kind.acquire(&hold.id, lease);
             (hold, core.backend.start(&lane, call))
         })
@@ -170,11 +170,16 @@ async fn start(
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
-pub(crate) fn new_hold(core: &Core, kind: &Arc<dyn Kind>, ticket: &Ticket) -> Arc<Hold> {
+pub(crate) fn new_hold(
+    core: &Core,
+    kind: &Arc<dyn Kind>,
+    ticket: &Ticket,
+    now: Moment,
+) -> Arc<Hold> {
     let number = core.number();
     let id = format!("{}:{number}", core.client_text()).into();
     let hold = Hold::trying(Arc::clone(kind), id, number, ticket);
-    core.look_by(&hold, core.now() + core.config.command_timeout);
+    core.look_by(&hold, now + core.config.command_timeout);
     hold
 }
 
@@ -203,16 +208,15 @@ impl Waiting<'_> {
         let core = self.core;
         let mut self_check = times.started + SELF_CHECK;
         loop {
-            let soft = if core.now() < times.soft {
+            let now = core.now();
+            let end = if now < times.soft {
                 times.soft
             } else {
                 times.hard
             };
             let try_end = first.as_ref().map_or(Moment::NEVER, |first| first.deadline);
-            match self
-                .next(first.as_ref(), soft.min(self_check).min(try_end))
-                .await
-            {
+            let timer = now.until(end.min(self_check).min(try_end));
+            match self.next(first.as_ref(), timer).await {
                 Event::Verdict(verdict) => return verdict,
                 Event::Answer(outcome) => self.settle(first.take(), outcome),
                 Event::Timer => {
@@ -238,7 +242,7 @@ impl Waiting<'_> {
     }
 
     /// The first of: a verdict, the answer to the first try, the timer.
-    async fn next(&self, first: Option<&First>, timer: Moment) -> Event {
+    async fn next(&self, first: Option<&First>, timer: Duration) -> Event {
         let mut pending = first.map(|first| first.pending.outcome());
         let event = poll_fn(|context| {
             if let Poll::Ready(verdict) = self.ticket.poll(context) {
@@ -249,14 +253,19 @@ impl Waiting<'_> {
                 None => Poll::Pending,
             }
         });
-        let span = self.core.now().until(timer);
-        tokio::time::timeout(span, event)
+        if tokio::runtime::Handle::try_current().is_err() {
+            // Moved here from a runtime in the middle of its wait.
+            let error = ConfigError::NoRuntime.into();
+            return Event::Verdict(Verdict::Failed(error));
+        }
+        tokio::time::timeout(timer, event)
             .await
             .unwrap_or(Event::Timer)
     }
 
     fn settle(&self, first: Option<First>, outcome: Outcome) {
         if let Some(first) = first {
+            self.ticket.is_awake();
             settle(self.core, &first.hold, &self.ticket, outcome);
         }
     }

@@ -134,6 +134,10 @@ impl Hold {
     }
 
     async fn wait_for<R>(&self, mut seen: impl FnMut(&State) -> Option<R>) -> R {
+        // Most often it is so already, and a notification costs more than a look.
+        if let Some(result) = seen(&self.state.lock()) {
+            return result;
+        }
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();

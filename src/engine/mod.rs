@@ -26,7 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::select;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::error::Elapsed;
 use uuid::Uuid;
 
 use self::gates::Gates;
@@ -229,6 +231,9 @@ impl Core {
     /// The keeper ended, in order or not.
     pub(crate) fn keeper_ended(&self, reason: LostReason) {
         self.close(reason);
+        for hold in self.schedule.all() {
+            hold.end(Err(Error::Closed));
+        }
         self.backend.close();
         self.keeper_lane.close();
     }
@@ -257,6 +262,17 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(core: Arc<Core>, keeper: keeper::Thread) -> Self {
         Self { core, keeper }
+    }
+
+    /// Waits for `future`, for at most `limit` or until the keeper ended. By the keeper's timers, so it
+    /// works outside of a runtime.
+    pub(crate) async fn within(&self, limit: Duration, future: impl Future) -> Result<(), Elapsed> {
+        let over = select(Box::pin(future), Box::pin(self.joined()));
+        let timed = {
+            let _timers = self.keeper.runtime.enter();
+            tokio::time::timeout(limit, over)
+        };
+        timed.await.map(drop)
     }
 
     /// Waits for the keeper's end.

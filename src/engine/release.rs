@@ -30,9 +30,17 @@ pub(crate) async fn give_back(
             Some(reason) => Error::Lost { reason },
             None => closed,
         })?;
-    match leave(core, hold, level) {
+    let left = leave(core, hold, level);
+    // Outside of a runtime there is no timer: the keeper does it.
+    let by_keeper = tokio::runtime::Handle::try_current().is_err();
+    if by_keeper {
+        leave_to_keeper(core, hold, left);
+    }
+    match left {
         Left::Lost(reason) => Err(Error::Lost { reason }),
+        Left::Levels(_) if by_keeper => Ok(()),
         Left::Levels(count) => write_count(core, hold, count).await,
+        Left::Last if by_keeper => hold.ended().await,
         Left::Last => end(core, hold).await,
     }
 }
@@ -42,7 +50,12 @@ pub(crate) fn drop_level(core: &Core, hold: &Arc<Hold>, level: Level) {
     if core.check_open().is_err() {
         return;
     }
-    match leave(core, hold, level) {
+    let left = leave(core, hold, level);
+    leave_to_keeper(core, hold, left);
+}
+
+fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left) {
+    match left {
         Left::Lost(_) => {}
         Left::Levels(count) => core.post(Mail::Write(Arc::clone(hold), count)),
         Left::Last => {

@@ -14,6 +14,9 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::script::Acquired;
 
+/// An attempt is made on the lane of its caller, then on the keeper's.
+const LANES: u8 = 2;
+
 /// Sees to an attempt that nobody will try again, and whose outcome is unknown.
 pub(crate) fn reap_unsettled(core: &Core, ticket: &Ticket) {
     if let Some(hold) = ticket.unsettled.lock().take() {
@@ -152,8 +155,8 @@ impl Scene<'_> {
     }
 
     fn retry(&mut self, failure: Failure) -> Settled {
-        let first_break =
-            failure.is_of_connection() && !self.ticket.retried.swap(true, Ordering::Relaxed);
+        let breaks = &self.ticket.breaks;
+        let cut = failure.is_of_connection() && breaks.fetch_add(1, Ordering::Relaxed) < LANES;
         if failure.is_unanswered() {
             self.hold.taint();
         }
@@ -161,8 +164,8 @@ impl Scene<'_> {
             *self.ticket.unsettled.lock() = Some(Arc::clone(self.hold));
         }
         self.gate.stand(Known::Failed(failure.clone()), self.now);
-        if first_break && self.ticket.patience == Patience::Once && self.is_early() {
-            // An idle connection that was cut says so at the first command: one more try is due.
+        if cut && self.ticket.patience == Patience::Once && self.is_early() {
+            // An idle connection that was cut says so at the first command, on each lane.
             self.gate.enqueue(self.ticket);
             self.gate.head_is_new();
         } else {

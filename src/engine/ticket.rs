@@ -57,7 +57,7 @@ pub(crate) struct Ticket {
     /// An attempt of this ticket whose outcome is unknown; it is tried again under the same hold id.
     pub(crate) unsettled: Mutex<Option<Arc<Hold>>>,
     /// Whether a broken connection was made up for already.
-    pub(crate) retried: std::sync::atomic::AtomicBool,
+    pub(crate) breaks: std::sync::atomic::AtomicU8,
 }
 
 impl std::fmt::Debug for Hold {
@@ -91,7 +91,7 @@ impl Ticket {
             task: tokio::task::try_id(),
             state: Mutex::new(State::Waiting(None)),
             unsettled: Mutex::new(None),
-            retried: std::sync::atomic::AtomicBool::new(false),
+            breaks: std::sync::atomic::AtomicU8::new(0),
         })
     }
 
@@ -154,6 +154,13 @@ impl Ticket {
                 _ => Poll::Ready(Verdict::Again),
             },
             State::Closed => Poll::Ready(Verdict::Again),
+        }
+    }
+
+    /// The caller itself is about to see to the result: it need not be woken for it.
+    pub(crate) fn is_awake(&self) {
+        if let State::Waiting(waker) = &mut *self.state.lock() {
+            *waker = None;
         }
     }
 

@@ -58,6 +58,7 @@ impl Keeper {
 
 /// The thread, as the engine sees it.
 pub(crate) struct Thread {
+    pub(crate) runtime: Handle,
     ended: Arc<Ended>,
 }
 
@@ -107,7 +108,10 @@ impl Starting {
     /// Gives the keeper its client.
     pub(crate) fn begin(self, core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>) -> Thread {
         let _ = self.begin.send((core, mailbox));
-        Thread { ended: self.ended }
+        Thread {
+            runtime: self.runtime,
+            ended: self.ended,
+        }
     }
 }
 

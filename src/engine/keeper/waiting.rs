@@ -130,7 +130,7 @@ impl Line {
         let kind = Arc::clone(&head.kind);
         let now = core.now();
         let unsettled = head.unsettled.lock().clone();
-        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head));
+        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head, now));
         let call = kind.acquire(&hold.id, head.lease);
         let pending = core.backend.start(&core.keeper_lane, call);
         self.policy.again();
