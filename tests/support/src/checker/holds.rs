@@ -27,6 +27,8 @@ pub(super) struct Hold<'a> {
     pub(super) name: &'a str,
     /// The acquires that succeeded, the first of them began it.
     pub(super) acquires: Vec<usize>,
+    /// Re-entries without a clear answer: they may have lengthened the lease.
+    pub(super) unclear: Vec<usize>,
     pub(super) releases: Vec<usize>,
     /// Whether its last level was given back.
     pub(super) ended: bool,
@@ -52,7 +54,11 @@ impl<'a> Model<'a> {
                     self.holds[hold].acquires.push(index);
                     self.holds[hold].levels += 1;
                 }
-                (Call::Acquire { .. }, _) => {}
+                (Call::Acquire { .. }, _) => {
+                    if let Some(hold) = current.get(&key) {
+                        self.holds[*hold].unclear.push(index);
+                    }
+                }
                 (Call::Release | Call::Drop, outcome) => {
                     let Some(hold) = current.get(&key).copied() else {
                         continue;
@@ -159,9 +165,15 @@ impl<'a> Model<'a> {
             .unwrap_or((self.horizon, End::Open))
     }
 
+    /// The acquires that a hold's leases may come from.
+    pub(super) fn levels(&self, hold: &Hold) -> impl Iterator<Item = &Op<'a>> {
+        let ops = hold.acquires.iter().chain(&hold.unclear);
+        ops.map(|op| &self.ops[*op])
+    }
+
     /// The latest end of the validity of a hold with fixed leases only.
     pub(super) fn leases_over(&self, hold: &Hold) -> Option<Nanos> {
-        let ops = || hold.acquires.iter().map(|op| &self.ops[*op]);
+        let ops = || self.levels(hold);
         let end = |op: &Op| {
             let lease = op.lease(&self.settings);
             op.span
@@ -178,6 +190,7 @@ impl<'a> Hold<'a> {
             client: first.client,
             name: first.name,
             acquires: Vec::new(),
+            unclear: Vec::new(),
             releases: Vec::new(),
             ended: false,
             lost: None,

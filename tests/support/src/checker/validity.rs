@@ -9,6 +9,9 @@ use super::spans::Span;
 use super::{drift, ns};
 use crate::history::{Nanos, Outcome};
 
+/// A signal on its way to whoever stamps it goes through several threads: so many times the blur.
+const SIGNAL_LAG: Nanos = 5;
+
 pub(super) fn check(model: &Model, report: &mut Report) {
     for hold in &model.holds {
         report.looked(Invariant::I8);
@@ -72,7 +75,7 @@ fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
 /// A hold that nothing ended must be told when its lease is over: fixed leases after the last of
 /// them, the watchdog's one lease after the data was deleted.
 fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
-    let blur = ns(model.settings.scheduling);
+    let blur = SIGNAL_LAG * ns(model.settings.scheduling);
     let over = [model.leases_over(hold), learns_by(model, hold)];
     let mut over = over.into_iter().flatten().min()?;
     // A client that is stopped when it should say so says so when it goes on.
@@ -93,7 +96,7 @@ fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
 /// When a hold must have learnt that its data was deleted: with its lease, or much sooner, at the
 /// next renewal, when it is under the watchdog and nothing is in the way.
 fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
-    let ops = || hold.acquires.iter().map(|op| &model.ops[*op]);
+    let ops = || model.levels(hold);
     let lease = ops().map(|op| op.lease(&model.settings)).max()?;
     let when = deletion(model, hold)?;
     let renewal = when

@@ -173,10 +173,7 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
 fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
     let settings = &model.settings;
     let first = model.first(hold);
-    let leases = hold
-        .acquires
-        .iter()
-        .map(|op| model.ops[*op].lease(settings));
+    let leases = model.levels(hold).map(|op| op.lease(settings));
     let tail = leases.max().unwrap_or(0) + ns(settings.cleanup);
     let release = model.last_release(hold);
     let calm = |span: Span| !model.disturbed(hold.client, span);
