@@ -1,0 +1,208 @@
+//! From a line to a request. Whatever is wrong with a line is found here, before anything is done.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use watchlock::Lease;
+
+use crate::bench::{Contended, Pairs};
+use crate::failure::Failure;
+
+/// A request and the number it is answered with.
+pub(crate) struct Request {
+    pub(crate) id: Value,
+    pub(crate) op: Result<Op, Failure>,
+}
+
+/// What is asked for.
+pub(crate) enum Op {
+    Open(Opening),
+    Owned {
+        owner: String,
+        name: String,
+        verb: Verb,
+    },
+    Named {
+        name: String,
+        question: Question,
+    },
+    BenchPairs(Pairs),
+    BenchContended(Contended),
+    BlockRuntime(Duration),
+    Shutdown,
+}
+
+/// How to connect; what is not said is the library's default.
+pub(crate) struct Opening {
+    pub(crate) url: String,
+    pub(crate) prefix: Option<String>,
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) command_timeout: Option<Duration>,
+    pub(crate) unavailable_after: Option<Duration>,
+    pub(crate) backoff_cap: Option<Duration>,
+}
+
+/// What an owner does.
+#[derive(Clone, Copy)]
+pub(crate) enum Verb {
+    Lock(Lease),
+    TryLock(Duration, Lease),
+    Unlock,
+    IsHeld,
+    HoldCount,
+}
+
+/// What needs no owner.
+#[derive(Clone, Copy)]
+pub(crate) enum Question {
+    ForceUnlock,
+    IsLocked,
+    TimeToLive,
+}
+
+impl Request {
+    /// The failure when the line is no request at all.
+    pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
+        let Ok(Value::Object(fields)) = serde_json::from_str(line) else {
+            return Err(Failure::bad_request("not a JSON object"));
+        };
+        let fields = Fields(fields);
+        let id = fields.0.get("id").filter(|id| id.is_i64() || id.is_u64());
+        let id = id
+            .cloned()
+            .ok_or_else(|| Failure::bad_request("no integer id"))?;
+        match fields.op() {
+            Err(failure) if failure.kind == "bad_request" => Err(failure),
+            op => Ok(Self { id, op }),
+        }
+    }
+}
+
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn op(&self) -> Result<Op, Failure> {
+        let op = self.text("op")?;
+        match op {
+            "open" => self.opening().map(Op::Open),
+            "lock" | "try_lock" | "unlock" | "is_held" | "hold_count" => self.owned(op),
+            "force_unlock" | "is_locked" | "ttl" => self.named(op),
+            "bench_pairs" => self.bench_pairs(),
+            "bench_contended" => self.bench_contended(),
+            "block_runtime" => self.required_ms("ms").map(Op::BlockRuntime),
+            "shutdown" => Ok(Op::Shutdown),
+            _ => Err(Failure::unsupported(&format!("op {op}"))),
+        }
+    }
+
+    fn opening(&self) -> Result<Opening, Failure> {
+        if self.0.contains_key("urls") {
+            return Err(Failure::unsupported("lock over several servers"));
+        }
+        Ok(Opening {
+            url: self.text("url")?.to_owned(),
+            prefix: match self.0.get("prefix") {
+                None => None,
+                Some(_) => Some(self.text("prefix")?.to_owned()),
+            },
+            watchdog: self.ms("watchdog_ms")?,
+            command_timeout: self.ms("command_timeout_ms")?,
+            unavailable_after: self.ms("unavailable_after_ms")?,
+            backoff_cap: self.ms("backoff_cap_ms")?,
+        })
+    }
+
+    fn owned(&self, op: &str) -> Result<Op, Failure> {
+        self.plain_lock()?;
+        let verb = match op {
+            "lock" => Verb::Lock(self.lease()?),
+            "try_lock" => Verb::TryLock(self.required_ms("wait_ms")?, self.lease()?),
+            "unlock" => Verb::Unlock,
+            "is_held" => Verb::IsHeld,
+            _ => Verb::HoldCount,
+        };
+        Ok(Op::Owned {
+            owner: self.text("owner")?.to_owned(),
+            name: self.text("name")?.to_owned(),
+            verb,
+        })
+    }
+
+    fn named(&self, op: &str) -> Result<Op, Failure> {
+        self.plain_lock()?;
+        let question = match op {
+            "force_unlock" => Question::ForceUnlock,
+            "is_locked" => Question::IsLocked,
+            _ => Question::TimeToLive,
+        };
+        let name = self.text("name")?.to_owned();
+        Ok(Op::Named { name, question })
+    }
+
+    fn bench_pairs(&self) -> Result<Op, Failure> {
+        self.plain_lock()?;
+        Ok(Op::BenchPairs(Pairs {
+            prefix: self.text("prefix")?.to_owned(),
+            tasks: self.tasks()?,
+            span: self.required_ms("ms")?,
+        }))
+    }
+
+    fn bench_contended(&self) -> Result<Op, Failure> {
+        self.plain_lock()?;
+        Ok(Op::BenchContended(Contended {
+            name: self.text("name")?.to_owned(),
+            tasks: self.tasks()?,
+            span: self.required_ms("ms")?,
+            hold: Duration::from_micros(self.required("hold_us")?),
+            pause: Duration::from_micros(self.required("pause_us")?),
+        }))
+    }
+
+    fn plain_lock(&self) -> Result<(), Failure> {
+        match self.text("kind")? {
+            "lock" => Ok(()),
+            kind => Err(Failure::unsupported(&format!("kind {kind}"))),
+        }
+    }
+
+    fn lease(&self) -> Result<Lease, Failure> {
+        let lease = self.ms("lease_ms")?;
+        Ok(lease.map_or(Lease::Watchdog, Lease::Fixed))
+    }
+
+    fn tasks(&self) -> Result<usize, Failure> {
+        let tasks = self.required("tasks")?;
+        usize::try_from(tasks).map_err(|_| Failure::bad_request("tasks: too many"))
+    }
+
+    fn required_ms(&self, field: &str) -> Result<Duration, Failure> {
+        self.required(field).map(Duration::from_millis)
+    }
+
+    fn ms(&self, field: &str) -> Result<Option<Duration>, Failure> {
+        Ok(self.number(field)?.map(Duration::from_millis))
+    }
+
+    fn required(&self, field: &str) -> Result<u64, Failure> {
+        self.number(field)?
+            .ok_or_else(|| Failure::bad_request(format!("no {field}")))
+    }
+
+    /// A negative number is an integer like any other to the protocol, but no amount to the library.
+    fn number(&self, field: &str) -> Result<Option<u64>, Failure> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) if value.is_i64() || value.is_u64() => value
+                .as_u64()
+                .map(Some)
+                .ok_or_else(|| Failure::new("invalid", format!("{field} is negative"))),
+            Some(_) => Err(Failure::bad_request(format!("{field} is no integer"))),
+        }
+    }
+
+    fn text(&self, field: &str) -> Result<&str, Failure> {
+        let text = self.0.get(field).and_then(Value::as_str);
+        text.ok_or_else(|| Failure::bad_request(format!("no {field}, or not a text")))
+    }
+}

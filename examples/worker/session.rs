@@ -1,0 +1,209 @@
+//! The client, its owners, and the way from a line to its answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use watchlock::{Backoff, Client, Error, Ttl};
+
+use crate::answers::{Answers, Outcome, outcome_of};
+use crate::bench;
+use crate::failure::Failure;
+use crate::owner::{Job, Label};
+use crate::request::{Op, Opening, Question, Request};
+
+/// How long holds may take to be given back when the client is closed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+pub(crate) struct Session {
+    users: Handle,
+    answers: Answers,
+    client: State,
+    owners: HashMap<String, Label>,
+}
+
+enum State {
+    NotOpen,
+    Open(Client),
+    Closed,
+}
+
+impl Session {
+    pub(crate) fn new(users: Handle, answers: Answers) -> Self {
+        Self {
+            users,
+            answers,
+            client: State::NotOpen,
+            owners: HashMap::new(),
+        }
+    }
+
+    /// Opening and closing are done here and now, so that later lines find them done.
+    pub(crate) async fn take(&mut self, line: &str) {
+        let Request { id, op } = match Request::parse(line) {
+            Ok(request) => request,
+            Err(failure) => return self.answers.bad_line(&failure),
+        };
+        if let Err(failure) = self.route(id.clone(), op).await {
+            self.answers.answer(&id, Outcome::refused(failure));
+        }
+    }
+
+    async fn route(&mut self, id: Value, op: Result<Op, Failure>) -> Result<(), Failure> {
+        match op? {
+            Op::Open(opening) => self.open(&id, opening).await?,
+            Op::Shutdown => {
+                let done = async {
+                    self.close().await;
+                    Ok::<_, Failure>(json!({}))
+                };
+                let outcome = outcome_of(done).await;
+                self.answers.answer(&id, outcome);
+            }
+            Op::Owned { owner, name, verb } => {
+                self.owner(&owner)?.submit(Job { id, name, verb });
+            }
+            Op::Named { name, question } => {
+                let client = self.client()?.clone();
+                self.answer_later(id, async move { ask(&client, &name, question).await });
+            }
+            Op::BenchPairs(plan) => {
+                let client = self.client()?.clone();
+                self.answer_later(id, bench::pairs(client, plan));
+            }
+            Op::BenchContended(plan) => {
+                let client = self.client()?.clone();
+                self.answer_later(id, bench::contended(client, plan));
+            }
+            Op::BlockRuntime(span) => self.block(id, span),
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, id: &Value, opening: Opening) -> Result<(), Failure> {
+        if !matches!(self.client, State::NotOpen) {
+            return Err(Failure::bad_request("already open"));
+        }
+        let connecting = self.users.spawn(async move {
+            let mut client = None;
+            let outcome = outcome_of(async {
+                let opened = connect(opening).await?;
+                let id = opened.id().to_string();
+                client = Some(opened);
+                Ok::<_, Error>(json!({"client_id": id}))
+            })
+            .await;
+            (client, outcome)
+        });
+        let (client, outcome) = connecting.await.map_err(|_| panicked())?;
+        if let Some(client) = client {
+            self.client = State::Open(client);
+        }
+        self.answers.answer(id, outcome);
+        Ok(())
+    }
+
+    /// Closes the client: waits that go on end, and whatever owners hold is given back.
+    pub(crate) async fn close(&mut self) {
+        let State::Open(client) = std::mem::replace(&mut self.client, State::Closed) else {
+            return;
+        };
+        let owners = std::mem::take(&mut self.owners).into_values();
+        let given_back = futures_util::future::join_all(owners.map(Label::end));
+        tokio::join!(client.shutdown(CLOSE_WITHIN), given_back);
+    }
+
+    fn client(&self) -> Result<&Client, Failure> {
+        match &self.client {
+            State::Open(client) => Ok(client),
+            State::NotOpen => Err(Failure::new("closed", "not open yet")),
+            State::Closed => Err(Error::Closed.into()),
+        }
+    }
+
+    fn owner(&mut self, label: &str) -> Result<&Label, Failure> {
+        if !self.owners.contains_key(label) {
+            let owner = self.client()?.new_owner();
+            let begun = Label::begin(label, owner, &self.users, self.answers.clone());
+            self.owners.insert(label.to_owned(), begun);
+        }
+        Ok(&self.owners[label])
+    }
+
+    fn answer_later<E: Into<Failure>>(
+        &self,
+        id: Value,
+        call: impl Future<Output = Result<Value, E>> + Send + 'static,
+    ) {
+        let answers = self.answers.clone();
+        self.users.spawn(async move {
+            answers.answer(&id, outcome_of(call).await);
+        });
+    }
+
+    /// Blocks both threads of the users' runtime: each of the tasks waits until the other has a thread, too.
+    fn block(&self, id: Value, span: Duration) {
+        let both = Arc::new(Barrier::new(2));
+        let blocked = [(); 2].map(|()| {
+            let both = Arc::clone(&both);
+            self.users.spawn(async move {
+                both.wait();
+                std::thread::sleep(span);
+            })
+        });
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            let outcome = outcome_of(async {
+                for task in blocked {
+                    task.await.map_err(|_| panicked())?;
+                }
+                Ok::<_, Failure>(json!({}))
+            });
+            answers.answer(&id, outcome.await);
+        });
+    }
+}
+
+async fn connect(opening: Opening) -> Result<Client, Error> {
+    let mut builder = Client::builder(&opening.url);
+    if let Some(prefix) = &opening.prefix {
+        builder = builder.key_prefix(prefix);
+    }
+    if let Some(lease) = opening.watchdog {
+        builder = builder.watchdog_lease(lease);
+    }
+    if let Some(timeout) = opening.command_timeout {
+        builder = builder.command_timeout(timeout);
+    }
+    if let Some(span) = opening.unavailable_after {
+        builder = builder.unavailable_after(span);
+    }
+    if let Some(cap) = opening.backoff_cap {
+        let base = cap.min(Duration::from_millis(20));
+        builder = builder.backoff(Backoff::new().base(base).cap(cap));
+    }
+    Box::pin(builder.connect()).await
+}
+
+async fn ask(client: &Client, name: &str, question: Question) -> Result<Value, Error> {
+    let lock = client.get_lock(name);
+    Ok(match question {
+        Question::ForceUnlock => json!({"released": lock.force_unlock().await?}),
+        Question::IsLocked => json!({"locked": lock.is_locked().await?}),
+        Question::TimeToLive => json!({"ms": in_ms(lock.remain_time_to_live().await?)}),
+    })
+}
+
+fn in_ms(ttl: Ttl) -> i64 {
+    match ttl {
+        Ttl::Left(left) => i64::try_from(left.as_millis()).unwrap_or(i64::MAX),
+        Ttl::NoExpiry => -1,
+        _ => -2,
+    }
+}
+
+fn panicked() -> Failure {
+    Failure::new("other", "a task panicked")
+}
