@@ -1,5 +1,43 @@
 //! Distributed reentrant locks in Redis that a job can hold for hours, that nested code can enter again,
 //! and that never lie: shared with Java services that use Redisson.
+//!
+//! ```no_run
+//! use watchlock::Client;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), watchlock::Error> {
+//!     let client = Client::connect("redis://127.0.0.1/").await?;
+//!     let guard = client.get_lock("report:2026").lock().await?;
+//!     println!("nobody else is here");
+//!     guard.unlock().await
+//! }
+//! ```
+//!
+//! - [`Client`]: one per process, cheap to clone. [`Client::builder`] sets it up, [`Client::shutdown`] ends it.
+//! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`]. `lock`, `lock_for`, `try_lock`, `run`.
+//! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
+//!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost.
+//! - [`Owner`], [`Client::scope`]: who may enter again. Without one, every acquire stands for itself.
+//! - [`Lease`]: kept alive by the watchdog, or fixed.
+//! - [`Error`]: lost, not yours, unreachable, refused and denied are different things; busy is `None`.
+//!
+//! # What is guaranteed
+//!
+//! While Redis keeps its data and clocks run at about the same rate, a lock has at most one holder, and a
+//! holder knows by its own clock when it is none any more. A failover to a replica that lacks the lock, an
+//! eviction, a forced release, a stepped wall clock or a pause longer than the lease can let a second one
+//! in: the [README](https://docs.rs/crate/watchlock/latest/source/README.md) has the list, and what to do about each.
+//!
+//! # Cancel safety
+//!
+//! Every future of this crate can be dropped at any await. What it had under way is finished and undone
+//! by the client's background thread.
+//!
+//! # Features
+//!
+//! - `tls`: `rediss://` addresses, by rustls with the certificates of the system.
+//!
+//! Everything runs on [tokio](https://docs.rs/tokio). Events and spans go to [tracing](https://docs.rs/tracing).
 
 mod backend;
 mod backoff;
@@ -19,3 +57,10 @@ pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LostReason};
 pub use lease::Lease;
 pub use lock::{Hold, Lock, LockGuard, Owner, OwnerLock, ReentrantLock, Ttl};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/porting-from-redisson.md")]
+struct PortingGuide;
