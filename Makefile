@@ -1,0 +1,61 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`. CONTRIBUTING.md says what each is for.
+#
+# A redis-server is found by scripts/redis-server.sh, which installs it by apt-get when there is none; set
+# REDIS_SERVER to use another binary.
+
+CARGO ?= cargo
+CHAOS_SECONDS ?= 60
+SOAK_MINUTES ?= 20
+BENCH_SECONDS ?= 300
+INTEROP_SECONDS ?= 60
+
+with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test interop chaos soak bench lint doc msrv ci
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: ## the story in a minute, on a real redis-server
+	@scripts/demo.sh
+
+test: ## all tests, examples and documentation tests
+	@$(with_redis) \
+	$(CARGO) build --quiet --workspace --bins --examples && \
+	$(CARGO) test --quiet --workspace
+
+interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17 and Maven)
+	@$(with_redis) \
+	$(CARGO) build --quiet --example worker && \
+	INTEROP_SECONDS=$(INTEROP_SECONDS) $(CARGO) test --quiet \
+	  --test conformance --test interop --test interop_redisson3 --test interop_campaign
+
+chaos: ## faults at random and a proof afterwards (CHAOS_SECONDS, CHAOS_SEED)
+	@$(with_redis) \
+	$(CARGO) build --quiet --release --example worker && \
+	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) run --quiet --release --package watchlock-support --bin chaos
+
+soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
+	@$(with_redis) export SOAK_MINUTES=$(SOAK_MINUTES) && \
+	$(CARGO) build --quiet --release --example worker && \
+	$(CARGO) test --quiet --release --test soak && \
+	$(CARGO) run --quiet --release --package watchlock-support --bin chaos
+
+bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BENCH_QUICK=1 only sees that it runs)
+	@$(with_redis) \
+	BENCH_SECONDS=$(BENCH_SECONDS) $(CARGO) run --quiet --release --package watchlock-compare
+
+lint: ## format and clippy; warnings are errors
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls -- --deny warnings
+	@$(CARGO) clippy --quiet -- --deny warnings
+
+doc: ## the documentation; warnings are errors
+	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls
+
+msrv: ## builds with the oldest supported Rust, where it is installed
+	@scripts/msrv.sh
+
+ci: ## all of it, as CI runs it
+	@.ci/run
