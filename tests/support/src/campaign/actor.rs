@@ -56,7 +56,8 @@ struct Actor<'a> {
 
 /// An answer of a process that is alive.
 enum Answer {
-    Level,
+    /// How many levels there are now.
+    Levels(u32),
     Busy,
     Left,
     Failed(String),
@@ -67,7 +68,7 @@ impl Actor<'_> {
     async fn section(&self, plan: &Plan) -> Option<()> {
         let lost_before = self.process.times_lost(self.owner, self.name);
         let (op, answer) = self.acquire(plan.wait_ms, plan.leases_ms[0]).await?;
-        if !matches!(answer, Answer::Level) {
+        if !matches!(answer, Answer::Levels(_)) {
             if matches!(answer, Answer::Failed(_)) {
                 sleep(Duration::from_millis(20)).await;
             }
@@ -79,7 +80,10 @@ impl Actor<'_> {
         let mut levels = 1;
         for lease in &plan.leases_ms[1..] {
             let (_, answer) = self.acquire(None, *lease).await?;
-            levels += u32::from(matches!(answer, Answer::Level));
+            // One, when the first was lost meanwhile and this began afresh.
+            if let Answer::Levels(count) = answer {
+                levels = count;
+            }
         }
         sleep(plan.hold).await;
         let seen = self.ground.read(self.name).await;
@@ -191,5 +195,5 @@ fn read(result: &Value, acquires: bool) -> (Outcome, Answer) {
     if result["acquired"] == false {
         return (Outcome::Busy, Answer::Busy);
     }
-    (Outcome::Acquired(count), Answer::Level)
+    (Outcome::Acquired(count), Answer::Levels(count))
 }

@@ -1,6 +1,7 @@
 //! Where a campaign takes place: the Redis of the locks, the Redis of the protected records, the workers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
@@ -16,6 +17,8 @@ pub(super) struct Ground {
     pub(super) recorder: Recorder,
     pub(super) slots: Vec<Slot>,
     pub(super) faults: Mutex<BTreeMap<String, u64>>,
+    /// How often the server was slow, by a fault or by itself.
+    pub(super) stalls: AtomicU64,
     /// What operations returned, by kind.
     pub(super) answers: Mutex<BTreeMap<String, u64>>,
     records: MultiplexedConnection,
@@ -40,6 +43,7 @@ impl Ground {
             recorder,
             slots,
             faults: Mutex::default(),
+            stalls: AtomicU64::new(0),
             answers: Mutex::default(),
             records: records.expect("the records' Redis is left alone"),
             vault,
@@ -76,6 +80,12 @@ impl Ground {
             kind: kind.to_owned(),
             scope,
         });
+    }
+
+    /// Notes that the server did not answer at once.
+    pub(super) fn stalled(&self, from: Nanos) {
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+        self.disturbed("stall", from, 0, Scope::All);
     }
 
     pub(super) fn count(&self, kind: &str) {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::ground::Ground;
 use super::weather::{Watch, Weather};
-use crate::history::Record;
+use crate::history::{MS, Nanos, Record};
 use crate::now_ns;
 
 /// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
@@ -16,22 +16,26 @@ const HOMECOMING: Duration = Duration::from_secs(15);
 /// Longer than a lease, the repeated releases and the linger of a subscription.
 const FADING: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+const STALL: Nanos = 60 * MS;
 
-/// Looks at the locks' keys while the campaign goes on: none may be without TTL.
+/// Looks at the locks' keys while the campaign goes on: none may be without TTL. An answer that takes
+/// long without a fault is a fault of the machine (a slow disk, no processor), and excuses as one.
 pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
     for number in (0..names).cycle() {
         if weather.is_over() {
             return;
         }
+        let from = now_ns();
         sleep(LOOK_EVERY).await;
         let name = format!("chaos:{number}");
         let command = ["PTTL", &name];
         let look = ground.server.try_cmd(&command);
-        let Ok(Ok(ttl)) = timeout(Duration::from_secs(3), look).await else {
-            continue;
-        };
-        if let redis::Value::Int(ttl_ms) = ttl {
-            let t = now_ns();
+        let look = timeout(Duration::from_secs(3), look).await;
+        let t = now_ns();
+        if t - from > STALL {
+            ground.stalled(from);
+        }
+        if let Ok(Ok(redis::Value::Int(ttl_ms))) = look {
             ground.recorder.push(Record::Sample { t, name, ttl_ms });
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use super::ground::Ground;
 use super::soak::Look;
@@ -24,6 +25,8 @@ pub struct Tally {
     pub operations: u64,
     /// Holds that their owners were told to have lost.
     pub lost: u64,
+    /// How often the server was slow to answer, by a fault or by the machine.
+    pub stalls: u64,
     /// Violations, and how many chances there were.
     pub report: Report,
     /// What the workers took of the machine after each round.
@@ -33,6 +36,7 @@ pub struct Tally {
 impl Tally {
     pub(super) fn add(&mut self, ground: &Ground, records: &[Record], report: Report) {
         self.faults = ground.faults.lock().clone();
+        self.stalls = ground.stalls.load(Ordering::Relaxed);
         self.note_answers(ground);
         for record in records {
             match record {
@@ -92,7 +96,8 @@ impl fmt::Display for Tally {
         table(f, "answer", &self.answers)?;
         writeln!(f, "{:<24} {:>10}", "operations", self.operations)?;
         writeln!(f, "{:<24} {:>10}", "holds", self.report.holds)?;
-        writeln!(f, "{:<24} {:>10}\n", "holds lost", self.lost)?;
+        writeln!(f, "{:<24} {:>10}", "holds lost", self.lost)?;
+        writeln!(f, "{:<24} {:>10}\n", "slow answers", self.stalls)?;
         write!(f, "{}", self.report)
     }
 }

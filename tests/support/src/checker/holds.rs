@@ -37,15 +37,53 @@ pub(super) struct Hold<'a> {
     pub(super) window: Span,
     pub(super) end: End,
     levels: u32,
+    /// Lost, and followed by a fresh one before its levels were given back.
+    replaced: bool,
+}
+
+/// A client, an owner of it, and a name.
+type Key<'a> = (u32, u32, &'a str);
+
+/// When each owner was told that it lost a name.
+fn losses(records: &[Record]) -> HashMap<Key<'_>, Vec<Nanos>> {
+    let mut losses: HashMap<Key, Vec<Nanos>> = HashMap::new();
+    for record in records {
+        if let Record::Lost {
+            t,
+            client,
+            owner,
+            name,
+            ..
+        } = record
+        {
+            let key = (*client, *owner, name.as_str());
+            losses.entry(key).or_default().push(*t);
+        }
+    }
+    losses
 }
 
 impl<'a> Model<'a> {
-    pub(super) fn note_holds(&mut self) {
-        let mut current: BTreeMap<(u32, u32, &str), usize> = BTreeMap::new();
+    /// A level joins the owner's hold of that name, or begins one: the first, and the first after a
+    /// loss whose levels were never given back.
+    pub(super) fn note_holds(&mut self, records: &[Record]) {
+        let losses = losses(records);
+        let mut current: BTreeMap<Key, usize> = BTreeMap::new();
         for (index, op) in self.ops.iter().enumerate() {
             let key = (op.client, op.owner, op.name);
             match (op.call, op.outcome) {
-                (Call::Acquire { .. }, Some(Outcome::Acquired(_))) => {
+                (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
+                    if let Some(hold) = current.get(&key).filter(|_| *count == 1) {
+                        let began = self.first(&self.holds[*hold]).span.from;
+                        let lost = losses.get(&key).is_some_and(|times| {
+                            let lost = |t: &Nanos| *t >= began && *t <= op.span.until;
+                            times.iter().any(lost)
+                        });
+                        if lost {
+                            self.holds[*hold].replaced = true;
+                            current.remove(&key);
+                        }
+                    }
                     let hold = *current.entry(key).or_insert_with(|| {
                         self.begun_by.insert(op.id, self.holds.len());
                         self.holds.push(Hold::new(op));
@@ -72,7 +110,7 @@ impl<'a> Model<'a> {
     }
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
-    /// acquired, rather the one before, if its release failed and no signal came yet.
+    /// acquired, rather the one before, if that is known to be gone and no signal came yet.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let mut by_key: HashMap<(u32, u32, &str), Vec<usize>> = HashMap::new();
         for (index, hold) in self.holds.iter().enumerate() {
@@ -99,7 +137,8 @@ impl<'a> Model<'a> {
             let latest = begun.next();
             let missing = |hold: &&usize| {
                 let hold = &self.holds[**hold];
-                hold.lost.is_none() && self.release_failed(hold).is_some()
+                let gone = hold.replaced || self.release_failed(hold).is_some();
+                hold.lost.is_none() && gone
             };
             let starts = latest.is_some_and(|hold| first(hold).until > *t);
             let before = begun.next().filter(missing).filter(|_| starts);
@@ -197,6 +236,7 @@ impl<'a> Hold<'a> {
             window: first.span,
             end: End::Open,
             levels: 0,
+            replaced: false,
         }
     }
 

@@ -298,6 +298,18 @@ fn a_signal_must_come() {
 }
 
 #[test]
+fn a_lost_hold_may_be_followed_by_a_fresh_one() {
+    let lost = story().lock_for(1, (0, 5), 500).lost(1, 493);
+    let fresh = lost.lock(1, (600, 605), 1).unlock(1, (610, 611), 0);
+    fresh.breaks(&[]);
+    assert_eq!(
+        fresh.check().holds,
+        2,
+        "the second is no level of the first"
+    );
+}
+
+#[test]
 fn a_release_that_leaves_levels_is_not_the_signal() {
     let held = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
     let found = held().fails(1, (400, 401), "lost");
