@@ -111,24 +111,26 @@ fn layer(module: &str) -> usize {
 
 /// The top modules that a line names by `crate::`.
 fn named(line: &str) -> impl Iterator<Item = &str> {
-    line.split("crate::").skip(1).filter_map(|rest| {
+    line.split("crate::").skip(1).map(|rest| {
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-        let name = &rest[..end.unwrap_or(rest.len())];
-        // `crate::{…}` and `crate::Type` would hide which layer is meant.
-        (!name.starts_with(char::is_uppercase)).then_some(name)
+        &rest[..end.unwrap_or(rest.len())]
     })
+}
+
+/// Whether `module` may use what `crate::` leads to as `name`. `crate::{…}` and `crate::Type` would hide which layer
+/// is meant.
+fn may_use(module: &str, name: &str) -> bool {
+    let is_module = name.starts_with(|c: char| c.is_ascii_lowercase());
+    is_module && (name == module || layer(name) < layer(module))
 }
 
 #[test]
 fn imports_only_point_down() {
     let mut wrong = Vec::new();
     for source in sources().iter().filter(|source| source.path != "lib.rs") {
-        let own = source.module();
         for line in source.code(true) {
-            for name in named(line).filter(|name| *name != own) {
-                if name.is_empty() || layer(name) >= layer(own) {
-                    wrong.push(format!("{}: {line}", source.path));
-                }
+            if !named(line).all(|name| may_use(source.module(), name)) {
+                wrong.push(format!("{}: {line}", source.path));
             }
         }
     }
