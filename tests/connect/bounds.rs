@@ -1,0 +1,93 @@
+//! Every value of the builder has bounds, and is checked before anything is connected.
+
+use std::time::Duration;
+
+use watchlock::{Backoff, Client, ClientBuilder, ConfigError, Error};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{ms, soon};
+use crate::works;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+type Change = fn(ClientBuilder) -> ClientBuilder;
+
+fn backoff(builder: ClientBuilder, change: impl FnOnce(Backoff) -> Backoff) -> ClientBuilder {
+    builder.backoff(change(Backoff::new()))
+}
+
+#[tokio::test]
+async fn values_out_of_their_bounds_are_named() {
+    let bad: [(&str, Change); 28] = [
+        ("watchdog lease", |b| b.watchdog_lease(ms(499))),
+        ("watchdog lease", |b| b.watchdog_lease(Duration::ZERO)),
+        ("watchdog lease", |b| b.watchdog_lease(DAY + ms(1))),
+        ("watchdog lease", |b| b.watchdog_lease(Duration::MAX)),
+        ("lease bounds", |b| b.lease_bounds(ms(9), DAY)),
+        ("lease bounds", |b| b.lease_bounds(ms(20), ms(10))),
+        ("lease bounds", |b| b.lease_bounds(ms(10), 366 * DAY)),
+        ("lease bounds", |b| b.lease_bounds(ms(10), Duration::MAX)),
+        ("longest name", |b| b.max_name_bytes(0)),
+        ("longest name", |b| b.max_name_bytes(65_537)),
+        ("longest name", |b| b.max_name_bytes(usize::MAX)),
+        ("key prefix", |b| b.key_prefix(&"x".repeat(512))),
+        ("key prefix", |b| b.max_name_bytes(4).key_prefix("four")),
+        ("command time-out", |b| b.command_timeout(Duration::ZERO)),
+        ("command time-out", |b| b.command_timeout(ms(9))),
+        ("command time-out", |b| b.command_timeout(ms(60_001))),
+        ("command time-out", |b| b.command_timeout(Duration::MAX)),
+        ("connect time-out", |b| b.connect_timeout(ms(9))),
+        ("connect time-out", |b| b.connect_timeout(ms(60_001))),
+        ("connect time-out", |b| b.connect_timeout(Duration::MAX)),
+        ("unavailable_after", |b| b.unavailable_after(DAY + ms(1))),
+        ("unavailable_after", |b| b.unavailable_after(Duration::MAX)),
+        ("backoff base", |b| backoff(b, |k| k.base(Duration::ZERO))),
+        ("backoff base", |b| backoff(b, |k| k.base(ms(1_001)))),
+        ("backoff cap", |b| backoff(b, |k| k.cap(Duration::MAX))),
+        ("backoff cap", |b| backoff(b, |k| k.cap(Duration::ZERO))),
+        ("backoff factor", |b| backoff(b, |k| k.factor(f64::NAN))),
+        ("backoff factor", |b| backoff(b, |k| k.factor(0.99))),
+    ];
+    for (expected, spoil) in bad {
+        // Nobody listens there: the values come first.
+        let builder = spoil(Client::builder("redis://127.0.0.1:1/"));
+        let error = soon(builder.connect()).await.map(drop).unwrap_err();
+        let Error::Config(ConfigError::OutOfRange { setting, range }) = &error else {
+            panic!("{expected}: {error:?}");
+        };
+        assert_eq!(*setting, expected);
+        assert!(!range.is_empty() && !error.is_transient());
+    }
+}
+
+#[tokio::test]
+async fn the_ends_of_the_bounds_are_good() {
+    let server = RedisServer::start();
+    let ends: [Change; 7] = [
+        |b| b.watchdog_lease(ms(500)),
+        |b| b.watchdog_lease(DAY),
+        |b| b.lease_bounds(ms(10), 365 * DAY),
+        |b| b.max_name_bytes(65_536).key_prefix(&"x".repeat(512)),
+        |b| {
+            b.command_timeout(Duration::from_secs(60))
+                .connect_timeout(Duration::from_secs(60))
+        },
+        |b| b.unavailable_after(Duration::ZERO),
+        |b| backoff(b, |k| k.base(ms(1)).cap(ms(1)).factor(1.0)),
+    ];
+    for change in ends {
+        let builder = change(Client::builder(&server.url()));
+        works(&builder.connect().await.unwrap()).await;
+    }
+}
+
+#[test]
+fn a_builder_can_be_built_by_anything() {
+    for url in ["", "\0", "redis://", "redis://h"] {
+        let builder = Client::builder(url)
+            .watchdog_lease(Duration::MAX)
+            .command_timeout(Duration::ZERO)
+            .key_prefix("\0");
+        drop(format!("{builder:?}"));
+    }
+}

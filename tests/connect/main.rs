@@ -1,0 +1,43 @@
+//! Connecting: addresses, secrets, servers that are absent, silent or unfit, pools, runtimes, and how many
+//! connections there are.
+//!
+//! What counts threads and files, or sets the environment, runs in a process of its own: see `alone`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod addresses;
+mod alone;
+mod bounds;
+mod fake;
+mod links;
+mod many;
+mod outside;
+mod pools;
+mod runtimes;
+mod secrets;
+mod servers;
+#[cfg(feature = "tls")]
+mod tls;
+
+use watchlock::Client;
+
+use crate::common::{LONG, ms, soon};
+
+/// Everything that goes over a connection, waiting by a wake-up included.
+async fn works(client: &Client) {
+    let lock = client.get_lock("works");
+    let guard = soon(lock.lock()).await.expect("the lock is free");
+    assert!(lock.is_locked().await.expect("a clean answer"));
+    let inner = guard.reenter().await.expect("our own hold");
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.try_lock(LONG, ms(5_000)).await }
+    });
+    inner.unlock().await.expect("our own level");
+    guard.unlock().await.expect("our own hold");
+    let next = soon(waiting).await.expect("no panic");
+    let next = next.expect("a clean answer").expect("the lock is free");
+    next.unlock().await.expect("our own hold");
+    assert!(!lock.is_locked().await.expect("a clean answer"));
+}

@@ -1,0 +1,215 @@
+//! Outside of any tokio runtime: typed errors and no panic, and what must work there does.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use watchlock::{Client, ConfigError, Error, Lease};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, ms, try_once};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What an executor without tokio does.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    let end = Instant::now() + LONG;
+    while Instant::now() < end {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        thread::park_timeout(LONG);
+    }
+    panic!("not ready within {LONG:?}");
+}
+
+fn is_no_runtime<T: std::fmt::Debug>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Config(ConfigError::NoRuntime)))
+}
+
+fn start() -> (RedisServer, Runtime, Client) {
+    let server = RedisServer::start();
+    let home = Runtime::new().expect("a runtime");
+    let client = home
+        .block_on(Client::connect(&server.url()))
+        .expect("a client");
+    (server, home, client)
+}
+
+#[test]
+fn connecting_needs_a_runtime() {
+    let server = RedisServer::start();
+    let connecting = block_on(Client::connect(&server.url()));
+    assert!(is_no_runtime(&connecting), "{connecting:?}");
+    let absent = block_on(Client::connect("redis://127.0.0.1:1/"));
+    assert!(is_no_runtime(&absent), "{absent:?}");
+    let bad = block_on(Client::connect("nonsense"));
+    assert!(
+        matches!(bad, Err(Error::Config(ConfigError::InvalidUrl))),
+        "{bad:?}"
+    );
+}
+
+#[test]
+fn an_acquire_needs_a_runtime() {
+    let (server, home, client) = start();
+    let lock = client.get_lock("x");
+    assert!(is_no_runtime(&block_on(lock.lock())));
+    assert!(is_no_runtime(&block_on(lock.lock_for(LONG))));
+    assert!(is_no_runtime(&block_on(
+        lock.try_lock(Duration::ZERO, LONG)
+    )));
+    assert!(is_no_runtime(&block_on(
+        lock.try_lock(LONG, Lease::Watchdog)
+    )));
+    assert!(is_no_runtime(&block_on(lock.run(async |_| ()))));
+    assert!(is_no_runtime(&block_on(lock.is_locked())));
+    assert!(is_no_runtime(&block_on(lock.remain_time_to_live())));
+    assert!(is_no_runtime(&block_on(lock.force_unlock())));
+    assert!(is_no_runtime(&block_on(
+        client.scope(async { lock.lock().await })
+    )));
+    let owner = client.new_owner();
+    assert!(is_no_runtime(&block_on(owner.get_lock("x").lock())));
+    assert!(matches!(block_on(lock.unlock()), Err(Error::NotOwner)));
+    home.block_on(clean(&server));
+    // And it is not spoilt by that.
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    assert!(is_no_runtime(&block_on(lock.lock())));
+    home.block_on(guard.unlock()).unwrap();
+}
+
+#[test]
+fn a_queued_acquire_that_is_polled_outside_does_not_panic() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    let lock = client.get_lock("x");
+    let mut waiting = Box::pin(async move { lock.lock().await });
+    assert!(
+        home.block_on(crate::common::poll_once(&mut waiting))
+            .is_none()
+    );
+    drop(guard);
+    match block_on(waiting) {
+        Ok(guard) => drop(guard),
+        Err(error) => assert!(
+            matches!(error, Error::Config(ConfigError::NoRuntime)),
+            "{error:?}"
+        ),
+    }
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_queued_acquire_that_waits_on_outside_is_told_so() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    let lock = client.get_lock("x");
+    let mut waiting = Box::pin(async move { lock.lock().await });
+    assert!(
+        home.block_on(crate::common::poll_once(&mut waiting))
+            .is_none()
+    );
+    let waited = block_on(waiting);
+    assert!(is_no_runtime(&waited), "{waited:?}");
+    home.block_on(guard.unlock()).unwrap();
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_guard_is_unlocked_outside() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    block_on(guard.unlock()).unwrap();
+    assert!(
+        !home.block_on(server.exists("x")),
+        "released when it returned"
+    );
+}
+
+#[test]
+fn a_level_is_unlocked_outside() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    let inner = home.block_on(guard.reenter()).unwrap();
+    block_on(inner.unlock()).unwrap();
+    assert_eq!(guard.hold_count(), 1);
+    home.block_on(guard.unlock()).unwrap();
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_detached_level_is_unlocked_outside() {
+    let (server, home, client) = start();
+    let owner = client.new_owner();
+    let lock = owner.get_lock("x");
+    let guard = home.block_on(lock.lock()).unwrap();
+    guard.detach().unwrap();
+    block_on(lock.unlock()).unwrap();
+    assert!(
+        !home.block_on(server.exists("x")),
+        "released when it returned"
+    );
+}
+
+#[test]
+fn entering_again_and_extending_need_a_runtime() {
+    let (server, home, client) = start();
+    let lock = client.get_lock("x");
+    let guard = home.block_on(lock.lock_for(LONG)).unwrap();
+    assert!(is_no_runtime(&block_on(guard.reenter())));
+    assert!(is_no_runtime(&block_on(guard.extend(2 * LONG))));
+    assert!(guard.is_valid());
+    assert_eq!(guard.hold_count(), 1);
+    home.block_on(guard.unlock()).unwrap();
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_loss_is_heard_outside() {
+    let (_server, home, client) = start();
+    let guard = home
+        .block_on(client.get_lock("x").lock_for(ms(50)))
+        .unwrap();
+    assert_eq!(block_on(guard.lost()), watchlock::LostReason::Expired);
+    assert!(matches!(block_on(guard.unlock()), Err(Error::Lost { .. })));
+}
+
+#[test]
+fn a_guard_dropped_outside_is_released() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    drop(guard);
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_client_is_shut_down_outside() {
+    for timeout in [Duration::ZERO, ms(100), Duration::MAX] {
+        let (server, home, client) = start();
+        let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+        if timeout == Duration::MAX {
+            drop(guard);
+            block_on(client.shutdown(timeout));
+        } else {
+            block_on(client.shutdown(timeout));
+            assert!(!guard.is_valid());
+        }
+        assert!(
+            !home.block_on(server.exists("x")),
+            "released within {timeout:?}"
+        );
+    }
+}
