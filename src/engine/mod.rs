@@ -165,8 +165,9 @@ impl Core {
         let now = self.now();
         match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
-            Due::Nothing => {}
-            Due::Renew | Due::Lose | Due::Finish => self.look_by(hold, now),
+            Due::Renew | Due::Lose => self.look_by(hold, now),
+            // Whoever sent the command that is to be finished said when it is overdue: not now.
+            Due::Finish | Due::Nothing => {}
         }
     }
 
