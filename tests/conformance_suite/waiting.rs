@@ -10,6 +10,9 @@ use watchlock_support::server::RedisServer;
 
 use super::{LATE, LONG, SHORT, connect, connect_short, is_free};
 
+/// How late a bounded wait may end.
+const ACCURATE: Duration = Duration::from_millis(50);
+
 #[tokio::test]
 async fn a_bounded_wait_takes_as_long_as_it_was_told() {
     let server = RedisServer::start();
@@ -17,15 +20,21 @@ async fn a_bounded_wait_takes_as_long_as_it_was_told() {
     let guard = holder.get_lock("busy").lock().await.unwrap();
     let lock = client.get_lock("busy");
     for wait in [0, 1, 50, 300, 1200].map(Duration::from_millis) {
-        let started = Instant::now();
+        let mut soonest = Duration::MAX;
+        // The best of some: the machine may be late, the library not.
+        for _ in 0..5 {
+            let started = Instant::now();
+            let tried = lock.try_lock(wait, Lease::Watchdog).await.unwrap();
+            assert!(tried.is_none());
+            soonest = soonest.min(started.elapsed());
+            if soonest < wait + ACCURATE {
+                break;
+            }
+        }
         assert!(
-            lock.try_lock(wait, Lease::Watchdog)
-                .await
-                .unwrap()
-                .is_none()
+            soonest >= wait && soonest < wait + ACCURATE,
+            "{wait:?}: {soonest:?}"
         );
-        let took = started.elapsed();
-        assert!(took >= wait && took < wait + LATE, "{wait:?}: {took:?}");
     }
     guard.unlock().await.unwrap();
 }
@@ -161,7 +170,7 @@ async fn waiting_for_many_names_takes_one_subscription_connection() {
 #[tokio::test]
 async fn a_server_that_goes_away_and_comes_back_is_waited_for() {
     let server = RedisServer::start();
-    let client = connect(&server).await;
+    let client = Client::connect(&server.url()).await.unwrap();
     server.kill();
     let lock = client.get_lock("back");
     let started = Instant::now();

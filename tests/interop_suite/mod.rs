@@ -18,12 +18,13 @@ use watchlock_support::{eventually, now_ns};
 
 /// Longer than any test: who gets in earlier was woken, and did not poll.
 const NO_POLL: Duration = Duration::from_secs(60);
-/// A wake-up and an acquire take some milliseconds; the rest is for a machine with two cores and many tests.
-const WOKEN_MS: u64 = 500;
-/// A watchdog lease that a test can wait for.
-const SHORT: Duration = Duration::from_millis(900);
+/// A wake-up and an acquire take some milliseconds; the rest is for a machine with two cores and many tests. What was
+/// not woken comes after 30 s, the holder's TTL.
+const WOKEN_MS: u64 = 3_000;
+/// A watchdog lease that a test can wait for, and that a busy machine keeps.
+const SHORT: Duration = Duration::from_millis(2_000);
 /// What somebody who waits for a lease to end may come late.
-const LATE: Duration = Duration::from_millis(700);
+const LATE: Duration = Duration::from_millis(3_000);
 const LONG: Duration = Duration::from_secs(20);
 
 /// One server and a client of each side on it.
@@ -53,6 +54,7 @@ async fn two_with(options: Options, rust_lease: Duration) -> Option<Two> {
     let java = Java::open(&server, options).await?;
     let rust = Client::builder(&server.url())
         .watchdog_lease(rust_lease)
+        .command_timeout(LONG)
         .backoff(Backoff::new().base(NO_POLL).cap(NO_POLL))
         .key_prefix(prefix)
         .connect()

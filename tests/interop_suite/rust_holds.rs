@@ -93,8 +93,12 @@ async fn java_enters_when_rusts_fixed_lease_is_over() {
     let entered = two.java.lock("a", "lease").await;
 
     let took_ms = u128::from((entered.t_ret - asked) / 1_000_000);
-    // Redis counts whole milliseconds of its own clock.
-    assert!(took_ms + 2 >= lease.as_millis(), "in after {took_ms} ms");
+    // Rust gives the lease up 1 % and some milliseconds before its end.
+    let early_ms = 5 + lease.as_millis() / 100;
+    assert!(
+        took_ms + early_ms >= lease.as_millis(),
+        "in after {took_ms} ms"
+    );
     assert!(
         took_ms < (lease + LATE).as_millis(),
         "in after {took_ms} ms"
