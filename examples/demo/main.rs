@@ -1,0 +1,66 @@
+//! The story of the lock in a minute, on a real Redis: what it is for, and what happens when something breaks.
+//!
+//! ```text
+//! $ make demo                                   # with a redis-server of its own
+//! $ REDIS_URL=redis://somewhere/ make demo      # with yours: only keys under a random prefix are touched
+//! ```
+//!
+//! Whoever is killed or frozen here is a process: the `worker` example, or this program again as a client of
+//! the counter. Every number is checked, and a wrong one makes the exit status non-zero.
+
+mod counter;
+mod frozen;
+mod killed;
+mod nested;
+mod stage;
+mod watchdog;
+
+use std::process::ExitCode;
+
+use stage::{Row, Stage};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &args[..] {
+        [] => tell(&url).await,
+        [client, name, locked] if client == "counter-client" => {
+            counter::client(&url, name, locked == "locked")
+                .await
+                .map(|()| true)
+        }
+        _ => Err("usage: demo".into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("the demo cannot go on: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All scenes in their order; whether every number was right.
+async fn tell(url: &str) -> Result<bool> {
+    let stage = Stage::set(url).await?;
+    let seen = scenes(&stage).await;
+    let mut rows = seen?;
+    rows.push(stage.clear().await?);
+    println!("\n{}", stage::table(&rows));
+    let wrong = rows.iter().filter(|row| !row.right).count();
+    println!("{} of {} numbers are right", rows.len() - wrong, rows.len());
+    Ok(wrong == 0)
+}
+
+async fn scenes(stage: &Stage) -> Result<Vec<Row>> {
+    let mut rows = counter::scene(stage).await?;
+    rows.extend(watchdog::scene(stage).await?);
+    rows.extend(nested::scene(stage).await?);
+    rows.extend(killed::scene(stage).await?);
+    rows.extend(frozen::scene(stage).await?);
+    Ok(rows)
+}
