@@ -63,6 +63,16 @@ enum Answer {
     Failed(String),
 }
 
+impl Answer {
+    fn kind(&self) -> &str {
+        match self {
+            Self::Levels(_) | Self::Left => "ok",
+            Self::Busy => "busy",
+            Self::Failed(kind) => kind,
+        }
+    }
+}
+
 impl Actor<'_> {
     /// One plan from lock to last unlock; `None`: the process died.
     async fn section(&self, plan: &Plan) -> Option<()> {
@@ -158,22 +168,12 @@ impl Actor<'_> {
         let (outcome, answer) = match reply.outcome {
             Err(error) if error.kind == "dead" => return None,
             Err(error) => {
-                self.ground.answer(&format!("{verb}: {}", error.kind));
-                (
-                    Outcome::Failed(error.kind.clone()),
-                    Answer::Failed(error.kind),
-                )
+                let failed = Answer::Failed(error.kind.clone());
+                (Outcome::Failed(error.kind), failed)
             }
             Ok(result) => read(&result, acquires),
         };
-        if !matches!(answer, Answer::Failed(_)) {
-            let kind = if matches!(answer, Answer::Busy) {
-                "busy"
-            } else {
-                "ok"
-            };
-            self.ground.answer(&format!("{verb}: {kind}"));
-        }
+        self.ground.answer(&format!("{verb}: {}", answer.kind()));
         recorder.push(Record::Return {
             t: reply.t_ret,
             op,

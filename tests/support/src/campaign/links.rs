@@ -23,16 +23,22 @@ enum Strike {
     Freeze(Duration),
     /// A fault of a command to come: how many of them it lets pass, how long it lies in wait.
     Aimed(Fault, u64, Duration),
-    BlackHole(Direction, Duration),
     HalfOpen,
     ResetAll,
     ResetSubscribers,
-    Hold(Direction, Duration),
-    Refuse(Duration),
-    /// Round trips of that length.
-    Slow(Duration, Duration),
+    Standing(Standing, Duration),
     /// Many small faults by chance.
     Random(u64, Duration),
+}
+
+/// What lasts for a while.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    BlackHole(Direction),
+    Hold(Direction),
+    Refuse,
+    /// Round trips of that length.
+    Slow(Duration),
 }
 
 pub(super) async fn run(
@@ -76,13 +82,13 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
         10..13 => Strike::Aimed(Fault::ResetAfter, pass, short),
         13..15 => Strike::Aimed(Fault::DelayRequest(long), pass, short),
         15..17 => Strike::Aimed(Fault::DelayReply(long), pass, short),
-        17 => Strike::BlackHole(direction, long),
+        17 => Strike::Standing(Standing::BlackHole(direction), long),
         18 => Strike::HalfOpen,
         19..21 => Strike::ResetAll,
         21..23 => Strike::ResetSubscribers,
-        23 => Strike::Hold(direction, long),
-        24 => Strike::Refuse(short),
-        25..28 => Strike::Slow(ms(rng.u64(100..700)), long),
+        23 => Strike::Standing(Standing::Hold(direction), long),
+        24 => Strike::Standing(Standing::Refuse, short),
+        25..28 => Strike::Standing(Standing::Slow(ms(rng.u64(100..700))), long),
         _ => Strike::Random(seed, long),
     }
 }
@@ -90,54 +96,63 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
 async fn inflict(ground: &Ground, slot: &Slot, strike: Strike, weather: &mut Watch) {
     let from = now_ns();
     let scope = Scope::Client(slot.worker().client);
-    match strike {
+    let (kind, tail) = match strike {
+        Strike::Freeze(time) => return freeze(ground, slot, time, weather).await,
+        Strike::Aimed(fault, pass, time) => {
+            return aimed(ground, slot, fault, (pass, time), weather).await;
+        }
+        Strike::Random(seed, time) => return random(ground, slot, (seed, time), weather).await,
         Strike::Kill => {
             ground.panicked(&slot.replace().await);
-            ground.fault("kill -9", from, 0, scope);
-        }
-        Strike::Freeze(time) => freeze(ground, slot, time, weather).await,
-        Strike::Aimed(fault, pass, time) => {
-            aimed(ground, slot, fault, (pass, time), weather).await;
-        }
-        Strike::BlackHole(direction, time) => {
-            slot.deafened(from);
-            slot.proxy.black_hole(direction);
-            weather.sleep_in_storm(time).await;
-            slot.proxy.heal();
-            ground.fault("black hole", from, ns(COMMAND_TIMEOUT), scope);
+            ("kill -9", 0)
         }
         Strike::HalfOpen => {
             slot.deafened(from);
             slot.proxy.half_open_all();
-            ground.fault("half-open", from, ns(COMMAND_TIMEOUT), scope);
+            ("half-open", ns(COMMAND_TIMEOUT))
         }
         Strike::ResetAll => {
             slot.proxy.reset_all();
-            ground.fault("reset all", from, 0, scope);
+            ("reset all", 0)
         }
         Strike::ResetSubscribers => {
             slot.proxy.reset_subscribers();
-            ground.fault("reset subscriber", from, 0, scope);
+            ("reset subscriber", 0)
         }
-        Strike::Hold(direction, time) => {
-            slot.proxy.hold(direction);
+        Strike::Standing(condition, time) => {
+            let told = stand(slot, condition, from);
             weather.sleep_in_storm(time).await;
             slot.proxy.heal();
-            ground.fault("partition", from, 0, scope);
+            if matches!(condition, Standing::Refuse) {
+                slot.proxy.accept();
+            }
+            told
         }
-        Strike::Refuse(time) => {
+    };
+    ground.fault(kind, from, tail, scope);
+}
+
+/// Sets up what lasts for a while; says its name and how long it is felt afterwards.
+fn stand(slot: &Slot, condition: Standing, from: Nanos) -> (&'static str, Nanos) {
+    match condition {
+        Standing::BlackHole(direction) => {
+            slot.deafened(from);
+            slot.proxy.black_hole(direction);
+            ("black hole", ns(COMMAND_TIMEOUT))
+        }
+        Standing::Hold(direction) => {
+            slot.proxy.hold(direction);
+            ("partition", 0)
+        }
+        Standing::Refuse => {
             slot.proxy.refuse();
             slot.proxy.reset_all();
-            weather.sleep_in_storm(time).await;
-            slot.proxy.accept();
-            ground.fault("refuse", from, 0, scope);
+            ("refuse", 0)
         }
-        Strike::Slow(round_trip, time) => {
+        Standing::Slow(round_trip) => {
             slot.proxy.latency(round_trip);
-            weather.sleep_in_storm(time).await;
-            ground.fault("slow link", from, ns(round_trip), scope);
+            ("slow link", ns(round_trip))
         }
-        Strike::Random(seed, time) => random(ground, slot, (seed, time), weather).await,
     }
 }
 

@@ -14,13 +14,17 @@ use crate::now_ns;
 enum Strike {
     Freeze(Duration),
     Crash(Duration),
-    CutCommands,
-    CutSubscribers,
-    FlushScripts,
     OutOfMemory(Duration),
     Pause(Duration),
     DeleteAll,
+    /// One command, and its name for people.
+    Ask(&'static str, &'static [&'static str]),
 }
+
+const CUT_COMMANDS: Strike = Strike::Ask("cut commands", &["CLIENT", "KILL", "TYPE", "normal"]);
+const CUT_SUBSCRIBERS: Strike =
+    Strike::Ask("cut subscribers", &["CLIENT", "KILL", "TYPE", "pubsub"]);
+const FLUSH_SCRIPTS: Strike = Strike::Ask("flush scripts", &["SCRIPT", "FLUSH"]);
 
 pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     let mut rng = Rng::with_seed(seed);
@@ -57,9 +61,9 @@ fn draw(rng: &mut Rng) -> Strike {
         0..3 => Strike::Freeze(time),
         3 => Strike::Freeze(long),
         4..6 => Strike::Crash(time),
-        6..9 => Strike::CutCommands,
-        9..12 => Strike::CutSubscribers,
-        12..17 => Strike::FlushScripts,
+        6..9 => CUT_COMMANDS,
+        9..12 => CUT_SUBSCRIBERS,
+        12..17 => FLUSH_SCRIPTS,
         17..19 => Strike::OutOfMemory(time),
         19..21 => Strike::Pause(time),
         _ => Strike::DeleteAll,
@@ -68,32 +72,23 @@ fn draw(rng: &mut Rng) -> Strike {
 
 async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
     let from = now_ns();
-    let server = &ground.server;
     let kind = match strike {
+        Strike::DeleteAll => {
+            ask(ground, &["FLUSHALL"]).await;
+            return deleted(ground, from, None);
+        }
         Strike::Freeze(time) => {
-            server.freeze();
+            ground.server.freeze();
             weather.sleep_in_storm(time).await;
-            server.resume();
+            ground.server.resume();
             "freeze server"
         }
         Strike::Crash(time) => {
-            server.kill();
+            ground.server.kill();
             weather.sleep_in_storm(time).await;
-            server.launch();
-            server.ready().await;
+            ground.server.launch();
+            ground.server.ready().await;
             "crash server"
-        }
-        Strike::CutCommands => {
-            ask(ground, &["CLIENT", "KILL", "TYPE", "normal"]).await;
-            "cut commands"
-        }
-        Strike::CutSubscribers => {
-            ask(ground, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-            "cut subscribers"
-        }
-        Strike::FlushScripts => {
-            ask(ground, &["SCRIPT", "FLUSH"]).await;
-            "flush scripts"
         }
         Strike::OutOfMemory(time) => {
             ask(ground, &["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -108,9 +103,9 @@ async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
             ask(ground, &["PING"]).await;
             "pause clients"
         }
-        Strike::DeleteAll => {
-            ask(ground, &["FLUSHALL"]).await;
-            return deleted(ground, from, None);
+        Strike::Ask(kind, command) => {
+            ask(ground, command).await;
+            kind
         }
     };
     ground.fault(kind, from, 0, Scope::All);

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::{Model, Op};
+use super::ns;
 use super::report::{Breach, Invariant, Report};
 use crate::history::{Call, Outcome, Record};
 
@@ -22,16 +23,23 @@ pub(super) fn check(model: &Model, report: &mut Report) {
         }
     }
     for (key, ops) in by_key {
-        check_key(&ops, lost.get(&key).map_or(&[], Vec::as_slice), report);
+        let lost = lost.remove(&key).unwrap_or_default();
+        check_key(model, &ops, &lost, report);
     }
 }
 
-fn check_key(ops: &[&Op], lost: &[u64], report: &mut Report) {
+fn check_key(model: &Model, ops: &[&Op], lost: &[u64], report: &mut Report) {
     let mut possible = BTreeSet::from([0]);
     let mut before: Vec<Record> = Vec::new();
+    let mut began = 0;
     for op in ops {
-        if lost.iter().any(|t| *t <= op.span.until) {
-            possible.insert(0);
+        if before.is_empty() {
+            began = op.span.from;
+        }
+        let returned = op.span.until + ns(model.settings.scheduling);
+        if lost.iter().any(|t| (began..=returned).contains(t)) {
+            // Whoever enters begins afresh; a release under way may find nothing left.
+            possible.extend([0, 1]);
         }
         if let Some((got, step)) = counted(op) {
             report.looked(Invariant::I2);

@@ -73,16 +73,10 @@ impl<'a> Model<'a> {
             let key = (op.client, op.owner, op.name);
             match (op.call, op.outcome) {
                 (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
-                    if let Some(hold) = current.get(&key).filter(|_| *count == 1) {
-                        let began = self.first(&self.holds[*hold]).span.from;
-                        let lost = losses.get(&key).is_some_and(|times| {
-                            let lost = |t: &Nanos| *t >= began && *t <= op.span.until;
-                            times.iter().any(lost)
-                        });
-                        if lost {
-                            self.holds[*hold].replaced = true;
-                            current.remove(&key);
-                        }
+                    let before = current.get(&key).copied().filter(|_| *count == 1);
+                    if let Some(before) = before.filter(|hold| self.over(*hold, op, &losses)) {
+                        self.holds[before].replaced = true;
+                        current.remove(&key);
                     }
                     let hold = *current.entry(key).or_insert_with(|| {
                         self.begun_by.insert(op.id, self.holds.len());
@@ -107,6 +101,14 @@ impl<'a> Model<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a hold was lost before an acquire of its owner returned.
+    fn over(&self, hold: usize, op: &Op, losses: &HashMap<Key, Vec<Nanos>>) -> bool {
+        let began = self.first(&self.holds[hold]).span.from;
+        let key = (op.client, op.owner, op.name);
+        let mut told = losses.get(&key).into_iter().flatten();
+        told.any(|t| *t >= began && *t <= op.span.until)
     }
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
@@ -244,6 +246,8 @@ impl<'a> Hold<'a> {
     fn release(&mut self, op: usize, outcome: Option<&Outcome>) -> bool {
         self.releases.push(op);
         self.levels = match outcome {
+            // Of several levels one is given back, even if the hold is lost when that returns.
+            Some(Outcome::Released(0)) if self.levels > 1 => self.levels - 1,
             Some(Outcome::Released(left)) => *left,
             Some(Outcome::Failed(kind)) if kind == "not_owner" => 0,
             _ => self.levels.saturating_sub(1),

@@ -196,30 +196,13 @@ impl<'a> Model<'a> {
     }
 
     fn note_ops(&mut self, records: &'a [Record]) {
-        let mut open: HashMap<u64, usize> = HashMap::new();
+        let mut known: HashMap<u64, usize> = HashMap::new();
         for record in records {
             match record {
-                Record::Invoke {
-                    t,
-                    op,
-                    client,
-                    owner,
-                    name,
-                    call,
-                } => {
-                    let end = self.killed.get(client).copied().unwrap_or(self.horizon);
-                    let known = open.insert(*op, self.ops.len());
-                    assert!(known.is_none(), "operation {op} is invoked twice");
-                    self.ops.push(Op {
-                        id: *op,
-                        client: *client,
-                        owner: *owner,
-                        name,
-                        call,
-                        span: Span::new(*t, end.max(*t)),
-                        outcome: None,
-                        lines: vec![record],
-                    });
+                Record::Invoke { op, .. } => {
+                    let before = known.insert(*op, self.ops.len());
+                    assert!(before.is_none(), "operation {op} is invoked twice");
+                    self.ops.extend(self.invoked(record));
                 }
                 Record::Return {
                     t,
@@ -227,7 +210,7 @@ impl<'a> Model<'a> {
                     since,
                     outcome,
                 } => {
-                    let index = open.get(op).expect("a return follows its invoke");
+                    let index = known.get(op).expect("a return follows its invoke");
                     let op = &mut self.ops[*index];
                     op.span = Span::new(since.unwrap_or(op.span.from), *t);
                     op.outcome = Some(outcome);
@@ -237,6 +220,32 @@ impl<'a> Model<'a> {
             }
         }
         self.ops.sort_by_key(|op| op.span.from);
+    }
+
+    /// An operation that is still open.
+    fn invoked(&self, record: &'a Record) -> Option<Op<'a>> {
+        let Record::Invoke {
+            t,
+            op,
+            client,
+            owner,
+            name,
+            call,
+        } = record
+        else {
+            return None;
+        };
+        let end = self.killed.get(client).copied().unwrap_or(self.horizon);
+        Some(Op {
+            id: *op,
+            client: *client,
+            owner: *owner,
+            name,
+            call,
+            span: Span::new(*t, end.max(*t)),
+            outcome: None,
+            lines: vec![record],
+        })
     }
 }
 

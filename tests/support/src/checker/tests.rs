@@ -310,6 +310,15 @@ fn a_lost_hold_may_be_followed_by_a_fresh_one() {
 }
 
 #[test]
+fn a_hold_may_be_lost_while_an_inner_level_is_given_back() {
+    let held = || story().lock_for(1, (0, 5), 500).lock(1, (6, 8), 2);
+    let lost = || held().fault(100, 300, Scope::All).lost(1, 493);
+    let inner = |story: Story| story.unlock(1, (400, 600), 0);
+    inner(lost()).fails(1, (601, 602), "not_owner").breaks(&[]);
+    inner(held()).breaks(&[Invariant::I2]);
+}
+
+#[test]
 fn a_release_that_leaves_levels_is_not_the_signal() {
     let held = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
     let found = held().fails(1, (400, 401), "lost");

@@ -58,7 +58,7 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
 }
 
 impl<'m> Busy<'m> {
-    pub(super) fn of(model: &'m Model) -> Self {
+    pub(super) fn of(model: &'m Model<'m>) -> Self {
         let mut tries: HashMap<&str, Vec<Span>> = HashMap::new();
         let mut held: HashMap<&str, Vec<Span>> = HashMap::new();
         let mut busy = Self {
@@ -70,10 +70,7 @@ impl<'m> Busy<'m> {
         };
         for (index, op) in model.ops.iter().enumerate() {
             if matches!(op.call, Call::Acquire { .. }) {
-                busy.acquires.entry(op.name).or_default().push(index);
-                let latest = busy.latest.entry(op.name).or_default();
-                let end = latest.last().copied().unwrap_or(0).max(op.span.until);
-                latest.push(end);
+                busy.note_acquire(index, op);
                 let told_busy = op.outcome == Some(&Outcome::Busy);
                 let told_busy = told_busy && !model.disturbed(op.client, op.span);
                 let kind = if told_busy { &mut tries } else { &mut held };
@@ -99,6 +96,13 @@ impl<'m> Busy<'m> {
             busy.spans.insert(name, Spans::of(all));
         }
         busy
+    }
+
+    fn note_acquire(&mut self, index: usize, op: &Op<'m>) {
+        self.acquires.entry(op.name).or_default().push(index);
+        let latest = self.latest.entry(op.name).or_default();
+        let end = latest.last().copied().unwrap_or(0);
+        latest.push(end.max(op.span.until));
     }
 
     /// Whether somebody else may have held the name of a try, or asked for it, meanwhile.
