@@ -123,6 +123,8 @@ impl Lane {
             _ => false,
         });
         if replaced {
+            // Whoever waits for the connection that came and went meanwhile has nobody else to ask for one.
+            self.wanted.notify_one();
             self.config.broken.notify_one();
         }
     }

@@ -3,12 +3,19 @@
 use watchlock::{Client, ConfigError, Error};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, soon, try_once};
+use crate::common::{LONG, is_free, soon, try_once};
 use crate::works;
 
 async fn refusal(url: &str) -> Error {
     let connecting = soon(Client::connect(url)).await;
     connecting.map(drop).expect_err("it cannot be connected to")
+}
+
+#[tokio::test]
+async fn a_host_by_name() {
+    let server = RedisServer::start();
+    let url = format!("redis://localhost:{}", server.port());
+    works(&Client::connect(&url).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -132,6 +139,20 @@ async fn a_unix_socket() {
         let client = Client::connect(&url).await;
         works(&client.unwrap_or_else(|error| panic!("{url}: {error:?}"))).await;
     }
+}
+
+#[tokio::test]
+async fn a_unix_socket_whose_server_restarts() {
+    let server = RedisServer::options().unix_socket().start();
+    let client = Client::connect(&server.socket_url()).await.unwrap();
+    works(&client).await;
+    server.kill();
+    let error = try_once(&client, "x").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    server.restart();
+    works(&client).await;
+    server.restart();
+    assert!(is_free(&client, "x").await);
 }
 
 #[tokio::test]

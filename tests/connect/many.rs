@@ -5,7 +5,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::alone;
-use crate::common::{LONG, ms, try_once};
+use crate::common::{LONG, ms, poll_once, try_once};
 use crate::works;
 
 /// How many entries a folder of `/proc/self` has.
@@ -53,6 +53,16 @@ async fn clients_that_come_and_go() {
             "redis://:no@127.0.0.1:1/9"
         };
         assert!(Client::connect(url).await.is_err());
+    }
+    let url = server.url();
+    for polls in 0..60 {
+        let mut connecting = Box::pin(Client::connect(&url));
+        for _ in 0..polls {
+            if poll_once(&mut connecting).await.is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
     }
     calm(&server).await;
     eventually("all files are closed", LONG, async || {
