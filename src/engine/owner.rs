@@ -38,7 +38,7 @@ impl OwnerState {
 
     /// What this owner has on `names`. A lost hold counts while guards of it are left.
     pub(crate) fn find(&self, names: &Names, now: Moment) -> Found {
-        let mut holds = self.holds.lock();
+        let holds = self.holds.lock();
         let Some(held) = holds.get(names) else {
             return Found::Nothing;
         };
@@ -48,10 +48,8 @@ impl OwnerState {
         match (lost, phase) {
             (Some(reason), _) if attached > 0 => Found::Lost(reason),
             (None, Phase::Held) => Found::Live(Arc::clone(&held.hold)),
-            _ => {
-                holds.remove(names);
-                Found::Nothing
-            }
+            // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
+            _ => Found::Nothing,
         }
     }
 
