@@ -1,0 +1,174 @@
+//! I6: how long a bounded wait takes, whatever the server does, and what it says at its end.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Client, Error, Lease};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, is_free, ms, poll_once, soon, subscribed, try_once};
+
+const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
+const COMMAND: Duration = Duration::from_millis(300);
+/// What a busy machine may add; 50 ms are promised where it is not.
+const LATE: Duration = Duration::from_millis(1_500);
+
+async fn brief(url: &str) -> Client {
+    let builder = Client::builder(url)
+        .command_timeout(COMMAND)
+        .unavailable_after(ms(600));
+    builder.connect().await.unwrap()
+}
+
+fn assert_took(started: Instant, at_least: Duration, at_most: Duration) {
+    let took = started.elapsed();
+    assert!(took >= at_least && took < at_most + LATE, "{took:?}");
+}
+
+#[tokio::test]
+async fn i6_a_wait_for_a_busy_lock_is_exact() {
+    let server = RedisServer::start();
+    let guard = connect(&server).await.get_lock("busy").lock().await;
+    let client = brief(&server.url()).await;
+    for wait in [1, 20, 299, 301, 700].map(ms) {
+        let started = Instant::now();
+        let lock = client.get_lock("busy");
+        assert!(lock.try_lock(wait, wait + LONG).await.unwrap().is_none());
+        assert_took(started, wait, wait);
+    }
+    drop(guard);
+}
+
+#[tokio::test]
+async fn i6_a_silent_server_is_an_error_in_time_and_never_busy() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = brief(&proxy.url()).await;
+    drop(client.get_lock("warm").lock().await.unwrap());
+    clean(&server).await;
+    proxy.hold(Direction::Both);
+    for wait in [0, 50, 500].map(ms) {
+        let started = Instant::now();
+        let tried = client.get_lock("silent").try_lock(wait, LONG).await;
+        assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+        assert_took(started, Duration::ZERO, wait.max(COMMAND));
+    }
+    let started = Instant::now();
+    let locked = client.get_lock("silent").lock().await;
+    assert!(matches!(locked, Err(Error::Unavailable { .. })));
+    assert_took(started, ms(600), ms(600) + COMMAND);
+    proxy.heal();
+    drop(client);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn i6_an_unlock_without_an_answer_returns_in_time_and_the_keeper_goes_on() {
+    let server = RedisServer::start();
+    let client = brief(&server.url()).await;
+    let guard = client.get_lock("slow").lock().await.unwrap();
+    server.freeze();
+    let started = Instant::now();
+    let unlocked = guard.unlock().await;
+    assert_took(started, COMMAND, COMMAND);
+    server.resume();
+    assert!(
+        matches!(unlocked, Err(Error::Unavailable { .. })),
+        "{unlocked:?}"
+    );
+    clean(&server).await;
+    assert!(is_free(&client, "slow").await);
+}
+
+#[tokio::test]
+async fn i6_questions_without_an_answer_return_in_time() {
+    let server = RedisServer::start();
+    let client = brief(&server.url()).await;
+    let lock = client.get_lock("asked");
+    server.freeze();
+    let started = Instant::now();
+    let asked = [
+        lock.is_locked().await.err(),
+        lock.remain_time_to_live().await.err(),
+        lock.force_unlock().await.err(),
+    ];
+    assert_took(started, Duration::ZERO, COMMAND * 3);
+    server.resume();
+    for error in asked {
+        assert!(matches!(error, Some(Error::Unavailable { .. })));
+    }
+}
+
+#[tokio::test]
+async fn i6_one_deadline_covers_the_gate_and_the_try() {
+    let server = RedisServer::start();
+    let client = brief(&server.url()).await;
+    let first = client.get_lock("gate").lock().await.unwrap();
+    let lock = client.get_lock("gate");
+    let started = Instant::now();
+    let mut waiter = Box::pin(lock.try_lock(ms(700), Lease::Watchdog));
+    assert!(poll_once(&mut waiter).await.is_none());
+    subscribed(&server, "gate").await;
+    // From busy here to busy there: another client takes the lock over.
+    let other = connect(&server).await.get_lock("gate");
+    let taken = tokio::spawn(async move { other.lock().await });
+    first.unlock().await.unwrap();
+    let waited = soon(waiter).await.unwrap();
+    match waited {
+        None => assert_took(started, ms(700), ms(700)),
+        Some(guard) => guard.unlock().await.unwrap(),
+    }
+    drop(soon(taken).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn one_try_awaits_an_attempt_under_way_and_then_knows() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let slow = proxy
+        .inject(Fault::DelayReply(ms(300)))
+        .on(Match::script(ACQUIRE).and(Match::key("way")))
+        .arm();
+    let lock = client.get_lock("way");
+    let first = tokio::spawn(async move { lock.lock().await });
+    eventually("it is under way", LONG, async || slow.fired() == 1).await;
+    assert!(try_once(&client, "way").await.unwrap().is_none());
+    let guard = soon(first).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_try_gets_the_lock_when_the_attempt_under_way_is_given_up() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let slow = proxy
+        .inject(Fault::DelayReply(ms(200)))
+        .on(Match::script(ACQUIRE).and(Match::key("given-up")))
+        .arm();
+    let lock = client.get_lock("given-up");
+    let first = tokio::spawn(async move { lock.lock().await.map(drop) });
+    eventually("it is under way", LONG, async || slow.fired() == 1).await;
+    let second = client.get_lock("given-up");
+    let mut second = Box::pin(second.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut second).await.is_none());
+    first.abort();
+    let guard = soon(second).await.unwrap().expect("the lock is free");
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_without_measure_is_a_wait_for_ever() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = connect(&server).await;
+    let guard = holder.get_lock("max").lock().await.unwrap();
+    let lock = client.get_lock("max");
+    let waiter = tokio::spawn(async move { lock.try_lock(Duration::MAX, LONG).await });
+    subscribed(&server, "max").await;
+    guard.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    guard.expect("acquired").unlock().await.unwrap();
+}
