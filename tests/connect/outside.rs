@@ -140,6 +140,28 @@ fn a_guard_is_unlocked_outside() {
 }
 
 #[test]
+fn an_unlock_outside_ends_though_the_server_is_gone() {
+    let (server, home, client) = start();
+    let lock = client.get_lock("x");
+    let guard = home.block_on(lock.lock_for(ms(700))).unwrap();
+    server.kill();
+    let unlocked = block_on(guard.unlock());
+    assert!(
+        matches!(unlocked, Err(Error::Unavailable { .. })),
+        "{unlocked:?}"
+    );
+}
+
+#[test]
+fn an_unlock_outside_after_a_shutdown_ends() {
+    let (_server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    home.block_on(client.shutdown(Duration::ZERO));
+    let unlocked = block_on(guard.unlock());
+    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+}
+
+#[test]
 fn a_level_is_unlocked_outside() {
     let (server, home, client) = start();
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();

@@ -151,6 +151,36 @@ fn a_future_that_moves_to_another_runtime_goes_on() {
 }
 
 #[test]
+fn a_future_outlives_the_runtime_that_connects_for_it() {
+    let server = RedisServer::start();
+    let (one, other) = (single(), single());
+    let client = other.block_on(Client::connect(&server.url())).unwrap();
+    for polls in 1..20 {
+        let away = single();
+        let lock = client.get_lock("x");
+        let mut waiting = Box::pin(async move { lock.lock().await });
+        let ready = away.block_on(async {
+            for _ in 0..polls {
+                if let Some(ready) = crate::common::poll_once(&mut waiting).await {
+                    return Some(ready);
+                }
+                tokio::task::yield_now().await;
+            }
+            None
+        });
+        drop(away);
+        match ready {
+            Some(guard) => drop(guard.unwrap()),
+            None => drop(waiting),
+        }
+        let next = client.get_lock("x");
+        let guard = other.block_on(soon(next.lock())).unwrap();
+        one.block_on(guard.unlock()).unwrap();
+    }
+    other.block_on(clean(&server));
+}
+
+#[test]
 fn a_client_is_dropped_anywhere() {
     let server = RedisServer::start();
     let home = several();
