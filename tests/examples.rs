@@ -1,0 +1,136 @@
+//! The examples that teach do what they say. They are built along with the tests; here each runs to its end
+//! against a server of its own.
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::process::Command;
+use watchlock_support::server::RedisServer;
+
+/// By when an example has ended on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The binary that cargo built beside this test, `target/debug/examples/NAME` for a test in `target/debug/deps`; built
+/// now when this test is run alone.
+fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test.ancestors().nth(2).expect("a test is two folders down");
+    let binary = profile.join("examples").join(name);
+    if !binary.is_file() {
+        build(name);
+    }
+    assert!(binary.is_file(), "{} is not there", binary.display());
+    binary
+}
+
+fn build(name: &str) {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(["build", "--quiet", "--example", name]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let status = command.status().expect("cargo runs");
+    assert!(status.success(), "the example {name} cannot be built");
+}
+
+fn command(name: &str, server: &RedisServer) -> Command {
+    let mut command = Command::new(binary(name));
+    command
+        .env("REDIS_URL", server.url())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// What it said, when it has ended well and left nothing behind.
+async fn said(name: &str, server: &RedisServer) -> String {
+    let running = command(name, server).output();
+    let output: Output = tokio::time::timeout(LONG, running)
+        .await
+        .expect("it ends")
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{said}\n{errors}",
+        output.status
+    );
+    assert_eq!(server.keys().await, [] as [String; 0], "{name} leaves keys");
+    said
+}
+
+#[tokio::test]
+async fn quickstart_gets_in_and_tells_busy() {
+    let said = said("quickstart", &RedisServer::start()).await;
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "in: nobody else is here");
+    assert_eq!(lines[1], "a second try while it is held: busy");
+    assert_eq!(lines[2], "out");
+    assert!(lines[3].starts_with("in again, for 10s"), "{said}");
+}
+
+#[tokio::test]
+async fn nested_counts_one_two_one_in_all_three_ways() {
+    let said = said("nested", &RedisServer::start()).await;
+    let expected =
+        ["guard", "owner", "scope"].map(|by| format!("by {by}: 1\nby {by}: 2\nby {by}: 1\n"));
+    assert_eq!(said, expected.concat());
+}
+
+#[tokio::test]
+async fn closure_returns_values_and_ends_with_its_lock() {
+    let said = said("closure", &RedisServer::start()).await;
+    let lines: Vec<_> = said.lines().skip(1).collect();
+    let expected = [
+        "the body returned 2026",
+        "the task returned 2026",
+        "while it is busy: None",
+        "taken away: the hold was lost: it was released by force",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn shared_pool_works_beside_the_application() {
+    let said = said("shared_pool", &RedisServer::start()).await;
+    let expected = "one sold, 9 left\nconnections in the application's pool: 1\n";
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn long_job_outlives_its_lease() {
+    let said = said("long_job", &RedisServer::start()).await;
+    assert!(said.contains("step 5 of 5\nthe job is done\n"), "{said}");
+    assert!(
+        said.ends_with("the upload ended after 30 parts\n"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn long_job_stops_when_its_lock_is_taken_away() {
+    let server = RedisServer::start();
+    let name = "long_job:nightly";
+    let job = tokio::spawn(command("long_job", &server).stdout(Stdio::piped()).output());
+    watchlock_support::eventually("it holds", LONG, async || server.exists(name).await).await;
+    server.cmd(&["DEL", name]).await;
+    let output = tokio::time::timeout(LONG, job).await;
+    let output = output
+        .expect("it ends")
+        .expect("no panic")
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("the job stops: the lock is lost, Redis does not have it any more\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("the upload stops: the hold was lost"),
+        "{said}"
+    );
+    assert!(!said.contains("the job is done"), "{said}");
+}
