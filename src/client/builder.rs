@@ -139,6 +139,10 @@ impl ClientBuilder {
     /// supported (Redis 6.2 or newer, not in cluster mode), or when there is no tokio runtime;
     /// [`Error::Unavailable`] when the server cannot be reached; [`Error::Denied`] for a wrong password.
     ///
+    /// # Panics
+    ///
+    /// On a tokio runtime that was built without its timers (`enable_all`), as tokio itself does.
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe: a client that was not returned ends.

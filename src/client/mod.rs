@@ -59,6 +59,10 @@ impl Client {
     ///
     /// As [`ClientBuilder::connect`].
     ///
+    /// # Panics
+    ///
+    /// As [`ClientBuilder::connect`].
+    ///
     /// # Cancel safety
     ///
     /// Cancel safe: a client that was not returned ends.
