@@ -93,6 +93,14 @@ impl Failure {
         Self::seen(Class::Unreached, Seen::Silence)
     }
 
+    /// The connection was cut before anything was sent on it.
+    pub(crate) fn unsent(error: RedisError) -> Self {
+        Self {
+            class: Class::Unreached,
+            cause: Arc::new(error),
+        }
+    }
+
     /// The keeper's thread did not start.
     pub(crate) fn starting(error: std::io::Error) -> Self {
         Self {
@@ -132,17 +140,12 @@ impl Failure {
         )
     }
 
-    /// Whether it was the connection that failed, not the server that answered.
+    /// Whether it was the connection that failed, not the server that answered: it is of no more use.
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
             self.class,
             Class::Unreached | Class::Unanswered | Class::Demoted
         )
-    }
-
-    /// Whether the connection is of no more use.
-    pub(crate) fn wants_new_connection(&self) -> bool {
-        matches!(self.class, Class::Unanswered | Class::Demoted)
     }
 }
 

@@ -101,11 +101,15 @@ impl Lane {
         self.heard_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// When something was last heard.
+    pub(crate) fn heard_at(&self) -> Moment {
+        Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
+    }
+
     /// A command went unanswered for a command time-out: replaces the connection if nothing else was
     /// heard on it either.
     pub(crate) fn overdue(&self) {
-        let heard_at = Moment::from_nanos(self.heard_at.load(Ordering::Relaxed));
-        if heard_at.until(self.config.clock.now()) >= self.config.command_timeout {
+        if self.heard_at().until(self.config.clock.now()) >= self.config.command_timeout {
             self.replace(None);
         }
     }

@@ -8,13 +8,15 @@ pub(crate) mod failure;
 pub(crate) mod lane;
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{ServerErrorKind, Value};
+use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 
 pub(crate) use self::dial::Dialer;
@@ -103,23 +105,29 @@ impl Backend {
     }
 }
 
+/// One call on a lane, on a new connection when the one it had turns out to have been cut before.
 async fn send(lane: Arc<Lane>, clock: Clock, call: Call) -> Outcome {
-    let (mut connection, generation) = lane.connection().await?;
-    let mut sent_at = clock.now();
-    let result = execute(&mut connection, &call, || sent_at = clock.now()).await;
-    match result {
-        Ok(reply) => {
-            lane.heard(clock.now());
-            Ok(Answer { reply, sent_at })
-        }
-        Err(failure) => {
-            if failure.wants_new_connection() {
-                lane.replace(Some(generation));
-            } else {
+    let mut cut_before = false;
+    loop {
+        let (mut connection, generation) = lane.connection().await?;
+        let mut sent_at = clock.now();
+        let result = execute(&mut connection, &call, || sent_at = clock.now()).await;
+        let failure = match result {
+            Ok(reply) => {
                 lane.heard(clock.now());
+                return Ok(Answer { reply, sent_at });
             }
-            Err(failure)
+            Err(failure) => failure,
+        };
+        if !failure.is_of_connection() {
+            lane.heard(clock.now());
+            return Err(failure);
         }
+        lane.replace(Some(generation));
+        if cut_before || failure.class != Class::Unreached {
+            return Err(failure);
+        }
+        cut_before = true;
     }
 }
 
@@ -137,17 +145,36 @@ async fn execute(
     call: &Call,
     again: impl FnOnce(),
 ) -> Result<Reply, Failure> {
-    let mut result = connection.send_packed_command(call.cmd()).await;
+    let mut result = exchange(connection, call.cmd()).await?;
     if is_unknown_script(&result)
         && let Some(text) = call.with_text()
     {
         again();
-        result = connection.send_packed_command(&text).await;
+        result = exchange(connection, &text).await?;
     }
     let value = result.and_then(Value::extract_error)?;
     Ok(Reply::from_value(&value))
 }
 
-fn is_unknown_script(result: &redis::RedisResult<Value>) -> bool {
+/// Sends a command and waits for its reply. A connection whose driver has ended says so at the first
+/// poll, before anything is sent; any later failure leaves open whether the command was executed.
+async fn exchange(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<RedisResult<Value>, Failure> {
+    let mut exchanging = pin!(connection.send_packed_command(cmd));
+    let mut polls = 0_u32;
+    let result = poll_fn(|context| {
+        polls = polls.saturating_add(1);
+        exchanging.as_mut().poll(context)
+    })
+    .await;
+    match result {
+        Err(error) if polls == 1 => Err(Failure::unsent(error)),
+        result => Ok(result),
+    }
+}
+
+fn is_unknown_script(result: &RedisResult<Value>) -> bool {
     matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
 }

@@ -10,6 +10,7 @@
 //! 4. The gate does no I/O and no waking: it is changed under a lock, and wakes are done afterwards.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -57,8 +58,8 @@ pub(crate) struct Gate {
     queue: Queue,
     job: Option<Arc<Job>>,
     pub(crate) known: Known,
-    /// When an answer (got it, or busy) last came.
-    clean_at: Moment,
+    /// Since when there is no clean answer (got it, or busy): the start of the first try that failed.
+    failing_since: Option<Moment>,
     /// A grant that its caller did not collect yet, and since when.
     granted: Option<(Arc<Ticket>, Moment)>,
     /// Whether the wake-up channel is subscribed and confirmed.
@@ -204,7 +205,7 @@ impl Gate {
 
     /// Notes a grant, to take it back if it is not collected while a job runs.
     pub(crate) fn granted(&mut self, ticket: &Arc<Ticket>, now: Moment) {
-        self.clean_at = now;
+        self.failing_since = None;
         if self.job.is_some() {
             self.granted = Some((Arc::clone(ticket), now));
         }
@@ -212,12 +213,21 @@ impl Gate {
 
     /// The attempt in the seat is over, for now.
     pub(crate) fn stand(&mut self, known: Known, now: Moment) {
-        self.seat = None;
+        let seat = self.seat.take();
         self.prompt = false;
-        if !matches!(known, Known::Failed(_)) {
-            self.clean_at = now;
+        match known {
+            Known::Failed(failure) => self.fails(failure, seat.map_or(now, |seat| seat.since)),
+            known => {
+                self.failing_since = None;
+                self.known = known;
+            }
         }
-        self.known = known;
+    }
+
+    /// The try that began at `since` gave no clean answer.
+    pub(crate) fn fails(&mut self, failure: Failure, since: Moment) {
+        self.failing_since.get_or_insert(since);
+        self.known = Known::Failed(failure);
     }
 
     /// Frees the seat if `hold` has it, and lets the head try at once.
@@ -241,16 +251,19 @@ impl Gate {
         }
     }
 
-    /// A release is being sent that publishes: its message comes back if we listen.
-    pub(crate) fn expect_echo(&mut self) {
-        if self.live {
+    /// A last release of `hold` is being sent: its message comes back to us if we listen, once, however
+    /// often it is sent. To count too few costs a look, to count too many a wake-up.
+    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
+        if self.live && !hold.echo.swap(true, Ordering::AcqRel) {
             self.echoes += 1;
         }
     }
 
-    /// The release published nothing after all.
-    pub(crate) fn no_echo(&mut self) {
-        self.echoes = self.echoes.saturating_sub(1);
+    /// The release of `hold` was answered: `told` when it published.
+    pub(crate) fn release_answered(&mut self, hold: &Hold, told: bool) {
+        if hold.echo.swap(false, Ordering::AcqRel) && !told {
+            self.echoes = self.echoes.saturating_sub(1);
+        }
     }
 
     /// So many wake-up messages came: whether one is news, and not the echo of our own release.
@@ -287,9 +300,9 @@ impl Gate {
             return;
         };
         let error = Error::from(failure.clone());
-        let clean_at = self.clean_at;
+        let failing_since = self.failing_since.unwrap_or(now);
         self.queue.remove_if(|ticket| {
-            let since = ticket.arrived_at.max(clean_at);
+            let since = ticket.arrived_at.max(failing_since);
             let over = ticket.patience == Patience::Forever && since.until(now) >= patience;
             over && ticket.decide(Verdict::Failed(error.clone()), wakes)
         });

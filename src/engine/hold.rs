@@ -37,6 +37,8 @@ pub(crate) struct Hold {
     reaped: AtomicBool,
     /// Whether a last release was sent that nobody answered.
     pub(crate) release_unanswered: AtomicBool,
+    /// Whether the gate expects to hear of its release; the gate's.
+    pub(crate) echo: AtomicBool,
     /// When the keeper looks next; the schedule's.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
@@ -61,6 +63,7 @@ impl Hold {
             tainted: AtomicBool::new(false),
             reaped: AtomicBool::new(false),
             release_unanswered: AtomicBool::new(false),
+            echo: AtomicBool::new(false),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
         })

@@ -160,6 +160,13 @@ impl Core {
         }
     }
 
+    /// Has the keeper look at `hold` at `moment`, and not before.
+    pub(crate) fn look_at(&self, hold: &Arc<Hold>, moment: Moment) {
+        if self.schedule.at(hold, moment) {
+            self.look.notify_one();
+        }
+    }
+
     /// Has the keeper look at `hold` when it needs that next, or before.
     pub(crate) fn look_in_time(&self, hold: &Arc<Hold>) {
         let now = self.now();

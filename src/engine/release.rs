@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::gate::Gate;
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
 use super::{Core, Mail, see_through};
@@ -144,11 +143,11 @@ async fn end(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
         .unwrap_or_else(|| Arc::clone(&core.keeper_lane));
     let pending = core.backend.start(&lane, hold.kind.release(&hold.id, 0));
     core.gates.with(hold.kind.names(), |gate| {
-        gate.expect_echo();
+        gate.expect_echo(hold);
         gate.release(hold, Some(pending.clone()), now);
     });
     let unanswered = Unanswered { core, hold };
-    core.look_by(hold, deadline);
+    core.look_at(hold, deadline);
     let outcome = see_through(&pending, core.config.command_timeout).await;
     let Err(failure) = settle(core, hold, outcome) else {
         return hold.ended().await;
@@ -169,10 +168,9 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
         released.ok_or_else(Failure::strange_reply)
     });
     let names = hold.kind.names();
-    let counted = hold.with(|state| state.phase) == Phase::Ending;
-    if counted && !matches!(released, Ok(Released::Ended)) {
-        core.gates.with(names, Gate::no_echo);
-    }
+    let told = matches!(released, Ok(Released::Ended));
+    core.gates
+        .with(names, |gate| gate.release_answered(hold, told));
     let result = match released {
         Ok(Released::Ended) => Ok(()),
         Ok(Released::Unheard) => {

@@ -132,7 +132,7 @@ impl Scene<'_> {
         }
         // The news came too late, or to nobody: released, and tried again if somebody still waits.
         hold.with(|state| state.phase = Phase::Ending);
-        self.gate.known = Known::Failed(Failure::too_late());
+        self.gate.fails(Failure::too_late(), now);
         self.requeue(|| Verdict::Failed(Failure::too_late().into()));
         let patience = self.core.config.unavailable_after;
         self.gate.give_up(now, patience, self.wakes);

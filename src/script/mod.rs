@@ -36,6 +36,14 @@ impl Call {
         Self { script: None, cmd }
     }
 
+    /// A question that only wants any answer.
+    pub(crate) fn ping() -> Self {
+        Self {
+            script: None,
+            cmd: redis::cmd("PING"),
+        }
+    }
+
     fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
         self.cmd.arg(arg);
         self

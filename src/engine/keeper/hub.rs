@@ -3,6 +3,9 @@
 //! The connection is opened for the first waiter and closed after the last one. Each channel has a
 //! [`Route`], which counts its messages; a job takes them as one. When the connection breaks every route
 //! of it is told, and is of no more use: its job subscribes anew and tries once.
+//!
+//! Two names may share a channel (`x` and `{x}` do): it has a route for each, one subscription, and one
+//! change of that at a time, so that the end of one route does not end the other's messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,26 +53,66 @@ impl Route {
     }
 }
 
+type Changing = Arc<tokio::sync::Mutex<()>>;
+
+/// Who listens to a channel.
+#[derive(Default)]
+struct Channel {
+    routes: Vec<Arc<Route>>,
+    /// Held while the subscription begins or ends.
+    changing: Changing,
+}
+
 struct Link {
     sink: PubSubSink,
-    routes: Mutex<Option<HashMap<Box<str>, Arc<Route>>>>,
+    channels: Mutex<Option<HashMap<Box<str>, Channel>>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Link {
-    /// Adds a route; false when the connection is over.
-    fn add(&self, channel: &str, route: &Arc<Route>) -> bool {
-        match &mut *self.routes.lock() {
-            Some(routes) => {
-                routes.insert(channel.into(), Arc::clone(route));
-                true
-            }
-            None => false,
+    /// Adds a route; what to hold while subscribing, or nothing when the connection is over.
+    fn add(&self, channel: &str, route: &Arc<Route>) -> Option<Changing> {
+        let mut channels = self.channels.lock();
+        let channel = channels.as_mut()?.entry(channel.into()).or_default();
+        channel.routes.push(Arc::clone(route));
+        Some(Arc::clone(&channel.changing))
+    }
+
+    /// Takes a route out. What to hold while unsubscribing.
+    fn remove(&self, channel: &str, route: &Arc<Route>) -> Option<Changing> {
+        let mut channels = self.channels.lock();
+        let channel = channels.as_mut()?.get_mut(channel)?;
+        channel.routes.retain(|known| !Arc::ptr_eq(known, route));
+        Some(Arc::clone(&channel.changing))
+    }
+
+    /// Whether anybody listens to `channel`.
+    fn is_routed(&self, channel: &str) -> bool {
+        let channels = self.channels.lock();
+        let channel = channels.as_ref().and_then(|all| all.get(channel));
+        channel.is_some_and(|channel| !channel.routes.is_empty())
+    }
+
+    /// Whether anybody listens to anything.
+    fn is_used(&self) -> bool {
+        let channels = self.channels.lock();
+        let mut all = channels.iter().flat_map(HashMap::values);
+        all.any(|channel| !channel.routes.is_empty())
+    }
+
+    /// Forgets a channel that nobody listens to any more.
+    fn forget(&self, channel: &str) {
+        if let Some(channels) = &mut *self.channels.lock()
+            && channels.get(channel).is_some_and(|c| c.routes.is_empty())
+        {
+            channels.remove(channel);
         }
     }
 
     fn deliver(&self, channel: &str) {
-        if let Some(route) = self.routes.lock().as_ref().and_then(|all| all.get(channel)) {
+        let channels = self.channels.lock();
+        let channel = channels.as_ref().and_then(|all| all.get(channel));
+        for route in channel.iter().flat_map(|channel| &channel.routes) {
             route.messages.fetch_add(1, Ordering::AcqRel);
             route.told.notify_one();
         }
@@ -77,7 +120,8 @@ impl Link {
 
     /// The connection is over: every job subscribes anew.
     fn end(&self) {
-        for route in self.routes.lock().take().unwrap_or_default().values() {
+        let channels = self.channels.lock().take().unwrap_or_default();
+        for route in channels.values().flat_map(|channel| &channel.routes) {
             route.broken.store(true, Ordering::Release);
             route.told.notify_one();
         }
@@ -87,7 +131,7 @@ impl Link {
     }
 
     fn is_over(&self) -> bool {
-        self.routes.lock().is_none()
+        self.channels.lock().is_none()
     }
 }
 
@@ -103,18 +147,23 @@ impl Hub {
         }
     }
 
-    /// Subscribes to `channel` and waits for the confirmation.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Arc<Route>, Failure> {
+    /// Subscribes `route` to `channel` and waits for the confirmation.
+    pub(crate) async fn subscribe(&self, channel: &str, route: &Arc<Route>) -> Result<(), Failure> {
         let link = self.link().await?;
-        let route = Arc::<Route>::default();
-        if !link.add(channel, &route) {
+        let Some(changing) = link.add(channel, route) else {
             return Err(Failure::no_connection());
-        }
+        };
         let mut sink = link.sink.clone();
-        match tokio::time::timeout(self.command_timeout, sink.subscribe(channel)).await {
-            Ok(Ok(())) => Ok(route),
+        let subscribing = async {
+            let _changing = changing.lock().await;
+            sink.subscribe(channel).await
+        };
+        match tokio::time::timeout(self.command_timeout, subscribing).await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                self.remove(&link, channel);
+                if self.remove(&link, channel, route).is_some() {
+                    link.forget(channel);
+                }
                 Err(Failure::from(error))
             }
             Err(_) => {
@@ -124,35 +173,40 @@ impl Hub {
         }
     }
 
-    /// Ends a subscription, and the connection with the last one.
-    pub(crate) async fn unsubscribe(&self, channel: &str) {
+    /// Ends the subscription of `route`, also when it was not confirmed, and the connection with the
+    /// last one.
+    pub(crate) async fn unsubscribe(&self, channel: &str, route: &Arc<Route>) {
         let Some(link) = self.current() else { return };
-        if self.remove(&link, channel) {
+        let Some(changing) = self.remove(&link, channel, route) else {
             return;
-        }
+        };
         let mut sink = link.sink.clone();
-        let done = tokio::time::timeout(self.command_timeout, sink.unsubscribe(channel)).await;
+        let unsubscribing = async {
+            let _changing = changing.lock().await;
+            if !link.is_routed(channel) {
+                sink.unsubscribe(channel).await?;
+                link.forget(channel);
+            }
+            redis::RedisResult::Ok(())
+        };
+        let done = tokio::time::timeout(self.command_timeout, unsubscribing).await;
         if !matches!(done, Ok(Ok(()))) {
             link.end();
         }
     }
 
-    /// Forgets a route; ends the connection, and says so, when it was the last.
-    fn remove(&self, link: &Arc<Link>, channel: &str) -> bool {
-        let last = match &mut *link.routes.lock() {
-            Some(routes) => {
-                routes.remove(channel);
-                routes.is_empty()
-            }
-            None => true,
-        };
-        if last {
-            link.end();
-            self.link
-                .lock()
-                .take_if(|current| Arc::ptr_eq(current, link));
+    /// Takes a route out; what to hold while unsubscribing, or nothing when the connection is over: it
+    /// ends with the last route of all.
+    fn remove(&self, link: &Arc<Link>, channel: &str, route: &Arc<Route>) -> Option<Changing> {
+        let changing = link.remove(channel, route);
+        if link.is_used() {
+            return changing;
         }
-        last
+        link.end();
+        self.link
+            .lock()
+            .take_if(|current| Arc::ptr_eq(current, link));
+        None
     }
 
     fn current(&self) -> Option<Arc<Link>> {
@@ -169,7 +223,7 @@ impl Hub {
         let (sink, stream) = pubsub.split();
         let link = Arc::new(Link {
             sink,
-            routes: Mutex::new(Some(HashMap::new())),
+            channels: Mutex::new(Some(HashMap::new())),
             tasks: Mutex::default(),
         });
         let reads = tokio::spawn(read(Arc::clone(&link), stream));

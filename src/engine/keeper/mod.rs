@@ -25,9 +25,14 @@ use self::hub::Hub;
 use super::{Core, Mail};
 use crate::clock::Moment;
 use crate::error::LostReason;
+use crate::script::Call;
 
 /// While anything is held the clock is looked at this often: timers stop during a suspend.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// While anything is held, a connection that was quiet for so long is asked whether it is still there:
+/// renewals are far apart, and that Redis restarted is to be known before the next one.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How long the end of a client waits for releases that are under way.
 const FLUSH: Duration = Duration::from_millis(400);
@@ -38,11 +43,26 @@ pub(crate) struct Keeper {
     hub: Hub,
     /// Whether renewals fail at the moment; told once per outage.
     trouble: AtomicBool,
+    /// Whether a question for a quiet connection is on its way.
+    asking: AtomicBool,
     closing: AtomicBool,
     closed: Notify,
 }
 
 impl Keeper {
+    /// Finds a connection that was cut, or is half open, before a renewal needs it.
+    async fn ask_the_quiet(self: Arc<Self>) {
+        let limit = self.core.config.command_timeout;
+        // Any answer will do; a broken connection is replaced, and then every hold verified.
+        let _ = self.core.ask(Call::ping(), limit).await;
+        self.asking.store(false, Ordering::Release);
+    }
+
+    fn is_quiet(&self, now: Moment) -> bool {
+        let quiet = now >= self.core.keeper_lane.heard_at() + QUIET;
+        quiet && !self.asking.swap(true, Ordering::AcqRel)
+    }
+
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -185,6 +205,7 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
         hub: Hub::new(core.backend.config()),
         core,
         trouble: AtomicBool::new(false),
+        asking: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         closed: Notify::new(),
     });
@@ -196,6 +217,9 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
         renewals::look(&keeper, &mut chores.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
+            if keeper.is_quiet(now) {
+                chores.all.spawn(Arc::clone(&keeper).ask_the_quiet());
+            }
         }
         // A client that holds nothing for a while is not looked after, and costs nothing.
         let idle = now >= busy_until;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Keeper;
-use crate::engine::gate::Gate;
 use crate::engine::hold::Hold;
 use crate::engine::release;
 use crate::engine::state::Phase;
@@ -24,7 +23,8 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut ghost_until = None;
     loop {
         if hold.with(|state| state.phase) == Phase::Ending {
-            core.gates.with(hold.kind.names(), Gate::expect_echo);
+            core.gates
+                .with(hold.kind.names(), |gate| gate.expect_echo(&hold));
         }
         let outcome = core.ask(hold.kind.release(&hold.id, 0), command).await;
         let settled = release::settle(core, &hold, outcome);

@@ -19,7 +19,7 @@ use super::{Keeper, renewals};
 use crate::backend::{Class, Failure};
 use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
-use crate::engine::gate::{Gate, Job, Seat, Step};
+use crate::engine::gate::{Gate, Job, Known, Seat, Step};
 use crate::engine::hold::Hold;
 use crate::engine::settle::settle;
 use crate::engine::ticket::{Ticket, Wakes};
@@ -39,6 +39,7 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         listening: Listening::Off,
+        cut: false,
     };
     while !line.advance().await {}
 }
@@ -55,7 +56,7 @@ enum Event {
 
 enum Listening {
     Off,
-    Starting(BoxFuture<'static, Result<Arc<Route>, Failure>>),
+    Starting(Arc<Route>, BoxFuture<'static, Result<(), Failure>>),
     Live(Arc<Route>),
     /// Not now, or not allowed: polls must do.
     Barred {
@@ -71,6 +72,8 @@ struct Line {
     listening: Listening,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
+    /// The subscription's connection broke, and nothing was planned since.
+    cut: bool,
 }
 
 impl Line {
@@ -193,8 +196,10 @@ impl Line {
     fn start_listening(&mut self) {
         let keeper = Arc::clone(&self.keeper);
         let names = Arc::clone(&self.names);
-        let subscribing = async move { keeper.hub.subscribe(&names.channel).await };
-        self.listening = Listening::Starting(subscribing.boxed());
+        let route = Arc::<Route>::default();
+        let starting = Arc::clone(&route);
+        let subscribing = async move { keeper.hub.subscribe(&names.channel, &starting).await };
+        self.listening = Listening::Starting(route, subscribing.boxed());
     }
 
     fn hear(&mut self, heard: Heard) -> Event {
@@ -215,6 +220,9 @@ impl Line {
             Heard::Broken => {
                 self.listening = Listening::Off;
                 self.gate(|gate| gate.listening(false));
+                // Subscribing anew may fail as well: then the next try must not be as far as was planned.
+                self.policy.again();
+                self.cut = true;
                 Event::Nothing
             }
             Heard::Failed(failure) => {
@@ -242,7 +250,11 @@ impl Line {
             self.listening = Listening::Off;
         }
         let now = self.now();
-        let known = self.gate(|gate| gate.known.clone());
+        let known = if std::mem::take(&mut self.cut) {
+            Known::Failed(Failure::no_connection())
+        } else {
+            self.gate(|gate| gate.known.clone())
+        };
         let listening = matches!(self.listening, Listening::Live(_));
         self.policy.next_try(now, &known, listening)
     }
@@ -257,10 +269,18 @@ impl Line {
         }
         let was = std::mem::replace(&mut self.listening, Listening::Off);
         self.gate(|gate| gate.listening(false));
-        if !matches!(was, Listening::Off) {
-            self.keeper.hub.unsubscribe(&self.names.channel).await;
+        let route = match was {
+            Listening::Starting(route, subscribing) => {
+                drop(subscribing);
+                Some(route)
+            }
+            Listening::Live(route) => Some(route),
+            Listening::Off | Listening::Barred { .. } => None,
+        };
+        if let Some(route) = route {
+            let hub = &self.keeper.hub;
+            hub.unsubscribe(&self.names.channel, &route).await;
         }
-        drop(was);
         self.gate(Gate::end_job)
     }
 }
@@ -275,8 +295,8 @@ enum Heard {
 
 async fn heard(listening: &mut Listening) -> Heard {
     match listening {
-        Listening::Starting(subscribing) => match subscribing.await {
-            Ok(route) => Heard::Confirmed(route),
+        Listening::Starting(route, subscribing) => match subscribing.await {
+            Ok(()) => Heard::Confirmed(Arc::clone(route)),
             Err(failure) => Heard::Failed(failure),
         },
         Listening::Live(route) => loop {
