@@ -113,22 +113,13 @@ impl Acting<'_> {
     }
 }
 
-/// One question to Redis, and one more when the connection turned out to be cut.
+/// One question to Redis, sent once: a repeat of a forced release could not tell what the first one did.
 async fn ask(engine: &Engine, call: Call) -> Result<Reply, Error> {
     let core = &engine.core;
     core.check_open()?;
     let lane = core.backend.callers_lane();
     let lane = lane.ok_or(ConfigError::NoRuntime)?;
-    let end = core.now() + core.config.command_timeout;
-    let mut again = true;
-    loop {
-        let pending = core.backend.start(&lane, call.clone());
-        match see_through(&pending, core.now().until(end)).await {
-            Ok(answer) => return Ok(answer.reply),
-            Err(failure) if again && failure.is_of_connection() && core.now() < end => {
-                again = false;
-            }
-            Err(failure) => return Err(failure.into()),
-        }
-    }
+    let pending = core.backend.start(&lane, call);
+    let answer = see_through(&pending, core.config.command_timeout).await?;
+    Ok(answer.reply)
 }
