@@ -112,7 +112,10 @@ impl Session {
         };
         let owners = std::mem::take(&mut self.owners).into_values();
         let given_back = futures_util::future::join_all(owners.map(Label::end));
-        tokio::join!(client.shutdown(CLOSE_WITHIN), given_back);
+        let closed = self
+            .users
+            .spawn(async move { client.shutdown(CLOSE_WITHIN).await });
+        let _ = tokio::join!(closed, given_back);
     }
 
     fn client(&self) -> Result<&Client, Failure> {
