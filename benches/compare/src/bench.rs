@@ -9,7 +9,9 @@ use watchlock_support::server::RedisServer;
 
 use crate::Result;
 use crate::child::{self, Measured};
+use crate::load::pairs::Pairs;
 use crate::load::{Flavor, Job, Load};
+use crate::locks::Role;
 use crate::plan::Plan;
 use crate::roster::{Participant, Roster};
 
@@ -77,6 +79,15 @@ impl Bench {
         let measured = self.clear();
         let measured = measured.and_then(|()| child::measure(&self.url, &who.program, jobs));
         self.or_note(&what, measured)
+    }
+
+    /// One round trip of the floor: half of an uncontended pair with one task.
+    pub(crate) fn floor_round_trip_us(&self, case: &str) -> Option<f64> {
+        let floors = self.roster.those(|info| info.role == Role::Floor);
+        let who = floors.first()?;
+        let job = self.job(who, Load::Pairs { tasks: 1 }, self.plan.window(140, 60));
+        let measured = self.measure::<Pairs>(case, who, &[job])?;
+        Some(measured.answers.first()?.p50_us / 2.0)
     }
 
     /// The value, or `None` and a note for the report.

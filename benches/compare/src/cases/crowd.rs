@@ -24,7 +24,13 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
             window.as_secs_f64()
         ),
     );
-    let columns = ["bytes a waiter", "passed", "passed/s", "commands/section"];
+    let columns = [
+        "bytes a waiter",
+        "passed",
+        "passed/s",
+        "CPU µs each",
+        "commands each",
+    ];
     table.columns(columns.map(str::to_owned));
     for who in bench
         .roster
@@ -43,6 +49,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
                     Some(figure(crowd.bytes_per_waiter)),
                     Some(figure(passed)),
                     Some(figure(passed / crowd.seconds)),
+                    Some(figure(crowd.cpu_us)),
                     Some(format!("{:.1}", commands / passed.max(1.0))),
                 ],
             );

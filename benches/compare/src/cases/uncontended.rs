@@ -37,10 +37,6 @@ pub(crate) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Finding
             );
         }
     }
-    let one = config(Flavor::MultiThread, 1);
-    let floor = bench.roster.name_of(Role::Floor);
-    let pair = samples.median(floor, &one, |pair| pair.p50_us);
-    findings.floor_round_trip_us = pair.map(|pair| pair / 2.0);
     tables(&bench.roster, &samples, findings);
     targets(&bench.roster, &samples, findings);
     charts(&bench.roster, &samples, findings);

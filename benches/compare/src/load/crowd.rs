@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::wait_for_go;
 use crate::Result;
 use crate::locks::LockUnderTest;
-use crate::usage::resident_bytes;
+use crate::usage::{process_cpu_ns, resident_bytes};
 
 const NAME: &str = "bench:crowd";
 /// How long the crowd may take to settle before its memory is read.
@@ -24,6 +24,8 @@ pub(crate) struct Crowd {
     pub(crate) bytes_per_waiter: f64,
     /// Tasks that got in.
     pub(crate) passed: usize,
+    /// CPU of the client process per task that got in.
+    pub(crate) cpu_us: f64,
     /// From the holder's leaving until the last got in, or until the time was over.
     pub(crate) seconds: f64,
 }
@@ -56,14 +58,17 @@ pub(crate) async fn run<L: LockUnderTest>(
     let bytes = resident_bytes().saturating_sub(before);
     wait_for_go();
 
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), process_cpu_ns());
     leave.notify_one();
     let _ = timeout(window, done.notified()).await;
     let seconds = start.elapsed().as_secs_f64();
+    let cpu_us = (process_cpu_ns() - cpu) as f64 / 1e3;
+    let passed = passed.load(Ordering::Relaxed);
     holder.abort();
     Ok(Crowd {
         bytes_per_waiter: bytes as f64 / tasks.max(1) as f64,
-        passed: passed.load(Ordering::Relaxed),
+        cpu_us: cpu_us / passed.max(1) as f64,
+        passed,
         seconds,
     })
 }

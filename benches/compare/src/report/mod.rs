@@ -22,8 +22,6 @@ pub(crate) struct Findings {
     pub(crate) targets: Vec<Target>,
     pub(crate) charts: Vec<Chart>,
     pub(crate) failures: Vec<String>,
-    /// One round trip of the floor with one task, for cases that are measured against it.
-    pub(crate) floor_round_trip_us: Option<f64>,
 }
 
 /// Prints the findings; writes them down too, unless they mean nothing.
