@@ -11,6 +11,10 @@ INTEROP_SECONDS ?= 60
 
 with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
 
+target = $${CARGO_TARGET_DIR:-target}
+# Together with the crate itself, so that all of these, and the demo, share one build of what they depend on.
+release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test interop chaos soak bench lint doc msrv ci
 
@@ -32,19 +36,18 @@ interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17
 	  --test conformance --test interop --test interop_redisson3 --test interop_campaign
 
 chaos: ## faults at random and a proof afterwards (CHAOS_SECONDS, CHAOS_SEED)
-	@$(with_redis) \
-	$(CARGO) build --quiet --release --example worker && \
-	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) run --quiet --release --package watchlock-support --bin chaos
+	@$(with_redis) $(call release,watchlock-support,chaos) && \
+	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
-	@$(with_redis) export SOAK_MINUTES=$(SOAK_MINUTES) && \
-	$(CARGO) build --quiet --release --example worker && \
+	@$(with_redis) $(call release,watchlock-support,chaos) && \
+	export SOAK_MINUTES=$(SOAK_MINUTES) && \
 	$(CARGO) test --quiet --release --test soak && \
-	$(CARGO) run --quiet --release --package watchlock-support --bin chaos
+	$(target)/release/chaos
 
 bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BENCH_QUICK=1 only sees that it runs)
-	@$(with_redis) \
-	BENCH_SECONDS=$(BENCH_SECONDS) $(CARGO) run --quiet --release --package watchlock-compare
+	@$(with_redis) $(call release,watchlock-compare,watchlock-compare) && \
+	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/release/watchlock-compare
 
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check
