@@ -1,0 +1,137 @@
+//! LOADING, BUSY, MASTERDOWN and no room for connections: certainly nothing was done, and it passes.
+
+use std::sync::Arc;
+
+use watchlock::Error;
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use super::{MINUTE, Story, patient};
+use crate::common::{LONG, clean, connect, is_free, soon};
+
+fn is_unavailable(error: &Error) -> bool {
+    matches!(error, Error::Unavailable { .. })
+}
+
+#[tokio::test]
+async fn loading_is_waited_for_and_holds_live_through_it() {
+    let server = RedisServer::options()
+        .aof()
+        .config("key-load-delay", "1000")
+        .config("loading-process-events-interval-bytes", "1024")
+        .start();
+    let fill = "for i = 1, 3000 do redis.call('SET', 'fill-' .. i, string.rep('x', 100)) end";
+    server.cmd(&["EVAL", fill, "0"]).await;
+    let story = Story::begin(patient(&server.url()).await).await;
+    server.kill();
+    server.launch();
+    eventually("it loads", LONG, async || {
+        // Refused until it listens.
+        let info = server.try_cmd(&["INFO", "persistence"]).await;
+        let info = info.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+        info.is_ok_and(|info| info.contains("\r\nloading:1\r\n"))
+    })
+    .await;
+    let waiting = story.suffer(is_unavailable).await;
+    server.ready().await;
+    let unfill = "for i = 1, 3000 do redis.call('DEL', 'fill-' .. i) end";
+    server.cmd(&["EVAL", unfill, "0"]).await;
+    waiting.recover(&server).await;
+}
+
+#[tokio::test]
+async fn busy_with_a_script_is_waited_for() {
+    let server = Arc::new(
+        RedisServer::options()
+            .config("lua-time-limit", "50")
+            .start(),
+    );
+    let story = Story::begin(patient(&server.url()).await).await;
+    let probe = redis::Client::open(server.url()).unwrap();
+    let mut probe = probe.get_multiplexed_async_connection().await.unwrap();
+    let endless = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move {
+            server
+                .try_cmd(&["EVAL", "while true do redis.call('TIME') end", "0"])
+                .await
+        }
+    });
+    eventually("it is busy", LONG, async || {
+        let pong = redis::cmd("PING").query_async::<()>(&mut probe).await;
+        pong.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
+    let waiting = story.suffer(is_unavailable).await;
+    let kill = redis::cmd("SCRIPT").arg("KILL").clone();
+    kill.query_async::<()>(&mut probe).await.unwrap();
+    assert!(endless.await.unwrap().is_err());
+    waiting.recover(&server).await;
+}
+
+#[tokio::test]
+async fn masterdown_is_waited_for() {
+    let server = RedisServer::options()
+        .config("replica-serve-stale-data", "no")
+        .start();
+    let story = Story::begin(patient(&server.url()).await).await;
+    server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let waiting = story.suffer(is_unavailable).await;
+    server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    waiting.recover(&server).await;
+}
+
+#[tokio::test]
+async fn no_room_for_connections_is_waited_for() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let story = Story::begin(patient(&proxy.url()).await).await;
+    // The kit's own connection is there already, and takes the only place.
+    server.cmd(&["CONFIG", "SET", "maxclients", "1"]).await;
+    proxy.reset_all();
+    eventually("the client is out", LONG, async || {
+        server.connections().await == 0
+    })
+    .await;
+    let waiting = story.suffer(is_unavailable).await;
+    server.cmd(&["CONFIG", "SET", "maxclients", "1000"]).await;
+    waiting.recover(&server).await;
+}
+
+/// Waiters whose subscription finds no room poll, and listen again when there is some.
+#[tokio::test]
+async fn no_room_for_a_subscription_costs_no_lock() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    // Both of its lanes are there before there is no more room.
+    drop(client.get_lock("warm").lock().await.unwrap());
+    clean(&server).await;
+    let held = client.get_lock("busy").lock().await.unwrap();
+    let room = (server.connections().await + 1).to_string();
+    server.cmd(&["CONFIG", "SET", "maxclients", &room]).await;
+    let lock = client.get_lock("busy");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("it tried to subscribe", LONG, async || {
+        let refused = server.info("stats", "rejected_connections").await;
+        refused.is_some_and(|count| count != "0")
+    })
+    .await;
+    held.unlock().await.unwrap();
+    let held = soon(waiter).await.unwrap().unwrap();
+    let lock = client.get_lock("busy");
+    let waiter = tokio::spawn(async move { lock.try_lock(MINUTE, MINUTE).await });
+    server.cmd(&["CONFIG", "SET", "maxclients", "1000"]).await;
+    crate::common::subscribed(&server, "busy").await;
+    held.unlock().await.unwrap();
+    soon(waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert!(is_free(&client, "busy").await);
+    clean(&server).await;
+}

@@ -1,0 +1,268 @@
+//! F3, F4 and F15: what was asked may have been done, or be done later, and nobody hears of it.
+
+use std::time::Duration;
+
+use watchlock::{Client, Error, Lease};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Proxy};
+
+use super::{
+    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, RENEW, TIMEOUT, calls, hasty,
+    proxied,
+};
+use crate::common::{SHORT, clean, connect, count, gone, is_free, ms, soon, try_once};
+
+/// Each way of losing a reply, and a name for it.
+const LOSSES: [(Fault, &str); 4] = [
+    (Fault::SwallowRequest, "swallowed-request"),
+    (Fault::SwallowReply, "swallowed-reply"),
+    (Fault::ResetBefore, "reset-before"),
+    (Fault::ResetAfter, "reset-after"),
+];
+
+#[tokio::test]
+async fn f3_i2_a_lost_reply_to_an_acquire_takes_the_lock_once() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES {
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let aim = proxy.inject(loss).on(calls(ACQUIRE, name)).arm();
+        let guard = soon(client.get_lock(name).lock_for(HALF_A_MINUTE)).await;
+        let guard = guard.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(aim.fired(), 1, "{name}");
+        assert_eq!(count(&server, name).await, 1, "{name}");
+        guard.unlock().await.unwrap();
+        assert!(!server.exists(name).await, "{name}");
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_one_try_makes_up_for_a_connection_that_was_cut() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES.into_iter().skip(2) {
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        proxy.inject(loss).on(calls(ACQUIRE, name)).arm();
+        let guard = try_once(&client, name).await.unwrap();
+        let guard = guard.expect("the lock is free");
+        assert_eq!(count(&server, name).await, 1, "{name}");
+        guard.unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_i2_a_lost_reply_to_a_reentry_is_one_level() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES {
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let outer = client.get_lock(name).lock().await.unwrap();
+        let aim = proxy.inject(loss).on(calls(REENTER, name)).arm();
+        let inner = soon(outer.reenter()).await.unwrap();
+        assert_eq!((aim.fired(), inner.hold_count()), (1, 2), "{name}");
+        assert_eq!(count(&server, name).await, 2, "{name}");
+        inner.unlock().await.unwrap();
+        assert_eq!(count(&server, name).await, 1, "{name}");
+        outer.unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_a_lost_reply_to_a_partial_release_costs_nothing_but_the_count() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES {
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let outer = client.get_lock(name).lock().await.unwrap();
+        let inner = outer.reenter().await.unwrap();
+        proxy.inject(loss).on(calls(RELEASE, name)).arm();
+        soon(inner.unlock()).await.unwrap();
+        assert_eq!(outer.hold_count(), 1, "{name}");
+        outer.check().unwrap();
+        soon(outer.unlock()).await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_i2_a_lost_reply_to_the_last_release_is_no_loss() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES {
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let lock = client.get_lock(name);
+        let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
+        let silent = matches!(loss, Fault::SwallowRequest | Fault::SwallowReply);
+        proxy.inject(loss).on(calls(RELEASE, name)).arm();
+        match soon(guard.unlock()).await {
+            Ok(()) => {}
+            // Nothing was heard for a command time-out.
+            Err(Error::Unavailable { .. }) if silent => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+        let end = BEFORE_THE_LEASE;
+        eventually("released", end, async || !server.exists(name).await).await;
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_renewals_go_on_after_lost_replies() {
+    let (server, proxy) = proxied().await;
+    for (loss, name) in LOSSES {
+        let builder = Client::builder(&proxy.url()).watchdog_lease(SHORT * 2);
+        let client = builder.connect().await.unwrap();
+        let guard = client.get_lock(name).lock().await.unwrap();
+        let renewals = proxy.count(calls(RENEW, name));
+        // Two in a row: the third connection must do.
+        let aim = proxy.inject(loss).on(calls(RENEW, name)).times(2).arm();
+        eventually("renewed after it", BEFORE_THE_LEASE, async || {
+            renewals.seen() >= 4
+        })
+        .await;
+        assert_eq!(aim.fired(), 2, "{name}");
+        guard
+            .check()
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        guard.unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+/// The release of an attempt that was given up overtakes the attempt itself.
+#[tokio::test]
+async fn f4_i7_an_acquire_that_runs_after_its_release_leaves_no_ghost() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let late = Fault::DelayRequest(TIMEOUT * 4);
+    proxy.inject(late).on(calls(ACQUIRE, "ghost")).arm();
+    let lock = client.get_lock("ghost");
+    let given_up = lock.try_lock(Duration::ZERO, HALF_A_MINUTE).await;
+    assert!(matches!(given_up, Err(Error::Unavailable { .. })));
+    eventually("the old acquire ran", BEFORE_THE_LEASE, async || {
+        server.calls_of("hset").await == 1
+    })
+    .await;
+    let end = BEFORE_THE_LEASE;
+    eventually("no ghost", end, async || !server.exists("ghost").await).await;
+    assert!(is_free(&client, "ghost").await);
+}
+
+/// The same attempt was granted on a second connection, and released, before the first one ran.
+#[tokio::test]
+async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
+    let (server, proxy) = proxied().await;
+    for by_drop in [false, true] {
+        let name = if by_drop { "dropped" } else { "unlocked" };
+        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let late = Fault::DelayRequest(TIMEOUT * 5);
+        proxy.inject(late).on(calls(ACQUIRE, name)).arm();
+        let guard = soon(client.get_lock(name).lock_for(HALF_A_MINUTE)).await;
+        let guard = guard.unwrap();
+        server.reset_calls().await;
+        if by_drop {
+            drop(guard);
+        } else {
+            guard.unlock().await.unwrap();
+        }
+        eventually("the old acquire ran", BEFORE_THE_LEASE, async || {
+            server.calls_of("hset").await == 1
+        })
+        .await;
+        let end = BEFORE_THE_LEASE;
+        eventually("no ghost", end, async || !server.exists(name).await).await;
+    }
+}
+
+#[tokio::test]
+async fn f4_a_server_that_stalls_runs_what_was_given_up_and_it_is_undone() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let lock = client.get_lock("stalled");
+    server.freeze();
+    let given_up = soon(lock.try_lock(Duration::ZERO, HALF_A_MINUTE)).await;
+    assert!(matches!(given_up, Err(Error::Unavailable { .. })));
+    let waited = soon(lock.try_lock(TIMEOUT, HALF_A_MINUTE)).await;
+    assert!(matches!(waited, Err(Error::Unavailable { .. })));
+    server.resume();
+    let other = connect(&server).await;
+    let taken = other
+        .get_lock("stalled")
+        .try_lock(BEFORE_THE_LEASE, Lease::Watchdog)
+        .await;
+    taken
+        .unwrap()
+        .expect("free long before the lease")
+        .unlock()
+        .await
+        .unwrap();
+    clean(&server).await;
+}
+
+/// A client for which no command is ever overdue: nothing is cleaned up because of the time it took.
+async fn unhurried(proxy: &Proxy) -> Client {
+    let builder = Client::builder(&proxy.url()).command_timeout(HALF_A_MINUTE * 2);
+    builder.connect().await.unwrap()
+}
+
+/// The caller is gone before the answer: what it asked for is finished and undone.
+#[tokio::test]
+async fn f15_i9_what_a_dropped_caller_asked_for_is_given_back() {
+    let (server, proxy) = proxied().await;
+    let client = unhurried(&proxy).await;
+    let late = Fault::DelayReply(ms(500));
+    proxy.inject(late).on(calls(ACQUIRE, "dropped")).arm();
+    let lock = client.get_lock("dropped");
+    let asked = tokio::spawn(async move { lock.lock_for(HALF_A_MINUTE).await });
+    eventually("it was granted", BEFORE_THE_LEASE, async || {
+        server.exists("dropped").await
+    })
+    .await;
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    let end = BEFORE_THE_LEASE;
+    eventually("given back", end, async || !server.exists("dropped").await).await;
+    assert!(is_free(&client, "dropped").await);
+}
+
+/// The same with others in line: they get in right after.
+#[tokio::test]
+async fn f15_i9_a_dropped_caller_leaves_the_lock_to_those_behind_it() {
+    let (server, proxy) = proxied().await;
+    let client = unhurried(&proxy).await;
+    let late = Fault::DelayReply(ms(500));
+    proxy.inject(late).on(calls(ACQUIRE, "line")).arm();
+    let lock = client.get_lock("line");
+    let first = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock_for(HALF_A_MINUTE).await }
+    });
+    eventually("it was granted", BEFORE_THE_LEASE, async || {
+        server.exists("line").await
+    })
+    .await;
+    let second = tokio::spawn(async move { lock.lock().await });
+    first.abort();
+    let guard = soon(second).await.unwrap().unwrap();
+    assert_eq!(count(&server, "line").await, 1);
+    guard.unlock().await.unwrap();
+    gone(&server, "line").await;
+}
+
+/// A connection that is open and deaf is given up after a command time-out.
+#[tokio::test]
+async fn a_silent_connection_is_replaced() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let accepted = proxy.accepted();
+    proxy
+        .inject(Fault::SwallowRequest)
+        .on(calls(ACQUIRE, "a"))
+        .arm();
+    let silent = try_once(&client, "a").await;
+    assert!(matches!(silent, Err(Error::Unavailable { .. })));
+    // The same runtime's next commands go by another connection.
+    let free = async || matches!(try_once(&client, "b").await, Ok(Some(_)));
+    assert!(free().await);
+    assert!(proxy.accepted() > accepted);
+    drop(client);
+    clean(&server).await;
+}

@@ -1,0 +1,165 @@
+//! F5 and F19: a message is missed, and nobody says so. In most tests no poll comes in time to make up for it.
+
+use watchlock::{Backoff, Client, LockGuard, ReentrantLock};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match};
+use watchlock_support::server::RedisServer;
+
+use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, hasty, minute, proxied};
+use crate::common::{channel, clean, connect, ms, subscribed, without_polls};
+
+/// A stranger's hold that lasts longer than any test.
+async fn held(server: &RedisServer, name: &str) -> (Client, LockGuard) {
+    let client = connect(server).await;
+    let lock = client.get_lock(name);
+    let guard = lock.lock_for(HALF_A_MINUTE * 2).await.unwrap();
+    (client, guard)
+}
+
+fn wait_for(lock: ReentrantLock) -> tokio::task::JoinHandle<LockGuard> {
+    tokio::spawn(async move { lock.lock().await.expect("the lock in the end") })
+}
+
+/// Gets in long before the stranger's lease would end.
+async fn gets_in(waiter: tokio::task::JoinHandle<LockGuard>) {
+    let got = tokio::time::timeout(BEFORE_THE_LEASE, waiter).await;
+    let guard = got.expect("woken in time").unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// The lock is released after the first try and before anybody listens.
+#[tokio::test]
+async fn f5_i5_a_release_before_the_subscription_is_not_missed() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "gap").await;
+    let client = hasty(&proxy.url())
+        .backoff(minute())
+        .command_timeout(ms(5_000));
+    let client = client.connect().await.unwrap();
+    let late = Fault::DelayRequest(ms(500));
+    let aim = proxy.inject(late).on(Match::command("SUBSCRIBE")).arm();
+    let waiter = wait_for(client.get_lock("gap"));
+    eventually("it subscribes", BEFORE_THE_LEASE, async || aim.fired() == 1).await;
+    guard.unlock().await.unwrap();
+    assert_eq!(server.subscribers(&channel("gap")).await, 0);
+    gets_in(waiter).await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f5_i5_a_connection_that_breaks_at_the_message_costs_no_wake_up() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "cut").await;
+    let client = hasty(&proxy.url())
+        .backoff(minute())
+        .connect()
+        .await
+        .unwrap();
+    let waiter = wait_for(client.get_lock("cut"));
+    subscribed(&server, "cut").await;
+    let message = Match::message(&channel("cut"));
+    let aim = proxy.inject(Fault::ResetBefore).on(message).arm();
+    guard.unlock().await.unwrap();
+    gets_in(waiter).await;
+    assert_eq!(aim.fired(), 1);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f5_i5_a_killed_subscriber_comes_back_and_tries() {
+    let server = RedisServer::start();
+    let (_stranger, guard) = held(&server, "killed").await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let waiter = wait_for(client.get_lock("killed"));
+    subscribed(&server, "killed").await;
+    server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    guard.unlock().await.unwrap();
+    gets_in(waiter).await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f5_i5_a_message_that_is_lost_costs_no_more_than_a_poll() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "lost").await;
+    let polls = Backoff::new().base(ms(100)).cap(ms(300));
+    let client = hasty(&proxy.url()).backoff(polls).connect().await.unwrap();
+    let waiter = wait_for(client.get_lock("lost"));
+    subscribed(&server, "lost").await;
+    let message = Match::message(&channel("lost"));
+    let aim = proxy.inject(Fault::SwallowReply).on(message).always().arm();
+    guard.unlock().await.unwrap();
+    gets_in(waiter).await;
+    assert!(aim.fired() >= 1);
+    clean(&server).await;
+}
+
+/// A link of which only one end is left: nothing comes, and nothing says that nothing will.
+#[tokio::test]
+async fn f5_i5_a_half_open_subscription_is_found_by_asking() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "half").await;
+    let client = hasty(&proxy.url())
+        .backoff(minute())
+        .connect()
+        .await
+        .unwrap();
+    let waiter = wait_for(client.get_lock("half"));
+    subscribed(&server, "half").await;
+    let ping = Match::command("PING");
+    let aim = proxy.inject(Fault::HalfOpen).on(ping).always().arm();
+    eventually("it is asked", BEFORE_THE_LEASE, async || aim.fired() > 0).await;
+    guard.unlock().await.unwrap();
+    aim.cancel();
+    gets_in(waiter).await;
+    clean(&server).await;
+}
+
+/// Two names may have one channel: a name with braces is its own tag.
+#[tokio::test]
+async fn i5_two_names_that_share_a_channel_are_both_woken() {
+    let server = RedisServer::start();
+    let (_one, guard) = held(&server, "x").await;
+    let (_other, braced) = held(&server, "{x}").await;
+    let (_third, after) = held(&server, "after").await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let first = wait_for(client.get_lock("x"));
+    subscribed(&server, "x").await;
+    let second = wait_for(client.get_lock("{x}"));
+    eventually("both listen", BEFORE_THE_LEASE, async || {
+        server.calls_of("subscribe").await == 2
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    gets_in(first).await;
+    // A subscription that ends after the first one's: by then that is over, and the second one's is not.
+    let later = wait_for(client.get_lock("after"));
+    subscribed(&server, "after").await;
+    after.unlock().await.unwrap();
+    gets_in(later).await;
+    eventually("the later one is over", BEFORE_THE_LEASE, async || {
+        server.subscribers(&channel("after")).await == 0
+    })
+    .await;
+    assert_eq!(server.subscribers(&channel("x")).await, 1);
+    braced.unlock().await.unwrap();
+    gets_in(second).await;
+    clean(&server).await;
+}
+
+/// The server cuts a subscriber that does not keep up.
+#[tokio::test]
+async fn f19_i5_a_subscriber_that_the_server_cut_off_comes_back_and_tries() {
+    let server = RedisServer::options()
+        .config("client-output-buffer-limit", "pubsub 64kb 64kb 1")
+        .start();
+    let (_stranger, guard) = held(&server, "slow").await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let waiter = wait_for(client.get_lock("slow"));
+    subscribed(&server, "slow").await;
+    let flood = "x".repeat(1 << 20);
+    server.cmd(&["PUBLISH", &channel("slow"), &flood]).await;
+    guard.unlock().await.unwrap();
+    gets_in(waiter).await;
+    clean(&server).await;
+}
