@@ -61,5 +61,7 @@ start() {
 
 echo "building"
 $CARGO build --quiet --release --example demo --example worker
-[ -n "${REDIS_URL:-}" ] || start
+if [ -z "${REDIS_URL:-}" ]; then
+    start
+fi
 $CARGO run --quiet --release --example demo
