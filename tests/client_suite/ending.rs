@@ -1,0 +1,154 @@
+//! Shutdown, and the end of the last clone.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Client, Error, Lease, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, ms, poll_once, soon, subscribed};
+
+async fn ends(server: &RedisServer) {
+    eventually("no key, no channel, no connection", LONG, async || {
+        server.connections().await == 0 && server.keys().await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_holds_nothing_is_shut_down_at_once() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let started = Instant::now();
+    soon(client.shutdown(LONG * 10)).await;
+    assert!(started.elapsed() < LONG);
+    let lock = client.get_lock("closed");
+    assert!(matches!(lock.lock().await, Err(Error::Closed)));
+    let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(matches!(tried, Err(Error::Closed)));
+    assert!(matches!(lock.is_locked().await, Err(Error::Closed)));
+    assert!(matches!(lock.force_unlock().await, Err(Error::Closed)));
+    assert!(matches!(
+        lock.remain_time_to_live().await,
+        Err(Error::Closed)
+    ));
+    ends(&server).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).watchdog_lease(ms(900));
+    let client = builder.connect().await.unwrap();
+    let guard = client.get_lock("good").lock().await.unwrap();
+    let closing = client.clone();
+    let shutdown = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+    assert_eq!(soon(guard.lost()).await, LostReason::Shutdown);
+
+    assert!(guard.is_valid() && guard.check().is_ok());
+    let refused = client.get_lock("new").lock().await;
+    assert!(matches!(refused, Err(Error::Closed)));
+    let inner = guard.reenter().await.unwrap();
+    assert!(client.get_lock("good").is_locked().await.unwrap());
+    // Longer than the lease: it is still renewed.
+    tokio::time::sleep(ms(1_500)).await;
+    assert!(guard.is_valid() && server.exists("good").await);
+    inner.unlock().await.unwrap();
+    assert!(!shutdown.is_finished());
+    guard.unlock().await.unwrap();
+    soon(shutdown).await.unwrap();
+    ends(&server).await;
+}
+
+#[tokio::test]
+async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = client.get_lock("late").lock().await.unwrap();
+    let view = guard.hold();
+    soon(client.shutdown(ms(100))).await;
+    assert!(!guard.is_valid() && !view.is_valid());
+    let reason = LostReason::Shutdown;
+    assert!(matches!(view.check(), Err(Error::Lost { reason: r }) if r == reason));
+    assert_eq!(soon(guard.lost()).await, reason);
+    assert!(guard.reenter().await.is_err());
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: r }) if r == reason));
+    ends(&server).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_every_wait() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = connect(&server).await;
+    let guard = holder.get_lock("wait").lock().await.unwrap();
+    let lock = client.get_lock("wait");
+    let mut waiters: Vec<_> = (0..3).map(|_| Box::pin(lock.lock())).collect();
+    for waiter in &mut waiters {
+        assert!(poll_once(waiter).await.is_none());
+    }
+    subscribed(&server, "wait").await;
+    soon(client.shutdown(LONG)).await;
+    for waiter in waiters {
+        assert!(matches!(soon(waiter).await, Err(Error::Closed)));
+    }
+    guard.unlock().await.unwrap();
+    drop(holder);
+    drop(client);
+    ends(&server).await;
+}
+
+#[tokio::test]
+async fn a_body_may_finish_during_a_shutdown() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("body");
+    let closing = client.clone();
+    let value = lock
+        .run(async |guard| {
+            let shutdown = tokio::spawn(async move { closing.shutdown(LONG).await });
+            guard.lost().await;
+            (shutdown, 7)
+        })
+        .await;
+    let (shutdown, value) = value.unwrap();
+    assert_eq!(value, 7);
+    soon(shutdown).await.unwrap();
+    ends(&server).await;
+}
+
+#[tokio::test]
+async fn the_last_clone_handle_or_guard_ends_the_client() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("last");
+    let owner = client.new_owner();
+    drop(client);
+    let guard = lock.lock().await.unwrap();
+    drop((lock, owner));
+    assert!(guard.is_valid());
+    drop(guard);
+    ends(&server).await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_client_ends_with_waiters_that_are_dropped() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let guard = holder.get_lock("nobody").lock().await.unwrap();
+    {
+        let client = connect(&server).await;
+        let lock = client.get_lock("nobody");
+        let mut waiter = Box::pin(lock.lock());
+        assert!(poll_once(&mut waiter).await.is_none());
+        subscribed(&server, "nobody").await;
+    }
+    eventually("nobody listens", LONG, async || {
+        server.channels().await.is_empty()
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    drop(holder);
+    ends(&server).await;
+}

@@ -1,0 +1,4 @@
+//! The beginning and the end of a client.
+
+mod connecting;
+mod ending;

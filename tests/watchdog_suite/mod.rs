@@ -1,0 +1,4 @@
+//! Renewals on time, and losses told in time (I8).
+
+mod losses;
+mod renewals;
