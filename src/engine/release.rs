@@ -100,20 +100,17 @@ pub(crate) async fn write_count(
     let pending = core.backend.start(&lane, call);
     let outcome = see_through(&pending, core.config.command_timeout).await;
     match outcome.map(|answer| found(&answer.reply)) {
-        Ok(Some(false)) => {
-            core.lose(hold, LostReason::Missing);
-            match hold.lost_reason(core.now()) {
-                Some(reason) => Err(Error::Lost { reason }),
-                // Other levels were given back meanwhile and the hold has ended.
-                None => Ok(()),
-            }
-        }
-        Ok(_) => Ok(()),
+        Ok(Some(false)) => core.lose(hold, LostReason::Missing),
+        Ok(_) => {}
         Err(failure) => {
             let name = &*hold.kind.names().name;
             tracing::debug!(name, cause = %failure, "hold count not written");
-            Ok(())
         }
+    }
+    // Lost while the count was written is lost, too. An end that other levels brought is none.
+    match hold.lost_reason(core.now()) {
+        Some(reason) => Err(Error::Lost { reason }),
+        None => Ok(()),
     }
 }
 
