@@ -145,9 +145,13 @@ impl Actor<'_> {
         let reply = self.process.worker.request(verb, fields).await;
         let outcome = match reply.outcome {
             Err(error) if error.kind == "dead" => return None,
-            Err(error) => Outcome::Failed(error.kind),
+            Err(error) => {
+                self.ground.note_error(self.process.kind, &error);
+                Outcome::Failed(error.kind)
+            }
             Ok(result) => outcome(&result, acquires),
         };
+        self.ground.answered(self.process.kind, verb, &outcome);
         recorder.push(Record::Return {
             t: reply.t_ret,
             op,

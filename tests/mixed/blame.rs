@@ -111,14 +111,16 @@ impl<'a> Facts<'a> {
         match &violation.breach {
             Breach::Overlap { .. } | Breach::NotTold => {
                 let later = ops.iter().find(|op| !self.same_hold(ops[0], **op))?;
-                self.outlived(&violation.name, ops[0], *later)
-                    .then_some("a Java holder went on after its lease had run out")
+                let outlived = self.outlived(&violation.name, ops[0], *later);
+                outlived.then(|| self.how(ops[0], *later))
             }
             Breach::TornPair => {
                 let [mine, theirs] = ops[..] else { return None };
-                let outlived = self.outlived(&violation.name, mine, theirs)
-                    || self.outlived(&violation.name, theirs, mine);
-                outlived.then_some("a record written or lost by a Java holder after its lease")
+                let outlived = |one, other| {
+                    let outlived = self.outlived(&violation.name, one, other);
+                    outlived.then(|| self.how(one, other))
+                };
+                outlived(mine, theirs).or_else(|| outlived(theirs, mine))
             }
             Breach::WrongCount { .. } | Breach::NoTtl | Breach::Leftover { .. } => None,
             breach => {
@@ -136,6 +138,19 @@ impl<'a> Facts<'a> {
     fn same_hold(&self, one: u64, other: u64) -> bool {
         let who = |op: u64| (self.parties[&op].client, self.parties[&op].owner);
         who(one) == who(other)
+    }
+
+    /// The one whose lease ran out before the other got in.
+    fn how(&self, first: u64, other: u64) -> &'static str {
+        let (first, other) = (&self.parties[&first], &self.parties[&other]);
+        let slept = |(client, from, until): &(u32, Nanos, Nanos)| {
+            *client == first.client && *until >= first.invoked && *from <= other.entered
+        };
+        if self.frozen.iter().any(slept) {
+            "a Java holder that had been frozen went on after its lease"
+        } else {
+            "a Java holder's lease ran out in its hands, and it went on"
+        }
     }
 
     /// Whether the first is Java's and ran out before the other got in.

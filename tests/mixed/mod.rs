@@ -12,17 +12,20 @@ mod expiries;
 mod fleet;
 mod nemesis;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use watchlock_support::checker::{self, Settings};
-use watchlock_support::history::{Record, Recorder};
+use watchlock_support::history::{Outcome, Record, Recorder};
 use watchlock_support::now_ns;
 use watchlock_support::server::RedisServer;
+use watchlock_support::worker::WorkerError;
 
 use blame::Verdicts;
 use expiries::Expiries;
@@ -51,6 +54,10 @@ struct Ground {
     vault: RedisServer,
     recorder: Recorder,
     slots: Vec<Slot>,
+    /// What the owners were answered, and how often.
+    answers: Mutex<BTreeMap<String, u32>>,
+    /// A message of each kind of error.
+    errors: Mutex<BTreeMap<String, String>>,
     over: AtomicBool,
 }
 
@@ -79,7 +86,8 @@ async fn java_and_rust_are_never_certain_at_once_under_faults() {
     let records = ground.recorder.take();
     let report = checker::check(&records, &settings());
     let verdicts = Verdicts::of(&records, &report, &expiries.seen(), &ground.java_clients());
-    println!("faults: {faults:?}\n{verdicts}");
+    println!("faults: {faults:?}\nanswers: {:?}", ground.answers.lock());
+    println!("errors: {:#?}\n{verdicts}", ground.errors.lock());
     assert!(
         report.holds > 100,
         "hardly anybody held anything: {}",
@@ -113,8 +121,28 @@ impl Ground {
             vault: RedisServer::start(),
             recorder,
             slots,
+            answers: Mutex::default(),
+            errors: Mutex::default(),
             over: AtomicBool::new(false),
         }
+    }
+
+    fn answered(&self, kind: Kind, verb: &str, outcome: &Outcome) {
+        let what = match outcome {
+            Outcome::Failed(error) => error,
+            Outcome::Busy => "busy",
+            _ => "ok",
+        };
+        let mut answers = self.answers.lock();
+        *answers
+            .entry(format!("{kind:?} {verb}: {what}"))
+            .or_default() += 1;
+    }
+
+    fn note_error(&self, by: Kind, error: &WorkerError) {
+        let message: String = error.message.chars().take(200).collect();
+        let mut errors = self.errors.lock();
+        errors.insert(format!("{by:?} {}", error.kind), message);
     }
 
     fn is_over(&self) -> bool {

@@ -1,6 +1,7 @@
 package watchlock.interop;
 
 import java.io.IOException;
+import java.util.StringJoiner;
 import org.redisson.RedissonShutdownException;
 import org.redisson.client.RedisAuthRequiredException;
 import org.redisson.client.RedisConnectionException;
@@ -43,10 +44,12 @@ final class Failure extends Exception {
             return failure;
         }
         String kind = "other";
-        for (Throwable at = cause; at != null && kind.equals("other"); at = at.getCause()) {
-            kind = kindOf(at);
+        var message = new StringJoiner(", by ");
+        for (Throwable at = cause; at != null; at = at.getCause()) {
+            kind = kind.equals("other") ? kindOf(at) : kind;
+            message.add(at.getClass().getName() + ": " + at.getMessage());
         }
-        return new Failure(kind, cause.getClass().getName() + ": " + cause.getMessage());
+        return new Failure(kind, message.toString());
     }
 
     private static String kindOf(Throwable cause) {
