@@ -22,9 +22,9 @@ const NO_POLL: Duration = Duration::from_secs(60);
 /// not woken comes after 30 s, the holder's TTL.
 const WOKEN_MS: u64 = 3_000;
 /// A watchdog lease that a test can wait for, and that a busy machine keeps.
-const SHORT: Duration = Duration::from_millis(2_000);
+const SHORT: Duration = Duration::from_secs(2);
 /// What somebody who waits for a lease to end may come late.
-const LATE: Duration = Duration::from_millis(3_000);
+const LATE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);
 
 /// One server and a client of each side on it.
