@@ -1,0 +1,254 @@
+//! Which events there are, and how often.
+
+use std::time::Duration;
+
+use tracing::Level;
+use watchlock::{Backoff, Client};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use super::Log;
+use crate::common::{
+    LONG, SHORT, clean, connect, connect_short, gone, ms, poll_once, soon, subscribed,
+};
+
+#[tokio::test]
+async fn a_quiet_day_is_quiet() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let guard = client.get_lock("quiet").lock().await.unwrap();
+    tokio::time::sleep(SHORT).await;
+    drop(guard.reenter().await.unwrap());
+    guard.unlock().await.unwrap();
+    drop(client.get_lock("quiet").lock().await.unwrap());
+    soon(client.shutdown(LONG)).await;
+    let all = log.all();
+    let loud: Vec<_> = all
+        .iter()
+        .filter(|(level, _)| *level <= Level::INFO)
+        .collect();
+    assert!(loud.is_empty(), "{loud:?}");
+    let spans = log.count(Level::TRACE, &["span acquire", "quiet"]);
+    assert_eq!(spans, 2, "{all:?}");
+}
+
+#[tokio::test]
+async fn a_loss_is_told_once_with_name_and_reason() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let guard = client.get_lock("told").lock().await.unwrap();
+    let inner = guard.reenter().await.unwrap();
+    server.cmd(&["DEL", "told"]).await;
+    soon(guard.lost()).await;
+    assert!(inner.unlock().await.is_err() && guard.unlock().await.is_err());
+    soon(client.shutdown(LONG)).await;
+    let lost = log.count(Level::WARN, &["hold lost", "told", "does not have it"]);
+    assert_eq!(lost, 1, "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn an_outage_is_told_at_its_beginning_and_at_its_end() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let lease = Duration::from_secs(6);
+    let client = Client::builder(&proxy.url())
+        .watchdog_lease(lease)
+        .command_timeout(ms(200));
+    let client = client.connect().await.unwrap();
+    let guards = [
+        client.get_lock("a").lock().await.unwrap(),
+        client.get_lock("b").lock().await.unwrap(),
+    ];
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("the renewals fail", LONG, async || {
+        log.count(Level::WARN, &["renewals fail"]) > 0
+    })
+    .await;
+    tokio::time::sleep(ms(600)).await;
+    assert_eq!(log.count(Level::WARN, &["renewals fail"]), 1);
+    proxy.accept();
+    eventually("the renewals work", LONG, async || {
+        log.count(Level::INFO, &["renewals work again"]) > 0
+    })
+    .await;
+    assert!(guards.iter().all(watchlock::LockGuard::is_valid));
+    assert_eq!(log.count(Level::WARN, &["renewals fail"]), 1);
+    assert_eq!(log.count(Level::INFO, &["renewals work again"]), 1);
+    drop(guards);
+    soon(client.shutdown(LONG)).await;
+}
+
+#[tokio::test]
+async fn an_abandoned_attempt_that_got_the_lock_is_told_when_cleaned_up() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("abandoned");
+    let mut attempt = Box::pin(lock.lock());
+    assert!(poll_once(&mut attempt).await.is_none());
+    drop(attempt);
+    let texts = ["abandoned attempt cleaned up", "abandoned"];
+    eventually("it is told", LONG, async || {
+        log.count(Level::DEBUG, &texts) == 1
+    })
+    .await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn an_acquire_after_waiting_says_how_long() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = connect(&server).await;
+    let guard = holder.get_lock("waited").lock().await.unwrap();
+    let lock = client.get_lock("waited");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    subscribed(&server, "waited").await;
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    let texts = ["acquired after waiting", "waited"];
+    assert_eq!(log.count(Level::DEBUG, &texts), 1, "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_itself_is_warned_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let waits = tokio::spawn(async move {
+        let lock = client.get_lock("self");
+        let _guard = lock.lock().await.unwrap();
+        lock.try_lock(ms(2_500), LONG).await.unwrap().is_none()
+    });
+    assert!(soon(waits).await.unwrap());
+    let warned = log.count(
+        Level::WARN,
+        &["waits for a lock that it holds itself", "self"],
+    );
+    assert_eq!(warned, 1, "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_another_is_not_warned() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("other");
+    let guard = tokio::spawn(async move { lock.lock().await })
+        .await
+        .unwrap();
+    let lock = client.get_lock("other");
+    let waits = tokio::spawn(async move { lock.try_lock(ms(1_500), LONG).await });
+    assert!(soon(waits).await.unwrap().unwrap().is_none());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
+    drop(guard);
+}
+
+#[tokio::test]
+async fn an_owner_that_ends_with_detached_levels_is_told_of_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    for _ in 0..2 {
+        owner
+            .get_lock("left")
+            .lock()
+            .await
+            .unwrap()
+            .detach()
+            .unwrap();
+    }
+    drop(owner);
+    gone(&server, "left").await;
+    assert_eq!(log.count(Level::WARN, &["detached", "levels=2"]), 1);
+}
+
+async fn deaf(server: &RedisServer) -> Client {
+    let user = [
+        "ACL",
+        "SETUSER",
+        "deaf",
+        "on",
+        ">pw",
+        "~*",
+        "+@all",
+        "resetchannels",
+    ];
+    server.cmd(&user).await;
+    let url = server.url().replace("//", "//deaf:pw@");
+    let backoff = Backoff::new().base(ms(10)).cap(ms(100));
+    Client::builder(&url)
+        .backoff(backoff)
+        .connect()
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_denied_subscription_is_warned_of_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = deaf(&server).await;
+    let holder = connect(&server).await;
+    for name in ["one", "two", "one"] {
+        let guard = holder.get_lock(name).lock().await.unwrap();
+        let lock = client.get_lock(name);
+        let waited = lock.try_lock(ms(300), LONG).await.unwrap();
+        assert!(waited.is_none());
+        guard.unlock().await.unwrap();
+    }
+    let warned = log.count(Level::WARN, &["subscribing was refused"]);
+    assert_eq!(warned, 1, "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn a_denied_wake_up_is_warned_of_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = deaf(&server).await;
+    for _ in 0..3 {
+        let guard = client.get_lock("mute").lock().await.unwrap();
+        guard.unlock().await.unwrap();
+        drop(client.get_lock("mute").lock().await.unwrap());
+        gone(&server, "mute").await;
+    }
+    eventually("it is told", LONG, async || {
+        log.count(Level::WARN, &["wake-up", "denied"]) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shutdown_with_holds_left_is_told() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = client.get_lock("left").lock().await.unwrap();
+    soon(client.shutdown(ms(50))).await;
+    assert!(!guard.is_valid());
+    assert_eq!(log.count(Level::WARN, &["shut down with holds left"]), 1);
+    assert_eq!(log.count(Level::INFO, &["given up", "left"]), 1);
+    assert_eq!(log.count(Level::WARN, &["hold lost"]), 0);
+}
+
+#[tokio::test]
+async fn a_release_that_fails_after_a_body_is_told() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("ran");
+    let ran = lock.run(async |_| {
+        server.cmd(&["DEL", "ran"]).await;
+    });
+    ran.await.unwrap();
+    let texts = ["release after a run failed", "ran"];
+    assert_eq!(log.count(Level::WARN, &texts), 1, "{:?}", log.all());
+    assert_eq!(log.count(Level::TRACE, &["span run", "ran"]), 1);
+}
