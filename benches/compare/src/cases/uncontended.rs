@@ -11,7 +11,7 @@ use crate::roster::{Participant, Roster};
 use crate::samples::Samples;
 
 const TASKS: &[usize] = &[1, 16, 64, 256];
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 /// The row of the server's own limit.
 const LIMIT: &str = "redis-benchmark";
 
@@ -75,7 +75,7 @@ fn multi_thread(
     }
     if let Some(java) = java {
         bench.progress(&format!("uncontended, {config}: {}", redisson::NAME));
-        let pairs = java.pairs(tasks, bench.plan.window(140, 60));
+        let pairs = java.pairs(tasks, bench.plan.window(90, 60));
         if let Some(pairs) = bench.or_note(&config, pairs) {
             samples.add(redisson::NAME, &config, round, pairs);
         }
@@ -100,7 +100,7 @@ fn one(
     flavor: Flavor,
     tasks: usize,
 ) {
-    let window = bench.plan.window(140, 60);
+    let window = bench.plan.window(90, 60);
     let mut job = bench.job(who, Load::Pairs { tasks }, window);
     job.flavor = flavor;
     let config = config(flavor, tasks);
