@@ -5,6 +5,7 @@ mod replies;
 mod servers;
 mod values;
 mod wakeups;
+mod wall_clock;
 
 use std::time::Duration;
 

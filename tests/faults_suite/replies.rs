@@ -10,7 +10,7 @@ use super::{
     ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, RENEW, TIMEOUT, calls, hasty,
     proxied,
 };
-use crate::common::{SHORT, clean, connect, count, gone, is_free, ms, soon, try_once};
+use crate::common::{SHORT, clean, connect, count, gone, is_free, ms, soon, subscribed, try_once};
 
 /// Each way of losing a reply, and a name for it.
 const LOSSES: [(Fault, &str); 4] = [
@@ -127,6 +127,26 @@ async fn f3_renewals_go_on_after_lost_replies() {
     clean(&server).await;
 }
 
+/// Within a lease a second connection is tried, however long a command may take.
+#[tokio::test]
+async fn f3_i8_a_connection_that_fell_silent_costs_no_hold() {
+    let (server, proxy) = proxied().await;
+    let builder = Client::builder(&proxy.url()).watchdog_lease(SHORT * 4);
+    let client = builder.command_timeout(HALF_A_MINUTE).connect().await;
+    let client = client.unwrap();
+    let guard = client.get_lock("silent").lock().await.unwrap();
+    let renewals = proxy.count(calls(RENEW, "silent"));
+    let silence = Fault::SwallowRequest;
+    proxy.inject(silence).on(calls(RENEW, "silent")).arm();
+    eventually("renewed after it", BEFORE_THE_LEASE, async || {
+        renewals.seen() >= 4
+    })
+    .await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
 /// The release of an attempt that was given up overtakes the attempt itself.
 #[tokio::test]
 async fn f4_i7_an_acquire_that_runs_after_its_release_leaves_no_ghost() {
@@ -170,6 +190,29 @@ async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
         let end = BEFORE_THE_LEASE;
         eventually("no ghost", end, async || !server.exists(name).await).await;
     }
+}
+
+/// The caller waited on after an unanswered try, and went away before that was executed.
+#[tokio::test]
+async fn f4_i9_a_waiter_that_went_away_leaves_no_ghost() {
+    let (server, proxy) = proxied().await;
+    let stranger = connect(&server).await;
+    let held = stranger.get_lock("left").lock_for(HALF_A_MINUTE).await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let late = Fault::DelayRequest(TIMEOUT * 12);
+    proxy.inject(late).on(calls(ACQUIRE, "left")).arm();
+    let lock = client.get_lock("left");
+    let waiter = tokio::spawn(async move { lock.lock_for(HALF_A_MINUTE).await });
+    subscribed(&server, "left").await;
+    waiter.abort();
+    server.reset_calls().await;
+    held.unwrap().unlock().await.unwrap();
+    eventually("the old acquire ran", BEFORE_THE_LEASE, async || {
+        server.calls_of("hset").await == 1
+    })
+    .await;
+    let end = BEFORE_THE_LEASE;
+    eventually("no ghost", end, async || !server.exists("left").await).await;
 }
 
 #[tokio::test]
