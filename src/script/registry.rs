@@ -40,3 +40,46 @@ scripts! {
     RELEASE = "lock/release.lua",
     FORCE_RELEASE = "lock/force_release.lua",
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use watchlock_support::server::RedisServer;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string());
+        names.map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn every_lua_file_is_registered_once() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let mut files = BTreeSet::new();
+        for family in names(&root) {
+            let scripts = names(&root.join(&family)).into_iter();
+            files.extend(scripts.map(|script| format!("{family}/{script}")));
+        }
+        let registered: BTreeSet<_> = ALL.iter().map(|script| script.path.to_owned()).collect();
+        assert_eq!(registered, files);
+        assert_eq!(ALL.len(), files.len());
+        for script in ALL {
+            let text = fs::read_to_string(root.join(script.path)).unwrap();
+            assert_eq!(script.text, text, "{}", script.path);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_server_knows_each_script_by_the_same_digest() {
+        let server = RedisServer::start();
+        for script in ALL {
+            let digest: String = server.query(&["SCRIPT", "LOAD", script.text]).await;
+            assert_eq!(script.sha(), digest, "{}", script.path);
+        }
+    }
+}
