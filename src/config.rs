@@ -147,8 +147,10 @@ mod tests {
             spoil(&mut settings);
             assert!(settings.validate().is_err(), "case {i}");
         }
-        let mut settings = Settings::default();
-        settings.lease_bounds = ms(10)..=ms(10);
+        let settings = Settings {
+            lease_bounds: ms(10)..=ms(10),
+            ..Settings::default()
+        };
         assert!(settings.validate().is_ok());
     }
 }
