@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::error::Error;
 
 /// How long Redis keeps a lock without news of its holder.
@@ -73,10 +74,23 @@ impl LeaseMs {
         Duration::from_micros(self.0 * 10 + 2_000)
     }
 
-    /// How long the client itself vouches for a hold, counted from just before the command was sent.
-    pub(crate) fn vouched(self) -> Duration {
-        self.duration().saturating_sub(self.drift())
+    /// What this lease is worth when Redis acknowledged the command that was sent at `sent_at`.
+    pub(crate) fn term(self, sent_at: Moment) -> Term {
+        Term {
+            valid_until: sent_at + self.duration().saturating_sub(self.drift()),
+            ends_at: sent_at + self.duration(),
+        }
     }
+}
+
+/// An acknowledged lease, by the client's own clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    /// Up to when the client itself vouches for the hold.
+    pub(crate) valid_until: Moment,
+    /// When the lease ends if nothing was lost on the way; Redis may end it as much later as the
+    /// command took to arrive.
+    pub(crate) ends_at: Moment,
 }
 
 #[cfg(test)]
@@ -108,6 +122,11 @@ mod tests {
     fn drift_is_one_percent_and_two_milliseconds() {
         let lease = LeaseMs::new(Duration::from_secs(10), &BOUNDS).unwrap();
         assert_eq!(lease.drift(), Duration::from_millis(102));
-        assert_eq!(lease.vouched(), Duration::from_millis(9_898));
+        let term = lease.term(Moment::default());
+        assert_eq!(
+            term.valid_until,
+            Moment::default() + Duration::from_millis(9_898)
+        );
+        assert_eq!(term.ends_at, Moment::default() + Duration::from_secs(10));
     }
 }

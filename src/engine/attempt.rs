@@ -148,6 +148,10 @@ async fn start(
             (hold, core.backend.start(&lane, call))
         })
     });
+    // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
+    if core.is_closing() {
+        return Err(Error::Closed);
+    }
     let first = match entered {
         Entered::Busy => return Ok(Verdict::Busy),
         Entered::First(hold, pending) => Some(First {

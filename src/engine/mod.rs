@@ -132,10 +132,15 @@ impl Core {
 
     /// Fails when new holds are not to be started any more, or not in this process.
     pub(crate) fn check_accepting(&self) -> Result<(), Error> {
-        if self.closing.load(Ordering::Acquire) || self.is_forked() {
+        if self.is_closing() || self.is_forked() {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    /// Whether new holds are not to be started any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     fn is_forked(&self) -> bool {

@@ -15,7 +15,7 @@ use super::ticket::Patience;
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error, LostReason};
-use crate::lease::LeaseMs;
+use crate::lease::{LeaseMs, Term};
 use crate::script::lock::found;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,7 @@ async fn send(
     })?;
     match found(&answer.reply) {
         Some(true) => {
-            prolong(core, hold, answer.sent_at + lease.vouched());
+            prolong(core, hold, lease.term(answer.sent_at));
             hold.lost_reason(core.now())
                 .map_or(Ok(()), |reason| Err(Wrong::Final(Error::Lost { reason })))
         }
@@ -141,7 +141,7 @@ async fn send(
 
 /// An acknowledged lease: the client vouches for it, and the keeper's next look may come earlier than
 /// planned, since the hold may be watched only now.
-pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, valid_until: Moment) {
-    hold.with(|state| state.prolong(valid_until, core.now()));
+pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
+    hold.with(|state| state.prolong(term, core.now()));
     core.look_in_time(hold);
 }

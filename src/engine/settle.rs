@@ -12,6 +12,7 @@ use super::{Core, Mail};
 use crate::backend::{Failure, Outcome};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::lease::Term;
 use crate::script::Acquired;
 
 /// An attempt is made on the lane of its caller, then on the keeper's.
@@ -55,7 +56,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
             wakes: &mut wakes,
         };
         let settled = match answer {
-            Ok((Acquired::Got, sent_at)) => scene.got(sent_at + ticket.lease.vouched()),
+            Ok((Acquired::Got, sent_at)) => scene.got(ticket.lease.term(sent_at)),
             Ok((Acquired::Busy(ttl), _)) => scene.busy(ttl),
             Ok((Acquired::WrongType, _)) => scene.failed(Error::WrongType),
             Err(failure) if failure.is_transient() => scene.retry(failure),
@@ -110,12 +111,12 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn got(&mut self, valid_until: Moment) -> Settled {
+    fn got(&mut self, term: Term) -> Settled {
         let (hold, ticket, now) = (self.hold, self.ticket, self.now);
         self.gate.keep(hold, now);
         *ticket.unsettled.lock() = None;
         let wanted = ticket.is_waiting();
-        let granted = wanted && hold.with(|state| state.grant(ticket.level, valid_until, now));
+        let granted = wanted && hold.with(|state| state.grant(ticket.level, term, now));
         if granted {
             if let Some(owner) = &ticket.owner {
                 owner.insert(hold);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
-use crate::lease::LeaseMs;
+use crate::lease::{LeaseMs, Term};
 
 /// How early before its validity ends a hold is declared lost, so that nobody learns it late.
 pub(crate) const EARLY: Duration = Duration::from_millis(2);
@@ -74,6 +74,8 @@ pub(crate) enum Due {
 pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) valid_until: Moment,
+    /// When the longest acknowledged lease ends.
+    pub(crate) lease_ends: Moment,
     watchdogs: u32,
     fixed: u32,
     /// Announced while still valid, by a shutdown.
@@ -87,6 +89,7 @@ impl State {
         Self {
             phase: Phase::Trying,
             valid_until: Moment::default(),
+            lease_ends: Moment::default(),
             watchdogs: 0,
             fixed: 0,
             announced: None,
@@ -99,12 +102,13 @@ impl State {
     }
 
     /// Redis granted it. False when the news came too late to be of use.
-    pub(crate) fn grant(&mut self, level: Level, valid_until: Moment, now: Moment) -> bool {
-        if self.phase != Phase::Trying || now >= valid_until {
+    pub(crate) fn grant(&mut self, level: Level, term: Term, now: Moment) -> bool {
+        if self.phase != Phase::Trying || now >= term.valid_until {
             return false;
         }
         self.phase = Phase::Held;
-        self.valid_until = valid_until;
+        self.valid_until = term.valid_until;
+        self.lease_ends = term.ends_at;
         self.add(level);
         true
     }
@@ -123,10 +127,11 @@ impl State {
     }
 
     /// Redis acknowledged a lease.
-    pub(crate) fn prolong(&mut self, valid_until: Moment, now: Moment) {
+    pub(crate) fn prolong(&mut self, term: Term, now: Moment) {
         self.expire(now);
         if self.phase == Phase::Held {
-            self.valid_until = self.valid_until.max(valid_until);
+            self.valid_until = self.valid_until.max(term.valid_until);
+            self.lease_ends = self.lease_ends.max(term.ends_at);
         }
     }
 

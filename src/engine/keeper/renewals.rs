@@ -170,7 +170,7 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
     let now = core.now();
     let due = hold.with(|state| {
         if let Some(lease) = lease {
-            state.prolong(answer.sent_at + lease.vouched(), now);
+            state.prolong(lease.term(answer.sent_at), now);
         }
         state.due(core.plan, now, now, core.jitter())
     });
