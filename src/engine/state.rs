@@ -240,3 +240,7 @@ impl RenewalPlan {
         (valid_until + self.lease.drift()).minus(self.period() * 2)
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,270 @@
+//! The hold's life and its renewals under random events, with time as a value.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const CASES: u32 = 10_000;
+
+fn lease(ms: u64) -> LeaseMs {
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(1_000_000);
+    LeaseMs::new(Duration::from_millis(ms), &bounds).unwrap()
+}
+
+fn start() -> Moment {
+    Moment::default() + Duration::from_secs(100)
+}
+
+fn level(watchdog: bool) -> Level {
+    if watchdog {
+        Level::Watchdog
+    } else {
+        Level::Fixed
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Pass(u64),
+    Grant(bool, u64),
+    Enter(bool),
+    Leave(usize),
+    Prolong(u64),
+    Lose,
+    LetExpire,
+    Look,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        3 => (0u64..400).prop_map(Event::Pass),
+        2 => (any::<bool>(), 1u64..2_000).prop_map(|(w, ms)| Event::Grant(w, ms)),
+        3 => any::<bool>().prop_map(Event::Enter),
+        4 => any::<usize>().prop_map(Event::Leave),
+        3 => (1u64..2_000).prop_map(Event::Prolong),
+        1 => Just(Event::Lose),
+        1 => Just(Event::LetExpire),
+        2 => Just(Event::Look),
+    ];
+    proptest::collection::vec(event, 1..60)
+}
+
+/// The machine, and what must be true of it.
+struct Driven {
+    state: State,
+    now: Moment,
+    levels: Vec<Level>,
+    /// The longest validity that was acknowledged.
+    promised: Moment,
+    /// Left to its lease: the level is not counted off.
+    left_alone: bool,
+    releases: u32,
+}
+
+impl Driven {
+    fn new() -> Self {
+        Self {
+            state: State::trying(),
+            now: start(),
+            levels: Vec::new(),
+            promised: Moment::default(),
+            left_alone: false,
+            releases: 0,
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let now = self.now;
+        let held = self.state.phase == Phase::Held;
+        let valid = held && now < self.state.valid_until;
+        match *event {
+            Event::Pass(ms) => self.now = now + Duration::from_millis(ms),
+            Event::Grant(watchdog, ms) => self.grant(level(watchdog), ms),
+            Event::Enter(watchdog) => {
+                let entered = self.state.enter(level(watchdog), now);
+                assert_eq!(entered.is_ok(), valid, "only a valid hold is entered");
+                if entered.is_ok() {
+                    self.levels.push(level(watchdog));
+                }
+            }
+            Event::Leave(which) => self.leave(which, valid),
+            Event::Prolong(ms) => {
+                let until = now + Duration::from_millis(ms);
+                self.state.prolong(until, now);
+                if valid {
+                    self.promised = self.promised.max(until);
+                }
+            }
+            Event::Lose => assert_eq!(self.state.lose(LostReason::Missing), held),
+            Event::LetExpire => self.let_expire(held),
+            Event::Look => self.state.expire(now),
+        }
+    }
+
+    fn grant(&mut self, level: Level, ms: u64) {
+        let until = self.now + Duration::from_millis(ms);
+        let fresh = self.state.phase == Phase::Trying;
+        let granted = self.state.grant(level, until, self.now);
+        assert_eq!(granted, fresh, "a hold starts once");
+        if granted {
+            self.levels.push(level);
+            self.promised = until;
+        }
+    }
+
+    fn leave(&mut self, which: usize, valid: bool) {
+        if self.levels.is_empty() {
+            return;
+        }
+        let gone = self.levels.swap_remove(which % self.levels.len());
+        match self.state.leave(gone, self.now) {
+            Left::Last => {
+                assert!(valid && self.levels.is_empty());
+                self.releases += 1;
+            }
+            Left::Levels(count) => assert!(valid && count as usize == self.levels.len()),
+            Left::Lost(_) => assert!(!valid),
+        }
+    }
+
+    fn let_expire(&mut self, held: bool) {
+        let Some(own) = self.levels.last().copied() else {
+            return;
+        };
+        let alone = held && self.levels == [Level::Fixed];
+        assert_eq!(self.state.let_expire(own), alone);
+        if alone {
+            self.levels.clear();
+            self.left_alone = true;
+        }
+    }
+
+    /// What is true after every event.
+    fn check(&self, before: Phase) {
+        let after = self.state.phase;
+        let legal = match (before, after) {
+            (Phase::Trying, Phase::Held)
+            | (Phase::Held, Phase::Ending | Phase::Ended | Phase::Lost(_)) => true,
+            _ => before == after,
+        };
+        assert!(legal, "{before:?} to {after:?}: lost and ending are final");
+        if !self.left_alone {
+            assert_eq!(self.state.count() as usize, self.levels.len());
+        }
+        assert_eq!(self.state.valid_until, self.promised, "T2");
+        assert!(self.releases <= 1, "one last release");
+        if after == Phase::Lost(LostReason::Expired) {
+            assert!(self.now >= self.promised, "no loss before its time");
+        }
+        self.check_due();
+    }
+
+    fn check_due(&self) {
+        let plan = RenewalPlan { lease: lease(900) };
+        let jitter = Duration::from_millis(10);
+        let due = self.state.due(plan, self.now, self.now, jitter);
+        let watched = self.levels.contains(&Level::Watchdog);
+        let last_moment = self.state.valid_until.minus(EARLY);
+        match (self.state.phase, due) {
+            (Phase::Trying | Phase::Ending, due) => assert_eq!(due, Due::Finish),
+            (Phase::Ended | Phase::Lost(_), due) => assert_eq!(due, Due::Nothing),
+            (Phase::Held, Due::Lose) => assert!(self.now >= last_moment),
+            (Phase::Held, Due::Renew) => assert!(watched && self.now < last_moment),
+            (Phase::Held, Due::Later(moment)) => {
+                assert!(self.now < last_moment && moment <= last_moment);
+                assert!(watched || moment == last_moment);
+            }
+            (Phase::Held, due) => panic!("{due:?}"),
+        }
+    }
+}
+
+/// A life under the watchdog: every look is honoured, every renewal answered after a while.
+#[derive(Debug, Clone)]
+struct Life {
+    lease_ms: u64,
+    /// What the hold began with, if that was longer.
+    first_ms: u64,
+    /// In thousandths of a period: how much earlier it is looked, how much later, and until the answer.
+    looks: Vec<(u32, u32, u32)>,
+}
+
+fn lives() -> impl Strategy<Value = Life> {
+    let looks = proptest::collection::vec((0u32..100, 0u32..300, 0u32..300), 5..60);
+    (500u64..60_000, 10u64..200_000, looks).prop_map(|(lease_ms, first_ms, looks)| Life {
+        lease_ms,
+        first_ms,
+        looks,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(CASES))]
+
+    #[test]
+    fn i8_a_hold_lives_and_ends_by_its_rules(events in events()) {
+        let mut driven = Driven::new();
+        for event in events {
+            let before = driven.state.phase;
+            driven.apply(&event);
+            driven.check(before);
+        }
+    }
+
+    #[test]
+    fn t3_a_hold_that_is_renewed_when_due_is_never_lost(life in lives()) {
+        let plan = RenewalPlan { lease: lease(life.lease_ms) };
+        let part = |thousandths: u32| plan.period() * thousandths / 1_000;
+        let mut now = start();
+        let mut state = State::trying();
+        let first = lease(life.first_ms.max(life.lease_ms));
+        prop_assert!(state.grant(Level::Watchdog, now + first.vouched(), now));
+        let mut renewals = 0u32;
+        for (jitter, late, answer) in life.looks {
+            let horizon = now + plan.period() / 10;
+            match state.due(plan, now, horizon, part(jitter)) {
+                Due::Renew => {
+                    let sent = now;
+                    now = now + part(answer);
+                    state.prolong(sent + plan.lease.vouched(), now);
+                    renewals += 1;
+                }
+                Due::Later(moment) => {
+                    prop_assert!(moment > now, "a look that leads nowhere");
+                    now = moment + part(late);
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+            prop_assert_eq!(state.phase, Phase::Held);
+            prop_assert!(now < state.valid_until);
+        }
+        // No more than one in eight tenths of a period: it is two tenths early at most.
+        let most = start().until(now).as_nanos() * 10 / (plan.period().as_nanos() * 8);
+        prop_assert!(u128::from(renewals) <= most + 1, "{} renewals", renewals);
+    }
+}
+
+#[test]
+fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
+    let lease = lease(30_000);
+    let plan = RenewalPlan { lease };
+    let now = start();
+    let mut state = State::trying();
+    assert!(state.grant(Level::Watchdog, now + lease.vouched(), now));
+    let due_at = |now| state.due(plan, now, now, Duration::ZERO);
+    let third = now + Duration::from_secs(10);
+    let before = third.minus(Duration::from_nanos(1));
+    assert_eq!(due_at(now), Due::Later(third));
+    assert_eq!(due_at(before), Due::Later(third));
+    assert_eq!(due_at(third), Due::Renew);
+}
+
+#[test]
+fn news_that_comes_too_late_grants_nothing() {
+    let mut state = State::trying();
+    assert!(!state.grant(Level::Fixed, start(), start()));
+    assert!(!state.grant(Level::Fixed, start().minus(EARLY), start()));
+    assert_eq!(state.phase, Phase::Trying);
+}
