@@ -9,6 +9,7 @@
 //! | F9 to F11: the server refuses | `tests/error_classes.rs` |
 //! | F12, F20, F21: strange keys, names and times | `values` |
 //! | F13: the wall clock of the server steps | `wall_clock`, by hand |
+//! | I6: whatever the server does, all calls end in time | `deadlines` |
 //! | F17: blocked runtimes | `tests/starvation.rs` |
 //! | F18: thousands of waiters | `tests/scale.rs` |
 

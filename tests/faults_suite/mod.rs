@@ -1,5 +1,6 @@
 //! A client behind a proxy, and the commands that faults are aimed at.
 
+mod deadlines;
 mod holders;
 mod replies;
 mod servers;

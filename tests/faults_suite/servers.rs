@@ -217,6 +217,42 @@ async fn f8_i3_a_renewal_touches_no_strangers_hold() {
     assert!(server.pttl("taken").await > 30_000);
 }
 
+/// Neither do a level more and a level less.
+#[tokio::test]
+async fn f8_i3_levels_touch_no_strangers_hold() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    for enters in [true, false] {
+        let outer = client
+            .get_lock("taken")
+            .lock_for(HALF_A_MINUTE)
+            .await
+            .unwrap();
+        let inner = outer.reenter().await.unwrap();
+        server.cmd(&["DEL", "taken"]).await;
+        server.cmd(&["HSET", "taken", "stranger:1", "1"]).await;
+        server.cmd(&["PEXPIRE", "taken", "1000000"]).await;
+        let told = if enters {
+            inner.reenter().await.map(drop).unwrap_err()
+        } else {
+            inner.unlock().await.unwrap_err()
+        };
+        let missing = LostReason::Missing;
+        assert!(
+            matches!(told, Error::Lost { reason } if reason == missing),
+            "{told}"
+        );
+        assert!(!outer.is_valid());
+        let hash = server.hash("taken").await;
+        assert_eq!(
+            hash.into_iter().collect::<Vec<_>>(),
+            [("stranger:1".into(), "1".into())]
+        );
+        assert!(server.pttl("taken").await > 900_000);
+        server.cmd(&["DEL", "taken"]).await;
+    }
+}
+
 #[tokio::test]
 async fn f22_a_stall_shorter_than_the_lease_costs_nothing() {
     let server = RedisServer::start();
