@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// The layers from the ground up. A module may use its own and those before it.
 const LAYERS: [&[&str]; 9] = [
-    &["error"],
-    &["backoff", "clock", "lease", "names"],
+    &["clock", "error"],
+    &["backoff", "lease", "names"],
     &["config"],
     &["script"],
     &["backend"],
@@ -55,8 +55,9 @@ impl Source {
     /// Code without comments; of the tests at the end of the file only when asked.
     fn code(&self, with_tests: bool) -> impl Iterator<Item = &str> {
         let lines = self.lines.iter().map(|line| line.trim());
+        let only_tests = self.path.ends_with("_tests.rs");
         lines
-            .take_while(move |line| with_tests || !is_start_of_tests(line))
+            .take_while(move |line| with_tests || !(only_tests || is_start_of_tests(line)))
             .filter(|line| !line.is_empty() && !line.starts_with("//"))
     }
 }
