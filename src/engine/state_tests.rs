@@ -13,6 +13,14 @@ fn lease(ms: u64) -> LeaseMs {
     LeaseMs::new(Duration::from_millis(ms), &bounds).unwrap()
 }
 
+/// A lease without drift.
+fn term(valid_until: Moment) -> Term {
+    Term {
+        valid_until,
+        ends_at: valid_until,
+    }
+}
+
 fn start() -> Moment {
     Moment::default() + Duration::from_secs(100)
 }
@@ -92,7 +100,7 @@ impl Driven {
             Event::Leave(which) => self.leave(which, valid),
             Event::Prolong(ms) => {
                 let until = now + Duration::from_millis(ms);
-                self.state.prolong(until, now);
+                self.state.prolong(term(until), now);
                 if valid {
                     self.promised = self.promised.max(until);
                 }
@@ -106,7 +114,7 @@ impl Driven {
     fn grant(&mut self, level: Level, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
         let fresh = self.state.phase == Phase::Trying;
-        let granted = self.state.grant(level, until, self.now);
+        let granted = self.state.grant(level, term(until), self.now);
         assert_eq!(granted, fresh, "a hold starts once");
         if granted {
             self.levels.push(level);
@@ -220,7 +228,7 @@ proptest! {
         let mut now = start();
         let mut state = State::trying();
         let first = lease(life.first_ms.max(life.lease_ms));
-        prop_assert!(state.grant(Level::Watchdog, now + first.vouched(), now));
+        prop_assert!(state.grant(Level::Watchdog, first.term(now), now));
         let mut renewals = 0u32;
         for (jitter, late, answer) in life.looks {
             let horizon = now + plan.period() / 10;
@@ -228,7 +236,7 @@ proptest! {
                 Due::Renew => {
                     let sent = now;
                     now = now + part(answer);
-                    state.prolong(sent + plan.lease.vouched(), now);
+                    state.prolong(plan.lease.term(sent), now);
                     renewals += 1;
                 }
                 Due::Later(moment) => {
@@ -252,7 +260,7 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
     let plan = RenewalPlan { lease };
     let now = start();
     let mut state = State::trying();
-    assert!(state.grant(Level::Watchdog, now + lease.vouched(), now));
+    assert!(state.grant(Level::Watchdog, lease.term(now), now));
     let due_at = |now| state.due(plan, now, now, Duration::ZERO);
     let third = now + Duration::from_secs(10);
     let before = third.minus(Duration::from_nanos(1));
@@ -264,7 +272,7 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
 #[test]
 fn news_that_comes_too_late_grants_nothing() {
     let mut state = State::trying();
-    assert!(!state.grant(Level::Fixed, start(), start()));
-    assert!(!state.grant(Level::Fixed, start().minus(EARLY), start()));
+    assert!(!state.grant(Level::Fixed, term(start()), start()));
+    assert!(!state.grant(Level::Fixed, term(start().minus(EARLY)), start()));
     assert_eq!(state.phase, Phase::Trying);
 }
