@@ -19,7 +19,7 @@ const MEASURE: &str = "measure";
 /// The first argument of a child that only says who is in it.
 pub(crate) const LIST: &str = "list";
 /// What a child may take beyond its window: connecting, warming up, taking 100 000 locks.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Answers, and what the server counted between "go" and the last of them.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ const TASKS: usize = 10_000;
 
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     let tasks = if bench.plan.quick { 200 } else { TASKS };
-    let window = bench.plan.window(5000, 300).min(Duration::from_secs(10));
+    let window = bench.plan.window(8000, 4000).min(Duration::from_secs(20));
     let mut table = Table::new(
         &format!(
             "A crowd: {} tasks wait for one name, then pass one by one",

@@ -11,7 +11,9 @@ use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 use crate::usage::process_cpu_ns;
 
+/// Warm enough after so many pairs of each task, or so much time.
 const WARM_UP_PAIRS: usize = 30;
+const WARM_UP: Duration = Duration::from_millis(500);
 
 /// What the pairs cost.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,7 +34,11 @@ pub(crate) async fn run<L: LockUnderTest>(
     for _ in 0..tasks {
         handles.push(lock.for_task().await?);
     }
-    round(&handles, |done, _| done < WARM_UP_PAIRS).await?;
+    let warm = Instant::now() + WARM_UP;
+    round(&handles, move |done, now| {
+        done < WARM_UP_PAIRS && now < warm
+    })
+    .await?;
     wait_for_go();
 
     let (start, cpu) = (Instant::now(), process_cpu_ns());
@@ -71,11 +77,21 @@ where
     M: Fn(usize, Instant) -> bool,
 {
     let mut took = Vec::with_capacity(4096);
+    let mut failed = 0_u32;
     let mut before = Instant::now();
     while more(took.len(), before) {
-        lock.section(&name, async {}).await?;
+        let outcome = lock.section(&name, async {}).await;
         let after = Instant::now();
-        took.push((after - before).as_secs_f64() * 1e6);
+        match outcome {
+            Ok(()) => took.push((after - before).as_secs_f64() * 1e6),
+            // A lock that gives up at its defaults does so here as well: not a pair, and said once.
+            Err(failure) => {
+                if failed == 0 {
+                    eprintln!("\n{name}: {failure}");
+                }
+                failed += 1;
+            }
+        }
         before = after;
     }
     Ok(took)
