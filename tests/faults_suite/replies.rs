@@ -147,6 +147,37 @@ async fn f3_i8_a_connection_that_fell_silent_costs_no_hold() {
     clean(&server).await;
 }
 
+/// What a late reply grants is counted from when it was asked for.
+#[tokio::test]
+async fn i8_validity_counts_from_the_send_however_late_the_reply() {
+    let (server, proxy) = proxied().await;
+    let lease = SHORT * 5;
+    let builder = Client::builder(&proxy.url()).watchdog_lease(lease);
+    let client = builder.connect().await.unwrap();
+    let delay = ms(600);
+    let late = || Fault::DelayReply(delay);
+    let most = lease.checked_sub(delay).unwrap();
+
+    proxy.inject(late()).on(calls(ACQUIRE, "late")).arm();
+    let guard = client.get_lock("late").lock().await.unwrap();
+    assert!(guard.valid_for() < most, "acquire");
+    let mut before = guard.valid_for();
+    proxy.inject(late()).on(calls(RENEW, "late")).arm();
+    eventually("it is renewed", BEFORE_THE_LEASE, async || {
+        let now = guard.valid_for();
+        std::mem::replace(&mut before, now) < now
+    })
+    .await;
+    assert!(before < most, "renewal");
+
+    let fixed = client.get_lock("fixed").lock_for(SHORT).await.unwrap();
+    proxy.inject(late()).on(calls(REENTER, "fixed")).arm();
+    fixed.extend(lease).await.unwrap();
+    assert!(fixed.valid_for() < most, "extension");
+    drop((guard, fixed));
+    clean(&server).await;
+}
+
 /// The release of an attempt that was given up overtakes the attempt itself.
 #[tokio::test]
 async fn f4_i7_an_acquire_that_runs_after_its_release_leaves_no_ghost() {
