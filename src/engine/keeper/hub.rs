@@ -261,13 +261,7 @@ async fn ping(link: Arc<Link>, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;
         let pong = tokio::time::timeout(timeout, sink.ping::<redis::Value>()).await;
-        // A refusal is a sign of life, too.
-        let silent = match pong {
-            Ok(Ok(_)) => false,
-            Ok(Err(error)) => Failure::from(error).is_of_connection(),
-            Err(_) => true,
-        };
-        if silent {
+        if !matches!(pong, Ok(Ok(_))) {
             link.end();
             return;
         }
