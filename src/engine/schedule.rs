@@ -56,6 +56,12 @@ impl Schedule {
         }
     }
 
+    /// Whether something is to be looked at now.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        let inner = self.inner.lock();
+        inner.looks.keys().next().is_some_and(|key| key.0 <= now)
+    }
+
     /// Takes out all that is to be looked at up to `horizon`, with when.
     pub(crate) fn take_until(&self, horizon: Moment) -> Vec<(Moment, Arc<Hold>)> {
         let mut inner = self.inner.lock();

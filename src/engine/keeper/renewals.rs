@@ -28,6 +28,10 @@ const BATCH: usize = 100;
 pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let core = &keeper.core;
     let now = core.now();
+    if !core.schedule.is_due(now) {
+        // What comes up to the horizon is left to share the call of the first that is due.
+        return;
+    }
     let horizon = now + core.plan.period() / 10;
     let mut due = Vec::new();
     for (moment, hold) in core.schedule.take_until(horizon) {
