@@ -5,6 +5,7 @@
 
 pub(crate) mod dial;
 pub(crate) mod failure;
+mod in_flight;
 pub(crate) mod lane;
 
 use std::collections::HashMap;
@@ -13,7 +14,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
@@ -21,6 +21,7 @@ use tokio::runtime::{Handle, Id};
 
 pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
+use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};
 use crate::clock::{Clock, Moment};
 use crate::script::{Call, Reply};
@@ -38,13 +39,13 @@ pub(crate) type Outcome = Result<Answer, Failure>;
 /// A command in flight. Whoever holds a clone may await it; it runs once.
 #[derive(Clone)]
 pub(crate) struct Pending {
-    outcome: Shared<BoxFuture<'static, Outcome>>,
+    outcome: InFlight<Outcome>,
     lane: Arc<Lane>,
 }
 
 impl Pending {
     /// Waits for the reply; whoever gives up after a command time-out says so by [`Pending::overdue`].
-    pub(crate) fn outcome(&self) -> Shared<BoxFuture<'static, Outcome>> {
+    pub(crate) fn outcome(&self) -> InFlight<Outcome> {
         self.outcome.clone()
     }
 
@@ -92,7 +93,7 @@ impl Backend {
     pub(crate) fn start(&self, lane: &Arc<Lane>, call: Call) -> Pending {
         let sending = send(Arc::clone(lane), self.config.clock.clone(), call);
         Pending {
-            outcome: sending.boxed().shared(),
+            outcome: InFlight::new(sending.boxed()),
             lane: Arc::clone(lane),
         }
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::{LockGuard, Ttl};
-use crate::backend::Failure;
+use crate::backend::{Failure, Lane};
 use crate::engine::attempt::{Request, acquire};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Found, OwnerState};
-use crate::engine::{Engine, release, see_through};
+use crate::engine::{Core, Engine, release, see_through};
 use crate::error::{ConfigError, Error, LostReason};
 use crate::lease::Lease;
 use crate::script::lock::{Forced, force_release, forced};
@@ -70,7 +70,7 @@ impl Acting<'_> {
 
     pub(super) async fn locked(self) -> Result<bool, Error> {
         let kind = self.kind?;
-        let reply = ask(self.engine, Call::plain("EXISTS", &kind.names().key)).await?;
+        let reply = look_up(self.engine, Call::plain("EXISTS", &kind.names().key)).await?;
         reply
             .integer()
             .map(|exists| exists > 0)
@@ -79,7 +79,7 @@ impl Acting<'_> {
 
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
         let kind = self.kind?;
-        let reply = ask(self.engine, Call::plain("PTTL", &kind.names().key)).await?;
+        let reply = look_up(self.engine, Call::plain("PTTL", &kind.names().key)).await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
             Some(-1) => Ok(Ttl::NoExpiry),
@@ -94,8 +94,12 @@ impl Acting<'_> {
         let core = &self.engine.core;
         let kind = self.kind?;
         let names = kind.names();
-        let reply = ask(self.engine, force_release(names, core.client_text())).await?;
-        match forced(&reply) {
+        let lane = open_lane(core)?;
+        // Sent once: a repeat could not tell what the first one did.
+        let call = force_release(names, core.client_text());
+        let pending = core.backend.start(&lane, call);
+        let answer = see_through(&pending, core.config.command_timeout).await?;
+        match forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
             Some(Forced::WrongType) => Err(Error::WrongType),
             Some(Forced::Ended { own, heard }) => {
@@ -113,13 +117,22 @@ impl Acting<'_> {
     }
 }
 
-/// One question to Redis, sent once: a repeat of a forced release could not tell what the first one did.
-async fn ask(engine: &Engine, call: Call) -> Result<Reply, Error> {
+/// A question that changes nothing: asked once more when the connection turned out to be cut.
+async fn look_up(engine: &Engine, call: Call) -> Result<Reply, Error> {
     let core = &engine.core;
+    let lane = open_lane(core)?;
+    let end = core.now() + core.config.command_timeout;
+    let pending = core.backend.start(&lane, call.clone());
+    let mut outcome = see_through(&pending, core.now().until(end)).await;
+    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+        let pending = core.backend.start(&lane, call);
+        outcome = see_through(&pending, core.now().until(end)).await;
+    }
+    Ok(outcome?.reply)
+}
+
+fn open_lane(core: &Core) -> Result<Arc<Lane>, Error> {
     core.check_open()?;
     let lane = core.backend.callers_lane();
-    let lane = lane.ok_or(ConfigError::NoRuntime)?;
-    let pending = core.backend.start(&lane, call);
-    let answer = see_through(&pending, core.config.command_timeout).await?;
-    Ok(answer.reply)
+    Ok(lane.ok_or(ConfigError::NoRuntime)?)
 }
