@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use watchlock::{Client, Error, Lease, LockGuard, ReentrantLock};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use super::{after, at_every_await, nothing_is_left, scene, works};
-use crate::common::{clean, connect, ms, poll_once, soon, subscribed, without_polls};
+use crate::common::{LONG, clean, connect, ms, poll_once, soon, subscribed, without_polls};
 
 /// The ways to acquire.
 #[derive(Debug, Clone, Copy)]
@@ -187,9 +188,14 @@ async fn i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking() 
     // Long enough that no look at what is overdue helps.
     let builder = Client::builder(&server.url()).command_timeout(Duration::from_secs(60));
     let client = builder.connect().await.unwrap();
-    for polls in 1..4 {
-        let lock = client.get_lock("alone");
-        drop(after(polls, lock.lock()).await);
+    let lock = client.get_lock("alone");
+    for _ in 0..3 {
+        server.reset_calls().await;
+        assert!(after(1, lock.lock()).await.is_none());
+        eventually("it was executed", LONG, async || {
+            server.calls_of("pexpire").await > 0
+        })
+        .await;
         clean(&server).await;
     }
     works(&client, "alone").await;
