@@ -95,7 +95,9 @@ impl Acting<'_> {
         let kind = self.kind?;
         let names = kind.names();
         let lane = open_lane(core)?;
-        // Sent once: a repeat could not tell what the first one did.
+        // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
+        // know that the connection works.
+        look_up(self.engine, Call::plain("EXISTS", &names.key)).await?;
         let call = force_release(names, core.client_text());
         let pending = core.backend.start(&lane, call);
         let answer = see_through(&pending, core.config.command_timeout).await?;
