@@ -96,8 +96,11 @@ impl Acting<'_> {
         let names = kind.names();
         let lane = open_lane(core)?;
         // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
-        // know that the connection works.
-        look_up(self.engine, Call::plain("EXISTS", &names.key)).await?;
+        // know that the connection works; any answer shows that.
+        let probe = Call::plain("EXISTS", &names.key);
+        if let Err(silence @ Error::Unavailable { .. }) = look_up(self.engine, probe).await {
+            return Err(silence);
+        }
         let call = force_release(names, core.client_text());
         let pending = core.backend.start(&lane, call);
         let answer = see_through(&pending, core.config.command_timeout).await?;
