@@ -73,31 +73,60 @@ impl<T: Clone> Future for InFlight<T> {
     }
 }
 
-/// Who awaits it.
+/// Who awaits it. Apart from what runs, so that a waker that what runs keeps does not keep it alive.
 #[derive(Default)]
 struct Waiting {
-    wakers: Mutex<Vec<(u64, Waker)>>,
+    wakers: Mutex<Wakers>,
     clones: AtomicU64,
+}
+
+/// Most often there is one, which costs no allocation.
+#[derive(Default)]
+struct Wakers {
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
 }
 
 impl Waiting {
     fn remember(&self, number: u64, waker: &Waker) {
-        let mut wakers = self.wakers.lock();
-        match wakers.iter_mut().find(|(known, _)| *known == number) {
-            Some((_, known)) => known.clone_from(waker),
-            None => wakers.push((number, waker.clone())),
-        }
+        let replaced = self.wakers.lock().put(number, waker);
+        // Dropped without the lock: a waker may be the last that keeps a task, and that an owner of this.
+        drop(replaced);
     }
 
     fn forget(&self, number: u64) {
-        self.wakers.lock().retain(|(known, _)| *known != number);
+        let forgotten = self.wakers.lock().take(number);
+        drop(forgotten);
     }
 
     fn wake_all(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.lock());
-        for (_, waker) in wakers {
+        let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
+        for (_, waker) in first.into_iter().chain(more) {
             waker.wake();
         }
+    }
+}
+
+impl Wakers {
+    fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
+        let mut all = self.first.iter_mut().chain(self.more.iter_mut());
+        if let Some((_, known)) = all.find(|(known, _)| *known == number) {
+            return Some(std::mem::replace(known, waker.clone()));
+        }
+        if self.first.is_none() {
+            self.first = Some((number, waker.clone()));
+        } else {
+            self.more.push((number, waker.clone()));
+        }
+        None
+    }
+
+    fn take(&mut self, number: u64) -> Option<(u64, Waker)> {
+        let first = self.first.take_if(|(known, _)| *known == number);
+        first.or_else(|| {
+            let index = self.more.iter().position(|(known, _)| *known == number)?;
+            Some(self.more.swap_remove(index))
+        })
     }
 }
 
