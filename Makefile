@@ -16,7 +16,7 @@ target = $${CARGO_TARGET_DIR:-target}
 release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop chaos soak bench lint doc msrv ci
+.PHONY: help demo test interop chaos soak bench micro lint doc msrv ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,9 +49,12 @@ bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BEN
 	@$(with_redis) $(call release,watchlock-compare,watchlock-compare) && \
 	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/release/watchlock-compare
 
+micro: ## micro-benchmarks of the pure parts, with criterion
+	@$(CARGO) bench --quiet --features __bench --bench micro
+
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls -- --deny warnings
+	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls,watchlock/__bench -- --deny warnings
 	@$(CARGO) clippy --quiet -- --deny warnings
 
 doc: ## the documentation; warnings are errors

@@ -1,0 +1,113 @@
+//! The pure parts for `benches/micro.rs`, wrapped so that no private type shows.
+//!
+//! Behind the feature `__bench`, which nobody else is to set: nothing in here is promised.
+
+#![expect(clippy::must_use_candidate, reason = "only a benchmark calls it")]
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::backoff::Backoff;
+use crate::clock::Moment;
+use crate::config::Settings;
+use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
+use crate::error::Error;
+use crate::lease::LeaseMs;
+use crate::names::{MAX_KEY_BYTES, Names};
+use crate::script::{Call, lock};
+
+/// Far enough from the start of time that nothing saturates.
+const NOW: Moment = Moment::from_nanos(3_600_000_000_000);
+
+/// Steps through the default backoff's delays.
+pub fn backoff_step() -> impl FnMut() -> Duration {
+    let mut delays = Backoff::new().delays(1);
+    move || delays.step()
+}
+
+/// What lives go by: the default watchdog lease.
+pub struct Lives(RenewalPlan);
+
+/// A hold's state machine; its levels are the watchdog's.
+pub struct Life(State);
+
+impl Lives {
+    /// By the default settings.
+    pub fn new() -> Result<Self, Error> {
+        let lease = lease()?;
+        Ok(Self(RenewalPlan { lease }))
+    }
+
+    /// A life that begins.
+    pub fn trying(&self) -> Life {
+        Life(State::trying())
+    }
+
+    /// Whether it is held now.
+    pub fn grant(&self, life: &mut Life) -> bool {
+        life.0.grant(Level::Watchdog, self.0.lease.term(NOW), NOW)
+    }
+
+    /// Whether there is a level more.
+    pub fn enter(&self, life: &mut Life) -> bool {
+        life.0.enter(Level::Watchdog, NOW).is_ok()
+    }
+
+    /// Whether a renewal is due.
+    pub fn due(&self, life: &Life) -> bool {
+        life.0.due(self.0, NOW, NOW, Duration::ZERO) == Due::Renew
+    }
+
+    /// A renewal was acknowledged.
+    pub fn prolong(&self, life: &mut Life) {
+        life.0.prolong(self.0.lease.term(NOW), NOW);
+    }
+
+    /// Whether it was the last level.
+    pub fn leave(&self, life: &mut Life) -> bool {
+        life.0.leave(Level::Watchdog, NOW) == Left::Last
+    }
+}
+
+/// Encodes an acquire.
+pub fn encode_acquire() -> Result<impl Fn() -> Vec<u8>, Error> {
+    let (names, hold_id, lease) = (names(1)?, hold_id(1), lease()?);
+    Ok(move || packed(&lock::acquire(&names, &hold_id, lease)))
+}
+
+/// Encodes a last release.
+pub fn encode_release() -> Result<impl Fn() -> Vec<u8>, Error> {
+    let (names, hold_id) = (names(1)?, hold_id(1));
+    Ok(move || packed(&lock::release(&names, &hold_id, 0)))
+}
+
+/// Encodes one renewal of `count` holds.
+pub fn encode_renew(count: u64) -> Result<impl Fn() -> Vec<u8>, Error> {
+    let lease = lease()?;
+    let holds: Vec<_> = (1..=count).map(|n| (name(n), hold_id(n))).collect();
+    Ok(move || {
+        let named = holds.iter().map(|(key, id)| (&**key, &**id, Some(lease)));
+        packed(&lock::renew(named))
+    })
+}
+
+fn packed(call: &Call) -> Vec<u8> {
+    call.cmd().get_packed_command()
+}
+
+fn lease() -> Result<LeaseMs, Error> {
+    Ok(Settings::default().validate()?.watchdog_lease)
+}
+
+fn names(number: u64) -> Result<Names, Error> {
+    Names::plain("", &name(number), MAX_KEY_BYTES)
+}
+
+fn name(number: u64) -> String {
+    format!("orders:{number}")
+}
+
+fn hold_id(number: u64) -> String {
+    format!("{}:{number}", Uuid::nil())
+}
