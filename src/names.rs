@@ -1,6 +1,9 @@
 //! The names of one lock: its key and its channel, as Redisson writes them.
 
-use std::hash::{Hash, Hasher};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
 
@@ -9,15 +12,15 @@ pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 /// What one lock is called: by the user, and in Redis.
 ///
-/// Two are equal when their keys are.
+/// Two are equal when their keys are. One text holds all of them, and the key is hashed once: handles are
+/// made by the thousand, and every step of a hold looks its name up.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// What the user calls it.
-    pub(crate) name: Box<str>,
-    /// The hash: the prefix and the name, never braced.
-    pub(crate) key: Box<str>,
-    /// Where releases of a plain lock are told.
-    pub(crate) channel: Box<str>,
+    channel: Box<str>,
+    key: Range<usize>,
+    /// Where the user's name begins.
+    name: usize,
+    hash: u64,
 }
 
 impl Names {
@@ -31,18 +34,42 @@ impl Names {
         if name.is_empty() || bytes > max_key_bytes {
             return Err(Error::InvalidName { bytes });
         }
-        let key = format!("{prefix}{name}");
+        let parts = tagged("redisson_lock__channel", prefix, name);
+        let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
+        let key = key_at..key_at + bytes;
+        let channel = parts.concat().into_boxed_str();
         Ok(Self {
-            name: name.into(),
-            channel: tagged("redisson_lock__channel", &key).into(),
-            key: key.into(),
+            hash: HASHER.hash_one(&channel[key.clone()]),
+            name: key_at + prefix.len(),
+            key,
+            channel,
         })
+    }
+
+    /// What the user calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.channel[self.name..self.key.end]
+    }
+
+    /// The hash: the prefix and the name, never braced.
+    pub(crate) fn key(&self) -> &str {
+        &self.channel[self.key.clone()]
+    }
+
+    /// Where releases of a plain lock are told.
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// The same for the same key, in this process.
+    pub(crate) fn hash_code(&self) -> u64 {
+        self.hash
     }
 }
 
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
+        std::ptr::eq(self, other) || self.key() == other.key()
     }
 }
 
@@ -50,18 +77,40 @@ impl Eq for Names {}
 
 impl Hash for Names {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
+        state.write_u64(self.hash);
     }
 }
 
-/// Redisson's `prefix:{name}`, which keeps a lock's names in one cluster slot; a name that has a brace
-/// of its own is left as it is.
-fn tagged(prefix: &str, key: &str) -> String {
-    if key.contains('{') {
-        format!("{prefix}:{key}")
-    } else {
-        format!("{prefix}:{{{key}}}")
+/// Keyed at random, so that nobody can choose names that meet.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Something for each of many names.
+pub(crate) type ByNames<T> = HashMap<Arc<Names>, T, BuildHasherDefault<Hashed>>;
+
+/// Takes the hash that [`Names`] have already.
+#[derive(Default)]
+pub(crate) struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
     }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = HASHER.hash_one(bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// The parts of Redisson's `family:{prefix name}`, which keeps a lock's names in one cluster slot; a key
+/// that has a brace of its own is left as it is.
+fn tagged<'a>(family: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
+    let braced = prefix.contains('{') || name.contains('{');
+    let (open, close) = if braced { ("", "") } else { ("{", "}") };
+    [family, ":", open, prefix, name, close]
 }
 
 #[cfg(test)]
@@ -70,20 +119,34 @@ mod tests {
 
     #[test]
     fn channels_follow_the_brace_rule() {
-        let channel = |name| Names::plain("", name, 512).unwrap().channel;
-        assert_eq!(&*channel("foo"), "redisson_lock__channel:{foo}");
-        assert_eq!(&*channel("{a}b"), "redisson_lock__channel:{a}b");
-        assert_eq!(&*channel("a}b"), "redisson_lock__channel:{a}b}");
-        assert_eq!(&*channel("a{"), "redisson_lock__channel:a{");
+        let names = |name| Names::plain("", name, 512).unwrap();
+        assert_eq!(names("foo").channel(), "redisson_lock__channel:{foo}");
+        assert_eq!(names("{a}b").channel(), "redisson_lock__channel:{a}b");
+        assert_eq!(names("a}b").channel(), "redisson_lock__channel:{a}b}");
+        assert_eq!(names("a{").channel(), "redisson_lock__channel:a{");
+        assert_eq!(names("a{").key(), "a{");
     }
 
     #[test]
     fn the_prefix_is_part_of_the_key_and_of_the_bound() {
         let names = Names::plain("app:", "foo", 512).unwrap();
-        assert_eq!((&*names.name, &*names.key), ("foo", "app:foo"));
-        assert_eq!(&*names.channel, "redisson_lock__channel:{app:foo}");
+        assert_eq!((names.name(), names.key()), ("foo", "app:foo"));
+        assert_eq!(names.channel(), "redisson_lock__channel:{app:foo}");
+        let braced = Names::plain("{app}:", "foo", 512).unwrap();
+        assert_eq!((braced.name(), braced.key()), ("foo", "{app}:foo"));
+        assert_eq!(braced.channel(), "redisson_lock__channel:{app}:foo");
         assert!(Names::plain("app:", &"x".repeat(508), 512).is_ok());
         assert!(Names::plain("app:", &"x".repeat(509), 512).is_err());
         assert!(Names::plain("app:", "", 512).is_err());
+    }
+
+    #[test]
+    fn names_with_the_same_key_are_the_same() {
+        let one = Arc::new(Names::plain("a:", "b", 512).unwrap());
+        let other = Names::plain("", "a:b", 512).unwrap();
+        let mut map = ByNames::default();
+        map.insert(one, 1);
+        assert_eq!(map.get(&other), Some(&1));
+        assert_eq!(map.get(&Names::plain("", "a:c", 512).unwrap()), None);
     }
 }

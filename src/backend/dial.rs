@@ -16,9 +16,6 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo};
 use super::failure::Failure;
 use crate::error::ConfigError;
 
-/// How many commands may wait for the socket before callers wait for room.
-const PIPELINE_BUFFER: usize = 1_024;
-
 /// A redis-rs time-out that never comes first: deadlines are ours, and a time-out of the library would
 /// be a timer on the wrong runtime.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -98,8 +95,7 @@ impl Dialer {
     async fn by_address(&self, timeout: Duration) -> redis::RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE_BUFFER);
+            .set_response_timeout(None);
         self.address
             .get_multiplexed_async_connection_with_config(&config)
             .await

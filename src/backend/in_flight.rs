@@ -15,69 +15,94 @@ use parking_lot::Mutex;
 /// A future with many owners.
 pub(crate) struct InFlight<T> {
     number: u64,
-    run: Arc<Mutex<Run<T>>>,
-    waiting: Arc<Waiting>,
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    run: Mutex<Run<T>>,
+    /// Who awaits it.
+    wakers: Mutex<Wakers>,
+    /// The clones there are. What runs keeps a waker, and so this: the last clone has to end it.
+    clones: AtomicU64,
+    numbers: AtomicU64,
 }
 
 enum Run<T> {
     On(BoxFuture<'static, T>),
     Over(T),
+    Dropped,
 }
 
 impl<T> InFlight<T> {
     pub(crate) fn new(future: BoxFuture<'static, T>) -> Self {
+        let shared = Shared {
+            run: Mutex::new(Run::On(future)),
+            wakers: Mutex::default(),
+            clones: AtomicU64::new(1),
+            numbers: AtomicU64::new(0),
+        };
         Self {
             number: 0,
-            run: Arc::new(Mutex::new(Run::On(future))),
-            waiting: Arc::default(),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Ends it with `output` if it runs still: what runs is dropped, and all who await it are woken.
+    pub(crate) fn end_with(&self, output: T) {
+        let mut run = self.shared.run.lock();
+        if matches!(*run, Run::On(_)) {
+            let before = std::mem::replace(&mut *run, Run::Over(output));
+            drop(run);
+            drop(before);
+            self.shared.wake_all();
         }
     }
 }
 
 impl<T> Clone for InFlight<T> {
     fn clone(&self) -> Self {
+        self.shared.clones.fetch_add(1, Ordering::Relaxed);
         Self {
-            number: self.waiting.clones.fetch_add(1, Ordering::Relaxed) + 1,
-            run: Arc::clone(&self.run),
-            waiting: Arc::clone(&self.waiting),
+            number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            shared: Arc::clone(&self.shared),
         }
     }
 }
 
 impl<T> Drop for InFlight<T> {
     fn drop(&mut self) {
-        self.waiting.forget(self.number);
+        self.shared.forget(self.number);
+        if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let run = std::mem::replace(&mut *self.shared.run.lock(), Run::Dropped);
+            drop(run);
+        }
     }
 }
 
-impl<T: Clone> Future for InFlight<T> {
+impl<T: Clone + Send + Sync + 'static> Future for InFlight<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let shared = &self.shared;
         // Before the poll: what happens from then on wakes this one too.
-        self.waiting.remember(self.number, context.waker());
-        let mut run = self.run.lock();
+        shared.remember(self.number, context.waker());
+        let mut run = shared.run.lock();
         let future = match &mut *run {
             Run::On(future) => future,
             Run::Over(output) => return Poll::Ready(output.clone()),
+            Run::Dropped => return Poll::Pending,
         };
-        let waker = Waker::from(Arc::clone(&self.waiting));
+        let waker = Waker::from(Arc::clone(shared));
         let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
             return Poll::Pending;
         };
-        *run = Run::Over(output.clone());
+        let before = std::mem::replace(&mut *run, Run::Over(output.clone()));
         drop(run);
-        self.waiting.forget(self.number);
-        self.waiting.wake_all();
+        drop(before);
+        shared.forget(self.number);
+        shared.wake_all();
         Poll::Ready(output)
     }
-}
-
-/// Who awaits it. Apart from what runs, so that a waker that what runs keeps does not keep it alive.
-#[derive(Default)]
-struct Waiting {
-    wakers: Mutex<Wakers>,
-    clones: AtomicU64,
 }
 
 /// Most often there is one, which costs no allocation.
@@ -87,7 +112,7 @@ struct Wakers {
     more: Vec<(u64, Waker)>,
 }
 
-impl Waiting {
+impl<T> Shared<T> {
     fn remember(&self, number: u64, waker: &Waker) {
         let replaced = self.wakers.lock().put(number, waker);
         // Dropped without the lock: a waker may be the last that keeps a task, and that an owner of this.
@@ -111,7 +136,8 @@ impl Wakers {
     fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         let mut all = self.first.iter_mut().chain(self.more.iter_mut());
         if let Some((_, known)) = all.find(|(known, _)| *known == number) {
-            return Some(std::mem::replace(known, waker.clone()));
+            let same = known.will_wake(waker);
+            return (!same).then(|| std::mem::replace(known, waker.clone()));
         }
         if self.first.is_none() {
             self.first = Some((number, waker.clone()));
@@ -130,7 +156,7 @@ impl Wakers {
     }
 }
 
-impl Wake for Waiting {
+impl<T: Send + Sync + 'static> Wake for Shared<T> {
     fn wake(self: Arc<Self>) {
         self.wake_all();
     }

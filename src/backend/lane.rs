@@ -71,9 +71,20 @@ impl Lane {
         lane
     }
 
+    /// The connection, and which one it is, if there is one.
+    pub(crate) fn connected(&self) -> Option<(MultiplexedConnection, u64)> {
+        match &*self.link.borrow() {
+            Link::Up {
+                connection,
+                generation,
+            } => Some((connection.clone(), *generation)),
+            Link::Down { .. } | Link::Closed => None,
+        }
+    }
+
     /// The connection, and which one it is. Connects when there is none; fails with the outcome of the
     /// first attempt that ends from now on.
-    pub(crate) async fn connection(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+    pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, u64), Failure> {
         let seen = match &*self.link.borrow() {
             Link::Up {
                 connection,

@@ -8,7 +8,6 @@ pub(crate) mod failure;
 mod in_flight;
 pub(crate) mod lane;
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -44,29 +43,30 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Waits for the reply; whoever gives up after a command time-out says so by [`Pending::overdue`].
+    /// Waits for the reply. It may take for ever: whoever counts the time says so by [`Pending::overdue`].
     pub(crate) fn outcome(&self) -> InFlight<Outcome> {
         self.outcome.clone()
     }
 
-    /// No reply came within a command time-out.
+    /// No reply came within a command time-out: whoever awaits it hears that.
     pub(crate) fn overdue(&self) {
         self.lane.overdue();
+        self.outcome.end_with(Err(Failure::no_reply()));
     }
 }
 
 /// The lanes of one client.
 pub(crate) struct Backend {
     config: LaneConfig,
-    /// The callers' lanes, one per runtime.
-    lanes: Mutex<HashMap<Id, Arc<Lane>>>,
+    /// The callers' lanes, one per runtime: a few at most.
+    lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
 }
 
 impl Backend {
     pub(crate) fn new(config: LaneConfig) -> Self {
         Self {
             config,
-            lanes: Mutex::new(HashMap::new()),
+            lanes: Mutex::default(),
         }
     }
 
@@ -77,15 +77,14 @@ impl Backend {
     /// The lane of the runtime this is called on; opened at first use, closed with the runtime.
     pub(crate) fn callers_lane(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
+        let id = runtime.id();
         let mut lanes = self.lanes.lock();
-        if let Some(lane) = lanes.get(&runtime.id())
-            && !lane.is_closed()
-        {
+        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == id) {
             return Some(Arc::clone(lane));
         }
-        lanes.retain(|_, lane| !lane.is_closed());
+        lanes.retain(|(_, lane)| !lane.is_closed());
         let lane = Lane::open(self.config.clone(), &runtime);
-        lanes.insert(runtime.id(), Arc::clone(&lane));
+        lanes.push((id, Arc::clone(&lane)));
         Some(lane)
     }
 
@@ -100,7 +99,7 @@ impl Backend {
 
     /// Ends all of the callers' lanes.
     pub(crate) fn close(&self) {
-        for (_, lane) in self.lanes.lock().drain() {
+        for (_, lane) in self.lanes.lock().drain(..) {
             lane.close();
         }
     }
@@ -110,7 +109,11 @@ impl Backend {
 async fn send(lane: Arc<Lane>, clock: Clock, call: Call) -> Outcome {
     let mut cut_before = false;
     loop {
-        let (mut connection, generation) = lane.connection().await?;
+        let (mut connection, generation) = match lane.connected() {
+            Some(connected) => connected,
+            // Apart, as all that is rare: what is in flight is allocated.
+            None => Box::pin(lane.connect()).await?,
+        };
         let mut sent_at = clock.now();
         let result = execute(&mut connection, &call, || sent_at = clock.now()).await;
         let failure = match result {
@@ -151,7 +154,7 @@ async fn execute(
         && let Some(text) = call.with_text()
     {
         again();
-        result = exchange(connection, &text).await?;
+        result = Box::pin(exchange(connection, &text)).await?;
     }
     let value = result.and_then(Value::extract_error)?;
     Ok(Reply::from_value(&value))

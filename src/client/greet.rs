@@ -29,7 +29,7 @@ pub(super) async fn greet(core: &Core) -> Result<(), Error> {
 async fn introduce(core: &Core) -> Result<(), Error> {
     let config = core.backend.config();
     let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
-    let (mut connection, _) = lane.connection().await?;
+    let (mut connection, _) = lane.connect().await?;
     check_server(&mut connection).await?;
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;

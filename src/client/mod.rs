@@ -133,7 +133,7 @@ impl Client {
     pub async fn shutdown(&self, timeout: Duration) {
         let core = &self.engine.core;
         core.stop_accepting();
-        let holds = core.schedule.all();
+        let holds = core.holds();
         for hold in &holds {
             hold.announce(LostReason::Shutdown);
         }

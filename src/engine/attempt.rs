@@ -8,6 +8,7 @@
 //!    what comes of it is given back.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::release::drop_level;
 use super::settle::{reap_unsettled, settle};
 use super::state::Level;
 use super::ticket::{NewTicket, Patience, Ticket, Verdict};
-use super::{Core, reentry};
+use super::{Core, heard, reentry};
 use crate::backend::{Failure, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
@@ -28,7 +29,7 @@ use crate::lease::{Lease, LeaseMs};
 
 /// What a caller asks for.
 pub(crate) struct Request {
-    pub(crate) kind: Arc<dyn Kind>,
+    pub(crate) kind: Kind,
     pub(crate) owner: Option<Arc<OwnerState>>,
     pub(crate) lease: Lease,
     /// For how long; `None` for ever.
@@ -60,8 +61,9 @@ pub(crate) async fn acquire(
             match owner.find(request.kind.names(), core.now()) {
                 Found::Lost(reason) => return Err(Error::Lost { reason }),
                 Found::Live(hold) => {
-                    let entry = reentry::enter(core, &hold, level, lease, times.patience).await?;
-                    if entry == reentry::Entry::In {
+                    let entering = reentry::enter(core, &hold, level, lease, times.patience);
+                    // Apart, so that the many who wait without an owner do not pay for its size.
+                    if Box::pin(entering).await? == reentry::Entry::In {
                         return Ok(Some((hold, level)));
                     }
                 }
@@ -70,7 +72,7 @@ pub(crate) async fn acquire(
         }
         core.check_accepting()?;
         match start(core, request, lease, level, &times).await? {
-            Verdict::Granted(hold) if hold.lost_reason(core.now()).is_none() => {
+            Verdict::Granted(hold) if core.now() < hold.valid_until() => {
                 return Ok(Some((hold, level)));
             }
             // It lay uncollected until it was lost.
@@ -127,7 +129,7 @@ async fn start(
     let now = core.now();
     let ticket = Ticket::new(NewTicket {
         number: core.number(),
-        kind: Arc::clone(&request.kind),
+        kind: request.kind.clone(),
         owner: request.owner.clone(),
         lease,
         level,
@@ -152,125 +154,97 @@ async fn start(
     if core.is_closing() {
         return Err(Error::Closed);
     }
-    let first = match entered {
+    match entered {
         Entered::Busy => return Ok(Verdict::Busy),
-        Entered::First(hold, pending) => Some(First {
-            hold,
-            deadline: now + core.config.command_timeout,
-            pending,
-        }),
-        Entered::Queued => {
-            core.serve(names, true);
-            None
+        Entered::First(hold, pending) => {
+            if let Some(verdict) = waiting.first_try(&hold, &pending).await {
+                return Ok(verdict);
+            }
         }
-    };
-    let at_once = first.as_ref().map(|first| first.hold.number);
-    let verdict = waiting.verdict(first, times).await;
-    if matches!(&verdict, Verdict::Granted(hold) if Some(hold.number) != at_once) {
+        Entered::Queued => core.serve(names, true),
+    }
+    // Apart, since most do not get here.
+    let verdict = Box::pin(waiting.in_queue(times)).await;
+    if matches!(verdict, Verdict::Granted(_)) {
         let waited = times.started.until(core.now());
-        tracing::debug!(name = &*names.name, ?waited, "acquired after waiting");
+        tracing::debug!(name = names.name(), ?waited, "acquired after waiting");
     }
     Ok(verdict)
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
-pub(crate) fn new_hold(
-    core: &Core,
-    kind: &Arc<dyn Kind>,
-    ticket: &Ticket,
-    now: Moment,
-) -> Arc<Hold> {
+pub(crate) fn new_hold(core: &Core, kind: &Kind, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     let number = core.number();
     let id = format!("{}:{number}", core.client_text()).into();
-    let hold = Hold::trying(Arc::clone(kind), id, number, ticket);
-    core.look_by(&hold, now + core.config.command_timeout);
+    let finish_by = now + core.config.command_timeout;
+    let hold = Hold::trying(kind.clone(), id, number, ticket, finish_by);
+    core.look_by(&hold, finish_by);
     hold
-}
-
-/// The try that the caller sends itself.
-struct First {
-    hold: Arc<Hold>,
-    deadline: Moment,
-    pending: Pending,
-}
-
-enum Event {
-    Verdict(Verdict),
-    Answer(Outcome),
-    Timer,
 }
 
 /// A caller that waits for a verdict; dropping it withdraws.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
-    kind: &'a Arc<dyn Kind>,
+    kind: &'a Kind,
     ticket: Arc<Ticket>,
 }
 
+enum FirstTry {
+    Verdict(Verdict),
+    Answer(Outcome),
+}
+
 impl Waiting<'_> {
-    async fn verdict(&self, mut first: Option<First>, times: &Times) -> Verdict {
+    /// Sends the first try; `None` when it was in vain and the ticket is in the queue now. It has no timer:
+    /// the keeper ends a try that is overdue.
+    async fn first_try(&self, hold: &Arc<Hold>, pending: &Pending) -> Option<Verdict> {
+        let mut answer = pin!(heard(pending));
+        let first = poll_fn(|context| {
+            if let Poll::Ready(verdict) = self.ticket.poll(context) {
+                return Poll::Ready(FirstTry::Verdict(verdict));
+            }
+            answer.as_mut().poll(context).map(FirstTry::Answer)
+        });
+        match first.await {
+            FirstTry::Verdict(verdict) => Some(verdict),
+            FirstTry::Answer(outcome) => {
+                self.ticket.is_awake();
+                settle(self.core, hold, &self.ticket, outcome);
+                self.ticket.take()
+            }
+        }
+    }
+
+    /// Waits in the queue, or for a try that the keeper makes.
+    async fn in_queue(&self, times: &Times) -> Verdict {
         let core = self.core;
         let mut self_check = times.started + SELF_CHECK;
         loop {
+            if tokio::runtime::Handle::try_current().is_err() {
+                // Moved here from a runtime in the middle of its wait.
+                return Verdict::Failed(ConfigError::NoRuntime.into());
+            }
             let now = core.now();
             let end = if now < times.soft {
                 times.soft
             } else {
                 times.hard
             };
-            let try_end = first.as_ref().map_or(Moment::NEVER, |first| first.deadline);
-            let timer = now.until(end.min(self_check).min(try_end));
-            match self.next(first.as_ref(), timer).await {
-                Event::Verdict(verdict) => return verdict,
-                Event::Answer(outcome) => self.settle(first.take(), outcome),
-                Event::Timer => {
-                    let now = core.now();
-                    if now >= try_end
-                        && let Some(first) = first.take()
-                    {
-                        first.pending.overdue();
-                        self.settle(Some(first), Err(Failure::no_reply()));
-                    }
-                    if now >= self_check {
-                        self_check = Moment::NEVER;
-                        self.warn_of_self();
-                    }
-                    if now >= times.soft
-                        && let Some(verdict) = self.last_word(now, now >= times.hard)
-                    {
-                        return verdict;
-                    }
-                }
+            let timer = now.until(end.min(self_check));
+            let decided = poll_fn(|context| self.ticket.poll(context));
+            if let Ok(verdict) = tokio::time::timeout(timer, decided).await {
+                return verdict;
             }
-        }
-    }
-
-    /// The first of: a verdict, the answer to the first try, the timer.
-    async fn next(&self, first: Option<&First>, timer: Duration) -> Event {
-        let mut pending = first.map(|first| first.pending.outcome());
-        let event = poll_fn(|context| {
-            if let Poll::Ready(verdict) = self.ticket.poll(context) {
-                return Poll::Ready(Event::Verdict(verdict));
+            let now = core.now();
+            if now >= self_check {
+                self_check = Moment::NEVER;
+                self.warn_of_self();
             }
-            match &mut pending {
-                Some(pending) => std::pin::Pin::new(pending).poll(context).map(Event::Answer),
-                None => Poll::Pending,
+            if now >= times.soft
+                && let Some(verdict) = self.last_word(now, now >= times.hard)
+            {
+                return verdict;
             }
-        });
-        if tokio::runtime::Handle::try_current().is_err() {
-            // Moved here from a runtime in the middle of its wait.
-            let error = ConfigError::NoRuntime.into();
-            return Event::Verdict(Verdict::Failed(error));
-        }
-        tokio::time::timeout(timer, event)
-            .await
-            .unwrap_or(Event::Timer)
-    }
-
-    fn settle(&self, first: Option<First>, outcome: Outcome) {
-        if let Some(first) = first {
-            self.ticket.is_awake();
-            settle(self.core, &first.hold, &self.ticket, outcome);
         }
     }
 
@@ -297,7 +271,7 @@ impl Waiting<'_> {
         let holder = self.core.gates.with(names, |gate| gate.holder_task());
         if task.is_some() && holder == task {
             tracing::warn!(
-                name = &*names.name,
+                name = names.name(),
                 "a task waits for a lock that it holds itself under another owner: \
                  to enter again use guard.reenter(), one Owner, or Client::scope"
             );
@@ -307,17 +281,19 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let names = self.kind.names();
-        let uncollected = self.ticket.close();
-        let abandoned = self.core.gates.with(names, |gate| {
-            gate.leave(&self.ticket);
-            gate.trying_by(&self.ticket).is_some()
-        });
-        if abandoned {
-            self.core.serve(names, true);
-        }
-        if let Some(hold) = uncollected {
-            drop_level(self.core, &hold, self.ticket.level);
+        if !self.ticket.is_collected() {
+            let uncollected = self.ticket.close();
+            let names = self.kind.names();
+            let abandoned = self.core.gates.with(names, |gate| {
+                gate.leave(&self.ticket);
+                gate.trying_by(&self.ticket).is_some()
+            });
+            if abandoned {
+                self.core.serve(names, true);
+            }
+            if let Some(hold) = uncollected {
+                drop_level(self.core, &hold, self.ticket.level);
+            }
         }
         reap_unsettled(self.core, &self.ticket);
     }

@@ -192,6 +192,21 @@ impl Gate {
             .is_some_and(|seat| Arc::ptr_eq(&seat.hold, hold))
     }
 
+    /// The command of `hold` that is in flight, if it has the seat.
+    pub(crate) fn command_of(&self, hold: &Arc<Hold>) -> Option<Pending> {
+        self.command().filter(|_| self.has(hold))
+    }
+
+    /// The hold, or attempt, in the seat.
+    pub(crate) fn occupant(&self) -> Option<Arc<Hold>> {
+        self.seat.as_ref().map(|seat| Arc::clone(&seat.hold))
+    }
+
+    /// The command in flight, if there is one.
+    pub(crate) fn command(&self) -> Option<Pending> {
+        self.seat.as_ref()?.pending.clone()
+    }
+
     /// The attempt in the seat became a hold.
     pub(crate) fn keep(&mut self, hold: &Arc<Hold>, now: Moment) {
         self.seat = Some(Seat {

@@ -1,20 +1,17 @@
 //! All gates of a client: a gate exists for as long as something is at it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::gate::Gate;
-use crate::names::Names;
+use crate::names::{ByNames, Names};
 
-type Shard = Mutex<HashMap<Arc<Names>, Gate>>;
+type Shard = Mutex<ByNames<Gate>>;
 
 /// All gates of a client, by name.
 pub(crate) struct Gates {
     shards: Box<[Shard]>,
-    hasher: RandomState,
 }
 
 /// Enough that two names rarely meet on one lock.
@@ -24,13 +21,13 @@ impl Gates {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
         }
     }
 
     /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
     pub(crate) fn with<R>(&self, names: &Arc<Names>, change: impl FnOnce(&mut Gate) -> R) -> R {
-        let shard = usize::try_from(self.hasher.hash_one(names) % SHARDS).unwrap_or(0);
+        // The map takes the low bits.
+        let shard = usize::try_from((names.hash_code() >> 32) % SHARDS).unwrap_or(0);
         let mut gates = self.shards[shard].lock();
         if let Some(gate) = gates.get_mut(names) {
             let result = change(gate);

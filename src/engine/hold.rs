@@ -20,7 +20,7 @@ use crate::lease::LeaseMs;
 
 /// A hold, shared by its guards, its gate and the keeper.
 pub(crate) struct Hold {
-    pub(crate) kind: Arc<dyn Kind>,
+    pub(crate) kind: Kind,
     /// The field in Redis: `<client uuid>:<number>`.
     pub(crate) id: Box<str>,
     pub(crate) number: u64,
@@ -46,11 +46,14 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn trying(
-        kind: Arc<dyn Kind>,
+        kind: Kind,
         id: Box<str>,
         number: u64,
         ticket: &Ticket,
+        finish_by: Moment,
     ) -> Arc<Self> {
+        let mut state = State::trying();
+        state.finish_by = finish_by;
         Arc::new(Self {
             kind,
             id,
@@ -58,7 +61,7 @@ impl Hold {
             lease: ticket.lease,
             owner: ticket.owner.as_ref().map(Arc::downgrade),
             task: ticket.task,
-            state: Mutex::new(State::trying()),
+            state: Mutex::new(state),
             valid_until: AtomicU64::new(0),
             tainted: AtomicBool::new(false),
             reaped: AtomicBool::new(false),

@@ -165,20 +165,12 @@ impl Core {
         }
     }
 
-    /// Has the keeper look at `hold` at `moment`, and not before.
-    pub(crate) fn look_at(&self, hold: &Arc<Hold>, moment: Moment) {
-        if self.schedule.at(hold, moment) {
-            self.look.notify_one();
-        }
-    }
-
     /// Has the keeper look at `hold` when it needs that next, or before.
     pub(crate) fn look_in_time(&self, hold: &Arc<Hold>) {
         let now = self.now();
         match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
             Due::Renew | Due::Lose => self.look_by(hold, now),
-            // Whoever sent the command that is to be finished said when it is overdue: not now.
             Due::Finish | Due::Nothing => {}
         }
     }
@@ -193,6 +185,13 @@ impl Core {
         if self.gates.with(names, |gate| gate.wants_job(needed)) {
             self.post(Mail::Serve(Arc::clone(names)));
         }
+    }
+
+    /// Every hold that has a seat. The schedule does not know of those that the keeper looks at just now.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        let mut holds = Vec::new();
+        self.gates.for_each(|gate| holds.extend(gate.occupant()));
+        holds
     }
 
     /// One call over the keeper's lane, for at most `limit`.
@@ -213,7 +212,7 @@ impl Core {
         if !hold.reap() {
             return;
         }
-        let name = &*hold.kind.names().name;
+        let name = hold.kind.names().name();
         if reason == LostReason::Shutdown {
             tracing::info!(name, "hold given up: the client is being shut down");
         } else {
@@ -234,7 +233,7 @@ impl Core {
     /// The end: nothing is kept alive any more. Every hold that is left is lost.
     pub(crate) fn close(&self, reason: LostReason) {
         self.stop_accepting();
-        for hold in self.schedule.all() {
+        for hold in self.holds() {
             self.lose(&hold, reason);
         }
         self.closed.store(true, Ordering::Release);
@@ -244,26 +243,37 @@ impl Core {
     /// The keeper ended, in order or not.
     pub(crate) fn keeper_ended(&self, reason: LostReason) {
         self.close(reason);
-        for hold in self.schedule.all() {
+        for hold in self.holds() {
             hold.end(Err(Error::Closed));
+        }
+        let mut commands = Vec::new();
+        self.gates.for_each(|gate| commands.extend(gate.command()));
+        for pending in commands {
+            // Nobody counts the time for their callers any more.
+            pending.overdue();
         }
         self.backend.close();
         self.keeper_lane.close();
     }
 }
 
-/// Waits for a command that somebody started, for at most `limit`.
-pub(crate) async fn see_through(pending: &Pending, limit: Duration) -> Outcome {
+/// Waits for a command that somebody started, and that somebody else ends when it is overdue.
+pub(crate) async fn heard(pending: &Pending) -> Outcome {
     // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
     let outcome = AssertUnwindSafe(pending.outcome()).catch_unwind();
-    match tokio::time::timeout(limit, outcome).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(Failure::no_reply()),
-        Err(_) => {
-            pending.overdue();
-            Err(Failure::no_reply())
-        }
-    }
+    outcome.await.unwrap_or_else(|_| {
+        pending.overdue();
+        Err(Failure::no_reply())
+    })
+}
+
+/// Waits for a command that somebody started, for at most `limit`.
+pub(crate) async fn see_through(pending: &Pending, limit: Duration) -> Outcome {
+    let outcome = tokio::time::timeout(limit, heard(pending)).await;
+    outcome.unwrap_or_else(|_| {
+        pending.overdue();
+        Err(Failure::no_reply())
+    })
 }
 
 /// Keeps a client alive: held by clients, handles and guards. The last one to go ends the keeper.

@@ -1,6 +1,5 @@
 //! What one owner holds: who may enter what again.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -10,12 +9,12 @@ use super::hold::Hold;
 use super::state::{Level, Phase};
 use crate::clock::Moment;
 use crate::error::LostReason;
-use crate::names::Names;
+use crate::names::{ByNames, Names};
 
 /// One owner's holds by name.
 #[derive(Default)]
 pub(crate) struct OwnerState {
-    holds: Mutex<HashMap<Arc<Names>, Held>>,
+    holds: Mutex<ByNames<Held>>,
 }
 
 struct Held {

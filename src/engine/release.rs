@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
-use super::{Core, Mail, see_through};
-use crate::backend::{Failure, Outcome};
+use super::{Core, Mail, heard, see_through};
+use crate::backend::{Failure, Lane, Outcome};
+use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::script::Released;
 use crate::script::lock::found;
@@ -29,18 +30,21 @@ pub(crate) async fn give_back(
             Some(reason) => Error::Lost { reason },
             None => closed,
         })?;
-    let left = leave(core, hold, level);
-    // Outside of a runtime there is no timer: the keeper does it.
-    let by_keeper = tokio::runtime::Handle::try_current().is_err();
-    if by_keeper {
-        leave_to_keeper(core, hold, left);
-    }
+    let now = core.now();
+    let left = leave(core, hold, level, now);
+    let Some(lane) = core.backend.callers_lane() else {
+        // Outside of a runtime: the keeper does it.
+        leave_to_keeper(core, hold, left, now);
+        return match left {
+            Left::Lost(reason) => Err(Error::Lost { reason }),
+            Left::Levels(_) => Ok(()),
+            Left::Last => hold.ended().await,
+        };
+    };
     match left {
         Left::Lost(reason) => Err(Error::Lost { reason }),
-        Left::Levels(_) if by_keeper => Ok(()),
-        Left::Levels(count) => write_count(core, hold, count).await,
-        Left::Last if by_keeper => hold.ended().await,
-        Left::Last => end(core, hold).await,
+        Left::Levels(count) => write_count(core, hold, count, &lane).await,
+        Left::Last => end(core, hold, &lane, now).await,
     }
 }
 
@@ -49,16 +53,16 @@ pub(crate) fn drop_level(core: &Core, hold: &Arc<Hold>, level: Level) {
     if core.check_open().is_err() {
         return;
     }
-    let left = leave(core, hold, level);
-    leave_to_keeper(core, hold, left);
+    let now = core.now();
+    let left = leave(core, hold, level, now);
+    leave_to_keeper(core, hold, left, now);
 }
 
-fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left) {
+fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left, now: Moment) {
     match left {
         Left::Lost(_) => {}
         Left::Levels(count) => core.post(Mail::Write(Arc::clone(hold), count)),
         Left::Last => {
-            let now = core.now();
             core.gates
                 .with(hold.kind.names(), |gate| gate.release(hold, None, now));
             reap(core, hold);
@@ -66,9 +70,12 @@ fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left) {
     }
 }
 
-fn leave(core: &Core, hold: &Arc<Hold>, level: Level) -> Left {
+fn leave(core: &Core, hold: &Arc<Hold>, level: Level, now: Moment) -> Left {
     let (left, count) = hold.with(|state| {
-        let left = state.leave(level, core.now());
+        let left = state.leave(level, now);
+        if left == Left::Last {
+            state.finish_by = now + core.config.command_timeout;
+        }
         (left, state.count())
     });
     if count == 0
@@ -91,19 +98,16 @@ pub(crate) async fn write_count(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
     count: u32,
+    lane: &Arc<Lane>,
 ) -> Result<(), Error> {
-    let lane = core
-        .backend
-        .callers_lane()
-        .unwrap_or_else(|| Arc::clone(&core.keeper_lane));
     let call = hold.kind.release(&hold.id, count);
-    let pending = core.backend.start(&lane, call);
+    let pending = core.backend.start(lane, call);
     let outcome = see_through(&pending, core.config.command_timeout).await;
     match outcome.map(|answer| found(&answer.reply)) {
         Ok(Some(false)) => core.lose(hold, LostReason::Missing),
         Ok(_) => {}
         Err(failure) => {
-            let name = &*hold.kind.names().name;
+            let name = hold.kind.names().name();
             tracing::debug!(name, cause = %failure, "hold count not written");
         }
     }
@@ -130,27 +134,40 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// Sends the last release.
-async fn end(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
-    let now = core.now();
+/// Sends the last release. It has no timer: the keeper ends one that is overdue.
+async fn end(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    lane: &Arc<Lane>,
+    now: Moment,
+) -> Result<(), Error> {
     let deadline = now + core.config.command_timeout;
-    let lane = core
-        .backend
-        .callers_lane()
-        .unwrap_or_else(|| Arc::clone(&core.keeper_lane));
-    let pending = core.backend.start(&lane, hold.kind.release(&hold.id, 0));
+    let pending = core.backend.start(lane, hold.kind.release(&hold.id, 0));
     core.gates.with(hold.kind.names(), |gate| {
         gate.expect_echo(hold);
         gate.release(hold, Some(pending.clone()), now);
     });
     let unanswered = Unanswered { core, hold };
-    core.look_at(hold, deadline);
-    let outcome = see_through(&pending, core.config.command_timeout).await;
+    core.look_by(hold, deadline);
+    let outcome = heard(&pending).await;
     let Err(failure) = settle(core, hold, outcome) else {
         return hold.ended().await;
     };
     drop(unanswered);
-    // The keeper goes on; within the time there is, its answer is ours.
+    Box::pin(repeated(core, hold, failure, deadline)).await
+}
+
+/// The keeper goes on with a release that failed; within the time there is, its answer is the caller's.
+async fn repeated(
+    core: &Core,
+    hold: &Hold,
+    failure: Failure,
+    deadline: Moment,
+) -> Result<(), Error> {
+    if tokio::runtime::Handle::try_current().is_err() {
+        // Moved here from a runtime in the middle of its wait.
+        return hold.ended().await;
+    }
     let left = core.now().until(deadline);
     match tokio::time::timeout(left, hold.ended()).await {
         Ok(result) => result,
@@ -164,14 +181,11 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
         let released = hold.kind.released(&answer.reply);
         released.ok_or_else(Failure::strange_reply)
     });
-    let names = hold.kind.names();
     let told = matches!(released, Ok(Released::Ended));
-    core.gates
-        .with(names, |gate| gate.release_answered(hold, told));
     let result = match released {
         Ok(Released::Ended) => Ok(()),
         Ok(Released::Unheard) => {
-            core.warn_unheard(&names.name);
+            core.warn_unheard(hold.kind.names().name());
             Ok(())
         }
         Ok(Released::Missing) if hold.release_unanswered.load(Ordering::Acquire) => Ok(()),
@@ -182,19 +196,25 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
             if failure.is_unanswered() {
                 hold.release_unanswered.store(true, Ordering::Release);
             }
+            let names = hold.kind.names();
+            core.gates
+                .with(names, |gate| gate.release_answered(hold, told));
             return Err(failure);
         }
         Err(failure) => Err(failure.into()),
     };
-    finish(core, hold, result);
+    finish(core, hold, result, told);
     Ok(())
 }
 
-/// The hold is over: the name is free for the next one here.
-pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>) {
+/// The hold is over: the name is free for the next one here. `told` when others heard of it.
+pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>, told: bool) {
     core.schedule.forget(hold);
     hold.end(result);
-    core.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
+    core.gates.with(hold.kind.names(), |gate| {
+        gate.release_answered(hold, told);
+        gate.vacate(hold);
+    });
     if hold.is_tainted() {
         reap(core, hold);
     }

@@ -1,5 +1,8 @@
 //! When the keeper looks at which hold: deadline-ordered, one entry a hold.
 //!
+//! An entry only ever moves forward while it is there: a deadline that a caller sets is not lost to what the
+//! keeper plans at the same time. To look too early costs a look.
+//!
 //! A new entry wakes the keeper only if it comes before its next planned look, so that a tight loop of
 //! lock and unlock costs no thread wake-ups.
 
@@ -42,11 +45,6 @@ impl Schedule {
         inner.put(hold, moment)
     }
 
-    /// Looks at `hold` at `moment`. Whether the keeper must be woken for it.
-    pub(crate) fn at(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
-        self.inner.lock().put(hold, moment)
-    }
-
     /// Looks at `hold` no more.
     pub(crate) fn forget(&self, hold: &Hold) {
         let mut inner = self.inner.lock();
@@ -62,14 +60,13 @@ impl Schedule {
         inner.looks.keys().next().is_some_and(|key| key.0 <= now)
     }
 
-    /// Takes out all that is to be looked at up to `horizon`, with when.
-    pub(crate) fn take_until(&self, horizon: Moment) -> Vec<(Moment, Arc<Hold>)> {
+    /// Takes out all that is to be looked at up to `horizon`.
+    pub(crate) fn take_until(&self, horizon: Moment) -> Vec<Arc<Hold>> {
         let mut inner = self.inner.lock();
         let later = inner.looks.split_off(&(horizon, u64::MAX));
         let taken = std::mem::replace(&mut inner.looks, later);
-        let taken = taken.into_iter().map(|((moment, _), hold)| {
-            set_look_at(&hold, Moment::NEVER);
-            (moment, hold)
+        let taken = taken.into_values().inspect(|hold| {
+            set_look_at(hold, Moment::NEVER);
         });
         taken.collect()
     }
@@ -84,11 +81,6 @@ impl Schedule {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.inner.lock().looks.is_empty()
-    }
-
-    /// Every hold there is.
-    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.inner.lock().looks.values().cloned().collect()
     }
 }
 

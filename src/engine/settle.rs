@@ -73,7 +73,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
         Settled::Held => core.look_in_time(hold),
         Settled::Unwanted => {
             core.schedule.forget(hold);
-            tracing::debug!(name = &*names.name, "abandoned attempt cleaned up");
+            tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
             discard(core, hold);
         }
         Settled::Over => {

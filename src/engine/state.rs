@@ -76,6 +76,8 @@ pub(crate) struct State {
     pub(crate) valid_until: Moment,
     /// When the longest acknowledged lease ends.
     pub(crate) lease_ends: Moment,
+    /// When an attempt or a last release is overdue.
+    pub(crate) finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
     /// Announced while still valid, by a shutdown.
@@ -90,6 +92,7 @@ impl State {
             phase: Phase::Trying,
             valid_until: Moment::default(),
             lease_ends: Moment::default(),
+            finish_by: Moment::default(),
             watchdogs: 0,
             fixed: 0,
             announced: None,
@@ -181,6 +184,7 @@ impl State {
         jitter: Duration,
     ) -> Due {
         match self.phase {
+            Phase::Trying | Phase::Ending if now < self.finish_by => Due::Later(self.finish_by),
             Phase::Trying | Phase::Ending => Due::Finish,
             Phase::Ended | Phase::Lost(_) => Due::Nothing,
             Phase::Held => {

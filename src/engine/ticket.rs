@@ -46,7 +46,7 @@ enum State {
 
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    pub(crate) kind: Arc<dyn Kind>,
+    pub(crate) kind: Kind,
     pub(crate) owner: Option<Arc<OwnerState>>,
     pub(crate) lease: LeaseMs,
     pub(crate) level: Level,
@@ -130,6 +130,11 @@ impl Ticket {
         }
     }
 
+    /// Whether its caller took the result.
+    pub(crate) fn is_collected(&self) -> bool {
+        matches!(*self.state.lock(), State::Closed)
+    }
+
     /// The caller is gone; a grant it did not collect.
     pub(crate) fn close(&self) -> Option<Arc<Hold>> {
         match std::mem::replace(&mut *self.state.lock(), State::Closed) {
@@ -138,7 +143,19 @@ impl Ticket {
         }
     }
 
-    /// Collects the result.
+    /// Collects the result, if there is one.
+    pub(crate) fn take(&self) -> Option<Verdict> {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Decided(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Decided(verdict) => Some(verdict),
+            State::Waiting(_) | State::Closed => None,
+        }
+    }
+
+    /// Waits for the result, and collects it.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
         let mut state = self.state.lock();
         match &mut *state {
@@ -177,7 +194,7 @@ impl Ticket {
 /// What a ticket is made of.
 pub(crate) struct NewTicket {
     pub(crate) number: u64,
-    pub(crate) kind: Arc<dyn Kind>,
+    pub(crate) kind: Kind,
     pub(crate) owner: Option<Arc<OwnerState>>,
     pub(crate) lease: LeaseMs,
     pub(crate) level: Level,

@@ -19,7 +19,7 @@ use crate::script::{Call, Reply};
 /// Who does what to which lock.
 pub(super) struct Acting<'a> {
     pub(super) engine: &'a Arc<Engine>,
-    pub(super) kind: Result<Arc<dyn Kind>, Error>,
+    pub(super) kind: Result<Kind, Error>,
     pub(super) owner: Option<Arc<OwnerState>>,
 }
 
@@ -35,7 +35,7 @@ impl Acting<'_> {
             lease,
             wait,
         };
-        let name = &*request.kind.names().name;
+        let name = request.kind.names().name();
         let span = tracing::debug_span!("acquire", name);
         let got = acquire(&self.engine.core, &request)
             .instrument(span)
@@ -70,7 +70,7 @@ impl Acting<'_> {
 
     pub(super) async fn locked(self) -> Result<bool, Error> {
         let kind = self.kind?;
-        let reply = look_up(self.engine, Call::plain("EXISTS", &kind.names().key)).await?;
+        let reply = look_up(self.engine, Call::plain("EXISTS", kind.names().key())).await?;
         reply
             .integer()
             .map(|exists| exists > 0)
@@ -79,7 +79,7 @@ impl Acting<'_> {
 
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
         let kind = self.kind?;
-        let reply = look_up(self.engine, Call::plain("PTTL", &kind.names().key)).await?;
+        let reply = look_up(self.engine, Call::plain("PTTL", kind.names().key())).await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
             Some(-1) => Ok(Ttl::NoExpiry),
@@ -97,7 +97,7 @@ impl Acting<'_> {
         let lane = open_lane(core)?;
         // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
         // know that the connection works; any answer shows that.
-        let probe = Call::plain("EXISTS", &names.key);
+        let probe = Call::plain("EXISTS", names.key());
         if let Err(silence @ Error::Unavailable { .. }) = look_up(self.engine, probe).await {
             return Err(silence);
         }
@@ -109,7 +109,7 @@ impl Acting<'_> {
             Some(Forced::WrongType) => Err(Error::WrongType),
             Some(Forced::Ended { own, heard }) => {
                 if !heard {
-                    core.warn_unheard(&names.name);
+                    core.warn_unheard(names.name());
                 }
                 let hit = own.and_then(|number| core.gates.with(names, |gate| gate.hold(number)));
                 if let Some(hold) = hit {

@@ -62,7 +62,7 @@ impl LockGuard {
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.hold.kind.names().name
+        self.hold.kind.names().name()
     }
 
     /// The number of levels of the hold. Local.
@@ -257,7 +257,7 @@ pub struct Hold {
 impl std::fmt::Debug for Hold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hold")
-            .field("name", &self.hold.kind.names().name)
+            .field("name", &self.hold.kind.names().name())
             .field("is_valid", &self.is_valid())
             .finish_non_exhaustive()
     }

@@ -9,36 +9,30 @@ use super::acting::Acting;
 use super::guard::run_under;
 use super::{Lock, LockGuard, Owner, Ttl, scope};
 use crate::engine::Engine;
-use crate::engine::kind::Kind;
+use crate::engine::kind::{Commands, Kind};
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::Names;
 use crate::script::{self, Acquired, Call, Released, Reply};
 
 /// The plain lock's commands.
-struct Plain {
-    names: Arc<Names>,
-}
+struct Plain;
 
-impl Kind for Plain {
-    fn names(&self) -> &Arc<Names> {
-        &self.names
-    }
-
-    fn acquire(&self, hold_id: &str, lease: LeaseMs) -> Call {
-        script::lock::acquire(&self.names, hold_id, lease)
+impl Commands for Plain {
+    fn acquire(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+        script::lock::acquire(names, hold_id, lease)
     }
 
     fn acquired(&self, reply: &Reply) -> Option<Acquired> {
         script::lock::acquired(reply)
     }
 
-    fn reenter(&self, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
-        script::lock::reenter(&self.names, hold_id, count, lease)
+    fn reenter(&self, names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
+        script::lock::reenter(names, hold_id, count, lease)
     }
 
-    fn release(&self, hold_id: &str, left: u32) -> Call {
-        script::lock::release(&self.names, hold_id, left)
+    fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call {
+        script::lock::release(names, hold_id, left)
     }
 
     fn released(&self, reply: &Reply) -> Option<Released> {
@@ -66,14 +60,20 @@ impl Kind for Plain {
 #[derive(Clone)]
 pub struct ReentrantLock {
     engine: Arc<Engine>,
+    names: Result<Arc<Names>, BadName>,
+}
+
+/// What a handle says that cannot be used.
+#[derive(Clone)]
+struct BadName {
     name: Arc<str>,
-    plain: Result<Arc<Plain>, Error>,
+    error: Error,
 }
 
 impl std::fmt::Debug for ReentrantLock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReentrantLock")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .finish_non_exhaustive()
     }
 }
@@ -82,14 +82,19 @@ impl ReentrantLock {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> Self {
         let config = &engine.core.config;
         let names = Names::plain(&config.key_prefix, name, config.max_key_bytes);
-        let plain = names.map(|names| {
-            let names = Arc::new(names);
-            Arc::new(Plain { names })
-        });
         Self {
             engine: Arc::clone(engine),
-            name: name.into(),
-            plain,
+            names: names.map(Arc::new).map_err(|error| BadName {
+                name: name.into(),
+                error,
+            }),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match &self.names {
+            Ok(names) => names.name(),
+            Err(bad) => &bad.name,
         }
     }
 
@@ -102,9 +107,14 @@ impl ReentrantLock {
         }
     }
 
-    fn kind(&self) -> Result<Arc<dyn Kind>, Error> {
-        let plain = self.plain.as_ref().map_err(Clone::clone)?;
-        Ok(Arc::clone(plain) as Arc<dyn Kind>)
+    fn kind(&self) -> Result<Kind, Error> {
+        match &self.names {
+            Ok(names) => Ok(Kind {
+                names: Arc::clone(names),
+                commands: &Plain,
+            }),
+            Err(bad) => Err(bad.error.clone()),
+        }
     }
 }
 
@@ -362,5 +372,5 @@ macro_rules! verbs {
     };
 }
 
-verbs!(ReentrantLock, |handle| &handle.name);
-verbs!(OwnerLock<'_>, |handle| &handle.lock.name);
+verbs!(ReentrantLock, |handle| handle.text());
+verbs!(OwnerLock<'_>, |handle| handle.lock.text());

@@ -11,9 +11,9 @@ use crate::names::Names;
 const SMALL: usize = 64;
 
 pub(crate) fn acquire(names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
-    let bytes = names.key.len() + hold_id.len() + SMALL;
+    let bytes = names.key().len() + hold_id.len() + SMALL;
     Call::script(&ACQUIRE, 1, bytes)
-        .arg(&*names.key)
+        .arg(names.key())
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -31,9 +31,9 @@ pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
 }
 
 pub(crate) fn reenter(names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
-    let bytes = names.key.len() + hold_id.len() + SMALL;
+    let bytes = names.key().len() + hold_id.len() + SMALL;
     Call::script(&REENTER, 1, bytes)
-        .arg(&*names.key)
+        .arg(names.key())
         .arg(hold_id)
         .arg(count)
         .arg(lease.as_millis())
@@ -45,12 +45,12 @@ pub(crate) fn found(reply: &Reply) -> Option<bool> {
 }
 
 pub(crate) fn release(names: &Names, hold_id: &str, left: u32) -> Call {
-    let bytes = names.key.len() + names.channel.len() + hold_id.len() + SMALL;
+    let bytes = names.key().len() + names.channel().len() + hold_id.len() + SMALL;
     Call::script(&RELEASE, 1, bytes)
-        .arg(&*names.key)
+        .arg(names.key())
         .arg(hold_id)
         .arg(left)
-        .arg(&*names.channel)
+        .arg(names.channel())
 }
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
@@ -98,11 +98,11 @@ pub(crate) fn renewed(reply: &Reply) -> Option<Vec<Renewed>> {
 }
 
 pub(crate) fn force_release(names: &Names, client: &str) -> Call {
-    let bytes = names.key.len() + names.channel.len() + client.len() + SMALL;
+    let bytes = names.key().len() + names.channel().len() + client.len() + SMALL;
     Call::script(&FORCE_RELEASE, 1, bytes)
-        .arg(&*names.key)
+        .arg(names.key())
         .arg(client)
-        .arg(&*names.channel)
+        .arg(names.channel())
 }
 
 /// What a forced release did.

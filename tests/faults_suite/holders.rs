@@ -172,6 +172,9 @@ async fn f16_i1_a_grant_that_is_collected_too_late_is_not_returned() {
     let client = connect(&server).await;
     let lock = client.get_lock("late");
     let lease = ms(300);
+    // Connected, so that the first poll sends the try.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.reset_calls().await;
     for patience in [Duration::ZERO, SHORT] {
         let mut acquiring = Box::pin(lock.try_lock(patience, lease));
         assert!(poll_once(&mut acquiring).await.is_none());

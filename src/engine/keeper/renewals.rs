@@ -34,16 +34,15 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     }
     let horizon = now + core.plan.period() / 10;
     let mut due = Vec::new();
-    for (moment, hold) in core.schedule.take_until(horizon) {
+    for hold in core.schedule.take_until(horizon) {
         let (what, phase) = hold.with(|state| {
             let what = state.due(core.plan, now, horizon, core.jitter());
             (what, state.phase)
         });
         match what {
             Due::Renew => due.push(hold),
-            Due::Later(moment) => drop(core.schedule.at(&hold, moment)),
+            Due::Later(moment) => drop(core.schedule.no_later_than(&hold, moment)),
             Due::Lose => core.lose(&hold, LostReason::Expired),
-            Due::Finish if moment > now => drop(core.schedule.at(&hold, moment)),
             Due::Finish => finish(keeper, &hold, phase),
             Due::Nothing => {
                 if let Phase::Lost(reason) = phase {
@@ -58,7 +57,7 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
 /// Asks for every hold whether it is still there: a connection was broken, Redis may have restarted.
 pub(crate) fn verify_all(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let held = |hold: &Arc<Hold>| hold.with(|state| state.phase) == Phase::Held;
-    let mut holds = keeper.core.schedule.all();
+    let mut holds = keeper.core.holds();
     holds.retain(held);
     spawn(keeper, chores, &holds);
 }
@@ -67,15 +66,21 @@ fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: &[Arc<Hold>]) {
     for batch in holds.chunks(BATCH) {
         for hold in batch {
             let end = hold.valid_until().minus(EARLY);
-            let _ = keeper.core.schedule.at(hold, end);
+            let _ = keeper.core.schedule.no_later_than(hold, end);
         }
         chores.spawn(renew_until_known(Arc::clone(keeper), batch.to_vec()));
     }
 }
 
-/// An attempt or a release that its caller does not see through in time.
+/// An attempt or a release that is overdue. Callers have no timer for them: this is what ends their wait.
 fn finish(keeper: &Arc<Keeper>, hold: &Arc<Hold>, phase: Phase) {
     let core = &keeper.core;
+    let pending = core
+        .gates
+        .with(hold.kind.names(), |gate| gate.command_of(hold));
+    if let Some(pending) = pending {
+        pending.overdue();
+    }
     if phase == Phase::Ending {
         hold.release_unanswered.store(true, Ordering::Release);
         release::reap(core, hold);
@@ -135,7 +140,7 @@ async fn renew_once(
         })
         .collect();
     let named = holds.iter().zip(&leases).map(|(hold, lease)| {
-        let key = &*hold.kind.names().key;
+        let key = hold.kind.names().key();
         (key, &*hold.id, *lease)
     });
     let limit = patience(core.config.command_timeout, core.now(), holds);
@@ -179,7 +184,7 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
         state.due(core.plan, now, now, core.jitter())
     });
     if let Due::Later(moment) = due {
-        let _ = core.schedule.at(hold, moment);
+        let _ = core.schedule.no_later_than(hold, moment);
     }
 }
 

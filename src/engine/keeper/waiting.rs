@@ -130,7 +130,7 @@ impl Line {
             return;
         }
         let core = Arc::clone(&self.keeper.core);
-        let kind = Arc::clone(&head.kind);
+        let kind = head.kind.clone();
         let now = core.now();
         let unsettled = head.unsettled.lock().clone();
         let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head, now));
@@ -198,7 +198,7 @@ impl Line {
         let names = Arc::clone(&self.names);
         let route = Arc::<Route>::default();
         let starting = Arc::clone(&route);
-        let subscribing = async move { keeper.hub.subscribe(&names.channel, &starting).await };
+        let subscribing = async move { keeper.hub.subscribe(names.channel(), &starting).await };
         self.listening = Listening::Starting(route, subscribing.boxed());
     }
 
@@ -236,7 +236,7 @@ impl Line {
     fn barred(&mut self, failure: &Failure) {
         let denied = matches!(failure.class, Class::Denied | Class::Rejected);
         self.listening = Listening::Barred { denied };
-        let name = &*self.names.name;
+        let name = self.names.name();
         if denied && self.keeper.hub.first_denied() {
             tracing::warn!(name, cause = %failure, "subscribing was refused: waiters live by polls alone");
         } else {
@@ -279,7 +279,7 @@ impl Line {
         };
         if let Some(route) = route {
             let hub = &self.keeper.hub;
-            hub.unsubscribe(&self.names.channel, &route).await;
+            hub.unsubscribe(self.names.channel(), &route).await;
         }
         self.gate(Gate::end_job)
     }
