@@ -4,6 +4,7 @@
 
 #![expect(clippy::must_use_candidate, reason = "only a benchmark calls it")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -11,11 +12,15 @@ use uuid::Uuid;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::config::Settings;
+use crate::engine::hold::Hold;
+use crate::engine::kind::{Commands, Kind};
+use crate::engine::schedule::Schedule;
 use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
+use crate::engine::ticket::{NewTicket, Patience, Ticket};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{MAX_KEY_BYTES, Names};
-use crate::script::{Call, lock};
+use crate::script::{Acquired, Call, Released, Reply, lock};
 
 /// Far enough from the start of time that nothing saturates.
 const NOW: Moment = Moment::from_nanos(3_600_000_000_000);
@@ -96,6 +101,53 @@ fn packed(call: &Call) -> Vec<u8> {
     call.cmd().get_packed_command()
 }
 
+/// A schedule with many entries, and a hold that is not among them.
+pub struct Looks {
+    schedule: Schedule,
+    holds: Vec<Arc<Hold>>,
+    spare: Arc<Hold>,
+}
+
+impl Looks {
+    /// With `count` entries, put in without order.
+    pub fn new(count: u64) -> Result<Self, Error> {
+        let looks = Self {
+            schedule: Schedule::default(),
+            holds: (1..=count).map(hold).collect::<Result<_, _>>()?,
+            spare: hold(0)?,
+        };
+        let mut order: Vec<_> = looks.holds.iter().collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut order);
+        for hold in order {
+            looks.schedule.no_later_than(hold, look_at(hold.number));
+        }
+        Ok(looks)
+    }
+
+    /// Puts one more in, just before the entry at `place`, and forgets it again.
+    pub fn put_and_forget(&self, place: u64) {
+        self.schedule.no_later_than(&self.spare, look_at(place));
+        self.schedule.forget(&self.spare);
+    }
+
+    /// Takes the first `count` entries out; how many there were.
+    pub fn take_first(&self, count: u64) -> usize {
+        self.schedule.take_until(look_at(count)).len()
+    }
+
+    /// Puts the first `count` entries in again.
+    pub fn put_first(&self, count: u64) {
+        for hold in self.holds.iter().take_while(|hold| hold.number <= count) {
+            self.schedule.no_later_than(hold, look_at(hold.number));
+        }
+    }
+}
+
+/// 100 000 of them are looked at within two thirds of the default lease, as renewals would be.
+fn look_at(number: u64) -> Moment {
+    Moment::from_nanos(number * 200_000)
+}
+
 fn lease() -> Result<LeaseMs, Error> {
     Ok(Settings::default().validate()?.watchdog_lease)
 }
@@ -110,4 +162,48 @@ fn name(number: u64) -> String {
 
 fn hold_id(number: u64) -> String {
     format!("{}:{number}", Uuid::nil())
+}
+
+/// A hold that asks Redis nothing.
+fn hold(number: u64) -> Result<Arc<Hold>, Error> {
+    let kind = Kind {
+        names: Arc::new(names(number)?),
+        commands: &Silent,
+    };
+    let ticket = Ticket::new(NewTicket {
+        number,
+        kind: kind.clone(),
+        owner: None,
+        lease: lease()?,
+        level: Level::Watchdog,
+        patience: Patience::Once,
+        arrived_at: NOW,
+    });
+    let id = hold_id(number).into();
+    Ok(Hold::trying(kind, id, number, &ticket, NOW))
+}
+
+/// Commands that nobody sends.
+struct Silent;
+
+impl Commands for Silent {
+    fn acquire(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+
+    fn acquired(&self, _: &Reply) -> Option<Acquired> {
+        None
+    }
+
+    fn reenter(&self, _: &Names, _: &str, _: u32, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+
+    fn release(&self, _: &Names, _: &str, _: u32) -> Call {
+        Call::ping()
+    }
+
+    fn released(&self, _: &Reply) -> Option<Released> {
+        None
+    }
 }
