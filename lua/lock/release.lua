@@ -5,7 +5,8 @@
 -- ARGV[2] count     - levels left, 0 ends the hold
 -- ARGV[3] channel   - where waiters listen
 --
--- Returns   1 given back; 0 the hold is not there; 2 ended, but the wake-up was refused
+-- Returns   0 the hold is not there; -1 ended, but the wake-up was refused; else given back: 1, and one
+--           more for every client that heard it
 -- Publishes '0' (one waiter may try) when the hold ended
 -- Repeat    finds nothing to end, answers 0 and publishes nothing; never touches the TTL
 local lock, hold_id, count, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -17,5 +18,6 @@ if count ~= '0' then
 end
 
 if redis.call('HDEL', lock, hold_id) == 0 then return 0 end
-if type(redis.pcall('PUBLISH', channel, '0')) == 'table' then return 2 end
-return 1
+local heard = redis.pcall('PUBLISH', channel, '0')
+if type(heard) == 'table' then return -1 end
+return 1 + heard

@@ -68,6 +68,8 @@ pub(crate) struct Gate {
     echoes: u32,
     /// Whether the head must try at once: it is new, or the seat was just given up.
     prompt: bool,
+    /// The seat was given up by a release that so many other clients heard.
+    released: Option<u32>,
 }
 
 /// Where an acquire finds itself.
@@ -89,8 +91,13 @@ pub(crate) enum Step {
         hold: Arc<Hold>,
         uncollected: Option<(Arc<Ticket>, Moment)>,
     },
-    /// Get the lock for the head of the queue; at once when `prompt`.
-    Serve { head: Arc<Ticket>, prompt: bool },
+    /// Get the lock for the head of the queue; at once when `prompt`. When that is because of a release of
+    /// ours: how many other clients heard it.
+    Serve {
+        head: Arc<Ticket>,
+        prompt: bool,
+        released: Option<u32>,
+    },
     /// Nobody waits.
     Idle,
 }
@@ -274,18 +281,19 @@ impl Gate {
         }
     }
 
-    /// The release of `hold` was answered: `told` when it published.
-    pub(crate) fn release_answered(&mut self, hold: &Hold, told: bool) {
-        if hold.echo.swap(false, Ordering::AcqRel) && !told {
+    /// The release of `hold` was answered. `told`: so many clients, when it was published.
+    pub(crate) fn release_answered(&mut self, hold: &Hold, told: Option<u32>) {
+        if hold.echo.swap(false, Ordering::AcqRel) && told.is_none() {
             self.echoes = self.echoes.saturating_sub(1);
         }
+        self.released = told.map(|listeners| listeners.saturating_sub(u32::from(self.live)));
     }
 
-    /// So many wake-up messages came: whether one is news, and not the echo of our own release.
-    pub(crate) fn is_news(&mut self, messages: u32) -> bool {
+    /// So many wake-up messages came: how many are news, and not the echo of our own release.
+    pub(crate) fn news(&mut self, messages: u32) -> u32 {
         let own = self.echoes.min(messages);
         self.echoes -= own;
-        messages > own
+        messages - own
     }
 
     /// Whether wake-ups arrive.
@@ -430,8 +438,11 @@ impl Gate {
                 head.decide(word, wakes);
             }
             if head.is_waiting() {
-                let prompt = std::mem::take(&mut self.prompt);
-                return Step::Serve { head, prompt };
+                return Step::Serve {
+                    head,
+                    prompt: std::mem::take(&mut self.prompt),
+                    released: self.released.take(),
+                };
             }
             self.queue.remove(&head);
             self.prompt = true;

@@ -181,9 +181,12 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
         let released = hold.kind.released(&answer.reply);
         released.ok_or_else(Failure::strange_reply)
     });
-    let told = matches!(released, Ok(Released::Ended));
+    let told = match released {
+        Ok(Released::Ended { heard_by }) => Some(heard_by),
+        _ => None,
+    };
     let result = match released {
-        Ok(Released::Ended) => Ok(()),
+        Ok(Released::Ended { .. }) => Ok(()),
         Ok(Released::Unheard) => {
             core.warn_unheard(hold.kind.names().name());
             Ok(())
@@ -207,8 +210,8 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
     Ok(())
 }
 
-/// The hold is over: the name is free for the next one here. `told` when others heard of it.
-pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>, told: bool) {
+/// The hold is over: the name is free for the next one here. `told`: so many clients, when it was published.
+pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>, told: Option<u32>) {
     core.schedule.forget(hold);
     hold.end(result);
     core.gates.with(hold.kind.names(), |gate| {

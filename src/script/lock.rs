@@ -56,9 +56,11 @@ pub(crate) fn release(names: &Names, hold_id: &str, left: u32) -> Call {
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
     match reply.integer()? {
         0 => Some(Released::Missing),
-        1 => Some(Released::Ended),
-        2 => Some(Released::Unheard),
-        _ => None,
+        -1 => Some(Released::Unheard),
+        one_more => {
+            let heard_by = u32::try_from(one_more.checked_sub(1)?).ok()?;
+            Some(Released::Ended { heard_by })
+        }
     }
 }
 

@@ -113,7 +113,9 @@ pub(crate) enum Acquired {
 /// What a last release answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
-    Ended,
+    Ended {
+        heard_by: u32,
+    },
     /// Ended, but the wake-up was refused: waiters come by their polls.
     Unheard,
     Missing,

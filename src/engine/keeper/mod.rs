@@ -9,6 +9,7 @@ mod hub;
 mod policy;
 mod reaper;
 mod renewals;
+mod turns;
 mod waiting;
 
 use std::sync::Arc;

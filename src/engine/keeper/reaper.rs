@@ -45,7 +45,7 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             Err(failure) => {
                 let over = now >= give_up;
                 if over {
-                    release::finish(core, &hold, Err(failure.into()), false);
+                    release::finish(core, &hold, Err(failure.into()), None);
                 }
                 over
             }

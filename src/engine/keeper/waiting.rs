@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 
 use super::hub::Route;
 use super::policy::WaitPolicy;
+use super::turns::{Turns, WAY};
 use super::{Keeper, renewals};
 use crate::backend::{Class, Failure};
 use crate::clock::Moment;
@@ -39,6 +40,8 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         listening: Listening::Off,
+        turns: Turns::new(),
+        way: None,
         cut: false,
     };
     while !line.advance().await {}
@@ -48,7 +51,9 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
 enum Event {
     /// Something changed at the gate.
     Changed,
-    /// There is a reason to try, or to verify.
+    /// Somebody else released.
+    News,
+    /// There is another reason to try, or to verify.
     Reason,
     /// Only a look at what is next.
     Nothing,
@@ -72,6 +77,9 @@ struct Line {
     listening: Listening,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
+    turns: Turns,
+    /// Until then the lock is left to others.
+    way: Option<Moment>,
     /// The subscription's connection broke, and nothing was planned since.
     cut: bool,
 }
@@ -95,7 +103,15 @@ impl Line {
             Step::Finish(seat) => self.finish(seat).await,
             Step::AwaitRelease => self.job.changed.notified().await,
             Step::Watch { hold, uncollected } => self.watch(hold, uncollected).await,
-            Step::Serve { head, prompt } => self.wait_for(head, prompt).await,
+            Step::Serve {
+                head,
+                prompt,
+                released,
+            } => {
+                if self.is_time(prompt, released).await {
+                    self.try_for(&head);
+                }
+            }
             Step::Idle => return self.idle().await,
         }
         false
@@ -123,24 +139,52 @@ impl Line {
         }
     }
 
-    /// Waits for a reason to try for the head of the queue, and tries.
-    async fn wait_for(&mut self, head: Arc<Ticket>, prompt: bool) {
-        let reason = prompt || matches!(self.event(Moment::NEVER).await, Event::Reason);
-        if !reason {
-            return;
+    /// Waits for a reason to try for the head of the queue, unless something else comes first.
+    async fn is_time(&mut self, prompt: bool, released: Option<u32>) -> bool {
+        if let Some(others) = released {
+            self.turns.released(others);
         }
+        if prompt {
+            return !(released.is_some() && self.gives_way());
+        }
+        match self.event(self.way.unwrap_or(Moment::NEVER)).await {
+            Event::News => !self.gives_way(),
+            Event::Reason => {
+                self.way = None;
+                true
+            }
+            Event::Changed => false,
+            Event::Nothing => {
+                let now = self.now();
+                let over = self.way.take_if(|until| now >= *until).is_some();
+                if over {
+                    self.turns.in_vain();
+                }
+                over
+            }
+        }
+    }
+
+    /// Whether others have their turn first.
+    fn gives_way(&mut self) -> bool {
+        self.way = self.turns.gives_way().then(|| self.now() + WAY);
+        self.way.is_some()
+    }
+
+    /// Tries for the head of the queue.
+    fn try_for(&mut self, head: &Arc<Ticket>) {
         let core = Arc::clone(&self.keeper.core);
         let kind = head.kind.clone();
         let now = core.now();
         let unsettled = head.unsettled.lock().clone();
-        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, &head, now));
+        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, head, now));
         let call = kind.acquire(&hold.id, head.lease);
         let pending = core.backend.start(&core.keeper_lane, call);
         self.policy.again();
         let sits = self.gate(|gate| {
-            let free = gate.call_up(&head);
+            let free = gate.call_up(head);
             if free {
-                gate.sit(Arc::clone(&hold), &head, pending, now);
+                gate.sit(Arc::clone(&hold), head, pending, now);
             }
             free
         });
@@ -164,7 +208,8 @@ impl Line {
             release::drop_level(&core, &hold, ticket.level);
             return;
         }
-        if matches!(event, Event::Reason) && self.gate(|gate| gate.has_queue()) {
+        let reason = matches!(event, Event::Reason | Event::News);
+        if reason && self.gate(|gate| gate.has_queue()) {
             self.policy.again();
             renewals::verify(&self.keeper, &hold).await;
         }
@@ -211,11 +256,12 @@ impl Line {
                 Event::Reason
             }
             Heard::Messages(messages) => {
-                if self.gate(|gate| gate.is_news(messages)) {
-                    Event::Reason
-                } else {
-                    Event::Nothing
+                let news = self.gate(|gate| gate.news(messages));
+                if news == 0 {
+                    return Event::Nothing;
                 }
+                self.turns.heard(news);
+                Event::News
             }
             Heard::Broken => {
                 self.listening = Listening::Off;
