@@ -43,7 +43,13 @@ pub(crate) struct Seat {
     pub(crate) pending: Option<Pending>,
     /// When the command was started.
     pub(crate) since: Moment,
+    /// The last release is left to the job, which sends the next try along with it.
+    hands_over: bool,
 }
+
+/// After so many holds in a row that were handed over, the lock is free for a moment: those who poll
+/// without a subscription get a chance, too.
+const IN_A_ROW: u32 = 8;
 
 /// The keeper's job for a name, as the gate sees it.
 #[derive(Default)]
@@ -70,6 +76,10 @@ pub(crate) struct Gate {
     prompt: bool,
     /// The seat was given up by a release that so many other clients heard.
     released: Option<u32>,
+    /// Whether nobody else listened to our last release.
+    alone: bool,
+    /// How many holds in a row were handed over.
+    handed_over: u32,
 }
 
 /// Where an acquire finds itself.
@@ -86,6 +96,11 @@ pub(crate) enum Step {
     Finish(Seat),
     /// Somebody else sees the release in the seat through.
     AwaitRelease,
+    /// Send the last release, and right behind it the try for the head of the queue.
+    HandOver {
+        hold: Arc<Hold>,
+        head: Option<Arc<Ticket>>,
+    },
     /// Watch over our own hold: others wait behind it, or its grant is not collected.
     Watch {
         hold: Arc<Hold>,
@@ -135,6 +150,7 @@ impl Gate {
             ticket: Some(Arc::clone(ticket)),
             pending: Some(pending),
             since: now,
+            hands_over: false,
         });
     }
 
@@ -221,6 +237,7 @@ impl Gate {
             ticket: None,
             pending: None,
             since: now,
+            hands_over: false,
         });
         self.known = Known::Nothing;
     }
@@ -267,10 +284,49 @@ impl Gate {
         if let Some(seat) = &mut self.seat
             && Arc::ptr_eq(&seat.hold, hold)
         {
+            if !std::mem::take(&mut seat.hands_over) {
+                self.handed_over = 0;
+            }
             seat.pending = pending;
             seat.since = now;
             self.tell_job();
         }
+    }
+
+    /// The last release of `hold` is decided. Whether the job sends it, since others wait here and nobody
+    /// elsewhere: it gets the lock for the next one in the same round trip.
+    pub(crate) fn hand_over(&mut self, hold: &Arc<Hold>, now: Moment) -> bool {
+        let wanted = self.job.is_some() && self.live && !self.queue.is_empty();
+        let fair = self.alone && self.handed_over < IN_A_ROW;
+        let Some(seat) = &mut self.seat else {
+            return false;
+        };
+        if !(wanted && fair && Arc::ptr_eq(&seat.hold, hold)) {
+            return false;
+        }
+        seat.hands_over = true;
+        seat.since = now;
+        self.handed_over += 1;
+        self.tell_job();
+        true
+    }
+
+    /// Puts a try that was sent along with a release into the free seat.
+    pub(crate) fn follow(
+        &mut self,
+        hold: &Arc<Hold>,
+        ticket: &Arc<Ticket>,
+        pending: &Pending,
+        since: Moment,
+    ) -> bool {
+        let free = self.seat.is_none();
+        if free {
+            self.queue.remove(ticket);
+            self.prompt = false;
+            self.released = None;
+            self.sit(Arc::clone(hold), ticket, pending.clone(), since);
+        }
+        free
     }
 
     /// A last release of `hold` is being sent: its message comes back to us if we listen, once, however
@@ -287,12 +343,16 @@ impl Gate {
             self.echoes = self.echoes.saturating_sub(1);
         }
         self.released = told.map(|listeners| listeners.saturating_sub(u32::from(self.live)));
+        self.alone = self.released == Some(0);
     }
 
     /// So many wake-up messages came: how many are news, and not the echo of our own release.
     pub(crate) fn news(&mut self, messages: u32) -> u32 {
         let own = self.echoes.min(messages);
         self.echoes -= own;
+        if messages > own {
+            self.alone = false;
+        }
         messages - own
     }
 
@@ -300,6 +360,7 @@ impl Gate {
     pub(crate) fn listening(&mut self, live: bool) {
         self.live = live;
         self.echoes = 0;
+        self.alone = false;
     }
 
     /// Answers those in the queue that a hold of this client, or a busy answer, decides.
@@ -406,13 +467,18 @@ impl Gate {
     }
 
     fn needs_finishing(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.ticket.is_some())
+        let seat = self.seat.as_ref();
+        seat.is_some_and(|seat| seat.ticket.is_some() || seat.hands_over)
     }
 
     /// What the job has to do next.
     pub(crate) fn step(&mut self, now: Moment, wakes: &mut Wakes) -> Step {
         self.granted.take_if(|(ticket, _)| !ticket.is_decided());
         match &self.seat {
+            Some(seat) if seat.hands_over => Step::HandOver {
+                hold: Arc::clone(&seat.hold),
+                head: self.queue.head().cloned(),
+            },
             Some(seat) if seat.pending.is_some() => Step::Finish(seat.clone()),
             Some(seat) if seat.hold.with(|state| state.phase) == Phase::Ending => {
                 if self.queue.is_empty() {

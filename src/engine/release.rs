@@ -63,6 +63,9 @@ fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left, now: Moment) {
         Left::Lost(_) => {}
         Left::Levels(count) => core.post(Mail::Write(Arc::clone(hold), count)),
         Left::Last => {
+            if hand_over(core, hold, now) {
+                return;
+            }
             core.gates
                 .with(hold.kind.names(), |gate| gate.release(hold, None, now));
             reap(core, hold);
@@ -134,6 +137,17 @@ impl Drop for Unanswered<'_> {
     }
 }
 
+/// Leaves the release to the job of its name, if that hands the lock over to the next one here. When the
+/// job does not come to it in time, the schedule does.
+fn hand_over(core: &Core, hold: &Arc<Hold>, now: Moment) -> bool {
+    let names = hold.kind.names();
+    let hands_over = core.gates.with(names, |gate| gate.hand_over(hold, now));
+    if hands_over {
+        core.look_by(hold, now + core.config.command_timeout);
+    }
+    hands_over
+}
+
 /// Sends the last release. It has no timer: the keeper ends one that is overdue.
 async fn end(
     core: &Arc<Core>,
@@ -142,6 +156,9 @@ async fn end(
     now: Moment,
 ) -> Result<(), Error> {
     let deadline = now + core.config.command_timeout;
+    if hand_over(core, hold, now) {
+        return Box::pin(repeated(core, hold, Failure::no_reply(), deadline)).await;
+    }
     let pending = core.backend.start(lane, hold.kind.release(&hold.id, 0));
     core.gates.with(hold.kind.names(), |gate| {
         gate.expect_echo(hold);
@@ -157,7 +174,7 @@ async fn end(
     Box::pin(repeated(core, hold, failure, deadline)).await
 }
 
-/// The keeper goes on with a release that failed; within the time there is, its answer is the caller's.
+/// The keeper sends the release, or goes on with one that failed; within the time there is, its answer is the caller's.
 async fn repeated(
     core: &Core,
     hold: &Hold,

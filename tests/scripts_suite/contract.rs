@@ -119,7 +119,8 @@ async fn t4_giving_a_level_back_writes_the_count_and_no_lease() {
 async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 1);
+    // One listens: the scene.
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
     scene.assert_free().await;
     assert_eq!(scene.messages().await, ["0"]);
     assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);

@@ -67,7 +67,7 @@ async fn a_denied_wake_up_is_told_and_the_lock_is_free_all_the_same() {
     for denied in ["-publish", "resetchannels"] {
         scene.acquire(MINE, "30000").await.unwrap();
         let answer = eval(&scene, denied, RELEASE, &[MINE, "0", &channel]).await;
-        assert_eq!(answer.unwrap(), Value::Int(2), "{denied}");
+        assert_eq!(answer.unwrap(), Value::Int(-1), "{denied}");
         scene.assert_free().await;
 
         scene.acquire(MINE, "30000").await.unwrap();

@@ -90,7 +90,7 @@ async fn i2_out_of_memory_a_hold_can_be_entered_renewed_and_given_back() {
     let (hash, ttl) = scene.state().await;
     assert_eq!((hash.len(), &*hash[0].0), (1, MINE));
     assert!((50_000..=60_000).contains(&ttl), "{ttl}");
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 1);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
     scene.assert_free().await;
     assert_eq!(scene.messages().await, ["0"]);
 }

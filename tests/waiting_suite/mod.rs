@@ -2,6 +2,7 @@
 
 mod bounds;
 mod crowds;
+mod handover;
 mod runtimes;
 mod unpolled;
 mod wakeups;

@@ -17,14 +17,14 @@ use super::hub::Route;
 use super::policy::WaitPolicy;
 use super::turns::{Turns, WAY};
 use super::{Keeper, renewals};
-use crate::backend::{Class, Failure};
+use crate::backend::{Class, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
 use crate::engine::gate::{Gate, Job, Known, Seat, Step};
 use crate::engine::hold::Hold;
 use crate::engine::settle::settle;
 use crate::engine::ticket::{Ticket, Wakes};
-use crate::engine::{release, see_through};
+use crate::engine::{heard, release, see_through};
 use crate::names::Names;
 
 /// How long a subscription outlives its last waiter.
@@ -40,6 +40,8 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         listening: Listening::Off,
+        next: None,
+        early: false,
         turns: Turns::new(),
         way: None,
         cut: false,
@@ -69,6 +71,14 @@ enum Listening {
     },
 }
 
+/// A try that is in flight before the seat is free for it.
+struct Next {
+    head: Arc<Ticket>,
+    hold: Arc<Hold>,
+    pending: Pending,
+    since: Moment,
+}
+
 /// One name's job.
 struct Line {
     keeper: Arc<Keeper>,
@@ -77,6 +87,10 @@ struct Line {
     listening: Listening,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
+    /// The try that was sent along with the release in the seat.
+    next: Option<Next>,
+    /// The try in the seat was sent before the seat was free.
+    early: bool,
     turns: Turns,
     /// Until then the lock is left to others.
     way: Option<Moment>,
@@ -97,10 +111,12 @@ impl Line {
     async fn advance(&mut self) -> bool {
         let now = self.now();
         let mut wakes = Wakes::default();
+        self.follow();
         let step = self.gate(|gate| gate.step(now, &mut wakes));
         drop(wakes);
         match step {
             Step::Finish(seat) => self.finish(seat).await,
+            Step::HandOver { hold, head } => self.hand_over(&hold, head),
             Step::AwaitRelease => self.job.changed.notified().await,
             Step::Watch { hold, uncollected } => self.watch(hold, uncollected).await,
             Step::Serve {
@@ -128,7 +144,13 @@ impl Line {
         };
         self.policy.again();
         match seat.ticket {
-            Some(ticket) => settle(core, &seat.hold, &ticket, outcome),
+            Some(ticket) => {
+                settle(core, &seat.hold, &ticket, outcome);
+                if std::mem::take(&mut self.early) {
+                    // It may have been answered by the hold before.
+                    self.gate(Gate::head_is_new);
+                }
+            }
             None => {
                 if release::settle(core, &seat.hold, outcome).is_err() {
                     let now = core.now();
@@ -137,6 +159,51 @@ impl Line {
                 }
             }
         }
+    }
+
+    /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
+    fn hand_over(&mut self, hold: &Arc<Hold>, head: Option<Arc<Ticket>>) {
+        let core = Arc::clone(&self.keeper.core);
+        let since = core.now();
+        let call = hold.kind.release(&hold.id, 0);
+        let release = core.backend.start(&core.keeper_lane, call);
+        self.gate(|gate| {
+            gate.expect_echo(hold);
+            gate.release(hold, Some(release.clone()), since);
+        });
+        // The first poll sends it.
+        let _ = heard(&release).now_or_never();
+        if let Some(head) = head {
+            let (hold, pending) = self.start_try(&head, since);
+            let _ = heard(&pending).now_or_never();
+            self.next = Some(Next {
+                head,
+                hold,
+                pending,
+                since,
+            });
+        }
+    }
+
+    /// The try that was sent along with a release gets the seat as soon as that is free; also when its
+    /// caller is gone, since it may have got the lock.
+    fn follow(&mut self) {
+        let Some(next) = self.next.take() else { return };
+        if self.gate(|gate| gate.follow(&next.hold, &next.head, &next.pending, next.since)) {
+            self.early = true;
+        } else {
+            self.next = Some(next);
+        }
+    }
+
+    /// Makes the try for `head`.
+    fn start_try(&self, head: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
+        let core = &self.keeper.core;
+        let unsettled = head.unsettled.lock().clone();
+        let hold = unsettled.unwrap_or_else(|| new_hold(core, &head.kind, head, now));
+        let call = head.kind.acquire(&hold.id, head.lease);
+        let pending = core.backend.start(&core.keeper_lane, call);
+        (hold, pending)
     }
 
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
@@ -173,13 +240,8 @@ impl Line {
 
     /// Tries for the head of the queue.
     fn try_for(&mut self, head: &Arc<Ticket>) {
-        let core = Arc::clone(&self.keeper.core);
-        let kind = head.kind.clone();
-        let now = core.now();
-        let unsettled = head.unsettled.lock().clone();
-        let hold = unsettled.unwrap_or_else(|| new_hold(&core, &kind, head, now));
-        let call = kind.acquire(&hold.id, head.lease);
-        let pending = core.backend.start(&core.keeper_lane, call);
+        let now = self.now();
+        let (hold, pending) = self.start_try(head, now);
         self.policy.again();
         let sits = self.gate(|gate| {
             let free = gate.call_up(head);
@@ -189,7 +251,7 @@ impl Line {
             free
         });
         if !sits && !hold.is_tainted() {
-            core.schedule.forget(&hold);
+            self.keeper.core.schedule.forget(&hold);
         }
     }
 
@@ -227,7 +289,7 @@ impl Line {
         tokio::select! {
             biased;
             () = self.job.changed.notified() => Event::Changed,
-            heard = heard(&mut self.listening) => self.hear(heard),
+            heard = news(&mut self.listening) => self.hear(heard),
             () = timer => {
                 if self.now() < poll_at {
                     return Event::Nothing;
@@ -339,7 +401,7 @@ enum Heard {
     Broken,
 }
 
-async fn heard(listening: &mut Listening) -> Heard {
+async fn news(listening: &mut Listening) -> Heard {
     match listening {
         Listening::Starting(route, subscribing) => match subscribing.await {
             Ok(()) => Heard::Confirmed(Arc::clone(route)),
