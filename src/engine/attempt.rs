@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
 use super::gate::Entered;
 use super::hold::Hold;
 use super::kind::Kind;
@@ -28,65 +30,108 @@ use crate::error::{ConfigError, Error};
 use crate::lease::{Lease, LeaseMs};
 
 /// What a caller asks for.
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
-    pub(crate) owner: Option<Arc<OwnerState>>,
-    pub(crate) lease: Lease,
-    /// For how long; `None` for ever.
-    pub(crate) wait: Option<Duration>,
+pub(crate) struct Asking {
+    kind: Kind,
+    owner: Option<Arc<OwnerState>>,
+    lease: LeaseMs,
+    level: Level,
+    times: Times,
+}
+
+impl Asking {
+    /// The wait, if it has an end, begins now.
+    pub(crate) fn new(
+        core: &Core,
+        kind: Kind,
+        owner: Option<Arc<OwnerState>>,
+        lease: Lease,
+        wait: Option<Duration>,
+    ) -> Result<Self, Error> {
+        core.check_open()?;
+        Ok(Self {
+            kind,
+            owner,
+            lease: lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?,
+            level: match lease {
+                Lease::Watchdog => Level::Watchdog,
+                Lease::Fixed(_) => Level::Fixed,
+            },
+            times: Times::new(core, wait),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.kind.names().name()
+    }
 }
 
 /// How long a try that is in flight at the very end of a wait is still listened to.
 const GRACE: Duration = Duration::from_millis(25);
 
-/// After how long a waiter looks whether it waits for itself.
-const SELF_CHECK: Duration = Duration::from_secs(1);
+/// What the first steps of an acquire led to.
+enum Begun<'a> {
+    /// The owner's hold was entered again.
+    In(Arc<Hold>),
+    Over(Verdict),
+    Waits(Waiting<'a>),
+}
 
 /// Starts or enters a hold; `None` when the lock stayed busy.
-pub(crate) async fn acquire(
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice, and thousands may wait"
+)]
+pub(crate) fn acquire(
     core: &Arc<Core>,
-    request: &Request,
-) -> Result<Option<(Arc<Hold>, Level)>, Error> {
-    core.check_open()?;
-    let lease = request
-        .lease
-        .resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
-    let level = match request.lease {
-        Lease::Watchdog => Level::Watchdog,
-        Lease::Fixed(_) => Level::Fixed,
-    };
-    let times = Times::new(core, request.wait);
-    loop {
-        if let Some(owner) = &request.owner {
-            match owner.find(request.kind.names(), core.now()) {
-                Found::Lost(reason) => return Err(Error::Lost { reason }),
-                Found::Live(hold) => {
-                    let entering = reentry::enter(core, &hold, level, lease, times.patience);
-                    // Apart, so that the many who wait without an owner do not pay for its size.
-                    if Box::pin(entering).await? == reentry::Entry::In {
-                        return Ok(Some((hold, level)));
-                    }
+    asking: Asking,
+) -> impl Future<Output = Result<Option<(Arc<Hold>, Level)>, Error>> + Send {
+    async move {
+        loop {
+            // Apart: none of it is left while a task waits.
+            let verdict = match Box::pin(begin(core, &asking)).await? {
+                Begun::In(hold) => return Ok(Some((hold, asking.level))),
+                Begun::Over(verdict) => verdict,
+                Begun::Waits(waiting) => {
+                    let verdict = waiting.in_queue(&asking.times).await;
+                    waiting.tell_of_wait(&verdict);
+                    verdict
                 }
-                Found::Nothing => {}
+            };
+            match verdict {
+                Verdict::Granted(hold) if core.now() < hold.valid_until() => {
+                    return Ok(Some((hold, asking.level)));
+                }
+                // It lay uncollected until it was lost.
+                Verdict::Granted(hold) => drop_level(core, &hold, asking.level),
+                Verdict::Busy => return Ok(None),
+                Verdict::Failed(error) => return Err(error),
+                Verdict::Again => {}
             }
-        }
-        core.check_accepting()?;
-        match start(core, request, lease, level, &times).await? {
-            Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                return Ok(Some((hold, level)));
-            }
-            // It lay uncollected until it was lost.
-            Verdict::Granted(hold) => drop_level(core, &hold, level),
-            Verdict::Busy => return Ok(None),
-            Verdict::Failed(error) => return Err(error),
-            Verdict::Again => {}
         }
     }
 }
 
+/// Enters what the owner holds, or passes the gate and sends the first try.
+async fn begin<'a>(core: &'a Arc<Core>, asking: &Asking) -> Result<Begun<'a>, Error> {
+    let (lease, level, patience) = (asking.lease, asking.level, asking.times.patience);
+    if let Some(owner) = &asking.owner {
+        match owner.find(asking.kind.names(), core.now()) {
+            Found::Lost(reason) => return Err(Error::Lost { reason }),
+            Found::Live(hold) => {
+                let entry = reentry::enter(core, &hold, level, lease, patience).await?;
+                if entry == reentry::Entry::In {
+                    return Ok(Begun::In(hold));
+                }
+            }
+            Found::Nothing => {}
+        }
+    }
+    core.check_accepting()?;
+    start(core, asking).await
+}
+
 /// When a wait ends.
 struct Times {
-    started: Moment,
     patience: Patience,
     /// The end of the wait.
     soft: Moment,
@@ -107,7 +152,6 @@ impl Times {
             }
         };
         Self {
-            started,
             patience,
             soft,
             hard: hard + GRACE,
@@ -116,37 +160,29 @@ impl Times {
 }
 
 /// One pass through the gate.
-async fn start(
-    core: &Arc<Core>,
-    request: &Request,
-    lease: LeaseMs,
-    level: Level,
-    times: &Times,
-) -> Result<Verdict, Error> {
+async fn start<'a>(core: &'a Arc<Core>, asking: &Asking) -> Result<Begun<'a>, Error> {
     let Some(lane) = core.backend.callers_lane() else {
         return Err(ConfigError::NoRuntime.into());
     };
     let now = core.now();
-    let ticket = Ticket::new(NewTicket {
-        number: core.number(),
-        kind: request.kind.clone(),
-        owner: request.owner.clone(),
-        lease,
-        level,
-        patience: times.patience,
-        arrived_at: now,
-    });
     let waiting = Waiting {
         core,
-        kind: &request.kind,
-        ticket,
+        ticket: Ticket::new(NewTicket {
+            number: core.number(),
+            kind: asking.kind.clone(),
+            owner: asking.owner.clone(),
+            lease: asking.lease,
+            level: asking.level,
+            patience: asking.times.patience,
+            arrived_at: now,
+        }),
     };
     let ticket = &waiting.ticket;
-    let names = request.kind.names();
+    let names = asking.kind.names();
     let entered = core.gates.with(names, |gate| {
         gate.enter(ticket, now, || {
-            let hold = new_hold(core, &request.kind, ticket, now);
-            let call = request.kind.acquire(&hold.id, lease);
+            let hold = new_hold(core, &asking.kind, ticket, now);
+            let call = asking.kind.acquire(&hold.id, asking.lease);
             (hold, core.backend.start(&lane, call))
         })
     });
@@ -155,21 +191,15 @@ async fn start(
         return Err(Error::Closed);
     }
     match entered {
-        Entered::Busy => return Ok(Verdict::Busy),
+        Entered::Busy => return Ok(Begun::Over(Verdict::Busy)),
         Entered::First(hold, pending) => {
             if let Some(verdict) = waiting.first_try(&hold, &pending).await {
-                return Ok(verdict);
+                return Ok(Begun::Over(verdict));
             }
         }
         Entered::Queued => core.serve(names, true),
     }
-    // Apart, since most do not get here.
-    let verdict = Box::pin(waiting.in_queue(times)).await;
-    if matches!(verdict, Verdict::Granted(_)) {
-        let waited = times.started.until(core.now());
-        tracing::debug!(name = names.name(), ?waited, "acquired after waiting");
-    }
-    Ok(verdict)
+    Ok(Begun::Waits(waiting))
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
@@ -185,7 +215,6 @@ pub(crate) fn new_hold(core: &Core, kind: &Kind, ticket: &Ticket, now: Moment) -
 /// A caller that waits for a verdict; dropping it withdraws.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
-    kind: &'a Kind,
     ticket: Arc<Ticket>,
 }
 
@@ -216,9 +245,24 @@ impl Waiting<'_> {
     }
 
     /// Waits in the queue, or for a try that the keeper makes.
-    async fn in_queue(&self, times: &Times) -> Verdict {
+    fn in_queue(&self, times: &Times) -> impl Future<Output = Verdict> + Send {
+        if times.patience == Patience::Forever {
+            poll_fn(|context| self.ticket.poll(context)).left_future()
+        } else {
+            Box::pin(self.for_a_time(times)).right_future()
+        }
+    }
+
+    fn tell_of_wait(&self, verdict: &Verdict) {
+        if matches!(verdict, Verdict::Granted(_)) {
+            let waited = self.ticket.arrived_at.until(self.core.now());
+            let name = self.ticket.kind.names().name();
+            tracing::debug!(name, ?waited, "acquired after waiting");
+        }
+    }
+
+    async fn for_a_time(&self, times: &Times) -> Verdict {
         let core = self.core;
-        let mut self_check = times.started + SELF_CHECK;
         loop {
             if tokio::runtime::Handle::try_current().is_err() {
                 // Moved here from a runtime in the middle of its wait.
@@ -230,16 +274,11 @@ impl Waiting<'_> {
             } else {
                 times.hard
             };
-            let timer = now.until(end.min(self_check));
             let decided = poll_fn(|context| self.ticket.poll(context));
-            if let Ok(verdict) = tokio::time::timeout(timer, decided).await {
+            if let Ok(verdict) = tokio::time::timeout(now.until(end), decided).await {
                 return verdict;
             }
             let now = core.now();
-            if now >= self_check {
-                self_check = Moment::NEVER;
-                self.warn_of_self();
-            }
             if now >= times.soft
                 && let Some(verdict) = self.last_word(now, now >= times.hard)
             {
@@ -250,7 +289,7 @@ impl Waiting<'_> {
 
     /// The wait is over: what the caller hears, unless its own try is still worth listening to.
     fn last_word(&self, now: Moment, final_: bool) -> Option<Verdict> {
-        self.core.gates.with(self.kind.names(), |gate| {
+        self.core.gates.with(self.ticket.kind.names(), |gate| {
             if gate.trying_by(&self.ticket).is_some() {
                 let silent = Verdict::Failed(Failure::no_reply().into());
                 return final_.then_some(silent);
@@ -264,26 +303,13 @@ impl Waiting<'_> {
             word.or_else(|| final_.then(|| Verdict::Failed(Failure::silence().into())))
         })
     }
-
-    fn warn_of_self(&self) {
-        let task = self.ticket.task;
-        let names = self.kind.names();
-        let holder = self.core.gates.with(names, |gate| gate.holder_task());
-        if task.is_some() && holder == task {
-            tracing::warn!(
-                name = names.name(),
-                "a task waits for a lock that it holds itself under another owner: \
-                 to enter again use guard.reenter(), one Owner, or Client::scope"
-            );
-        }
-    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.ticket.is_collected() {
             let uncollected = self.ticket.close();
-            let names = self.kind.names();
+            let names = self.ticket.kind.names();
             let abandoned = self.core.gates.with(names, |gate| {
                 gate.leave(&self.ticket);
                 gate.trying_by(&self.ticket).is_some()

@@ -420,10 +420,11 @@ impl Gate {
         !self.queue.is_empty()
     }
 
-    /// The task that holds the name here, if the lock is held by this client.
-    pub(crate) fn holder_task(&self) -> Option<tokio::task::Id> {
-        let seat = self.seat.as_ref()?;
-        seat.ticket.is_none().then_some(seat.hold.task).flatten()
+    /// Whether a task waits that holds the name itself, for long enough, and was not told of before.
+    pub(crate) fn waits_for_itself(&self, now: Moment) -> bool {
+        let seat = self.seat.as_ref().filter(|seat| seat.ticket.is_none());
+        let task = seat.and_then(|seat| seat.hold.task);
+        task.is_some() && self.queue.any(|ticket| ticket.told_of_itself(task, now))
     }
 
     /// The hold in the seat, if it is one of this client's with that number.

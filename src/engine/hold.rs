@@ -134,6 +134,11 @@ impl Hold {
         .await
     }
 
+    /// How its last release ended; what is not known is no failure.
+    pub(crate) fn outcome(&self) -> Result<(), Error> {
+        self.state.lock().outcome.clone().unwrap_or(Ok(()))
+    }
+
     /// Resolves when its last release was answered, or given up.
     pub(crate) async fn ended(&self) -> Result<(), Error> {
         self.wait_for(|state| state.outcome.clone()).await

@@ -29,6 +29,10 @@ impl Queue {
         self.tickets.contains_key(&ticket.number)
     }
 
+    pub(crate) fn any(&self, is: impl FnMut(&Arc<Ticket>) -> bool) -> bool {
+        self.tickets.values().any(is)
+    }
+
     /// By arrival: a head that tried in vain goes back to the front.
     pub(crate) fn insert(&mut self, ticket: &Arc<Ticket>) {
         let before = self.tickets.insert(ticket.number, Arc::clone(ticket));

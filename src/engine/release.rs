@@ -38,12 +38,12 @@ pub(crate) async fn give_back(
         return match left {
             Left::Lost(reason) => Err(Error::Lost { reason }),
             Left::Levels(_) => Ok(()),
-            Left::Last => hold.ended().await,
+            Left::Last => Box::pin(hold.ended()).await,
         };
     };
     match left {
         Left::Lost(reason) => Err(Error::Lost { reason }),
-        Left::Levels(count) => write_count(core, hold, count, &lane).await,
+        Left::Levels(count) => Box::pin(write_count(core, hold, count, &lane)).await,
         Left::Last => end(core, hold, &lane, now).await,
     }
 }
@@ -168,7 +168,7 @@ async fn end(
     core.look_by(hold, deadline);
     let outcome = heard(&pending).await;
     let Err(failure) = settle(core, hold, outcome) else {
-        return hold.ended().await;
+        return hold.outcome();
     };
     drop(unanswered);
     Box::pin(repeated(core, hold, failure, deadline)).await

@@ -4,7 +4,9 @@
 //! back again, so that a future that nobody polls keeps the lock from nobody.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -57,8 +59,13 @@ pub(crate) struct Ticket {
     /// An attempt of this ticket whose outcome is unknown; it is tried again under the same hold id.
     pub(crate) unsettled: Mutex<Option<Arc<Hold>>>,
     /// Whether a broken connection was made up for already.
-    pub(crate) breaks: std::sync::atomic::AtomicU8,
+    pub(crate) breaks: AtomicU8,
+    /// Whether it was said that its task waits for itself.
+    told: AtomicBool,
 }
+
+/// After how long a task that waits for itself is told of.
+const SELF_CHECK: Duration = Duration::from_secs(1);
 
 impl std::fmt::Debug for Hold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -91,7 +98,8 @@ impl Ticket {
             task: tokio::task::try_id(),
             state: Mutex::new(State::Waiting(None)),
             unsettled: Mutex::new(None),
-            breaks: std::sync::atomic::AtomicU8::new(0),
+            breaks: AtomicU8::new(0),
+            told: AtomicBool::new(false),
         })
     }
 
@@ -179,6 +187,12 @@ impl Ticket {
         if let State::Waiting(waker) = &mut *self.state.lock() {
             *waker = None;
         }
+    }
+
+    /// Whether it waits in `task` for long enough to be told of, and was not before.
+    pub(crate) fn told_of_itself(&self, task: Option<tokio::task::Id>, now: Moment) -> bool {
+        let long = now >= self.arrived_at + SELF_CHECK;
+        self.task == task && long && !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// Whether waiting is over at `now`.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::ready;
+use futures_util::{FutureExt, TryFutureExt};
 use tracing::Instrument;
 
 use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Lane};
-use crate::engine::attempt::{Request, acquire};
+use crate::engine::attempt::{Asking, acquire};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Found, OwnerState};
 use crate::engine::{Core, Engine, release, see_through};
@@ -23,32 +25,37 @@ pub(super) struct Acting<'a> {
     pub(super) owner: Option<Arc<OwnerState>>,
 }
 
-impl Acting<'_> {
-    pub(super) async fn acquire(
+impl<'a> Acting<'a> {
+    pub(super) fn acquire(
         self,
         wait: Option<Duration>,
         lease: Lease,
-    ) -> Result<Option<LockGuard>, Error> {
-        let request = Request {
-            kind: self.kind?,
-            owner: self.owner,
-            lease,
-            wait,
+    ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send + use<'a> {
+        let Self {
+            engine,
+            kind,
+            owner,
+        } = self;
+        let core = &engine.core;
+        let asking = kind.and_then(|kind| Asking::new(core, kind, owner, lease, wait));
+        let acquiring = match asking {
+            Ok(asking) => {
+                let span = tracing::debug_span!("acquire", name = asking.name());
+                acquire(core, asking).instrument(span).left_future()
+            }
+            Err(error) => ready(Err(error)).right_future(),
         };
-        let name = request.kind.names().name();
-        let span = tracing::debug_span!("acquire", name);
-        let got = acquire(&self.engine.core, &request)
-            .instrument(span)
-            .await?;
-        Ok(got.map(|(hold, level)| LockGuard::new(Arc::clone(self.engine), hold, level)))
+        acquiring
+            .map_ok(|got| got.map(|(hold, level)| LockGuard::new(Arc::clone(engine), hold, level)))
     }
 
     /// A wait without an end has no busy end either.
-    pub(super) async fn acquire_forever(self, lease: Lease) -> Result<LockGuard, Error> {
-        match self.acquire(None, lease).await? {
-            Some(guard) => Ok(guard),
-            None => Err(Error::Closed),
-        }
+    pub(super) fn acquire_forever(
+        self,
+        lease: Lease,
+    ) -> impl Future<Output = Result<LockGuard, Error>> + Send + use<'a> {
+        self.acquire(None, lease)
+            .map(|got| got?.ok_or(Error::Closed))
     }
 
     pub(super) async fn unlock(self) -> Result<(), Error> {

@@ -60,13 +60,12 @@ impl Commands for Plain {
 #[derive(Clone)]
 pub struct ReentrantLock {
     engine: Arc<Engine>,
-    names: Result<Arc<Names>, BadName>,
+    names: Result<Arc<Names>, Arc<BadName>>,
 }
 
 /// What a handle says that cannot be used.
-#[derive(Clone)]
 struct BadName {
-    name: Arc<str>,
+    name: Box<str>,
     error: Error,
 }
 
@@ -84,9 +83,9 @@ impl ReentrantLock {
         let names = Names::plain(&config.key_prefix, name, config.max_key_bytes);
         Self {
             engine: Arc::clone(engine),
-            names: names.map(Arc::new).map_err(|error| BadName {
-                name: name.into(),
-                error,
+            names: names.map(Arc::new).map_err(|error| {
+                let name = name.into();
+                Arc::new(BadName { name, error })
             }),
         }
     }

@@ -113,18 +113,22 @@ fn a_queued_acquire_that_is_polled_outside_does_not_panic() {
 }
 
 #[test]
-fn a_queued_acquire_that_waits_on_outside_is_told_so() {
+fn queued_acquires_that_wait_on_outside_come_to_their_end() {
     let (server, home, client) = start();
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
     let lock = client.get_lock("x");
-    let mut waiting = Box::pin(async move { lock.lock().await });
-    assert!(
-        home.block_on(crate::common::poll_once(&mut waiting))
-            .is_none()
-    );
-    let waited = block_on(waiting);
-    assert!(is_no_runtime(&waited), "{waited:?}");
-    home.block_on(guard.unlock()).unwrap();
+    let mut waiting = Box::pin(lock.lock());
+    let mut bounded = Box::pin(lock.try_lock(ms(300), Lease::Watchdog));
+    home.block_on(async {
+        assert!(crate::common::poll_once(&mut waiting).await.is_none());
+        assert!(crate::common::poll_once(&mut bounded).await.is_none());
+    });
+    assert!(block_on(bounded).unwrap().is_none());
+    // The keeper brings the lock.
+    let unlocking = home.spawn(guard.unlock());
+    let served = block_on(waiting).unwrap();
+    block_on(served.unlock()).unwrap();
+    home.block_on(unlocking).unwrap().unwrap();
     home.block_on(clean(&server));
 }
 

@@ -122,6 +122,12 @@ impl<'a> Facts<'a> {
                 };
                 outlived(mine, theirs).or_else(|| outlived(theirs, mine))
             }
+            // The Java peer asks Redis for the count, after the lock: by then the lease may have run out.
+            Breach::WrongCount { got: 0, .. } => {
+                let op = *ops.first()?;
+                let ran_out = self.ran_out(&violation.name, op);
+                ran_out.then_some("a Java holder's lease ran out before it asked for its count")
+            }
             Breach::WrongCount { .. } | Breach::NoTtl | Breach::Leftover { .. } => None,
             breach => {
                 let java = self.java.contains(&client_of(&violation.evidence)?);
@@ -151,6 +157,16 @@ impl<'a> Facts<'a> {
         } else {
             "a Java holder's lease ran out in its hands, and it went on"
         }
+    }
+
+    /// Whether it is Java's, and a lease on the name ran out during the call.
+    fn ran_out(&self, name: &str, op: u64) -> bool {
+        let party = &self.parties[&op];
+        let during = |(t, key): &(Nanos, String)| {
+            let end = party.entered.saturating_add(LAG);
+            key == name && (party.invoked..=end).contains(t)
+        };
+        self.java.contains(&party.client) && self.expiries.iter().any(during)
     }
 
     /// Whether the first is Java's and ran out before the other got in.

@@ -272,8 +272,20 @@ impl Line {
         }
         let reason = matches!(event, Event::Reason | Event::News);
         if reason && self.gate(|gate| gate.has_queue()) {
+            self.warn_of_self();
             self.policy.again();
             renewals::verify(&self.keeper, &hold).await;
+        }
+    }
+
+    fn warn_of_self(&self) {
+        let now = self.now();
+        if self.gate(|gate| gate.waits_for_itself(now)) {
+            tracing::warn!(
+                name = self.names.name(),
+                "a task waits for a lock that it holds itself under another owner: \
+                 to enter again use guard.reenter(), one Owner, or Client::scope"
+            );
         }
     }
 
