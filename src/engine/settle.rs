@@ -26,7 +26,7 @@ pub(crate) fn reap_unsettled(core: &Core, ticket: &Ticket) {
 }
 
 /// Gives back what an unwanted attempt may have got.
-fn discard(core: &Core, hold: &Arc<Hold>) {
+pub(crate) fn discard(core: &Core, hold: &Arc<Hold>) {
     hold.with(|state| state.phase = Phase::Ending);
     if hold.reap() {
         core.post(Mail::Reap(Arc::clone(hold)));

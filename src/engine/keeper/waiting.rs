@@ -22,7 +22,7 @@ use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
 use crate::engine::gate::{Gate, Job, Known, Seat, Step};
 use crate::engine::hold::Hold;
-use crate::engine::settle::settle;
+use crate::engine::settle::{discard, settle};
 use crate::engine::ticket::{Ticket, Wakes};
 use crate::engine::{heard, release, see_through};
 use crate::names::Names;
@@ -402,6 +402,16 @@ impl Line {
             hub.unsubscribe(self.names.channel(), &route).await;
         }
         self.gate(Gate::end_job)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(next) = self.next.take() {
+            // It found no seat, and may still get the lock.
+            next.hold.taint();
+            discard(&self.keeper.core, &next.hold);
+        }
     }
 }
 
