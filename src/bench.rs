@@ -132,7 +132,8 @@ impl Looks {
 
     /// Takes the first `count` entries out; how many there were.
     pub fn take_first(&self, count: u64) -> usize {
-        self.schedule.take_until(look_at(count)).len()
+        let last = look_at(count);
+        self.schedule.take(last, last, 100).len()
     }
 
     /// Puts the first `count` entries in again.

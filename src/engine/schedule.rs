@@ -3,6 +3,9 @@
 //! An entry only ever moves forward while it is there: a deadline that a caller sets is not lost to what the
 //! keeper plans at the same time. To look too early costs a look.
 //!
+//! Whoever asks for a look has changed the hold's state before. So an entry that is early enough can be
+//! relied on without the lock: if the keeper takes it out at this moment, it reads the state afterwards.
+//!
 //! A new entry wakes the keeper only if it comes before its next planned look, so that a tight loop of
 //! lock and unlock costs no thread wake-ups.
 
@@ -38,11 +41,12 @@ impl Default for Inner {
 impl Schedule {
     /// Looks at `hold` at `moment`, or before. Whether the keeper must be woken for it.
     pub(crate) fn no_later_than(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
-        let mut inner = self.inner.lock();
         if look_at(hold) <= moment {
             return false;
         }
-        inner.put(hold, moment)
+        let mut inner = self.inner.lock();
+        // It may have moved forward since.
+        look_at(hold) > moment && inner.put(hold, moment)
     }
 
     /// Looks at `hold` no more.
@@ -60,15 +64,22 @@ impl Schedule {
         inner.looks.keys().next().is_some_and(|key| key.0 <= now)
     }
 
-    /// Takes out all that is to be looked at up to `horizon`.
-    pub(crate) fn take_until(&self, horizon: Moment) -> Vec<Arc<Hold>> {
+    /// Takes out what is to be looked at up to `due`; and what comes up to `soon`, as far as it fills up the
+    /// last `batch`.
+    pub(crate) fn take(&self, due: Moment, soon: Moment, batch: usize) -> Vec<Arc<Hold>> {
         let mut inner = self.inner.lock();
-        let later = inner.looks.split_off(&(horizon, u64::MAX));
-        let taken = std::mem::replace(&mut inner.looks, later);
-        let taken = taken.into_values().inspect(|hold| {
-            set_look_at(hold, Moment::NEVER);
-        });
-        taken.collect()
+        let mut taken = Vec::new();
+        while let Some(first) = inner.looks.first_entry() {
+            let moment = first.key().0;
+            let fills_up = moment <= soon && !taken.len().is_multiple_of(batch);
+            if moment > due && !fills_up {
+                break;
+            }
+            let hold = first.remove();
+            set_look_at(&hold, Moment::NEVER);
+            taken.push(hold);
+        }
+        taken
     }
 
     /// The keeper plans its next look: at `latest`, or when the first entry is due.
@@ -86,7 +97,10 @@ impl Schedule {
 
 impl Inner {
     fn put(&mut self, hold: &Arc<Hold>, moment: Moment) -> bool {
-        self.looks.remove(&(look_at(hold), hold.number));
+        let before = look_at(hold);
+        if before != Moment::NEVER {
+            self.looks.remove(&(before, hold.number));
+        }
         self.looks.insert((moment, hold.number), Arc::clone(hold));
         set_look_at(hold, moment);
         let wake = moment < self.planned;
@@ -97,7 +111,7 @@ impl Inner {
     }
 }
 
-/// Only read and written under the schedule's lock.
+/// Only written under the schedule's lock.
 fn look_at(hold: &Hold) -> Moment {
     Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
 }

@@ -231,7 +231,7 @@ proptest! {
         prop_assert!(state.grant(Level::Watchdog, first.term(now), now));
         let mut renewals = 0u32;
         for (jitter, late, answer) in life.looks {
-            let horizon = now + plan.period() / 10;
+            let horizon = now + plan.period() / 5;
             match state.due(plan, now, horizon, part(jitter)) {
                 Due::Renew => {
                     let sent = now;

@@ -1,9 +1,9 @@
 //! Keeping holds alive, and telling their holders when that failed.
 //!
-//! Holds that are due within the next tenth of a period share a call, up to [`BATCH`] of them; many
-//! calls are in flight. A failed renewal is an unknown one: it is repeated with backoff, on a new
+//! Holds share a call, up to [`BATCH`] of them; what is due within the next tenth of a period fills it up.
+//! Many calls are in flight. A failed renewal is an unknown one: it is repeated with backoff, on a new
 //! connection after each silence, until the validity is over. Whatever happens to a renewal, the
-//! schedule has an entry for the end of the validity.
+//! schedule has an entry not later than the end of the validity.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,12 +29,15 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let core = &keeper.core;
     let now = core.now();
     if !core.schedule.is_due(now) {
-        // What comes up to the horizon is left to share the call of the first that is due.
+        // What comes soon is left to share the call of the first that is due.
         return;
     }
-    let horizon = now + core.plan.period() / 10;
+    let period = core.plan.period();
+    let (due_by, soon) = (now + period / 100, now + period / 10);
+    // An entry is a tenth of a period before its renewal at most.
+    let horizon = now + period / 5;
     let mut due = Vec::new();
-    for hold in core.schedule.take_until(horizon) {
+    for hold in core.schedule.take(due_by, soon, BATCH) {
         let (what, phase) = hold.with(|state| {
             let what = state.due(core.plan, now, horizon, core.jitter());
             (what, state.phase)
@@ -63,10 +66,15 @@ pub(crate) fn verify_all(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
 }
 
 fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: &[Arc<Hold>]) {
+    let core = &keeper.core;
+    let again = core.now() + core.plan.period();
     for batch in holds.chunks(BATCH) {
+        // When the next renewal will be due, so that one that succeeds need not move the entries; the same
+        // moment for all, so that they stay neighbours.
+        let next = again.minus(core.jitter());
         for hold in batch {
             let end = hold.valid_until().minus(EARLY);
-            let _ = keeper.core.schedule.no_later_than(hold, end);
+            let _ = core.schedule.no_later_than(hold, next.min(end));
         }
         chores.spawn(renew_until_known(Arc::clone(keeper), batch.to_vec()));
     }
@@ -181,7 +189,7 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
         if let Some(lease) = lease {
             state.prolong(lease.term(answer.sent_at), now);
         }
-        state.due(core.plan, now, now, core.jitter())
+        state.due(core.plan, now, now, Duration::ZERO)
     });
     if let Due::Later(moment) = due {
         let _ = core.schedule.no_later_than(hold, moment);
