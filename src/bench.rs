@@ -16,7 +16,7 @@ use crate::engine::hold::Hold;
 use crate::engine::kind::{Commands, Kind};
 use crate::engine::schedule::Schedule;
 use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
-use crate::engine::ticket::{NewTicket, Patience, Ticket};
+use crate::engine::ticket::{Patience, Request, Ticket};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{MAX_KEY_BYTES, Names};
@@ -167,21 +167,20 @@ fn hold_id(number: u64) -> String {
 
 /// A hold that asks Redis nothing.
 fn hold(number: u64) -> Result<Arc<Hold>, Error> {
-    let kind = Kind {
-        names: Arc::new(names(number)?),
-        commands: &Silent,
-    };
-    let ticket = Ticket::new(NewTicket {
-        number,
-        kind: kind.clone(),
+    let request = Request {
+        kind: Kind {
+            names: Arc::new(names(number)?),
+            commands: &Silent,
+        },
         owner: None,
         lease: lease()?,
         level: Level::Watchdog,
         patience: Patience::Once,
-        arrived_at: NOW,
-    });
+        since: NOW,
+    };
+    let ticket = Ticket::new(number, request);
     let id = hold_id(number).into();
-    Ok(Hold::trying(kind, id, number, &ticket, NOW))
+    Ok(Hold::trying(id, number, &ticket, NOW))
 }
 
 /// Commands that nobody sends.

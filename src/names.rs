@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
-use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
@@ -17,9 +16,10 @@ pub(crate) const MAX_KEY_BYTES: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Names {
     channel: Box<str>,
-    key: Range<usize>,
-    /// Where the user's name begins.
-    name: usize,
+    /// Where the key begins, where the user's name does, and where both end.
+    key_at: u32,
+    name_at: u32,
+    end: u32,
     hash: u64,
 }
 
@@ -36,24 +36,25 @@ impl Names {
         }
         let parts = tagged("redisson_lock__channel", prefix, name);
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
-        let key = key_at..key_at + bytes;
+        let place = |at: usize| u32::try_from(at).map_err(|_| Error::InvalidName { bytes });
         let channel = parts.concat().into_boxed_str();
         Ok(Self {
-            hash: HASHER.hash_one(&channel[key.clone()]),
-            name: key_at + prefix.len(),
-            key,
+            hash: HASHER.hash_one(&channel[key_at..key_at + bytes]),
+            key_at: place(key_at)?,
+            name_at: place(key_at + prefix.len())?,
+            end: place(key_at + bytes)?,
             channel,
         })
     }
 
     /// What the user calls it.
     pub(crate) fn name(&self) -> &str {
-        &self.channel[self.name..self.key.end]
+        &self.channel[self.name_at as usize..self.end as usize]
     }
 
     /// The hash: the prefix and the name, never braced.
     pub(crate) fn key(&self) -> &str {
-        &self.channel[self.key.clone()]
+        &self.channel[self.key_at as usize..self.end as usize]
     }
 
     /// Where releases of a plain lock are told.

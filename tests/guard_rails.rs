@@ -190,13 +190,20 @@ async fn renewals_travel_together() {
     let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
     let renewed = async || counted.server.calls_of("pexpire").await >= 3 * HOLDS;
     eventually("each hold is renewed twice", common::LONG, renewed).await;
-    // Ten looks a period at most, a call per hundred holds at each.
     let commands = counted.commands() - HOLDS;
-    assert!(
-        commands <= 2 * HOLDS / 3,
-        "{commands} commands for two periods"
-    );
+    assert!(commands <= 20, "{commands} commands for two periods");
     assert!(held.iter().all(LockGuard::is_valid));
+}
+
+#[tokio::test]
+async fn the_futures_of_a_section_are_small() {
+    let counted = Counted::start().await;
+    let lock = counted.client.get_lock("small");
+    let waiting = size_of_val(&lock.lock());
+    assert!(waiting <= 128, "{waiting} bytes to wait");
+    let guard = lock.lock().await.unwrap();
+    let unlocking = size_of_val(&guard.unlock());
+    assert!(unlocking <= 184, "{unlocking} bytes to unlock");
 }
 
 #[tokio::test]

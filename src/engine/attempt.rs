@@ -22,47 +22,38 @@ use super::owner::{Found, OwnerState};
 use super::release::drop_level;
 use super::settle::{reap_unsettled, settle};
 use super::state::Level;
-use super::ticket::{NewTicket, Patience, Ticket, Verdict};
+use super::ticket::{Patience, Request, Ticket, Verdict, Wakes};
 use super::{Core, heard, reentry};
-use crate::backend::{Failure, Outcome, Pending};
+use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::Lease;
 
-/// What a caller asks for.
-pub(crate) struct Asking {
+/// What a caller asks for. The wait, if it has an end, begins now.
+pub(crate) fn request(
+    core: &Core,
     kind: Kind,
     owner: Option<Arc<OwnerState>>,
-    lease: LeaseMs,
-    level: Level,
-    times: Times,
-}
-
-impl Asking {
-    /// The wait, if it has an end, begins now.
-    pub(crate) fn new(
-        core: &Core,
-        kind: Kind,
-        owner: Option<Arc<OwnerState>>,
-        lease: Lease,
-        wait: Option<Duration>,
-    ) -> Result<Self, Error> {
-        core.check_open()?;
-        Ok(Self {
-            kind,
-            owner,
-            lease: lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?,
-            level: match lease {
-                Lease::Watchdog => Level::Watchdog,
-                Lease::Fixed(_) => Level::Fixed,
-            },
-            times: Times::new(core, wait),
-        })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.kind.names().name()
-    }
+    lease: Lease,
+    wait: Option<Duration>,
+) -> Result<Request, Error> {
+    core.check_open()?;
+    let since = core.now();
+    Ok(Request {
+        kind,
+        owner,
+        lease: lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?,
+        level: match lease {
+            Lease::Watchdog => Level::Watchdog,
+            Lease::Fixed(_) => Level::Fixed,
+        },
+        patience: match wait {
+            None => Patience::Forever,
+            Some(Duration::ZERO) => Patience::Once,
+            Some(wait) => Patience::Until(since + wait),
+        },
+        since,
+    })
 }
 
 /// How long a try that is in flight at the very end of a wait is still listened to.
@@ -71,118 +62,77 @@ const GRACE: Duration = Duration::from_millis(25);
 /// What the first steps of an acquire led to.
 enum Begun<'a> {
     /// The owner's hold was entered again.
-    In(Arc<Hold>),
-    Over(Verdict),
-    Waits(Waiting<'a>),
+    In(Arc<Hold>, Level),
+    /// Its ticket is decided, or queued: the latter if `true`.
+    Asked(Waiting<'a>, bool),
 }
 
 /// Starts or enters a hold; `None` when the lock stayed busy.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn keeps its arguments twice, and thousands may wait"
-)]
 pub(crate) fn acquire(
     core: &Arc<Core>,
-    asking: Asking,
+    request: Request,
 ) -> impl Future<Output = Result<Option<(Arc<Hold>, Level)>, Error>> + Send {
+    // Apart: none of it is left while a task waits.
+    let mut begun = Box::pin(begin(core, request));
     async move {
         loop {
-            // Apart: none of it is left while a task waits.
-            let verdict = match Box::pin(begin(core, &asking)).await? {
-                Begun::In(hold) => return Ok(Some((hold, asking.level))),
-                Begun::Over(verdict) => verdict,
-                Begun::Waits(waiting) => {
-                    let verdict = waiting.in_queue(&asking.times).await;
-                    waiting.tell_of_wait(&verdict);
-                    verdict
-                }
+            let (waiting, queued) = match begun.await? {
+                Begun::In(hold, level) => return Ok(Some((hold, level))),
+                Begun::Asked(waiting, queued) => (waiting, queued),
             };
+            let verdict = waiting.verdict().await;
+            if queued {
+                waiting.tell_of_wait(&verdict);
+            }
+            let level = waiting.ticket.request.level;
             match verdict {
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                    return Ok(Some((hold, asking.level)));
+                    return Ok(Some((hold, level)));
                 }
                 // It lay uncollected until it was lost.
-                Verdict::Granted(hold) => drop_level(core, &hold, asking.level),
+                Verdict::Granted(hold) => drop_level(core, &hold, level),
                 Verdict::Busy => return Ok(None),
-                Verdict::Failed(error) => return Err(error),
+                Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
             }
+            begun = Box::pin(begin(core, waiting.ticket.request.clone()));
         }
     }
 }
 
 /// Enters what the owner holds, or passes the gate and sends the first try.
-async fn begin<'a>(core: &'a Arc<Core>, asking: &Asking) -> Result<Begun<'a>, Error> {
-    let (lease, level, patience) = (asking.lease, asking.level, asking.times.patience);
-    if let Some(owner) = &asking.owner {
-        match owner.find(asking.kind.names(), core.now()) {
+async fn begin(core: &Arc<Core>, request: Request) -> Result<Begun<'_>, Error> {
+    if let Some(owner) = &request.owner {
+        match owner.find(request.kind.names(), core.now()) {
             Found::Lost(reason) => return Err(Error::Lost { reason }),
             Found::Live(hold) => {
+                let (level, lease, patience) = (request.level, request.lease, request.patience);
                 let entry = reentry::enter(core, &hold, level, lease, patience).await?;
                 if entry == reentry::Entry::In {
-                    return Ok(Begun::In(hold));
+                    return Ok(Begun::In(hold, level));
                 }
             }
             Found::Nothing => {}
         }
     }
     core.check_accepting()?;
-    start(core, asking).await
-}
-
-/// When a wait ends.
-struct Times {
-    patience: Patience,
-    /// The end of the wait.
-    soft: Moment,
-    /// The end of listening to what is still in flight then.
-    hard: Moment,
-}
-
-impl Times {
-    fn new(core: &Core, wait: Option<Duration>) -> Self {
-        let started = core.now();
-        let command = core.config.command_timeout;
-        let (patience, soft, hard) = match wait {
-            None => (Patience::Forever, Moment::NEVER, Moment::NEVER),
-            Some(Duration::ZERO) => (Patience::Once, started + command, started + command),
-            Some(wait) => {
-                let soft = started + wait;
-                (Patience::Until(soft), soft, soft.max(started + command))
-            }
-        };
-        Self {
-            patience,
-            soft,
-            hard: hard + GRACE,
-        }
-    }
+    start(core, request).await
 }
 
 /// One pass through the gate.
-async fn start<'a>(core: &'a Arc<Core>, asking: &Asking) -> Result<Begun<'a>, Error> {
+async fn start(core: &Arc<Core>, request: Request) -> Result<Begun<'_>, Error> {
     let Some(lane) = core.backend.callers_lane() else {
         return Err(ConfigError::NoRuntime.into());
     };
     let now = core.now();
-    let waiting = Waiting {
-        core,
-        ticket: Ticket::new(NewTicket {
-            number: core.number(),
-            kind: asking.kind.clone(),
-            owner: asking.owner.clone(),
-            lease: asking.lease,
-            level: asking.level,
-            patience: asking.times.patience,
-            arrived_at: now,
-        }),
-    };
+    let ticket = Ticket::new(core.number(), request);
+    let waiting = Waiting { core, ticket };
     let ticket = &waiting.ticket;
-    let names = asking.kind.names();
+    let names = ticket.request.kind.names();
     let entered = core.gates.with(names, |gate| {
         gate.enter(ticket, now, || {
-            let hold = new_hold(core, &asking.kind, ticket, now);
-            let call = asking.kind.acquire(&hold.id, asking.lease);
+            let hold = new_hold(core, ticket, now);
+            let call = hold.kind.acquire(&hold.id, hold.lease);
             (hold, core.backend.start(&lane, call))
         })
     });
@@ -190,24 +140,29 @@ async fn start<'a>(core: &'a Arc<Core>, asking: &Asking) -> Result<Begun<'a>, Er
     if core.is_closing() {
         return Err(Error::Closed);
     }
-    match entered {
-        Entered::Busy => return Ok(Begun::Over(Verdict::Busy)),
-        Entered::First(hold, pending) => {
-            if let Some(verdict) = waiting.first_try(&hold, &pending).await {
-                return Ok(Begun::Over(verdict));
-            }
+    let queued = match entered {
+        Entered::Busy => {
+            ticket.decide(Verdict::Busy, &mut Wakes::default());
+            false
         }
-        Entered::Queued => core.serve(names, true),
-    }
-    Ok(Begun::Waits(waiting))
+        Entered::First(hold, pending) => {
+            waiting.first_try(&hold, &pending).await;
+            !ticket.is_decided()
+        }
+        Entered::Queued => {
+            core.serve(names, true);
+            true
+        }
+    };
+    Ok(Begun::Asked(waiting, queued))
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
-pub(crate) fn new_hold(core: &Core, kind: &Kind, ticket: &Ticket, now: Moment) -> Arc<Hold> {
+pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     let number = core.number();
     let id = format!("{}:{number}", core.client_text()).into();
     let finish_by = now + core.config.command_timeout;
-    let hold = Hold::trying(kind.clone(), id, number, ticket, finish_by);
+    let hold = Hold::trying(id, number, ticket, finish_by);
     core.look_by(&hold, finish_by);
     hold
 }
@@ -218,69 +173,66 @@ struct Waiting<'a> {
     ticket: Arc<Ticket>,
 }
 
-enum FirstTry {
-    Verdict(Verdict),
-    Answer(Outcome),
-}
-
 impl Waiting<'_> {
-    /// Sends the first try; `None` when it was in vain and the ticket is in the queue now. It has no timer:
-    /// the keeper ends a try that is overdue.
-    async fn first_try(&self, hold: &Arc<Hold>, pending: &Pending) -> Option<Verdict> {
+    /// Sends the first try; then the ticket is decided, or in the queue. It has no timer: the keeper ends a
+    /// try that is overdue.
+    async fn first_try(&self, hold: &Arc<Hold>, pending: &Pending) {
         let mut answer = pin!(heard(pending));
-        let first = poll_fn(|context| {
-            if let Poll::Ready(verdict) = self.ticket.poll(context) {
-                return Poll::Ready(FirstTry::Verdict(verdict));
+        let outcome = poll_fn(|context| {
+            if self.ticket.poll_decided(context).is_ready() {
+                return Poll::Ready(None);
             }
-            answer.as_mut().poll(context).map(FirstTry::Answer)
+            answer.as_mut().poll(context).map(Some)
         });
-        match first.await {
-            FirstTry::Verdict(verdict) => Some(verdict),
-            FirstTry::Answer(outcome) => {
-                self.ticket.is_awake();
-                settle(self.core, hold, &self.ticket, outcome);
-                self.ticket.take()
-            }
+        if let Some(outcome) = outcome.await {
+            self.ticket.is_awake();
+            settle(self.core, hold, &self.ticket, outcome);
         }
     }
 
     /// Waits in the queue, or for a try that the keeper makes.
-    fn in_queue(&self, times: &Times) -> impl Future<Output = Verdict> + Send {
-        if times.patience == Patience::Forever {
+    fn verdict(&self) -> impl Future<Output = Verdict> + Send {
+        if self.ticket.request.patience == Patience::Forever || self.ticket.is_decided() {
             poll_fn(|context| self.ticket.poll(context)).left_future()
         } else {
-            Box::pin(self.for_a_time(times)).right_future()
+            Box::pin(self.for_a_time()).right_future()
         }
     }
 
     fn tell_of_wait(&self, verdict: &Verdict) {
         if matches!(verdict, Verdict::Granted(_)) {
-            let waited = self.ticket.arrived_at.until(self.core.now());
-            let name = self.ticket.kind.names().name();
+            let waited = self.ticket.request.since.until(self.core.now());
+            let name = self.ticket.request.kind.names().name();
             tracing::debug!(name, ?waited, "acquired after waiting");
         }
     }
 
-    async fn for_a_time(&self, times: &Times) -> Verdict {
+    async fn for_a_time(&self) -> Verdict {
         let core = self.core;
+        let Request {
+            patience, since, ..
+        } = self.ticket.request;
+        let at_least = since + core.config.command_timeout;
+        // The end of the wait, and of listening to what is still in flight then.
+        let soft = match patience {
+            Patience::Until(end) => end,
+            Patience::Once | Patience::Forever => at_least,
+        };
+        let hard = soft.max(at_least) + GRACE;
         loop {
             if tokio::runtime::Handle::try_current().is_err() {
                 // Moved here from a runtime in the middle of its wait.
-                return Verdict::Failed(ConfigError::NoRuntime.into());
+                return Verdict::failed(ConfigError::NoRuntime);
             }
             let now = core.now();
-            let end = if now < times.soft {
-                times.soft
-            } else {
-                times.hard
-            };
+            let end = if now < soft { soft } else { hard };
             let decided = poll_fn(|context| self.ticket.poll(context));
             if let Ok(verdict) = tokio::time::timeout(now.until(end), decided).await {
                 return verdict;
             }
             let now = core.now();
-            if now >= times.soft
-                && let Some(verdict) = self.last_word(now, now >= times.hard)
+            if now >= soft
+                && let Some(verdict) = self.last_word(now, now >= hard)
             {
                 return verdict;
             }
@@ -289,19 +241,21 @@ impl Waiting<'_> {
 
     /// The wait is over: what the caller hears, unless its own try is still worth listening to.
     fn last_word(&self, now: Moment, final_: bool) -> Option<Verdict> {
-        self.core.gates.with(self.ticket.kind.names(), |gate| {
-            if gate.trying_by(&self.ticket).is_some() {
-                let silent = Verdict::Failed(Failure::no_reply().into());
-                return final_.then_some(silent);
-            }
-            if !gate.is_queued(&self.ticket) {
-                // Decided this very moment: the next poll has it. At the very end nothing else may come.
-                return (final_ && !self.ticket.is_decided())
-                    .then(|| Verdict::Failed(Failure::silence().into()));
-            }
-            let word = gate.last_word(now);
-            word.or_else(|| final_.then(|| Verdict::Failed(Failure::silence().into())))
-        })
+        self.core
+            .gates
+            .with(self.ticket.request.kind.names(), |gate| {
+                if gate.trying_by(&self.ticket).is_some() {
+                    let silent = Verdict::failed(Failure::no_reply());
+                    return final_.then_some(silent);
+                }
+                if !gate.is_queued(&self.ticket) {
+                    // Decided this very moment: the next poll has it. At the very end nothing else may come.
+                    return (final_ && !self.ticket.is_decided())
+                        .then(|| Verdict::failed(Failure::silence()));
+                }
+                let word = gate.last_word(now);
+                word.or_else(|| final_.then(|| Verdict::failed(Failure::silence())))
+            })
     }
 }
 
@@ -309,7 +263,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.ticket.is_collected() {
             let uncollected = self.ticket.close();
-            let names = self.ticket.kind.names();
+            let names = self.ticket.request.kind.names();
             let abandoned = self.core.gates.with(names, |gate| {
                 gate.leave(&self.ticket);
                 gate.trying_by(&self.ticket).is_some()
@@ -318,7 +272,7 @@ impl Drop for Waiting<'_> {
                 self.core.serve(names, true);
             }
             if let Some(hold) = uncollected {
-                drop_level(self.core, &hold, self.ticket.level);
+                drop_level(self.core, &hold, self.ticket.request.level);
             }
         }
         reap_unsettled(self.core, &self.ticket);

@@ -10,7 +10,6 @@
 //! 4. The gate does no I/O and no waking: it is changed under a lock, and wakes are done afterwards.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,6 +18,7 @@ use super::hold::Hold;
 use super::queue::Queue;
 use super::state::Phase;
 use super::ticket::{Patience, Ticket, Verdict, Wakes};
+use super::wakeups::Wakeups;
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -68,16 +68,9 @@ pub(crate) struct Gate {
     failing_since: Option<Moment>,
     /// A grant that its caller did not collect yet, and since when.
     granted: Option<(Arc<Ticket>, Moment)>,
-    /// Whether the wake-up channel is subscribed and confirmed.
-    live: bool,
-    /// Our own releases whose message is still to come back to us.
-    echoes: u32,
+    pub(crate) wakeups: Wakeups,
     /// Whether the head must try at once: it is new, or the seat was just given up.
     prompt: bool,
-    /// The seat was given up by a release that so many other clients heard.
-    released: Option<u32>,
-    /// Whether nobody else listened to our last release.
-    alone: bool,
     /// How many holds in a row were handed over.
     handed_over: u32,
 }
@@ -130,7 +123,7 @@ impl Gate {
             self.sit(Arc::clone(&hold), ticket, pending.clone(), now);
             return Entered::First(hold, pending);
         }
-        if ticket.patience == Patience::Once && self.knows_busy(now) {
+        if ticket.request.patience == Patience::Once && self.knows_busy(now) {
             return Entered::Busy;
         }
         self.queue.insert(ticket);
@@ -296,8 +289,8 @@ impl Gate {
     /// The last release of `hold` is decided. Whether the job sends it, since others wait here and nobody
     /// elsewhere: it gets the lock for the next one in the same round trip.
     pub(crate) fn hand_over(&mut self, hold: &Arc<Hold>, now: Moment) -> bool {
-        let wanted = self.job.is_some() && self.live && !self.queue.is_empty();
-        let fair = self.alone && self.handed_over < IN_A_ROW;
+        let wanted = self.job.is_some() && !self.queue.is_empty();
+        let fair = self.wakeups.are_ours_alone() && self.handed_over < IN_A_ROW;
         let Some(seat) = &mut self.seat else {
             return false;
         };
@@ -323,44 +316,10 @@ impl Gate {
         if free {
             self.queue.remove(ticket);
             self.prompt = false;
-            self.released = None;
+            self.wakeups.take_released();
             self.sit(Arc::clone(hold), ticket, pending.clone(), since);
         }
         free
-    }
-
-    /// A last release of `hold` is being sent: its message comes back to us if we listen, once, however
-    /// often it is sent. To count too few costs a look, to count too many a wake-up.
-    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if self.live && !hold.echo.swap(true, Ordering::AcqRel) {
-            self.echoes += 1;
-        }
-    }
-
-    /// The release of `hold` was answered. `told`: so many clients, when it was published.
-    pub(crate) fn release_answered(&mut self, hold: &Hold, told: Option<u32>) {
-        if hold.echo.swap(false, Ordering::AcqRel) && told.is_none() {
-            self.echoes = self.echoes.saturating_sub(1);
-        }
-        self.released = told.map(|listeners| listeners.saturating_sub(u32::from(self.live)));
-        self.alone = self.released == Some(0);
-    }
-
-    /// So many wake-up messages came: how many are news, and not the echo of our own release.
-    pub(crate) fn news(&mut self, messages: u32) -> u32 {
-        let own = self.echoes.min(messages);
-        self.echoes -= own;
-        if messages > own {
-            self.alone = false;
-        }
-        messages - own
-    }
-
-    /// Whether wake-ups arrive.
-    pub(crate) fn listening(&mut self, live: bool) {
-        self.live = live;
-        self.echoes = 0;
-        self.alone = false;
     }
 
     /// Answers those in the queue that a hold of this client, or a busy answer, decides.
@@ -371,9 +330,15 @@ impl Gate {
 
     /// Sends those in the queue that belong to the hold's owner in again: they can enter now.
     pub(crate) fn admit_owner(&mut self, winner: &Ticket, wakes: &mut Wakes) {
-        let Some(owner) = &winner.owner else { return };
+        let Some(owner) = &winner.request.owner else {
+            return;
+        };
         self.queue.remove_owned(|ticket| {
-            let same = ticket.owner.as_ref().is_some_and(|o| Arc::ptr_eq(o, owner));
+            let same = ticket
+                .request
+                .owner
+                .as_ref()
+                .is_some_and(|o| Arc::ptr_eq(o, owner));
             same && ticket.decide(Verdict::Again, wakes)
         });
     }
@@ -386,20 +351,20 @@ impl Gate {
         let error = Error::from(failure.clone());
         let failing_since = self.failing_since.unwrap_or(now);
         self.queue.remove_if(|ticket| {
-            let since = ticket.arrived_at.max(failing_since);
-            let over = ticket.patience == Patience::Forever && since.until(now) >= patience;
-            over && ticket.decide(Verdict::Failed(error.clone()), wakes)
+            let since = ticket.request.since.max(failing_since);
+            let over = ticket.request.patience == Patience::Forever && since.until(now) >= patience;
+            over && ticket.decide(Verdict::failed(error.clone()), wakes)
         });
     }
 
     /// Ends everybody's wait.
     pub(crate) fn close(&mut self, wakes: &mut Wakes) {
         self.queue.remove_if(|ticket| {
-            ticket.decide(Verdict::Failed(Error::Closed), wakes);
+            ticket.decide(Verdict::failed(Error::Closed), wakes);
             true
         });
         if let Some(ticket) = self.seat.as_ref().and_then(|seat| seat.ticket.as_ref()) {
-            ticket.decide(Verdict::Failed(Error::Closed), wakes);
+            ticket.decide(Verdict::failed(Error::Closed), wakes);
         }
         self.tell_job();
     }
@@ -412,7 +377,7 @@ impl Gate {
         match &self.known {
             Known::Nothing => None,
             Known::Busy(_) => Some(Verdict::Busy),
-            Known::Failed(failure) => Some(Verdict::Failed(failure.clone().into())),
+            Known::Failed(failure) => Some(Verdict::failed(failure.clone())),
         }
     }
 
@@ -461,8 +426,7 @@ impl Gate {
         let idle = self.queue.is_empty() && !self.needs_finishing() && self.granted.is_none();
         if idle {
             self.job = None;
-            self.live = false;
-            self.echoes = 0;
+            self.wakeups.listening(false);
         }
         idle
     }
@@ -499,7 +463,7 @@ impl Gate {
 
     fn next_in_line(&mut self, now: Moment, wakes: &mut Wakes) -> Step {
         while let Some(head) = self.queue.head().map(Arc::clone) {
-            let late = matches!(head.patience, Patience::Until(end) if now >= end);
+            let late = matches!(head.request.patience, Patience::Until(end) if now >= end);
             if let Some(word) = self.last_word(now).filter(|_| late) {
                 // Its caller would say so itself, if anybody polled it.
                 head.decide(word, wakes);
@@ -508,7 +472,7 @@ impl Gate {
                 return Step::Serve {
                     head,
                     prompt: std::mem::take(&mut self.prompt),
-                    released: self.released.take(),
+                    released: self.wakeups.take_released(),
                 };
             }
             self.queue.remove(&head);

@@ -46,7 +46,6 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn trying(
-        kind: Kind,
         id: Box<str>,
         number: u64,
         ticket: &Ticket,
@@ -54,12 +53,13 @@ impl Hold {
     ) -> Arc<Self> {
         let mut state = State::trying();
         state.finish_by = finish_by;
+        let request = &ticket.request;
         Arc::new(Self {
-            kind,
+            kind: request.kind.clone(),
             id,
             number,
-            lease: ticket.lease,
-            owner: ticket.owner.as_ref().map(Arc::downgrade),
+            lease: request.lease,
+            owner: request.owner.as_ref().map(Arc::downgrade),
             task: ticket.task,
             state: Mutex::new(state),
             valid_until: AtomicU64::new(0),

@@ -19,6 +19,7 @@ pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod ticket;
+pub(crate) mod wakeups;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -166,8 +167,7 @@ impl Core {
     }
 
     /// Has the keeper look at `hold` when it needs that next, or before.
-    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>) {
-        let now = self.now();
+    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) {
         match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
             Due::Renew | Due::Lose => self.look_by(hold, now),
@@ -258,12 +258,14 @@ impl Core {
 }
 
 /// Waits for a command that somebody started, and that somebody else ends when it is overdue.
-pub(crate) async fn heard(pending: &Pending) -> Outcome {
+pub(crate) fn heard(pending: &Pending) -> impl Future<Output = Outcome> + Send + Unpin {
     // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
     let outcome = AssertUnwindSafe(pending.outcome()).catch_unwind();
-    outcome.await.unwrap_or_else(|_| {
-        pending.overdue();
-        Err(Failure::no_reply())
+    outcome.map(|outcome| {
+        outcome.unwrap_or_else(|_| {
+            pending.overdue();
+            Err(Failure::no_reply())
+        })
     })
 }
 

@@ -38,7 +38,7 @@ impl Queue {
         let before = self.tickets.insert(ticket.number, Arc::clone(ticket));
         if before.is_none() {
             self.bounded += usize::from(is_bounded(ticket));
-            self.owned += usize::from(ticket.owner.is_some());
+            self.owned += usize::from(ticket.request.owner.is_some());
         }
     }
 
@@ -46,7 +46,7 @@ impl Queue {
         let removed = self.tickets.remove(&ticket.number);
         if let Some(ticket) = &removed {
             self.bounded -= usize::from(is_bounded(ticket));
-            self.owned -= usize::from(ticket.owner.is_some());
+            self.owned -= usize::from(ticket.request.owner.is_some());
         }
         removed.is_some()
     }
@@ -69,10 +69,14 @@ impl Queue {
     pub(crate) fn remove_if(&mut self, mut decided: impl FnMut(&Arc<Ticket>) -> bool) {
         self.tickets.retain(|_, ticket| !decided(ticket));
         self.bounded = self.tickets.values().filter(|t| is_bounded(t)).count();
-        self.owned = self.tickets.values().filter(|t| t.owner.is_some()).count();
+        self.owned = self
+            .tickets
+            .values()
+            .filter(|t| t.request.owner.is_some())
+            .count();
     }
 }
 
 fn is_bounded(ticket: &Ticket) -> bool {
-    ticket.patience != Patience::Forever
+    ticket.request.patience != Patience::Forever
 }

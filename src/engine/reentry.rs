@@ -142,6 +142,7 @@ async fn send(
 /// An acknowledged lease: the client vouches for it, and the keeper's next look may come earlier than
 /// planned, since the hold may be watched only now.
 pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
-    hold.with(|state| state.prolong(term, core.now()));
-    core.look_in_time(hold);
+    let now = core.now();
+    hold.with(|state| state.prolong(term, now));
+    core.look_in_time(hold, now);
 }

@@ -13,38 +13,48 @@ use std::sync::atomic::Ordering;
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
 use super::{Core, Mail, heard, see_through};
-use crate::backend::{Failure, Lane, Outcome};
+use crate::backend::{Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::script::Released;
 use crate::script::lock::found;
 
 /// Gives a level back; the last one ends the hold.
-pub(crate) async fn give_back(
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+pub(crate) fn give_back(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
     level: Level,
-) -> Result<(), Error> {
-    core.check_open()
-        .map_err(|closed| match hold.lost_reason(core.now()) {
-            Some(reason) => Error::Lost { reason },
-            None => closed,
-        })?;
-    let now = core.now();
-    let left = leave(core, hold, level, now);
-    let Some(lane) = core.backend.callers_lane() else {
-        // Outside of a runtime: the keeper does it.
-        leave_to_keeper(core, hold, left, now);
-        return match left {
-            Left::Lost(reason) => Err(Error::Lost { reason }),
-            Left::Levels(_) => Ok(()),
-            Left::Last => Box::pin(hold.ended()).await,
+) -> impl Future<Output = Result<(), Error>> + Send {
+    async move {
+        core.check_open()
+            .map_err(|closed| match hold.lost_reason(core.now()) {
+                Some(reason) => Error::Lost { reason },
+                None => closed,
+            })?;
+        let now = core.now();
+        let left = leave(core, hold, level, now);
+        let Some(lane) = core.backend.callers_lane() else {
+            // Outside of a runtime: the keeper does it.
+            leave_to_keeper(core, hold, left, now);
+            return match left {
+                Left::Lost(reason) => Err(Error::Lost { reason }),
+                Left::Levels(_) => Ok(()),
+                Left::Last => Box::pin(hold.ended()).await,
+            };
         };
-    };
-    match left {
-        Left::Lost(reason) => Err(Error::Lost { reason }),
-        Left::Levels(count) => Box::pin(write_count(core, hold, count, &lane)).await,
-        Left::Last => end(core, hold, &lane, now).await,
+        match left {
+            Left::Lost(reason) => Err(Error::Lost { reason }),
+            Left::Levels(count) => Box::pin(write_count(core, hold, count, lane)).await,
+            Left::Last => {
+                let sent = send_last(core, hold, &lane, now);
+                drop(lane);
+                answered(core, hold, sent, now + core.config.command_timeout).await
+            }
+        }
     }
 }
 
@@ -63,12 +73,19 @@ fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, left: Left, now: Moment) {
         Left::Lost(_) => {}
         Left::Levels(count) => core.post(Mail::Write(Arc::clone(hold), count)),
         Left::Last => {
-            if hand_over(core, hold, now) {
-                return;
+            let hands_over = core.gates.with(hold.kind.names(), |gate| {
+                let hands_over = gate.hand_over(hold, now);
+                if !hands_over {
+                    gate.release(hold, None, now);
+                }
+                hands_over
+            });
+            if hands_over {
+                // When the job does not come to it in time, the schedule does.
+                core.look_by(hold, now + core.config.command_timeout);
+            } else {
+                reap(core, hold);
             }
-            core.gates
-                .with(hold.kind.names(), |gate| gate.release(hold, None, now));
-            reap(core, hold);
         }
     }
 }
@@ -101,10 +118,10 @@ pub(crate) async fn write_count(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
     count: u32,
-    lane: &Arc<Lane>,
+    lane: Arc<Lane>,
 ) -> Result<(), Error> {
     let call = hold.kind.release(&hold.id, count);
-    let pending = core.backend.start(lane, call);
+    let pending = core.backend.start(&lane, call);
     let outcome = see_through(&pending, core.config.command_timeout).await;
     match outcome.map(|answer| found(&answer.reply)) {
         Ok(Some(false)) => core.lose(hold, LostReason::Missing),
@@ -137,41 +154,48 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// Leaves the release to the job of its name, if that hands the lock over to the next one here. When the
-/// job does not come to it in time, the schedule does.
-fn hand_over(core: &Core, hold: &Arc<Hold>, now: Moment) -> bool {
-    let names = hold.kind.names();
-    let hands_over = core.gates.with(names, |gate| gate.hand_over(hold, now));
-    if hands_over {
-        core.look_by(hold, now + core.config.command_timeout);
-    }
-    hands_over
+/// Makes the last release, unless the job of its name does: when others wait here and nobody elsewhere, it
+/// sends the next try with it. The schedule sees to both.
+fn send_last(core: &Core, hold: &Arc<Hold>, lane: &Arc<Lane>, now: Moment) -> Option<Pending> {
+    let pending = core.gates.with(hold.kind.names(), |gate| {
+        if gate.hand_over(hold, now) {
+            return None;
+        }
+        let pending = core.backend.start(lane, hold.kind.release(&hold.id, 0));
+        gate.wakeups.expect_echo(hold);
+        gate.release(hold, Some(pending.clone()), now);
+        Some(pending)
+    });
+    core.look_by(hold, now + core.config.command_timeout);
+    pending
 }
 
-/// Sends the last release. It has no timer: the keeper ends one that is overdue.
-async fn end(
+/// Waits for the answer to the last release. It has no timer: the keeper ends one that is overdue.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+fn answered(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    lane: &Arc<Lane>,
-    now: Moment,
-) -> Result<(), Error> {
-    let deadline = now + core.config.command_timeout;
-    if hand_over(core, hold, now) {
-        return Box::pin(repeated(core, hold, Failure::no_reply(), deadline)).await;
+    sent: Option<Pending>,
+    deadline: Moment,
+) -> impl Future<Output = Result<(), Error>> + Send {
+    async move {
+        let failure = match &sent {
+            Some(pending) => {
+                let unanswered = Unanswered { core, hold };
+                let outcome = heard(pending).await;
+                let Err(failure) = settle(core, hold, outcome) else {
+                    return hold.outcome();
+                };
+                drop(unanswered);
+                failure
+            }
+            None => Failure::no_reply(),
+        };
+        Box::pin(repeated(core, hold, failure, deadline)).await
     }
-    let pending = core.backend.start(lane, hold.kind.release(&hold.id, 0));
-    core.gates.with(hold.kind.names(), |gate| {
-        gate.expect_echo(hold);
-        gate.release(hold, Some(pending.clone()), now);
-    });
-    let unanswered = Unanswered { core, hold };
-    core.look_by(hold, deadline);
-    let outcome = heard(&pending).await;
-    let Err(failure) = settle(core, hold, outcome) else {
-        return hold.outcome();
-    };
-    drop(unanswered);
-    Box::pin(repeated(core, hold, failure, deadline)).await
 }
 
 /// The keeper sends the release, or goes on with one that failed; within the time there is, its answer is the caller's.
@@ -218,7 +242,7 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
             }
             let names = hold.kind.names();
             core.gates
-                .with(names, |gate| gate.release_answered(hold, told));
+                .with(names, |gate| gate.wakeups.release_answered(hold, told));
             return Err(failure);
         }
         Err(failure) => Err(failure.into()),
@@ -232,7 +256,7 @@ pub(crate) fn finish(core: &Core, hold: &Arc<Hold>, result: Result<(), Error>, t
     core.schedule.forget(hold);
     hold.end(result);
     core.gates.with(hold.kind.names(), |gate| {
-        gate.release_answered(hold, told);
+        gate.wakeups.release_answered(hold, told);
         gate.vacate(hold);
     });
     if hold.is_tainted() {

@@ -20,7 +20,7 @@ const LANES: u8 = 2;
 
 /// Sees to an attempt that nobody will try again, and whose outcome is unknown.
 pub(crate) fn reap_unsettled(core: &Core, ticket: &Ticket) {
-    if let Some(hold) = ticket.unsettled.lock().take() {
+    if let Some(hold) = ticket.take_unsettled() {
         discard(core, &hold);
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
             wakes: &mut wakes,
         };
         let settled = match answer {
-            Ok((Acquired::Got, sent_at)) => scene.got(ticket.lease.term(sent_at)),
+            Ok((Acquired::Got, sent_at)) => scene.got(ticket.request.lease.term(sent_at)),
             Ok((Acquired::Busy(ttl), _)) => scene.busy(ttl),
             Ok((Acquired::WrongType, _)) => scene.failed(Error::WrongType),
             Err(failure) if failure.is_transient() => scene.retry(failure),
@@ -70,7 +70,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
     }
     match settled {
         Settled::Before => {}
-        Settled::Held => core.look_in_time(hold),
+        Settled::Held => core.look_in_time(hold, now),
         Settled::Unwanted => {
             core.schedule.forget(hold);
             tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
@@ -114,11 +114,11 @@ impl Scene<'_> {
     fn got(&mut self, term: Term) -> Settled {
         let (hold, ticket, now) = (self.hold, self.ticket, self.now);
         self.gate.keep(hold, now);
-        *ticket.unsettled.lock() = None;
+        ticket.set_unsettled(None);
         let wanted = ticket.is_waiting();
-        let granted = wanted && hold.with(|state| state.grant(ticket.level, term, now));
+        let granted = wanted && hold.with(|state| state.grant(ticket.request.level, term, now));
         if granted {
-            if let Some(owner) = &ticket.owner {
+            if let Some(owner) = &ticket.request.owner {
                 owner.insert(hold);
             }
             self.gate.admit_owner(ticket, self.wakes);
@@ -127,14 +127,14 @@ impl Scene<'_> {
                 self.gate.granted(ticket, now);
                 return Settled::Held;
             }
-            if let Some(owner) = &ticket.owner {
+            if let Some(owner) = &ticket.request.owner {
                 owner.remove(hold);
             }
         }
         // The news came too late, or to nobody: released, and tried again if somebody still waits.
         hold.with(|state| state.phase = Phase::Ending);
         self.gate.fails(Failure::too_late(), now);
-        self.requeue(|| Verdict::Failed(Failure::too_late().into()));
+        self.requeue(|| Verdict::failed(Failure::too_late()));
         let patience = self.core.config.unavailable_after;
         self.gate.give_up(now, patience, self.wakes);
         Settled::Unwanted
@@ -151,7 +151,7 @@ impl Scene<'_> {
     fn failed(&mut self, error: Error) -> Settled {
         self.gate.stand(Known::Nothing, self.now);
         self.gate.head_is_new();
-        self.ticket.decide(Verdict::Failed(error), self.wakes);
+        self.ticket.decide(Verdict::failed(error), self.wakes);
         self.after()
     }
 
@@ -162,15 +162,15 @@ impl Scene<'_> {
             self.hold.taint();
         }
         if self.hold.is_tainted() {
-            *self.ticket.unsettled.lock() = Some(Arc::clone(self.hold));
+            self.ticket.set_unsettled(Some(self.hold));
         }
         self.gate.stand(Known::Failed(failure.clone()), self.now);
-        if cut && self.ticket.patience == Patience::Once && self.is_early() {
+        if cut && self.ticket.request.patience == Patience::Once && self.is_early() {
             // An idle connection that was cut says so at the first command, on each lane.
             self.gate.enqueue(self.ticket);
             self.gate.head_is_new();
         } else {
-            self.requeue(|| Verdict::Failed(failure.into()));
+            self.requeue(|| Verdict::failed(failure));
         }
         let patience = self.core.config.unavailable_after;
         self.gate.give_up(self.now, patience, self.wakes);
@@ -179,7 +179,7 @@ impl Scene<'_> {
 
     /// Whether there is time for one more try within a command time-out.
     fn is_early(&self) -> bool {
-        self.ticket.arrived_at + self.core.config.command_timeout / 2 > self.now
+        self.ticket.request.since + self.core.config.command_timeout / 2 > self.now
     }
 
     /// Back to the queue, or the end of the wait.

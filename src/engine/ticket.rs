@@ -34,9 +34,16 @@ pub(crate) enum Patience {
 pub(crate) enum Verdict {
     Granted(Arc<Hold>),
     Busy,
-    Failed(Error),
+    /// Apart: thousands may wait, and few fail.
+    Failed(Box<Error>),
     /// Look again from the start: the owner holds the name now, or the grant was not collected.
     Again,
+}
+
+impl Verdict {
+    pub(crate) fn failed(error: impl Into<Error>) -> Self {
+        Self::Failed(Box::new(error.into()))
+    }
 }
 
 enum State {
@@ -46,18 +53,29 @@ enum State {
     Closed,
 }
 
-pub(crate) struct Ticket {
-    pub(crate) number: u64,
+/// What an acquire asks for.
+#[derive(Clone)]
+pub(crate) struct Request {
     pub(crate) kind: Kind,
     pub(crate) owner: Option<Arc<OwnerState>>,
     pub(crate) lease: LeaseMs,
     pub(crate) level: Level,
     pub(crate) patience: Patience,
-    pub(crate) arrived_at: Moment,
-    pub(crate) task: Option<tokio::task::Id>,
-    state: Mutex<State>,
+    /// When it was called.
+    pub(crate) since: Moment,
+}
+
+struct Inner {
+    state: State,
     /// An attempt of this ticket whose outcome is unknown; it is tried again under the same hold id.
-    pub(crate) unsettled: Mutex<Option<Arc<Hold>>>,
+    unsettled: Option<Arc<Hold>>,
+}
+
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
+    pub(crate) request: Request,
+    pub(crate) task: Option<tokio::task::Id>,
+    inner: Mutex<Inner>,
     /// Whether a broken connection was made up for already.
     pub(crate) breaks: AtomicU8,
     /// Whether it was said that its task waits for itself.
@@ -86,18 +104,15 @@ impl Drop for Wakes {
 }
 
 impl Ticket {
-    pub(crate) fn new(request: NewTicket) -> Arc<Self> {
+    pub(crate) fn new(number: u64, request: Request) -> Arc<Self> {
         Arc::new(Self {
-            number: request.number,
-            kind: request.kind,
-            owner: request.owner,
-            lease: request.lease,
-            level: request.level,
-            patience: request.patience,
-            arrived_at: request.arrived_at,
+            number,
+            request,
             task: tokio::task::try_id(),
-            state: Mutex::new(State::Waiting(None)),
-            unsettled: Mutex::new(None),
+            inner: Mutex::new(Inner {
+                state: State::Waiting(None),
+                unsettled: None,
+            }),
             breaks: AtomicU8::new(0),
             told: AtomicBool::new(false),
         })
@@ -105,18 +120,18 @@ impl Ticket {
 
     /// Whether its caller still waits for a result.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(*self.state.lock(), State::Waiting(_))
+        matches!(self.inner.lock().state, State::Waiting(_))
     }
 
     /// Whether a result lies there uncollected.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(*self.state.lock(), State::Decided(_))
+        matches!(self.inner.lock().state, State::Decided(_))
     }
 
     /// Puts the result in; false when the caller is gone or has one already.
     pub(crate) fn decide(&self, verdict: Verdict, wakes: &mut Wakes) -> bool {
-        let mut state = self.state.lock();
-        let State::Waiting(waker) = &mut *state else {
+        let state = &mut self.inner.lock().state;
+        let State::Waiting(waker) = state else {
             return false;
         };
         wakes.0.extend(waker.take());
@@ -126,8 +141,8 @@ impl Ticket {
 
     /// Takes an uncollected grant back.
     pub(crate) fn revoke(&self) -> Option<Arc<Hold>> {
-        let mut state = self.state.lock();
-        match &mut *state {
+        let state = &mut self.inner.lock().state;
+        match state {
             State::Decided(verdict @ Verdict::Granted(_)) => {
                 match std::mem::replace(verdict, Verdict::Again) {
                     Verdict::Granted(hold) => Some(hold),
@@ -140,78 +155,73 @@ impl Ticket {
 
     /// Whether its caller took the result.
     pub(crate) fn is_collected(&self) -> bool {
-        matches!(*self.state.lock(), State::Closed)
+        matches!(self.inner.lock().state, State::Closed)
     }
 
     /// The caller is gone; a grant it did not collect.
     pub(crate) fn close(&self) -> Option<Arc<Hold>> {
-        match std::mem::replace(&mut *self.state.lock(), State::Closed) {
+        match std::mem::replace(&mut self.inner.lock().state, State::Closed) {
             State::Decided(Verdict::Granted(hold)) => Some(hold),
             _ => None,
         }
     }
 
-    /// Collects the result, if there is one.
-    pub(crate) fn take(&self) -> Option<Verdict> {
-        let mut state = self.state.lock();
-        if !matches!(*state, State::Decided(_)) {
-            return None;
+    /// Waits until there is a result, and leaves it there.
+    pub(crate) fn poll_decided(&self, context: &mut Context<'_>) -> Poll<()> {
+        let state = &mut self.inner.lock().state;
+        let State::Waiting(waker) = state else {
+            return Poll::Ready(());
+        };
+        match waker {
+            Some(known) if known.will_wake(context.waker()) => {}
+            _ => *waker = Some(context.waker().clone()),
         }
-        match std::mem::replace(&mut *state, State::Closed) {
-            State::Decided(verdict) => Some(verdict),
-            State::Waiting(_) | State::Closed => None,
-        }
+        Poll::Pending
     }
 
     /// Waits for the result, and collects it.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
-        let mut state = self.state.lock();
-        match &mut *state {
-            State::Waiting(waker) => {
-                match waker {
-                    Some(known) if known.will_wake(context.waker()) => {}
-                    _ => *waker = Some(context.waker().clone()),
-                }
-                Poll::Pending
+        self.poll_decided(context).map(|()| {
+            let state = std::mem::replace(&mut self.inner.lock().state, State::Closed);
+            match state {
+                State::Decided(verdict) => verdict,
+                State::Waiting(_) | State::Closed => Verdict::Again,
             }
-            State::Decided(_) => match std::mem::replace(&mut *state, State::Closed) {
-                State::Decided(verdict) => Poll::Ready(verdict),
-                _ => Poll::Ready(Verdict::Again),
-            },
-            State::Closed => Poll::Ready(Verdict::Again),
-        }
+        })
     }
 
     /// The caller itself is about to see to the result: it need not be woken for it.
     pub(crate) fn is_awake(&self) {
-        if let State::Waiting(waker) = &mut *self.state.lock() {
+        if let State::Waiting(waker) = &mut self.inner.lock().state {
             *waker = None;
         }
     }
 
+    /// Keeps an attempt whose outcome is unknown, or forgets it.
+    pub(crate) fn set_unsettled(&self, hold: Option<&Arc<Hold>>) {
+        self.inner.lock().unsettled = hold.cloned();
+    }
+
+    pub(crate) fn unsettled(&self) -> Option<Arc<Hold>> {
+        self.inner.lock().unsettled.clone()
+    }
+
+    pub(crate) fn take_unsettled(&self) -> Option<Arc<Hold>> {
+        self.inner.lock().unsettled.take()
+    }
+
     /// Whether it waits in `task` for long enough to be told of, and was not before.
     pub(crate) fn told_of_itself(&self, task: Option<tokio::task::Id>, now: Moment) -> bool {
-        let long = now >= self.arrived_at + SELF_CHECK;
+        let long = now >= self.request.since + SELF_CHECK;
         self.task == task && long && !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// Whether waiting is over at `now`.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
-        match self.patience {
+        match self.request.patience {
             Patience::Once => true,
             Patience::Until(end) => now >= end,
             Patience::Forever => false,
         }
     }
-}
-
-/// What a ticket is made of.
-pub(crate) struct NewTicket {
-    pub(crate) number: u64,
-    pub(crate) kind: Kind,
-    pub(crate) owner: Option<Arc<OwnerState>>,
-    pub(crate) lease: LeaseMs,
-    pub(crate) level: Level,
-    pub(crate) patience: Patience,
-    pub(crate) arrived_at: Moment,
 }

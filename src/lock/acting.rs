@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Lane};
-use crate::engine::attempt::{Asking, acquire};
+use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Found, OwnerState};
 use crate::engine::{Core, Engine, release, see_through};
@@ -37,11 +37,11 @@ impl<'a> Acting<'a> {
             owner,
         } = self;
         let core = &engine.core;
-        let asking = kind.and_then(|kind| Asking::new(core, kind, owner, lease, wait));
-        let acquiring = match asking {
-            Ok(asking) => {
-                let span = tracing::debug_span!("acquire", name = asking.name());
-                acquire(core, asking).instrument(span).left_future()
+        let request = kind.and_then(|kind| request(core, kind, owner, lease, wait));
+        let acquiring = match request {
+            Ok(request) => {
+                let span = tracing::debug_span!("acquire", name = request.kind.names().name());
+                acquire(core, request).instrument(span).left_future()
             }
             Err(error) => ready(Err(error)).right_future(),
         };

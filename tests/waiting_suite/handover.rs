@@ -38,6 +38,12 @@ impl Line {
             line.push(tokio::spawn(waiting));
         }
         subscribed(&server, "line").await;
+        eventually(
+            "the client knows it, and looks after the hold",
+            LONG,
+            async || server.calls_of("hexists").await > 0,
+        )
+        .await;
         let mut waiters = line.into_iter();
         // This one tells that nobody else listens.
         first.unlock().await.unwrap();

@@ -34,7 +34,7 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     loop {
         if hold.with(|state| state.phase) == Phase::Ending {
             core.gates
-                .with(hold.kind.names(), |gate| gate.expect_echo(&hold));
+                .with(hold.kind.names(), |gate| gate.wakeups.expect_echo(&hold));
         }
         let outcome = core.ask(hold.kind.release(&hold.id, 0), command).await;
         let settled = release::settle(core, &hold, outcome);

@@ -168,7 +168,7 @@ impl Line {
         let call = hold.kind.release(&hold.id, 0);
         let release = core.backend.start(&core.keeper_lane, call);
         self.gate(|gate| {
-            gate.expect_echo(hold);
+            gate.wakeups.expect_echo(hold);
             gate.release(hold, Some(release.clone()), since);
         });
         // The first poll sends it.
@@ -199,9 +199,10 @@ impl Line {
     /// Makes the try for `head`.
     fn start_try(&self, head: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
         let core = &self.keeper.core;
-        let unsettled = head.unsettled.lock().clone();
-        let hold = unsettled.unwrap_or_else(|| new_hold(core, &head.kind, head, now));
-        let call = head.kind.acquire(&hold.id, head.lease);
+        let hold = head
+            .unsettled()
+            .unwrap_or_else(|| new_hold(core, head, now));
+        let call = head.request.kind.acquire(&hold.id, head.request.lease);
         let pending = core.backend.start(&core.keeper_lane, call);
         (hold, pending)
     }
@@ -267,7 +268,7 @@ impl Line {
             && self.now() >= end
             && let Some(hold) = ticket.revoke()
         {
-            release::drop_level(&core, &hold, ticket.level);
+            release::drop_level(&core, &hold, ticket.request.level);
             return;
         }
         let reason = matches!(event, Event::Reason | Event::News);
@@ -326,11 +327,11 @@ impl Line {
             Heard::Confirmed(route) => {
                 self.listening = Listening::Live(route);
                 self.policy.again();
-                self.gate(|gate| gate.listening(true));
+                self.gate(|gate| gate.wakeups.listening(true));
                 Event::Reason
             }
             Heard::Messages(messages) => {
-                let news = self.gate(|gate| gate.news(messages));
+                let news = self.gate(|gate| gate.wakeups.news(messages));
                 if news == 0 {
                     return Event::Nothing;
                 }
@@ -339,7 +340,7 @@ impl Line {
             }
             Heard::Broken => {
                 self.listening = Listening::Off;
-                self.gate(|gate| gate.listening(false));
+                self.gate(|gate| gate.wakeups.listening(false));
                 // Subscribing anew may fail as well: then the next try must not be as far as was planned.
                 self.policy.again();
                 self.cut = true;
@@ -388,7 +389,7 @@ impl Line {
             }
         }
         let was = std::mem::replace(&mut self.listening, Listening::Off);
-        self.gate(|gate| gate.listening(false));
+        self.gate(|gate| gate.wakeups.listening(false));
         let route = match was {
             Listening::Starting(route, subscribing) => {
                 drop(subscribing);
