@@ -191,7 +191,7 @@ async fn renewals_travel_together() {
     let renewed = async || counted.server.calls_of("pexpire").await >= 3 * HOLDS;
     eventually("each hold is renewed twice", common::LONG, renewed).await;
     let commands = counted.commands() - HOLDS;
-    assert!(commands <= 20, "{commands} commands for two periods");
+    assert!(commands <= 12, "{commands} commands for two periods");
     assert!(held.iter().all(LockGuard::is_valid));
 }
 

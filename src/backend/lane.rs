@@ -107,9 +107,15 @@ impl Lane {
         }
     }
 
+    /// The time by the client's clock.
+    pub(crate) fn now(&self) -> Moment {
+        self.config.clock.now()
+    }
+
     /// Something was heard on the lane.
-    pub(crate) fn heard(&self, now: Moment) {
-        self.heard_at.store(now.as_nanos(), Ordering::Relaxed);
+    pub(crate) fn heard(&self) {
+        self.heard_at
+            .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// When something was last heard.
@@ -120,7 +126,7 @@ impl Lane {
     /// A command went unanswered for a command time-out: replaces the connection if nothing else was
     /// heard on it either.
     pub(crate) fn overdue(&self) {
-        if self.heard_at().until(self.config.clock.now()) >= self.config.command_timeout {
+        if self.heard_at().until(self.now()) >= self.config.command_timeout {
             self.replace(None);
         }
     }
@@ -181,7 +187,7 @@ impl Lane {
                 Ok(connection) => {
                     generation += 1;
                     delays.reset();
-                    self.heard(self.config.clock.now());
+                    self.heard();
                     self.settle(Link::Up {
                         connection,
                         generation,

@@ -9,8 +9,11 @@ mod in_flight;
 pub(crate) mod lane;
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -22,7 +25,7 @@ pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
 use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
 use crate::script::{Call, Reply};
 
 /// A reply, and when its command was sent.
@@ -36,6 +39,9 @@ pub(crate) struct Answer {
 pub(crate) type Outcome = Result<Answer, Failure>;
 
 /// A command in flight. Whoever holds a clone may await it; it runs once.
+///
+/// The reply may take for ever: whoever counts the time says so by [`Pending::overdue`], or awaits it
+/// [within](Pending::within) a time.
 #[derive(Clone)]
 pub(crate) struct Pending {
     outcome: InFlight<Outcome>,
@@ -43,15 +49,40 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Waits for the reply. It may take for ever: whoever counts the time says so by [`Pending::overdue`].
-    pub(crate) fn outcome(&self) -> InFlight<Outcome> {
-        self.outcome.clone()
+    /// Starts `call` on `lane`. It is sent when the result is first polled.
+    pub(crate) fn start(lane: &Arc<Lane>, call: Call) -> Self {
+        Self {
+            outcome: InFlight::new(send(Arc::clone(lane), call).boxed()),
+            lane: Arc::clone(lane),
+        }
     }
 
     /// No reply came within a command time-out: whoever awaits it hears that.
     pub(crate) fn overdue(&self) {
         self.lane.overdue();
         self.outcome.end_with(Err(Failure::no_reply()));
+    }
+
+    /// Waits for the reply for at most `limit`.
+    pub(crate) async fn within(mut self, limit: Duration) -> Outcome {
+        let outcome = tokio::time::timeout(limit, &mut self).await;
+        outcome.unwrap_or_else(|_| {
+            self.overdue();
+            Err(Failure::no_reply())
+        })
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
+        let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
+        catch_unwind(polling).unwrap_or_else(|_| {
+            self.overdue();
+            Poll::Ready(Err(Failure::no_reply()))
+        })
     }
 }
 
@@ -88,15 +119,6 @@ impl Backend {
         Some(lane)
     }
 
-    /// Starts `call` on `lane`. It is sent when the result is first polled.
-    pub(crate) fn start(&self, lane: &Arc<Lane>, call: Call) -> Pending {
-        let sending = send(Arc::clone(lane), self.config.clock.clone(), call);
-        Pending {
-            outcome: InFlight::new(sending.boxed()),
-            lane: Arc::clone(lane),
-        }
-    }
-
     /// Ends all of the callers' lanes.
     pub(crate) fn close(&self) {
         for (_, lane) in self.lanes.lock().drain(..) {
@@ -106,32 +128,44 @@ impl Backend {
 }
 
 /// One call on a lane, on a new connection when the one it had turns out to have been cut before.
-async fn send(lane: Arc<Lane>, clock: Clock, call: Call) -> Outcome {
-    let mut cut_before = false;
-    loop {
-        let (mut connection, generation) = match lane.connected() {
-            Some(connected) => connected,
-            // Apart, as all that is rare: what is in flight is allocated.
-            None => Box::pin(lane.connect()).await?,
-        };
-        let mut sent_at = clock.now();
-        let result = execute(&mut connection, &call, || sent_at = clock.now()).await;
-        let failure = match result {
-            Ok(reply) => {
-                lane.heard(clock.now());
-                return Ok(Answer { reply, sent_at });
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+fn send(lane: Arc<Lane>, call: Call) -> impl Future<Output = Outcome> + Send {
+    async move {
+        let mut cut_before = false;
+        loop {
+            let (mut connection, generation) = match lane.connected() {
+                Some(connected) => connected,
+                // Apart, as all that is rare: what is in flight is allocated.
+                None => Box::pin(lane.connect()).await?,
+            };
+            let mut sent_at = lane.now();
+            let result = match exchange(&mut connection, call.cmd()).await {
+                Ok(result) if is_unknown_script(&result) => {
+                    sent_at = lane.now();
+                    Box::pin(again_with_text(&mut connection, &call, result)).await
+                }
+                result => result,
+            };
+            let failure = match result.and_then(read) {
+                Ok(reply) => {
+                    lane.heard();
+                    return Ok(Answer { reply, sent_at });
+                }
+                Err(failure) => failure,
+            };
+            if !failure.is_of_connection() {
+                lane.heard();
+                return Err(failure);
             }
-            Err(failure) => failure,
-        };
-        if !failure.is_of_connection() {
-            lane.heard(clock.now());
-            return Err(failure);
+            lane.replace(Some(generation));
+            if cut_before || failure.class != Class::Unreached {
+                return Err(failure);
+            }
+            cut_before = true;
         }
-        lane.replace(Some(generation));
-        if cut_before || failure.class != Class::Unreached {
-            return Err(failure);
-        }
-        cut_before = true;
     }
 }
 
@@ -140,42 +174,52 @@ pub(crate) async fn round_trip(
     connection: &mut MultiplexedConnection,
     call: &Call,
 ) -> Result<Reply, Failure> {
-    execute(connection, call, || {}).await
+    let mut result = exchange(connection, call.cmd()).await?;
+    if is_unknown_script(&result) {
+        result = again_with_text(connection, call, result).await?;
+    }
+    read(result)
 }
 
-/// One round trip; a second one, told to `again`, when the server does not know the script.
-async fn execute(
+/// A second round trip, since the server does not know the script.
+async fn again_with_text(
     connection: &mut MultiplexedConnection,
     call: &Call,
-    again: impl FnOnce(),
-) -> Result<Reply, Failure> {
-    let mut result = exchange(connection, call.cmd()).await?;
-    if is_unknown_script(&result)
-        && let Some(text) = call.with_text()
-    {
-        again();
-        result = Box::pin(exchange(connection, &text)).await?;
+    unknown: RedisResult<Value>,
+) -> Result<RedisResult<Value>, Failure> {
+    match call.with_text() {
+        Some(text) => exchange(connection, &text).await,
+        None => Ok(unknown),
     }
+}
+
+fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     let value = result.and_then(Value::extract_error)?;
     Ok(Reply::from_value(&value))
 }
 
 /// Sends a command and waits for its reply. A connection whose driver has ended says so at the first
 /// poll, before anything is sent; any later failure leaves open whether the command was executed.
-async fn exchange(
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+fn exchange(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
-) -> Result<RedisResult<Value>, Failure> {
-    let mut exchanging = pin!(connection.send_packed_command(cmd));
-    let mut polls = 0_u32;
-    let result = poll_fn(|context| {
-        polls = polls.saturating_add(1);
-        exchanging.as_mut().poll(context)
-    })
-    .await;
-    match result {
-        Err(error) if polls == 1 => Err(Failure::unsent(error)),
-        result => Ok(result),
+) -> impl Future<Output = Result<RedisResult<Value>, Failure>> + Send {
+    async move {
+        let mut exchanging = pin!(connection.send_packed_command(cmd));
+        let mut polls = 0_u32;
+        let result = poll_fn(|context| {
+            polls = polls.saturating_add(1);
+            exchanging.as_mut().poll(context)
+        })
+        .await;
+        match result {
+            Err(error) if polls == 1 => Err(Failure::unsent(error)),
+            result => Ok(result),
+        }
     }
 }
 

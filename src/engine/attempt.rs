@@ -8,7 +8,6 @@
 //!    what comes of it is given back.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -23,8 +22,8 @@ use super::release::drop_level;
 use super::settle::{reap_unsettled, settle};
 use super::state::Level;
 use super::ticket::{Patience, Request, Ticket, Verdict, Wakes};
-use super::{Core, heard, reentry};
-use crate::backend::{Failure, Pending};
+use super::{Core, reentry};
+use crate::backend::{Failure, Lane, Pending};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
 use crate::lease::Lease;
@@ -101,68 +100,63 @@ pub(crate) fn acquire(
 }
 
 /// Enters what the owner holds, or passes the gate and sends the first try.
-async fn begin(core: &Arc<Core>, request: Request) -> Result<Begun<'_>, Error> {
-    if let Some(owner) = &request.owner {
-        match owner.find(request.kind.names(), core.now()) {
-            Found::Lost(reason) => return Err(Error::Lost { reason }),
-            Found::Live(hold) => {
-                let (level, lease, patience) = (request.level, request.lease, request.patience);
-                let entry = reentry::enter(core, &hold, level, lease, patience).await?;
-                if entry == reentry::Entry::In {
-                    return Ok(Begun::In(hold, level));
-                }
-            }
-            Found::Nothing => {}
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+fn begin(
+    core: &Arc<Core>,
+    request: Request,
+) -> impl Future<Output = Result<Begun<'_>, Error>> + Send {
+    async move {
+        if let Some(hold) = enter(core, &request).await? {
+            return Ok(Begun::In(hold, request.level));
         }
+        core.check_accepting()?;
+        let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
+        let now = core.now();
+        let ticket = Ticket::new(core.number(), request);
+        let waiting = Waiting { core, ticket };
+        let queued = match waiting.pass_gate(&lane, now)? {
+            Entered::Busy => {
+                let busy = Verdict::Busy;
+                waiting.ticket.decide(busy, &mut Wakes::default());
+                false
+            }
+            Entered::First(hold, pending) => {
+                waiting.first_try(&hold, pending).await;
+                !waiting.ticket.is_decided()
+            }
+            Entered::Queued => {
+                core.serve(waiting.ticket.request.kind.names(), true);
+                true
+            }
+        };
+        Ok(Begun::Asked(waiting, queued))
     }
-    core.check_accepting()?;
-    start(core, request).await
 }
 
-/// One pass through the gate.
-async fn start(core: &Arc<Core>, request: Request) -> Result<Begun<'_>, Error> {
-    let Some(lane) = core.backend.callers_lane() else {
-        return Err(ConfigError::NoRuntime.into());
+/// Enters what the owner holds, if it holds the lock.
+async fn enter(core: &Arc<Core>, request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+    let Some(owner) = &request.owner else {
+        return Ok(None);
     };
-    let now = core.now();
-    let ticket = Ticket::new(core.number(), request);
-    let waiting = Waiting { core, ticket };
-    let ticket = &waiting.ticket;
-    let names = ticket.request.kind.names();
-    let entered = core.gates.with(names, |gate| {
-        gate.enter(ticket, now, || {
-            let hold = new_hold(core, ticket, now);
-            let call = hold.kind.acquire(&hold.id, hold.lease);
-            (hold, core.backend.start(&lane, call))
-        })
-    });
-    // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
-    if core.is_closing() {
-        return Err(Error::Closed);
-    }
-    let queued = match entered {
-        Entered::Busy => {
-            ticket.decide(Verdict::Busy, &mut Wakes::default());
-            false
-        }
-        Entered::First(hold, pending) => {
-            waiting.first_try(&hold, &pending).await;
-            !ticket.is_decided()
-        }
-        Entered::Queued => {
-            core.serve(names, true);
-            true
-        }
+    let hold = match owner.find(request.kind.names(), core.now()) {
+        Found::Lost(reason) => return Err(Error::Lost { reason }),
+        Found::Nothing => return Ok(None),
+        Found::Live(hold) => hold,
     };
-    Ok(Begun::Asked(waiting, queued))
+    let (level, lease, patience) = (request.level, request.lease, request.patience);
+    // Apart: most acquires have nothing to enter.
+    let entry = Box::pin(reentry::enter(core, &hold, level, lease, patience));
+    Ok((entry.await? == reentry::Entry::In).then_some(hold))
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
 pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     let number = core.number();
-    let id = format!("{}:{number}", core.client_text()).into();
     let finish_by = now + core.config.command_timeout;
-    let hold = Hold::trying(id, number, ticket, finish_by);
+    let hold = Hold::trying(core.hold_id(number), number, ticket, finish_by);
     core.look_by(&hold, finish_by);
     hold
 }
@@ -174,15 +168,30 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
+    fn pass_gate(&self, lane: &Arc<Lane>, now: Moment) -> Result<Entered, Error> {
+        let (core, ticket) = (self.core, &self.ticket);
+        let entered = core.gates.with(ticket.request.kind.names(), |gate| {
+            gate.enter(ticket, now, || {
+                let hold = new_hold(core, ticket, now);
+                let call = hold.kind.acquire(&hold.id, hold.lease);
+                (hold, Pending::start(lane, call))
+            })
+        });
+        // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
+        if core.is_closing() {
+            return Err(Error::Closed);
+        }
+        Ok(entered)
+    }
+
     /// Sends the first try; then the ticket is decided, or in the queue. It has no timer: the keeper ends a
     /// try that is overdue.
-    async fn first_try(&self, hold: &Arc<Hold>, pending: &Pending) {
-        let mut answer = pin!(heard(pending));
+    async fn first_try(&self, hold: &Arc<Hold>, mut pending: Pending) {
         let outcome = poll_fn(|context| {
             if self.ticket.poll_decided(context).is_ready() {
                 return Poll::Ready(None);
             }
-            answer.as_mut().poll(context).map(Some)
+            pending.poll_unpin(context).map(Some)
         });
         if let Some(outcome) = outcome.await {
             self.ticket.is_awake();

@@ -4,7 +4,7 @@
 //! 2. Validity is read without a lock.
 //! 3. The number of a hold is used by one attempt, and never again once that ended without a hold.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -42,6 +42,24 @@ pub(crate) struct Hold {
     /// When the keeper looks next; the schedule's.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
+    /// How many wait for a change.
+    waiters: AtomicU32,
+}
+
+/// One who waits for a change.
+struct Waiter<'a>(&'a Hold);
+
+impl<'a> Waiter<'a> {
+    fn of(hold: &'a Hold) -> Self {
+        hold.waiters.fetch_add(1, Ordering::AcqRel);
+        Self(hold)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Hold {
@@ -69,6 +87,7 @@ impl Hold {
             echo: AtomicBool::new(false),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
+            waiters: AtomicU32::new(0),
         })
     }
 
@@ -86,7 +105,7 @@ impl Hold {
         let changed = before != (state.phase, state.announced);
         drop(state);
         if changed {
-            self.changed.notify_waiters();
+            self.tell();
         }
         result
     }
@@ -144,11 +163,20 @@ impl Hold {
         self.wait_for(|state| state.outcome.clone()).await
     }
 
+    /// Tells those who wait for a change. To look whether there are any is cheaper than to tell nobody.
+    fn tell(&self) {
+        // After the change: who came before it is counted, who comes after it sees it.
+        if self.waiters.load(Ordering::Acquire) > 0 {
+            self.changed.notify_waiters();
+        }
+    }
+
     async fn wait_for<R>(&self, mut seen: impl FnMut(&State) -> Option<R>) -> R {
         // Most often it is so already, and a notification costs more than a look.
         if let Some(result) = seen(&self.state.lock()) {
             return result;
         }
+        let _waiter = Waiter::of(self);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -168,7 +196,7 @@ impl Hold {
             };
             state.outcome.get_or_insert(outcome);
         });
-        self.changed.notify_waiters();
+        self.tell();
     }
 
     /// An acquire of this hold went unanswered: it may still run, whenever the server gets to it.

@@ -21,12 +21,11 @@ pub(crate) mod state;
 pub(crate) mod ticket;
 pub(crate) mod wakeups;
 
-use std::panic::AssertUnwindSafe;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::select;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::error::Elapsed;
@@ -37,7 +36,7 @@ use self::hold::Hold;
 use self::schedule::Schedule;
 use self::state::{Due, RenewalPlan};
 use self::ticket::Wakes;
-use crate::backend::{Backend, Failure, Lane, Outcome, Pending};
+use crate::backend::{Backend, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -118,6 +117,16 @@ impl Core {
         &self.client
     }
 
+    /// The hold id of `number`.
+    pub(crate) fn hold_id(&self, number: u64) -> Box<str> {
+        let digits = number.checked_ilog10().map_or(1, |tens| tens as usize + 1);
+        let mut id = String::with_capacity(self.client.len() + 1 + digits);
+        id.push_str(&self.client);
+        // A string takes all that is written to it.
+        let _ = write!(id, ":{number}");
+        id.into()
+    }
+
     /// A number that no hold or ticket of this client had.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
@@ -196,8 +205,8 @@ impl Core {
 
     /// One call over the keeper's lane, for at most `limit`.
     pub(crate) async fn ask(&self, call: Call, limit: Duration) -> Outcome {
-        let pending = self.backend.start(&self.keeper_lane, call);
-        see_through(&pending, limit).await
+        let pending = Pending::start(&self.keeper_lane, call);
+        pending.within(limit).await
     }
 
     /// Marks a hold lost, frees the name, and sends a last release behind it.
@@ -255,27 +264,6 @@ impl Core {
         self.backend.close();
         self.keeper_lane.close();
     }
-}
-
-/// Waits for a command that somebody started, and that somebody else ends when it is overdue.
-pub(crate) fn heard(pending: &Pending) -> impl Future<Output = Outcome> + Send + Unpin {
-    // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
-    let outcome = AssertUnwindSafe(pending.outcome()).catch_unwind();
-    outcome.map(|outcome| {
-        outcome.unwrap_or_else(|_| {
-            pending.overdue();
-            Err(Failure::no_reply())
-        })
-    })
-}
-
-/// Waits for a command that somebody started, for at most `limit`.
-pub(crate) async fn see_through(pending: &Pending, limit: Duration) -> Outcome {
-    let outcome = tokio::time::timeout(limit, heard(pending)).await;
-    outcome.unwrap_or_else(|_| {
-        pending.overdue();
-        Err(Failure::no_reply())
-    })
 }
 
 /// Keeps a client alive: held by clients, handles and guards. The last one to go ends the keeper.

@@ -12,7 +12,7 @@ use super::hold::Hold;
 use super::release::drop_level;
 use super::state::{Level, NoEntry};
 use super::ticket::Patience;
-use crate::backend::Failure;
+use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error, LostReason};
 use crate::lease::{LeaseMs, Term};
@@ -109,12 +109,10 @@ async fn send(
     let Some(lane) = core.backend.callers_lane() else {
         return Err(Wrong::Final(ConfigError::NoRuntime.into()));
     };
-    let pending = core
-        .backend
-        .start(&lane, hold.kind.reenter(&hold.id, count, lease));
+    let pending = Pending::start(&lane, hold.kind.reenter(&hold.id, count, lease));
     let last = end.max(started + core.config.command_timeout);
     let limit = core.config.command_timeout.min(core.now().until(last));
-    let outcome = super::see_through(&pending, limit).await;
+    let outcome = pending.within(limit).await;
     let answer = outcome.map_err(|failure| {
         if failure.is_transient() {
             Wrong::Passing(failure)

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
-use super::{Core, Mail, heard, see_through};
+use super::{Core, Mail};
 use crate::backend::{Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
@@ -121,8 +121,8 @@ pub(crate) async fn write_count(
     lane: Arc<Lane>,
 ) -> Result<(), Error> {
     let call = hold.kind.release(&hold.id, count);
-    let pending = core.backend.start(&lane, call);
-    let outcome = see_through(&pending, core.config.command_timeout).await;
+    let pending = Pending::start(&lane, call);
+    let outcome = pending.within(core.config.command_timeout).await;
     match outcome.map(|answer| found(&answer.reply)) {
         Ok(Some(false)) => core.lose(hold, LostReason::Missing),
         Ok(_) => {}
@@ -161,7 +161,7 @@ fn send_last(core: &Core, hold: &Arc<Hold>, lane: &Arc<Lane>, now: Moment) -> Op
         if gate.hand_over(hold, now) {
             return None;
         }
-        let pending = core.backend.start(lane, hold.kind.release(&hold.id, 0));
+        let pending = Pending::start(lane, hold.kind.release(&hold.id, 0));
         gate.wakeups.expect_echo(hold);
         gate.release(hold, Some(pending.clone()), now);
         Some(pending)
@@ -182,10 +182,10 @@ fn answered(
     deadline: Moment,
 ) -> impl Future<Output = Result<(), Error>> + Send {
     async move {
-        let failure = match &sent {
+        let failure = match sent {
             Some(pending) => {
                 let unanswered = Unanswered { core, hold };
-                let outcome = heard(pending).await;
+                let outcome = pending.await;
                 let Err(failure) = settle(core, hold, outcome) else {
                     return hold.outcome();
                 };

@@ -8,11 +8,11 @@ use futures_util::{FutureExt, TryFutureExt};
 use tracing::Instrument;
 
 use super::{LockGuard, Ttl};
-use crate::backend::{Failure, Lane};
+use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Found, OwnerState};
-use crate::engine::{Core, Engine, release, see_through};
+use crate::engine::{Core, Engine, release};
 use crate::error::{ConfigError, Error, LostReason};
 use crate::lease::Lease;
 use crate::script::lock::{Forced, force_release, forced};
@@ -109,8 +109,8 @@ impl<'a> Acting<'a> {
             return Err(silence);
         }
         let call = force_release(names, core.client_text());
-        let pending = core.backend.start(&lane, call);
-        let answer = see_through(&pending, core.config.command_timeout).await?;
+        let pending = Pending::start(&lane, call);
+        let answer = pending.within(core.config.command_timeout).await?;
         match forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
             Some(Forced::WrongType) => Err(Error::WrongType),
@@ -134,11 +134,11 @@ async fn look_up(engine: &Engine, call: Call) -> Result<Reply, Error> {
     let core = &engine.core;
     let lane = open_lane(core)?;
     let end = core.now() + core.config.command_timeout;
-    let pending = core.backend.start(&lane, call.clone());
-    let mut outcome = see_through(&pending, core.now().until(end)).await;
+    let pending = Pending::start(&lane, call.clone());
+    let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        let pending = core.backend.start(&lane, call);
-        outcome = see_through(&pending, core.now().until(end)).await;
+        let pending = Pending::start(&lane, call);
+        outcome = pending.within(core.now().until(end)).await;
     }
     Ok(outcome?.reply)
 }

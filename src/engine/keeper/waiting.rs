@@ -22,9 +22,9 @@ use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
 use crate::engine::gate::{Gate, Job, Known, Seat, Step};
 use crate::engine::hold::Hold;
+use crate::engine::release;
 use crate::engine::settle::{discard, settle};
 use crate::engine::ticket::{Ticket, Wakes};
-use crate::engine::{heard, release, see_through};
 use crate::names::Names;
 
 /// How long a subscription outlives its last waiter.
@@ -139,7 +139,7 @@ impl Line {
         let core = &self.keeper.core;
         let end = seat.since + core.config.command_timeout;
         let outcome = tokio::select! {
-            outcome = see_through(&pending, core.now().until(end)) => outcome,
+            outcome = pending.within(core.now().until(end)) => outcome,
             () = self.job.changed.notified() => return,
         };
         self.policy.again();
@@ -166,16 +166,16 @@ impl Line {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
         let call = hold.kind.release(&hold.id, 0);
-        let release = core.backend.start(&core.keeper_lane, call);
+        let release = Pending::start(&core.keeper_lane, call);
         self.gate(|gate| {
             gate.wakeups.expect_echo(hold);
             gate.release(hold, Some(release.clone()), since);
         });
         // The first poll sends it.
-        let _ = heard(&release).now_or_never();
+        let _ = release.now_or_never();
         if let Some(head) = head {
             let (hold, pending) = self.start_try(&head, since);
-            let _ = heard(&pending).now_or_never();
+            let _ = pending.clone().now_or_never();
             self.next = Some(Next {
                 head,
                 hold,
@@ -203,7 +203,7 @@ impl Line {
             .unsettled()
             .unwrap_or_else(|| new_hold(core, head, now));
         let call = head.request.kind.acquire(&hold.id, head.request.lease);
-        let pending = core.backend.start(&core.keeper_lane, call);
+        let pending = Pending::start(&core.keeper_lane, call);
         (hold, pending)
     }
 
