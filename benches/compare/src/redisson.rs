@@ -63,6 +63,7 @@ impl Redisson {
             p50_us: number(&answer, "p50_us"),
             p99_us: number(&answer, "p99_us"),
             cpu_us: 0.0,
+            server_us: 0.0,
         })
     }
 

@@ -54,7 +54,7 @@ fn a_pair_allocates_little_and_leaves_nothing() {
     let info = counted(&runtime, async || {
         lock.lock().await.unwrap().unlock().await.unwrap();
     });
-    assert_at_most("lock and unlock", 20, &info);
+    assert_at_most("lock and unlock", 18, &info);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! (a) Lock and unlock, each task its own name: throughput and latency against the floor.
 
+use crate::Result;
 use crate::bench::Bench;
 use crate::load::pairs::Pairs;
 use crate::load::{Flavor, Load};
@@ -9,6 +10,7 @@ use crate::redisson::{self, Redisson};
 use crate::report::{Chart, Findings, Table, Target, figure};
 use crate::roster::{Participant, Roster};
 use crate::samples::Samples;
+use crate::server::Counters;
 
 const TASKS: &[usize] = &[1, 16, 64, 256];
 const ROUNDS: usize = 15;
@@ -48,6 +50,7 @@ fn only(per_second: f64) -> Pairs {
         p50_us: 0.0,
         p99_us: 0.0,
         cpu_us: 0.0,
+        server_us: 0.0,
     }
 }
 
@@ -75,11 +78,19 @@ fn multi_thread(
     }
     if let Some(java) = java {
         bench.progress(&format!("uncontended, {config}: {}", redisson::NAME));
-        let pairs = java.pairs(tasks, bench.plan.window(90, 60));
+        let pairs = java_pairs(bench, java, tasks);
         if let Some(pairs) = bench.or_note(&config, pairs) {
             samples.add(redisson::NAME, &config, round, pairs);
         }
     }
+}
+
+fn java_pairs(bench: &Bench, java: &Redisson, tasks: usize) -> Result<Pairs> {
+    let window = bench.plan.window(90, 60);
+    let before = Counters::read(bench.url())?;
+    let pairs = java.pairs(tasks, window)?;
+    let spent = Counters::read(bench.url())?.since(&before);
+    Ok(pairs.with_server(spent.cpu_seconds, window))
 }
 
 fn current_thread(bench: &Bench, samples: &mut Samples<Pairs>, round: usize, tasks: usize) {
@@ -105,7 +116,9 @@ fn one(
     job.flavor = flavor;
     let config = config(flavor, tasks);
     let measured = bench.measure::<Pairs>(&format!("uncontended, {config}"), who, &[job]);
-    for pairs in measured.into_iter().flat_map(|measured| measured.answers) {
+    let Some(measured) = measured else { return };
+    for pairs in measured.answers {
+        let pairs = pairs.with_server(measured.counters.cpu_seconds, window);
         samples.add(&who.info.name, &config, round, pairs);
     }
 }
@@ -150,19 +163,21 @@ fn tables(roster: &Roster, samples: &Samples<Pairs>, findings: &mut Findings) {
             samples,
             flavor,
             Table::new(
-                &format!("Uncontended, {on}: µs per pair, p50 / p99, and client CPU"),
-                "CPU of the whole client process per pair.",
+                &format!("Uncontended, {on}: µs per pair, p50 / p99, and CPU"),
+                "CPU per pair: of the whole client process + of the server, where the time goes when many \
+                 tasks share it. A SET NX costs the server less than a script.",
             ),
             |row, config| {
                 let p50 = samples
                     .median(row, config, |pair| pair.p50_us)
                     .filter(|us| *us > 0.0)?;
                 let p99 = samples.median(row, config, |pair| pair.p99_us)?;
-                let cpu = samples.median(row, config, |pair| pair.cpu_us)?;
-                let cpu = if cpu > 0.0 {
-                    format!(", cpu {cpu:.0}")
+                let client = samples.median(row, config, |pair| pair.cpu_us)?;
+                let server = samples.median(row, config, |pair| pair.server_us)?;
+                let cpu = if client > 0.0 {
+                    format!(", cpu {client:.0} + {server:.0}")
                 } else {
-                    String::new()
+                    format!(", cpu ? + {server:.0}")
                 };
                 Some(format!("{} / {}{cpu}", figure(p50), figure(p99)))
             },

@@ -23,6 +23,18 @@ pub(crate) struct Pairs {
     pub(crate) p99_us: f64,
     /// CPU of the client process.
     pub(crate) cpu_us: f64,
+    /// CPU of the server; whoever reads its counters fills it in.
+    #[serde(default)]
+    pub(crate) server_us: f64,
+}
+
+impl Pairs {
+    /// With what the server took for all of them.
+    pub(crate) fn with_server(mut self, cpu_seconds: f64, window: Duration) -> Self {
+        let pairs = self.per_second * window.as_secs_f64();
+        self.server_us = cpu_seconds * 1e6 / pairs.max(1.0);
+        self
+    }
 }
 
 pub(crate) async fn run<L: LockUnderTest>(
@@ -51,6 +63,7 @@ pub(crate) async fn run<L: LockUnderTest>(
         p50_us: percentile(&took, 0.5).unwrap_or(0.0),
         p99_us: percentile(&took, 0.99).unwrap_or(0.0),
         cpu_us: cpu_us / took.len().max(1) as f64,
+        server_us: 0.0,
     })
 }
 
