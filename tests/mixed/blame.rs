@@ -8,42 +8,49 @@
 //!
 //! Nothing is left out: Redisson's are counted and shown as well.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 
 use watchlock_support::checker::{Breach, Invariant, Report, Violation};
-use watchlock_support::history::{Call, MS, Nanos, Record};
+use watchlock_support::history::{Call, MS, Nanos, Outcome, Record};
 
 /// How late a message of Redis may be read.
 const LAG: Nanos = 100 * MS;
 /// No lease is shorter, so nothing runs out sooner after an acquire.
 const SHORTEST: Nanos = 50 * MS;
 
+/// How far before and after a violation its circumstances are told.
+const AROUND: Nanos = 1_500 * MS;
+
 /// Violations, told apart.
 pub(super) struct Verdicts<'a> {
     pub(super) ours: Vec<&'a Violation>,
+    /// What else is known of each of ours.
+    circumstances: Vec<String>,
     redissons: BTreeMap<&'static str, Vec<&'a Violation>>,
     report: &'a Report,
 }
 
-/// What is known of a hold.
-struct Party {
+/// What is known of an operation.
+struct Party<'a> {
     client: u32,
     owner: u32,
+    name: &'a str,
     invoked: Nanos,
     entered: Nanos,
+    outcome: Option<&'a Outcome>,
 }
 
 struct Facts<'a> {
     java: &'a [u32],
     expiries: &'a [(Nanos, String)],
     frozen: Vec<(u32, Nanos, Nanos)>,
-    parties: HashMap<u64, Party>,
+    parties: BTreeMap<u64, Party<'a>>,
 }
 
 impl<'a> Verdicts<'a> {
     pub(super) fn of(
-        records: &[Record],
+        records: &'a [Record],
         report: &'a Report,
         expiries: &[(Nanos, String)],
         java: &[u32],
@@ -51,13 +58,16 @@ impl<'a> Verdicts<'a> {
         let facts = Facts::of(records, expiries, java);
         let mut verdicts = Self {
             ours: Vec::new(),
+            circumstances: Vec::new(),
             redissons: BTreeMap::new(),
             report,
         };
         for violation in &report.violations {
-            match facts.redissons(violation) {
-                Some(why) => verdicts.redissons.entry(why).or_default().push(violation),
-                None => verdicts.ours.push(violation),
+            if let Some(why) = facts.redissons(violation) {
+                verdicts.redissons.entry(why).or_default().push(violation);
+            } else {
+                verdicts.ours.push(violation);
+                verdicts.circumstances.push(facts.circumstances(violation));
             }
         }
         verdicts
@@ -65,12 +75,12 @@ impl<'a> Verdicts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    fn of(records: &[Record], expiries: &'a [(Nanos, String)], java: &'a [u32]) -> Self {
+    fn of(records: &'a [Record], expiries: &'a [(Nanos, String)], java: &'a [u32]) -> Self {
         let mut facts = Self {
             java,
             expiries,
             frozen: Vec::new(),
-            parties: HashMap::new(),
+            parties: BTreeMap::new(),
         };
         for record in records {
             match record {
@@ -86,18 +96,23 @@ impl<'a> Facts<'a> {
                     op,
                     client,
                     owner,
+                    name,
                     ..
                 } => {
                     let party = Party {
                         client: *client,
                         owner: *owner,
+                        name,
                         invoked: *t,
                         entered: Nanos::MAX,
+                        outcome: None,
                     };
                     facts.parties.insert(*op, party);
                 }
-                Record::Return { t, op, .. } => {
-                    facts.parties.get_mut(op).expect("an invoke").entered = *t;
+                Record::Return { t, op, outcome, .. } => {
+                    let party = facts.parties.get_mut(op).expect("an invoke");
+                    party.entered = *t;
+                    party.outcome = Some(outcome);
                 }
                 _ => {}
             }
@@ -123,10 +138,14 @@ impl<'a> Facts<'a> {
                 outlived(mine, theirs).or_else(|| outlived(theirs, mine))
             }
             // The Java peer asks Redis for the count, after the lock: by then the lease may have run out.
-            Breach::WrongCount { got: 0, .. } => {
-                let op = *ops.first()?;
-                let ran_out = self.ran_out(&violation.name, op);
-                ran_out.then_some("a Java holder's lease ran out before it asked for its count")
+            Breach::WrongCount { got, expected } if got < expected => {
+                let op = *ops.last()?;
+                if self.ran_out(&violation.name, ops[0], op) {
+                    Some("a Java holder's lease ran out before it asked for its count")
+                } else {
+                    let there = self.was_there_afterwards(op);
+                    there.then_some("a Java holder read a count too small of a hold that Redis had")
+                }
             }
             Breach::WrongCount { .. } | Breach::NoTtl | Breach::Leftover { .. } => None,
             breach => {
@@ -138,6 +157,43 @@ impl<'a> Facts<'a> {
                 })
             }
         }
+    }
+
+    /// Who took part in a violation, and what ran out or slept around it.
+    fn circumstances(&self, violation: &Violation) -> String {
+        let parties = acquires(&violation.evidence);
+        let parties = parties.iter().map(|op| &self.parties[op]);
+        let (from, until) = parties
+            .clone()
+            .fold((Nanos::MAX, 0), |(from, until), party| {
+                let entered = if party.entered == Nanos::MAX {
+                    party.invoked
+                } else {
+                    party.entered
+                };
+                (from.min(party.invoked), until.max(entered))
+            });
+        let around = from.saturating_sub(AROUND)..=until.saturating_add(AROUND);
+        let who = |client| {
+            if self.java.contains(&client) {
+                "Java"
+            } else {
+                "Rust"
+            }
+        };
+        let mut text = String::new();
+        for party in parties {
+            let _ = writeln!(text, "    client {} is {}", party.client, who(party.client));
+        }
+        for (t, key) in self.expiries.iter().filter(|(t, _)| around.contains(t)) {
+            let _ = writeln!(text, "    {key} ran out at {t}");
+        }
+        for (client, slept, woke) in &self.frozen {
+            if around.contains(slept) || around.contains(woke) {
+                let _ = writeln!(text, "    client {client} slept from {slept} to {woke}");
+            }
+        }
+        text
     }
 
     /// Both are acquires of one owner in a row: levels of one hold.
@@ -159,14 +215,36 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether it is Java's, and a lease on the name ran out during the call.
-    fn ran_out(&self, name: &str, op: u64) -> bool {
-        let party = &self.parties[&op];
+    /// Whether they are Java's, and a lease on the name ran out from the one to the other.
+    fn ran_out(&self, name: &str, first: u64, last: u64) -> bool {
+        let (first, last) = (&self.parties[&first], &self.parties[&last]);
         let during = |(t, key): &(Nanos, String)| {
-            let end = party.entered.saturating_add(LAG);
-            key == name && (party.invoked..=end).contains(t)
+            let end = last.entered.saturating_add(LAG);
+            key == name && (first.invoked..=end).contains(t)
         };
-        self.java.contains(&party.client) && self.expiries.iter().any(during)
+        self.java.contains(&last.client) && self.expiries.iter().any(during)
+    }
+
+    /// Whether it is Java's, and Redis had the hold after it was counted: it was given back, or its lease ran
+    /// out, before anybody got in anew.
+    fn was_there_afterwards(&self, op: u64) -> bool {
+        let holder = &self.parties[&op];
+        let later = self.parties.range(op + 1..).map(|(_, party)| party);
+        let mut later = later.filter(|party| party.name == holder.name);
+        let got_in = |party: &&Party| matches!(party.outcome, Some(Outcome::Acquired(_)));
+        let until = later
+            .clone()
+            .filter(got_in)
+            .map(|party| party.entered)
+            .min();
+        let until = until.map_or(Nanos::MAX, |entered| entered.saturating_add(LAG));
+        let own = |party: &&Party| (party.client, party.owner) == (holder.client, holder.owner);
+        let given_back = later.find(own).is_some_and(|next| {
+            matches!(next.outcome, Some(Outcome::Released(_))) && next.entered <= until
+        });
+        let ran_out =
+            |(t, key): &(Nanos, String)| key == holder.name && (holder.entered..=until).contains(t);
+        self.java.contains(&holder.client) && (given_back || self.expiries.iter().any(ran_out))
     }
 
     /// Whether the first is Java's and ran out before the other got in.
@@ -229,8 +307,8 @@ impl fmt::Display for Verdicts<'_> {
             writeln!(f, "{invariant:<24} looked at {times:>8} times")?;
         }
         writeln!(f, "violations that are ours: {}", self.ours.len())?;
-        for violation in &self.ours {
-            writeln!(f, "{violation}")?;
+        for (violation, circumstances) in self.ours.iter().zip(&self.circumstances) {
+            writeln!(f, "{violation}\n{circumstances}")?;
         }
         for (why, violations) in &self.redissons {
             writeln!(f, "Redisson: {why}: {}; the first:", violations.len())?;
