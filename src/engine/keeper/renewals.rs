@@ -3,8 +3,8 @@
 //! Holds share a call, up to [`BATCH`] of them; what is due within the next tenth of a period fills it up.
 //! Many calls are in flight. A failed renewal is an unknown one: it is repeated with backoff, on a new
 //! connection after each silence, until the validity is over; what is not answered within a period is asked
-//! by one more call, and any answer serves. Whatever happens to a renewal, the
-//! schedule has an entry not later than the end of the validity.
+//! by one more call, and any answer serves. Whatever happens to a renewal, the schedule has an entry not
+//! later than the end of the validity.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
