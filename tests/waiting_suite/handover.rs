@@ -56,20 +56,29 @@ impl Line {
             waiters,
         }
     }
+
+    /// How many holds were started so far. What the next release does is done long before it is answered.
+    async fn answer_the_release_late(&self) -> u64 {
+        let late = Fault::DelayReply(ms(700));
+        let on = Match::script(RELEASE).and(Match::key("line"));
+        self.proxy.inject(late).on(on).arm();
+        self.server.calls_of("hset").await
+    }
+}
+
+async fn one_more_than(tries: u64, server: &RedisServer) {
+    eventually("the next one has it", LONG, async || {
+        server.calls_of("hset").await > tries
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_client_hands_a_lock_over_in_one_round_trip() {
     let mut line = Line::of(1).await;
-    let late = Fault::DelayReply(ms(700));
-    let on = Match::script(RELEASE).and(Match::key("line"));
-    line.proxy.inject(late).on(on).arm();
-    let tries = line.server.calls_of("hset").await;
+    let tries = line.answer_the_release_late().await;
     let unlocking = tokio::spawn(line.guard.unlock());
-    eventually("the next one has it", LONG, async || {
-        line.server.calls_of("hset").await > tries
-    })
-    .await;
+    one_more_than(tries, &line.server).await;
     assert!(!unlocking.is_finished(), "nobody has heard of the release");
     soon(unlocking).await.unwrap().unwrap();
     let next = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
@@ -125,15 +134,9 @@ async fn i5_a_hand_over_whose_commands_or_replies_are_lost_comes_to_its_end() {
 #[tokio::test]
 async fn a_dropped_guard_hands_over_as_well() {
     let mut line = Line::of(1).await;
-    let late = Fault::DelayReply(ms(700));
-    let on = Match::script(RELEASE).and(Match::key("line"));
-    line.proxy.inject(late).on(on).arm();
-    let tries = line.server.calls_of("hset").await;
+    let tries = line.answer_the_release_late().await;
     drop(line.guard);
-    eventually("the next one has it", LONG, async || {
-        line.server.calls_of("hset").await > tries
-    })
-    .await;
+    one_more_than(tries, &line.server).await;
     let waiter = line.waiters.next().unwrap();
     assert!(!waiter.is_finished(), "nobody has heard of the release");
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();

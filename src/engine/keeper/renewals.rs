@@ -35,7 +35,8 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     }
     let period = core.plan.period();
     let (due_by, soon) = (now + period / 100, now + period / 10);
-    // An entry is a tenth of a period before its renewal at most.
+    // An entry is up to a tenth of a period before its renewal; further only when an answer came late, and
+    // then it is looked at again.
     let horizon = now + period / 5;
     let mut due = Vec::new();
     for hold in core.schedule.take(due_by, soon, BATCH) {
