@@ -1,0 +1,244 @@
+//! What callers and keeper share: settings, gates, the schedule, and the way to the keeper.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+use super::gates::Gates;
+use super::hold::Hold;
+use super::schedule::Schedule;
+use super::state::{Due, RenewalPlan};
+use super::ticket::Wakes;
+use crate::backend::{Backend, Lane, Outcome, Pending};
+use crate::clock::Moment;
+use crate::config::Config;
+use crate::error::{Error, LostReason};
+use crate::names::Names;
+use crate::script::Call;
+
+/// What callers leave to the keeper.
+pub(crate) enum Mail {
+    /// Run the job of this name: somebody waits, or an attempt was abandoned.
+    Serve(Arc<Names>),
+    /// See the last release of this hold through.
+    Reap(Arc<Hold>),
+    /// Write the hold count of a hold that lost a level.
+    Write(Arc<Hold>, u32),
+    /// Flush what is queued, and end.
+    Close,
+}
+
+/// What callers and keeper share. Holds nothing that keeps the client alive.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) client_id: Uuid,
+    /// The first half of every hold id.
+    client: Box<str>,
+    pub(crate) backend: Backend,
+    /// The keeper's own lane.
+    pub(crate) keeper_lane: Arc<Lane>,
+    pub(crate) gates: Gates,
+    pub(crate) schedule: Schedule,
+    pub(crate) plan: RenewalPlan,
+    mailbox: mpsc::UnboundedSender<Mail>,
+    /// Wakes the keeper for a look at the schedule.
+    pub(crate) look: Notify,
+    /// No new holds.
+    closing: AtomicBool,
+    /// Nothing any more.
+    closed: AtomicBool,
+    /// Whether a wake-up was denied before.
+    unheard: AtomicBool,
+    numbers: AtomicU64,
+    process: u32,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        backend: Backend,
+        keeper_lane: Arc<Lane>,
+        mailbox: mpsc::UnboundedSender<Mail>,
+    ) -> Self {
+        let client_id = Uuid::new_v4();
+        Self {
+            plan: RenewalPlan {
+                lease: config.watchdog_lease,
+            },
+            config,
+            client_id,
+            client: client_id.to_string().into(),
+            backend,
+            keeper_lane,
+            gates: Gates::new(),
+            schedule: Schedule::default(),
+            mailbox,
+            look: Notify::new(),
+            closing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            numbers: AtomicU64::new(0),
+            process: std::process::id(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.config.clock.now()
+    }
+
+    pub(crate) fn client_text(&self) -> &str {
+        &self.client
+    }
+
+    /// The hold id of `number`.
+    pub(crate) fn hold_id(&self, number: u64) -> Box<str> {
+        let digits = number.checked_ilog10().map_or(1, |tens| tens as usize + 1);
+        let mut id = String::with_capacity(self.client.len() + 1 + digits);
+        id.push_str(&self.client);
+        // A string takes all that is written to it.
+        let _ = write!(id, ":{number}");
+        id.into()
+    }
+
+    /// A number that no hold or ticket of this client had.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Fails when the client is closed.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Fails when new holds are not to be started any more, or not in this process.
+    pub(crate) fn check_accepting(&self) -> Result<(), Error> {
+        if self.is_closing() || self.is_forked() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Whether new holds are not to be started any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Whether this is the first wake-up that was denied.
+    pub(crate) fn first_unheard(&self) -> bool {
+        !self.unheard.swap(true, Ordering::AcqRel)
+    }
+
+    /// Leaves something to the keeper.
+    pub(crate) fn post(&self, mail: Mail) {
+        // A keeper that is gone cleaned up after itself: what is left ends with its lease.
+        let _ = self.mailbox.send(mail);
+    }
+
+    /// Has the keeper look at `hold` by `moment`.
+    pub(crate) fn look_by(&self, hold: &Arc<Hold>, moment: Moment) {
+        if self.schedule.no_later_than(hold, moment) {
+            self.look.notify_one();
+        }
+    }
+
+    /// Has the keeper look at `hold` when it needs that next, or before.
+    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) {
+        match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
+            Due::Later(moment) => self.look_by(hold, moment),
+            Due::Renew | Due::Lose => self.look_by(hold, now),
+            Due::Finish | Due::Nothing => {}
+        }
+    }
+
+    /// Spreads renewals: up to a tenth of a period.
+    pub(crate) fn jitter(&self) -> Duration {
+        (self.plan.period() / 10).mul_f64(fastrand::f64())
+    }
+
+    /// Sees to it that a job runs for `names` when one is needed.
+    pub(crate) fn serve(&self, names: &Arc<Names>, needed: bool) {
+        if self.gates.with(names, |gate| gate.wants_job(needed)) {
+            self.post(Mail::Serve(Arc::clone(names)));
+        }
+    }
+
+    /// Every hold that has a seat. The schedule does not know of those that the keeper looks at just now.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        let mut holds = Vec::new();
+        self.gates.for_each(|gate| holds.extend(gate.occupant()));
+        holds
+    }
+
+    /// One call over the keeper's lane, for at most `limit`.
+    pub(crate) async fn ask(&self, call: Call, limit: Duration) -> Outcome {
+        let pending = Pending::start(&self.keeper_lane, call);
+        pending.within(limit).await
+    }
+
+    /// Marks a hold lost, frees the name, and sends a last release behind it.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
+        if hold.with(|state| state.lose(reason)) {
+            self.bury(hold, reason);
+        }
+    }
+
+    /// What a loss leads to, whoever saw it first.
+    pub(crate) fn bury(&self, hold: &Arc<Hold>, reason: LostReason) {
+        if !hold.reap() {
+            return;
+        }
+        let name = hold.kind.names().name();
+        if reason == LostReason::Shutdown {
+            tracing::info!(name, "hold given up: the client is being shut down");
+        } else {
+            tracing::warn!(name, %reason, "hold lost");
+        }
+        self.schedule.forget(hold);
+        self.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
+        self.post(Mail::Reap(Arc::clone(hold)));
+    }
+
+    /// No new holds from now on; whoever waits for one hears it.
+    pub(crate) fn stop_accepting(&self) {
+        self.closing.store(true, Ordering::Release);
+        let mut wakes = Wakes::default();
+        self.gates.for_each(|gate| gate.close(&mut wakes));
+    }
+
+    /// The end: nothing is kept alive any more. Every hold that is left is lost.
+    pub(crate) fn close(&self, reason: LostReason) {
+        self.stop_accepting();
+        for hold in self.holds() {
+            self.lose(&hold, reason);
+        }
+        self.closed.store(true, Ordering::Release);
+        self.post(Mail::Close);
+    }
+
+    /// The keeper ended, in order or not.
+    pub(crate) fn keeper_ended(&self, reason: LostReason) {
+        self.close(reason);
+        for hold in self.holds() {
+            hold.end(Err(Error::Closed));
+        }
+        let mut commands = Vec::new();
+        self.gates.for_each(|gate| commands.extend(gate.command()));
+        for pending in commands {
+            // Nobody counts the time for their callers any more.
+            pending.overdue();
+        }
+        self.backend.close();
+        self.keeper_lane.close();
+    }
+}

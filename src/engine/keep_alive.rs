@@ -1,0 +1,51 @@
+//! What keeps a client alive: clients, handles and guards hold an [`Engine`], and its end is theirs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select;
+use tokio::time::error::Elapsed;
+
+use super::core::{Core, Mail};
+use super::keeper;
+
+/// Keeps a client alive: held by clients, handles and guards. The last one to go ends the keeper.
+pub(crate) struct Engine {
+    pub(crate) core: Arc<Core>,
+    keeper: keeper::Thread,
+}
+
+impl Engine {
+    pub(crate) fn new(core: Arc<Core>, keeper: keeper::Thread) -> Self {
+        Self { core, keeper }
+    }
+
+    /// Waits for `future`, for at most `limit` or until the keeper ended. By the keeper's timers, so it
+    /// works outside of a runtime.
+    pub(crate) async fn within(&self, limit: Duration, future: impl Future) -> Result<(), Elapsed> {
+        let over = select(Box::pin(future), Box::pin(self.joined()));
+        let timed = {
+            let _timers = self.keeper.runtime.enter();
+            tokio::time::timeout(limit, over)
+        };
+        timed.await.map(drop)
+    }
+
+    /// Waits for the keeper's end.
+    pub(crate) async fn joined(&self) {
+        self.keeper.ended().await;
+    }
+}
+
+/// How long a drop outside any runtime waits for queued releases.
+const FLUSH: Duration = Duration::from_millis(500);
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.core.post(Mail::Close);
+        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
+        if !in_runtime && !self.core.is_forked() {
+            self.keeper.wait(FLUSH);
+        }
+    }
+}

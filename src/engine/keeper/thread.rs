@@ -1,0 +1,128 @@
+//! The keeper's thread: how it starts, how its end is waited for, and what happens when it dies.
+
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Notify, mpsc};
+
+use super::run::run;
+use crate::engine::{Core, Mail};
+use crate::error::LostReason;
+
+/// The thread, as the engine sees it.
+pub(crate) struct Thread {
+    pub(crate) runtime: Handle,
+    ended: Arc<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    done: Mutex<bool>,
+    for_threads: Condvar,
+    for_tasks: Notify,
+}
+
+/// A thread with a runtime, waiting for its client.
+pub(crate) struct Starting {
+    pub(crate) runtime: Handle,
+    begin: std::sync::mpsc::Sender<(Arc<Core>, mpsc::UnboundedReceiver<Mail>)>,
+    ended: Arc<Ended>,
+}
+
+impl Starting {
+    /// Starts the thread; it ends at once if it is never given a client.
+    pub(crate) fn spawn() -> std::io::Result<Self> {
+        let ended = Arc::<Ended>::default();
+        let ends = Arc::clone(&ended);
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (made, runtime) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .name("watchlock-keeper".into())
+            .spawn(move || {
+                let runtime = match Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(made.send(Err(error))),
+                };
+                let _ = made.send(Ok(runtime.handle().clone()));
+                if let Ok((core, mailbox)) = begun.recv() {
+                    keep(&runtime, core, mailbox, ends);
+                }
+            })?;
+        let runtime = runtime
+            .recv()
+            .unwrap_or_else(|_| Err(std::io::Error::other("the keeper did not start")))?;
+        Ok(Self {
+            runtime,
+            begin,
+            ended,
+        })
+    }
+
+    /// Gives the keeper its client.
+    pub(crate) fn begin(self, core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>) -> Thread {
+        let _ = self.begin.send((core, mailbox));
+        Thread {
+            runtime: self.runtime,
+            ended: self.ended,
+        }
+    }
+}
+
+fn keep(
+    runtime: &Runtime,
+    core: Arc<Core>,
+    mailbox: mpsc::UnboundedReceiver<Mail>,
+    ended: Arc<Ended>,
+) {
+    let mut last_will = LastWill {
+        core: Arc::clone(&core),
+        ended,
+        in_order: false,
+    };
+    runtime.block_on(run(core, mailbox));
+    last_will.in_order = true;
+}
+
+impl Thread {
+    /// Blocks until the keeper ended, for at most `limit`.
+    pub(crate) fn wait(&self, limit: Duration) {
+        let mut done = self.ended.done.lock();
+        if !*done {
+            self.ended.for_threads.wait_for(&mut done, limit);
+        }
+    }
+
+    /// Resolves when the keeper ended.
+    pub(crate) async fn ended(&self) {
+        let mut told = std::pin::pin!(self.ended.for_tasks.notified());
+        told.as_mut().enable();
+        if !*self.ended.done.lock() {
+            told.await;
+        }
+    }
+}
+
+/// What happens when the thread ends, in order or by a panic.
+struct LastWill {
+    core: Arc<Core>,
+    ended: Arc<Ended>,
+    in_order: bool,
+}
+
+impl Drop for LastWill {
+    fn drop(&mut self) {
+        if self.in_order {
+            self.core.keeper_ended(LostReason::Shutdown);
+        } else {
+            tracing::error!(
+                "the keeper ended unexpectedly: all holds are lost, the client is closed"
+            );
+            self.core.keeper_ended(LostReason::KeeperEnded);
+        }
+        *self.ended.done.lock() = true;
+        self.ended.for_threads.notify_all();
+        self.ended.for_tasks.notify_waiters();
+    }
+}
