@@ -8,7 +8,10 @@ mod common;
 
 mod addresses;
 mod alone;
+mod bad_input;
 mod bounds;
+mod connecting;
+mod ending;
 mod fake;
 mod links;
 mod many;

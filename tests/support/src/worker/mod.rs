@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Starts the Rust worker, `examples/worker.rs`: the binary named by `WATCHLOCK_WORKER`, else the one built along
+    /// Starts the Rust worker, `tests/worker/process`: the binary named by `WATCHLOCK_WORKER`, else the one built along
     /// with the running tests, else one that is built now.
     ///
     /// # Panics

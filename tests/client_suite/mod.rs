@@ -1,4 +1,0 @@
-//! The beginning and the end of a client.
-
-mod connecting;
-mod ending;

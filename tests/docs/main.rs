@@ -1,0 +1,5 @@
+//! The documents: they keep up with the code, the ACL that they give is enough, the examples do what they say.
+
+mod acl;
+mod examples;
+mod readme;

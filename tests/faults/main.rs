@@ -1,0 +1,74 @@
+//! Every fault that a lock in Redis must stand, each by its number (F13 and F17 to F18 have places of their own).
+//!
+//! | fault | where |
+//! |---|---|
+//! | F1, F2, F14, F16: the holder dies, stands still, sleeps, goes away | `holders` |
+//! | F3, F4, F15: replies that are lost or late, callers that are gone | `replies` |
+//! | F5, F19: wake-ups that do not arrive | `wakeups` |
+//! | F6, F7, F8, F22: the server restarts, forgets, stalls | `servers` |
+//! | F9 to F11: the server refuses | `errors` |
+//! | F12, F20, F21: strange keys, names and times | `values`, `bad_input` |
+//! | F13: the wall clock of the server steps | `wall_clock`, by hand |
+//! | I6: whatever the server does, all calls end in time | `deadlines` |
+//! | F17: blocked runtimes | `tests/waiting/starvation.rs` |
+//! | F18: thousands of waiters | `tests/scale` |
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod deadlines;
+mod errors;
+mod holders;
+mod replies;
+mod servers;
+mod values;
+mod wakeups;
+mod wall_clock;
+
+use std::time::Duration;
+
+use watchlock::{Backoff, Client, ClientBuilder};
+use watchlock_support::proxy::{Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::ms;
+
+pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
+pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
+pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+pub(crate) const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+
+/// A lease that no test waits for: what is gone before was released.
+pub(crate) const HALF_A_MINUTE: Duration = Duration::from_secs(30);
+/// By when something must be gone that would otherwise stay for [`HALF_A_MINUTE`].
+pub(crate) const BEFORE_THE_LEASE: Duration = Duration::from_secs(15);
+/// A command time-out that is soon over.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// A server that knows all scripts, and a proxy before it.
+pub(crate) async fn proxied() -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    for script in [ACQUIRE, REENTER, RELEASE, RENEW] {
+        server.cmd(&["SCRIPT", "LOAD", script]).await;
+    }
+    let proxy = Proxy::to(&server);
+    (server, proxy)
+}
+
+/// A client that gives up on an answer soon, and on the server late.
+pub(crate) fn hasty(url: &str) -> ClientBuilder {
+    Client::builder(url)
+        .command_timeout(TIMEOUT)
+        .unavailable_after(BEFORE_THE_LEASE)
+}
+
+/// No poll comes in time: what happens was a message, or a try with a reason.
+pub(crate) fn minute() -> Backoff {
+    Backoff::new().base(ms(60_000)).cap(ms(60_000))
+}
+
+/// The calls of `script` for the lock `key`.
+pub(crate) fn calls(script: &str, key: &str) -> Match {
+    Match::script(script).and(Match::key(key))
+}

@@ -1,0 +1,95 @@
+//! Java and Rust on one lock: every test has a redis-server, a Java process with the real Redisson and a watchlock
+//! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
+//! `conformance` lists Redisson's own behaviours, without Java.
+
+mod build;
+mod coming_and_going;
+mod conformance;
+mod java_holds;
+mod names;
+mod peer;
+mod queue;
+mod rust_holds;
+
+use std::time::Duration;
+
+use peer::{Java, Options};
+use watchlock::{Backoff, Client};
+use watchlock_support::server::RedisServer;
+use watchlock_support::{eventually, now_ns};
+
+/// Longer than any test: who gets in earlier was woken, and did not poll.
+const NO_POLL: Duration = Duration::from_secs(60);
+/// A wake-up and an acquire take some milliseconds; the rest is for a machine with two cores and many tests. What was
+/// not woken comes after 30 s, the holder's TTL.
+const WOKEN_MS: u64 = 3_000;
+/// A watchdog lease that a test can wait for, and that a busy machine keeps.
+const SHORT: Duration = Duration::from_secs(2);
+/// What somebody who waits for a lease to end may come late.
+const LATE: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(20);
+
+/// One server and a client of each side on it.
+struct Two {
+    server: RedisServer,
+    java: Java,
+    rust: Client,
+}
+
+/// Both sides with a watchdog lease of 30 s, and Rust's safety poll out of the way.
+async fn two() -> Option<Two> {
+    two_with(Options::default(), Duration::from_secs(30)).await
+}
+
+/// Both sides with a watchdog lease of [`SHORT`].
+async fn two_short() -> Option<Two> {
+    let options = Options {
+        watchdog: Some(SHORT),
+        ..Options::default()
+    };
+    two_with(options, SHORT).await
+}
+
+async fn two_with(options: Options, rust_lease: Duration) -> Option<Two> {
+    let server = RedisServer::start();
+    let prefix = options.prefix.unwrap_or("");
+    let java = Java::open(&server, options).await?;
+    let rust = Client::builder(&server.url())
+        .watchdog_lease(rust_lease)
+        .command_timeout(LONG)
+        .backoff(Backoff::new().base(NO_POLL).cap(NO_POLL))
+        .key_prefix(prefix)
+        .connect()
+        .await
+        .expect("a client");
+    Some(Two { server, java, rust })
+}
+
+impl Two {
+    /// Waits until `waiters` processes listen for releases of the lock with this key.
+    async fn listening(&self, key: &str, waiters: u64) {
+        let channel = channel(key);
+        eventually("waiters listen", LONG, async || {
+            self.server.subscribers(&channel).await == waiters
+        })
+        .await;
+    }
+
+    /// The hold counts that the lock's hash has, one per holder.
+    async fn counts(&self, key: &str) -> Vec<String> {
+        self.server.hash(key).await.into_values().collect()
+    }
+}
+
+fn channel(key: &str) -> String {
+    if key.contains('{') {
+        format!("redisson_lock__channel:{key}")
+    } else {
+        format!("redisson_lock__channel:{{{key}}}")
+    }
+}
+
+/// Milliseconds from a time that a worker told until now.
+fn ms_since(t_ns: u64) -> u64 {
+    now_ns().saturating_sub(t_ns) / 1_000_000
+}

@@ -1,0 +1,87 @@
+//! What a person on call reads in the log: each event once, and no secrets.
+//!
+//! A subscriber keeps what it hears. Keepers log from threads of their own, so there is one for the
+//! whole program, and one test at a time listens.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod events;
+mod secrets;
+
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+static HEARD: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+struct Listener;
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(self.0, "{}={value:?} ", field.name());
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Listener {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target().starts_with("watchlock") {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            HEARD.lock().push((*event.metadata().level(), text.0));
+        }
+    }
+
+    fn on_new_span(
+        &self,
+        attributes: &tracing::span::Attributes<'_>,
+        _: &tracing::span::Id,
+        _: Context<'_, S>,
+    ) {
+        if attributes.metadata().target().starts_with("watchlock") {
+            let mut text = Text(format!("span {} ", attributes.metadata().name()));
+            attributes.record(&mut text);
+            HEARD.lock().push((Level::TRACE, text.0));
+        }
+    }
+}
+
+/// What was heard since it was made; one at a time.
+pub(crate) struct Log {
+    turn: MutexGuard<'static, ()>,
+}
+
+impl Log {
+    pub(crate) async fn new() -> Self {
+        static ONCE: OnceLock<()> = OnceLock::new();
+        let turn = TURN.lock().await;
+        ONCE.get_or_init(|| {
+            let subscriber = tracing_subscriber::registry().with(Listener);
+            tracing::subscriber::set_global_default(subscriber).expect("the only one");
+        });
+        HEARD.lock().clear();
+        Self { turn }
+    }
+
+    /// How many events of this level have all of these texts.
+    pub(crate) fn count(&self, level: Level, texts: &[&str]) -> usize {
+        let heard = self.all();
+        let meant = heard.iter().filter(|(heard, text)| {
+            *heard == level && texts.iter().all(|expected| text.contains(expected))
+        });
+        meant.count()
+    }
+
+    pub(crate) fn all(&self) -> Vec<(Level, String)> {
+        let () = *self.turn;
+        HEARD.lock().clone()
+    }
+}

@@ -1,0 +1,142 @@
+//! The Lua scripts, called directly, as anybody could: reply, keys, leases and messages, each run twice.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod contract;
+mod denied;
+mod kept;
+
+use futures_util::StreamExt;
+use redis::aio::PubSub;
+use redis::{ErrorKind, RedisResult, Value};
+use watchlock_support::server::RedisServer;
+
+use crate::common::channel;
+
+pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
+pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
+pub(crate) const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+pub(crate) const FORCE: &str = include_str!("../../lua/lock/force_release.lua");
+
+/// The lock of these tests.
+pub(crate) const LOCK: &str = "lock";
+/// A client, and two of its holds.
+pub(crate) const CLIENT: &str = "6a1b0c0e-0000-4000-8000-000000000001";
+pub(crate) const MINE: &str = "6a1b0c0e-0000-4000-8000-000000000001:7";
+pub(crate) const LATER: &str = "6a1b0c0e-0000-4000-8000-000000000001:8";
+
+/// A server, and who listens to the lock's channel.
+pub(crate) struct Scene {
+    pub(crate) server: RedisServer,
+    listener: PubSub,
+}
+
+impl Scene {
+    pub(crate) async fn new() -> Self {
+        let server = RedisServer::start();
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut listener = client.get_async_pubsub().await.unwrap();
+        listener.subscribe(channel(LOCK)).await.unwrap();
+        Self { server, listener }
+    }
+
+    /// Runs a script on the lock.
+    pub(crate) async fn run(&self, script: &str, args: &[&str]) -> RedisResult<i64> {
+        let call = [&["EVAL", script, "1", LOCK], args].concat();
+        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+    }
+
+    pub(crate) async fn acquire(&self, hold: &str, lease: &str) -> RedisResult<i64> {
+        self.run(ACQUIRE, &[hold, lease]).await
+    }
+
+    pub(crate) async fn reenter(&self, hold: &str, count: &str, lease: &str) -> RedisResult<i64> {
+        self.run(REENTER, &[hold, count, lease]).await
+    }
+
+    pub(crate) async fn release(&self, hold: &str, count: &str) -> RedisResult<i64> {
+        self.run(RELEASE, &[hold, count, &channel(LOCK)]).await
+    }
+
+    /// Renews one hold.
+    pub(crate) async fn renew(&self, hold: &str, lease: &str) -> RedisResult<i64> {
+        let codes = self.renew_all(&[(LOCK, hold, lease)]).await?;
+        Ok(codes[0])
+    }
+
+    /// Renews holds: lock, hold id, lease.
+    pub(crate) async fn renew_all(&self, holds: &[(&str, &str, &str)]) -> RedisResult<Vec<i64>> {
+        let number = holds.len().to_string();
+        let keys = holds.iter().map(|hold| hold.0);
+        let args = holds.iter().flat_map(|hold| [hold.1, hold.2]);
+        let head = ["EVAL", RENEW, &number];
+        let call: Vec<&str> = head.into_iter().chain(keys).chain(args).collect();
+        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+    }
+
+    pub(crate) async fn force(&self) -> RedisResult<(i64, i64)> {
+        let call = ["EVAL", FORCE, "1", LOCK, CLIENT, &channel(LOCK)];
+        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+    }
+
+    /// What was published since the last call.
+    pub(crate) async fn messages(&mut self) -> Vec<String> {
+        let server = &self.server;
+        server.cmd(&["PUBLISH", &channel(LOCK), "mark"]).await;
+        let mut messages = Vec::new();
+        let mut stream = self.listener.on_message();
+        loop {
+            let message = stream.next().await.expect("the listener lives");
+            let text: String = message.get_payload().unwrap();
+            if text == "mark" {
+                return messages;
+            }
+            messages.push(text);
+        }
+    }
+
+    /// The hash as (field, value), and the time to live.
+    pub(crate) async fn state(&self) -> (Vec<(String, String)>, i64) {
+        let hash = self.server.hash(LOCK).await;
+        (hash.into_iter().collect(), self.server.pttl(LOCK).await)
+    }
+
+    /// Asserts that `hold` has the lock with this count, and a lease within the bounds.
+    pub(crate) async fn assert_held(&self, hold: &str, count: &str, lease: (i64, i64)) {
+        let (hash, ttl) = self.state().await;
+        assert_eq!(hash, [(hold.to_owned(), count.to_owned())]);
+        assert!(
+            ttl > lease.0 && ttl <= lease.1,
+            "{ttl} ms, expected {lease:?}"
+        );
+    }
+
+    pub(crate) async fn assert_free(&self) {
+        assert_eq!(self.state().await, (Vec::new(), -2));
+    }
+
+    /// A connection of a user who may do everything but these.
+    pub(crate) async fn user_without(&self, denied: &[&str]) -> redis::aio::MultiplexedConnection {
+        let rights = ["ACL", "SETUSER", "limited", "reset", "on", ">pw"];
+        let keys = ["~*", "&*", "+@all"];
+        let call = [&rights[..], &keys[..], denied].concat();
+        self.server.cmd(&call).await;
+        let url = self.server.url().replace("//", "//limited:pw@");
+        let client = redis::Client::open(url).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+}
+
+/// Whether Redis said that the key is of another type.
+pub(crate) fn is_wrong_type<T>(result: &RedisResult<T>) -> bool {
+    let error = result.as_ref().err();
+    error.is_some_and(|error| error.code() == Some("WRONGTYPE"))
+}
+
+/// Whether Redis executed the call and it failed.
+pub(crate) fn is_refused(result: &RedisResult<Value>) -> bool {
+    let error = result.as_ref().err();
+    error.is_some_and(|error| !error.is_io_error() && error.kind() != ErrorKind::Parse)
+}

@@ -1,0 +1,13 @@
+//! Waiting (I5 and I6): woken by messages, by time and by polls; in order; bounded; never for nothing; and whatever
+//! user code does to runtimes and futures.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bounds;
+mod crowds;
+mod handover;
+mod runtimes;
+mod starvation;
+mod unpolled;
+mod wakeups;

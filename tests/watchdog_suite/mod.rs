@@ -1,4 +1,0 @@
-//! Renewals on time, and losses told in time (I8).
-
-mod losses;
-mod renewals;
