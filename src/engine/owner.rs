@@ -14,7 +14,15 @@ use crate::names::{ByNames, Names};
 /// One owner's holds by name.
 #[derive(Default)]
 pub(crate) struct OwnerState {
-    holds: Mutex<ByNames<Held>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    holds: ByNames<Held>,
+    /// Nobody is left who would give back what is detached. Under the same lock as the levels, so that
+    /// none is detached behind the end.
+    ended: bool,
 }
 
 struct Held {
@@ -37,8 +45,8 @@ impl OwnerState {
 
     /// What this owner has on `names`. A lost hold counts while guards of it are left.
     pub(crate) fn find(&self, names: &Names, now: Moment) -> Found {
-        let holds = self.holds.lock();
-        let Some(held) = holds.get(names) else {
+        let inner = self.inner.lock();
+        let Some(held) = inner.holds.get(names) else {
             return Found::Nothing;
         };
         let lost = held.hold.lost_reason(now);
@@ -58,21 +66,25 @@ impl OwnerState {
             detached: Vec::new(),
         };
         let names = Arc::clone(hold.kind.names());
-        self.holds.lock().insert(names, held);
+        self.inner.lock().holds.insert(names, held);
     }
 
     /// Forgets a hold that has no guards any more.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        if let Entry::Occupied(held) = self.holds.lock().entry(Arc::clone(hold.kind.names()))
+        if let Entry::Occupied(held) = self.inner.lock().holds.entry(Arc::clone(hold.kind.names()))
             && Arc::ptr_eq(&held.get().hold, hold)
         {
             held.remove();
         }
     }
 
-    /// Leaves a level to the handle; false when this owner does not have the hold.
+    /// Leaves a level to the handle; false when this owner has ended, or does not have the hold.
     pub(crate) fn detach(&self, hold: &Arc<Hold>, level: Level) -> bool {
-        match self.holds.lock().get_mut(hold.kind.names()) {
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            return false;
+        }
+        match inner.holds.get_mut(hold.kind.names()) {
             Some(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.detached.push(level);
                 true
@@ -83,16 +95,17 @@ impl OwnerState {
 
     /// The newest detached level of `names`.
     pub(crate) fn take_detached(&self, names: &Names) -> Option<(Arc<Hold>, Level)> {
-        let mut holds = self.holds.lock();
-        let held = holds.get_mut(names)?;
+        let mut inner = self.inner.lock();
+        let held = inner.holds.get_mut(names)?;
         let level = held.detached.pop()?;
         Some((Arc::clone(&held.hold), level))
     }
 
-    /// All detached levels, when the owner ends.
-    pub(crate) fn take_all_detached(&self) -> Vec<(Arc<Hold>, Level)> {
-        let mut holds = self.holds.lock();
-        let taken = holds.values_mut().flat_map(|held| {
+    /// Ends the owner: nothing is detached from now on. What was, for the caller to give back.
+    pub(crate) fn end(&self) -> Vec<(Arc<Hold>, Level)> {
+        let mut inner = self.inner.lock();
+        inner.ended = true;
+        let taken = inner.holds.values_mut().flat_map(|held| {
             let hold = &held.hold;
             held.detached
                 .drain(..)

@@ -58,7 +58,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let detached = self.state.take_all_detached();
+        let detached = self.state.end();
         if !detached.is_empty() {
             tracing::warn!(
                 levels = detached.len(),

@@ -6,7 +6,7 @@ use watchlock::{Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, connect, connect_short, count, gone, is_free, ms};
+use crate::common::{LONG, SHORT, connect, connect_short, count, gone, is_free, ms, subscribed};
 
 #[tokio::test]
 async fn a_detached_level_is_given_back_by_the_handle() {
@@ -128,6 +128,27 @@ async fn a_scope_that_ends_or_is_cancelled_gives_back_what_is_detached() {
     }
     drop(endless);
     gone(&server, "scoped").await;
+}
+
+#[tokio::test]
+async fn a_guard_that_was_waited_for_is_not_detached_after_its_scope() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let lock = client.get_lock("carried");
+    let held = lock.lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let (client, lock) = (client.clone(), lock.clone());
+        async move { client.scope(lock.lock()).await.unwrap() }
+    });
+    subscribed(&server, "carried").await;
+    held.unlock().await.unwrap();
+    let carried = waiting.await.unwrap();
+
+    let (carried, error) = carried.detach().unwrap_err();
+    assert!(matches!(error, Error::NotOwner));
+    assert!(carried.is_valid());
+    drop(carried);
+    gone(&server, "carried").await;
 }
 
 #[tokio::test]
