@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Hold};
+use watchlock::{Client, Error, HoldView};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -54,7 +54,7 @@ async fn work() {
 }
 
 /// Checks before each step that must not be done without the lock. Local: the check asks nobody.
-async fn upload(hold: Hold) -> Result<u32, Error> {
+async fn upload(hold: HoldView) -> Result<u32, Error> {
     for _ in 0..30 {
         hold.check()?;
         tokio::time::sleep(Duration::from_millis(100)).await;

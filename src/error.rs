@@ -21,7 +21,8 @@ pub enum LostReason {
     /// still valid and can be unlocked.
     #[error("the client is being shut down")]
     Shutdown,
-    /// The client's keeper ended unexpectedly, so nothing renews the hold any more.
+    /// The client's keeper ended unexpectedly, so nothing renews the hold any more; or there is none,
+    /// in the child of a `fork`.
     #[error("the client's keeper ended")]
     KeeperEnded,
 }

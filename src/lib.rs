@@ -52,6 +52,7 @@ mod error;
 mod lease;
 mod lock;
 mod names;
+mod process;
 mod script;
 
 pub use backoff::Backoff;
@@ -59,7 +60,7 @@ pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LostReason};
 pub use lease::Lease;
-pub use lock::{Hold, Lock, LockGuard, Owner, OwnerLock, ReentrantLock, Ttl};
+pub use lock::{HoldView, Lock, LockGuard, Owner, OwnerLock, ReentrantLock, Ttl};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

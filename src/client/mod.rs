@@ -24,6 +24,9 @@ use crate::lock::{Owner, ReentrantLock, scope};
 /// key then lives until its lease ends. End with [`LockGuard::unlock`](crate::LockGuard::unlock) or
 /// [`shutdown`](Self::shutdown).
 ///
+/// A `fork` copies a client without its thread and leaves its connections to the parent. In the child
+/// everything is [`Error::Closed`], no hold is valid, and a drop gives nothing back; connect anew there.
+///
 /// ```no_run
 /// use std::time::Duration;
 /// use watchlock::Client;
@@ -132,6 +135,9 @@ impl Client {
     /// given back.
     pub async fn shutdown(&self, timeout: Duration) {
         let core = &self.engine.core;
+        if core.is_forked() {
+            return;
+        }
         core.stop_accepting();
         let holds = core.holds();
         for hold in &holds {

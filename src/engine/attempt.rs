@@ -270,6 +270,9 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        if self.core.is_forked() {
+            return;
+        }
         if !self.ticket.is_collected() {
             let uncollected = self.ticket.close();
             let names = self.ticket.request.kind.names();

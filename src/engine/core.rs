@@ -18,6 +18,7 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
 use crate::names::Names;
+use crate::process::Process;
 use crate::script::Call;
 
 /// What callers leave to the keeper.
@@ -54,7 +55,7 @@ pub(crate) struct Core {
     /// Whether a wake-up was denied before.
     unheard: AtomicBool,
     numbers: AtomicU64,
-    process: u32,
+    pub(crate) process: Process,
 }
 
 impl Core {
@@ -82,7 +83,7 @@ impl Core {
             closed: AtomicBool::new(false),
             unheard: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
-            process: std::process::id(),
+            process: Process::current(),
         }
     }
 
@@ -109,9 +110,9 @@ impl Core {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Fails when the client is closed.
+    /// Fails when the client is closed, or belongs to another process.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || self.is_forked() {
             return Err(Error::Closed);
         }
         Ok(())
@@ -131,7 +132,7 @@ impl Core {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        self.process.is_forked()
     }
 
     /// Whether this is the first wake-up that was denied.

@@ -42,9 +42,12 @@ const FLUSH: Duration = Duration::from_millis(500);
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.core.is_forked() {
+            // The keeper is the parent's.
+            return;
+        }
         self.core.post(Mail::Close);
-        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
-        if !in_runtime && !self.core.is_forked() {
+        if tokio::runtime::Handle::try_current().is_err() {
             self.keeper.wait(FLUSH);
         }
     }

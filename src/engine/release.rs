@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
 use super::{Core, Mail};
-use crate::backend::{Failure, Lane, Outcome, Pending};
+use crate::backend::{Class, Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::script::Released;
@@ -30,15 +30,14 @@ pub(crate) fn give_back(
     level: Level,
 ) -> impl Future<Output = Result<(), Error>> + Send {
     async move {
-        core.check_open()
-            .map_err(|closed| match hold.lost_reason(core.now()) {
-                Some(reason) => Error::Lost { reason },
-                None => closed,
-            })?;
+        if let Err(closed) = core.check_open() {
+            return Err(why_closed(core, hold, closed));
+        }
         let now = core.now();
         let left = leave(core, hold, level, now);
-        let Some(lane) = core.backend.callers_lane() else {
-            // Outside of a runtime: the keeper does it.
+        let lane = core.backend.callers_lane();
+        let Some(lane) = lane.filter(|lane| !lane.is_closed()) else {
+            // Outside of a runtime, or on one that is being shut down: the keeper does it.
             leave_to_keeper(core, hold, left, now);
             return match left {
                 Left::Lost(reason) => Err(Error::Lost { reason }),
@@ -55,6 +54,17 @@ pub(crate) fn give_back(
                 answered(core, hold, sent, now + core.config.command_timeout).await
             }
         }
+    }
+}
+
+/// What a closed client says of a hold: that it was lost, if it was.
+fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
+    if core.is_forked() {
+        return closed;
+    }
+    match hold.lost_reason(core.now()) {
+        Some(reason) => Error::Lost { reason },
+        None => closed,
     }
 }
 
@@ -146,7 +156,7 @@ struct Unanswered<'a> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if self.hold.with(|state| state.phase) == Phase::Ending {
+        if !self.core.is_forked() && self.hold.with(|state| state.phase) == Phase::Ending {
             // What this caller sent may be executed without anybody hearing of it.
             self.hold.release_unanswered.store(true, Ordering::Release);
             reap(self.core, self.hold);
@@ -205,8 +215,9 @@ async fn repeated(
     failure: Failure,
     deadline: Moment,
 ) -> Result<(), Error> {
-    if tokio::runtime::Handle::try_current().is_err() {
-        // Moved here from a runtime in the middle of its wait.
+    let runtime = tokio::runtime::Handle::try_current();
+    if runtime.is_err() || failure.class == Class::Closed {
+        // Moved here from a runtime in the middle of its wait, or that runtime is being shut down.
         return hold.ended().await;
     }
     let left = core.now().until(deadline);
@@ -214,6 +225,11 @@ async fn repeated(
         Ok(result) => result,
         Err(_) => Err(failure.into()),
     }
+}
+
+/// Whether the lane ended, with its runtime, but not the client: the keeper has a lane of its own.
+fn is_of_the_lane(core: &Core, failure: &Failure) -> bool {
+    failure.class == Class::Closed && core.check_open().is_ok()
 }
 
 /// What the answer to a last release means; the failure when it is to be repeated.
@@ -236,7 +252,7 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
         Ok(Released::Missing) => Err(Error::Lost {
             reason: LostReason::Missing,
         }),
-        Err(failure) if failure.is_transient() => {
+        Err(failure) if failure.is_transient() || is_of_the_lane(core, &failure) => {
             if failure.is_unanswered() {
                 hold.release_unanswered.store(true, Ordering::Release);
             }

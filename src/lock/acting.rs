@@ -61,6 +61,9 @@ impl<'a> Acting<'a> {
     pub(super) async fn unlock(self) -> Result<(), Error> {
         let kind = self.kind?;
         let owner = self.owner.ok_or(Error::NotOwner)?;
+        if self.engine.core.is_forked() {
+            return Err(Error::Closed);
+        }
         let (hold, level) = owner.take_detached(kind.names()).ok_or(Error::NotOwner)?;
         release::give_back(&self.engine.core, &hold, level).await
     }
@@ -69,6 +72,9 @@ impl<'a> Acting<'a> {
         let (Ok(kind), Some(owner)) = (self.kind, self.owner) else {
             return 0;
         };
+        if self.engine.core.is_forked() {
+            return 0;
+        }
         match owner.find(kind.names(), self.engine.core.now()) {
             Found::Live(hold) => hold.count(),
             Found::Nothing | Found::Lost(_) => 0,

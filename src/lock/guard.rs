@@ -1,16 +1,19 @@
 //! One level of a hold, as a value; and a view of the hold for those who only watch it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tracing::Instrument;
-
-use crate::engine::hold::Hold as EngineHold;
+use crate::clock::{Clock, Moment};
+use crate::engine::hold::Hold;
 use crate::engine::state::{Level, Phase};
 use crate::engine::ticket::Patience;
 use crate::engine::{Engine, reentry, release};
 use crate::error::{Error, LostReason};
 use crate::lease::LeaseMs;
+use crate::process::Process;
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
 ///
@@ -35,7 +38,7 @@ use crate::lease::LeaseMs;
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
     engine: Arc<Engine>,
-    hold: Arc<EngineHold>,
+    hold: Arc<Hold>,
     level: Level,
     armed: bool,
 }
@@ -50,7 +53,7 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(engine: Arc<Engine>, hold: Arc<EngineHold>, level: Level) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, hold: Arc<Hold>, level: Level) -> Self {
         Self {
             engine,
             hold,
@@ -68,6 +71,9 @@ impl LockGuard {
     /// The number of levels of the hold. Local.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
+        if self.engine.core.is_forked() {
+            return 0;
+        }
         self.hold.count()
     }
 
@@ -75,14 +81,15 @@ impl LockGuard {
     /// ended. By the local clock, without I/O.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.engine.core.now() < self.hold.valid_until()
+        !self.valid_for().is_zero()
     }
 
     /// How much longer the hold is valid if nothing renews it; zero when it is not. Of the hold, not of
     /// this level.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.engine.core.now().until(self.hold.valid_until())
+        let core = &self.engine.core;
+        valid_for(&self.hold, core.process, core.now())
     }
 
     /// [`is_valid`](Self::is_valid) with the reason, for use with `?` before a step that must not be
@@ -90,9 +97,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`].
+    /// [`Error::Lost`]; [`Error::Closed`] after a `fork`, in the child.
     pub fn check(&self) -> Result<(), Error> {
-        self.hold().check()
+        let core = &self.engine.core;
+        check(&self.hold, core.process, core.now())
     }
 
     /// Resolves when the hold is lost, about 2 ms before its validity ends at the latest; also when Redis
@@ -105,14 +113,20 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        self.hold.lost().await
+        lost(&self.hold, self.engine.core.process).await
+    }
+
+    /// Resolves when the hold is lost; the announcement of a shutdown is no loss.
+    pub(super) async fn lost_for_good(&self) -> LostReason {
+        self.hold.lost_for_good().await
     }
 
     /// A view of the hold that spawned subtasks can keep. It does not keep the lock.
     #[must_use]
-    pub fn hold(&self) -> Hold {
-        Hold {
+    pub fn hold(&self) -> HoldView {
+        HoldView {
             clock: self.engine.core.config.clock.clone(),
+            process: self.engine.core.process,
             hold: Arc::clone(&self.hold),
         }
     }
@@ -249,47 +263,42 @@ impl Drop for LockGuard {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Hold {
-    clock: crate::clock::Clock,
-    hold: Arc<EngineHold>,
+pub struct HoldView {
+    clock: Clock,
+    process: Process,
+    hold: Arc<Hold>,
 }
 
-impl std::fmt::Debug for Hold {
+impl std::fmt::Debug for HoldView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hold")
+        f.debug_struct("HoldView")
             .field("name", &self.hold.kind.names().name())
             .field("is_valid", &self.is_valid())
             .finish_non_exhaustive()
     }
 }
 
-impl Hold {
+impl HoldView {
     /// As [`LockGuard::is_valid`]; false once the hold has ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.clock.now() < self.hold.valid_until()
+        !self.valid_for().is_zero()
     }
 
     /// As [`LockGuard::valid_for`]; zero once the hold has ended.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.clock.now().until(self.hold.valid_until())
+        valid_for(&self.hold, self.process, self.clock.now())
     }
 
     /// As [`LockGuard::check`].
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
+    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended; [`Error::Closed`] after a `fork`, in
+    /// the child.
     pub fn check(&self) -> Result<(), Error> {
-        if let Some(reason) = self.hold.lost_reason(self.clock.now()) {
-            return Err(Error::Lost { reason });
-        }
-        if self.hold.with(|state| state.phase) == Phase::Held {
-            Ok(())
-        } else {
-            Err(Error::NotOwner)
-        }
+        check(&self.hold, self.process, self.clock.now())
     }
 
     /// As [`LockGuard::lost`]; pending for ever once the hold has ended in order.
@@ -298,25 +307,39 @@ impl Hold {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        self.hold.lost().await
+        lost(&self.hold, self.process).await
     }
 }
 
-/// Runs `body` while `guard` is valid, and gives the guard back.
-pub(super) async fn run_under<T>(
-    guard: LockGuard,
-    body: impl AsyncFnOnce(&LockGuard) -> T,
-) -> Result<T, Error> {
-    let span = tracing::debug_span!("run", name = guard.name());
-    let value = tokio::select! {
-        biased;
-        value = body(&guard).instrument(span) => value,
-        // An announcement of a shutdown does not cancel the body.
-        reason = guard.hold.lost_for_good() => return Err(Error::Lost { reason }),
-    };
-    let name = guard.name().to_owned();
-    if let Err(error) = guard.unlock().await {
-        tracing::warn!(name, %error, "the release after a run failed");
+/// How much longer the client vouches for `hold`; not at all in a child of its process.
+fn valid_for(hold: &Hold, process: Process, now: Moment) -> Duration {
+    if process.is_forked() {
+        return Duration::ZERO;
     }
-    Ok(value)
+    now.until(hold.valid_until())
+}
+
+fn check(hold: &Hold, process: Process, now: Moment) -> Result<(), Error> {
+    if process.is_forked() {
+        return Err(Error::Closed);
+    }
+    if let Some(reason) = hold.lost_reason(now) {
+        return Err(Error::Lost { reason });
+    }
+    match hold.with(|state| state.phase) {
+        Phase::Held => Ok(()),
+        _ => Err(Error::NotOwner),
+    }
+}
+
+/// Resolves when `hold` is lost. The child of a `fork` has no keeper that would tell it.
+async fn lost(hold: &Hold, process: Process) -> LostReason {
+    let mut lost = pin!(hold.lost());
+    poll_fn(|context| {
+        if process.is_forked() {
+            return Poll::Ready(LostReason::KeeperEnded);
+        }
+        lost.as_mut().poll(context)
+    })
+    .await
 }

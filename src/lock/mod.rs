@@ -4,13 +4,14 @@ mod acting;
 mod guard;
 mod owner;
 mod reentrant;
+mod run;
 pub(crate) mod scope;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use self::guard::{Hold, LockGuard};
+pub use self::guard::{HoldView, LockGuard};
 pub use self::owner::Owner;
 pub use self::reentrant::{OwnerLock, ReentrantLock};
 use crate::error::Error;

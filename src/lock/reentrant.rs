@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::acting::Acting;
-use super::guard::run_under;
+use super::run::run_under;
 use super::{Lock, LockGuard, Owner, Ttl, scope};
 use crate::engine::Engine;
 use crate::engine::kind::{Commands, Kind};
@@ -221,11 +221,14 @@ macro_rules! verbs {
 
             /// Runs `body` under the lock, and cancels it when the hold is lost.
             ///
-            /// A release that fails after the body has ended is logged, not returned: the work is done.
+            /// The body is not polled any more once the hold's validity has ended, also when the runtime was
+            /// blocked meanwhile. A release that merely fails (Redis unreachable, refused) is logged, not
+            /// returned: the work is done.
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended.
+            /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, or
+            /// the release finds that it was.
             ///
             /// # Cancel safety
             ///
@@ -242,8 +245,7 @@ macro_rules! verbs {
             ///
             /// # Errors
             ///
-            /// As [`try_lock`](Self::try_lock), and [`Error::Lost`] when the hold was lost before the body
-            /// ended.
+            /// As [`try_lock`](Self::try_lock), and [`Error::Lost`] as [`run`](Self::run).
             ///
             /// # Cancel safety
             ///

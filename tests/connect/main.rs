@@ -13,6 +13,7 @@ mod bounds;
 mod connecting;
 mod ending;
 mod fake;
+mod fork;
 mod links;
 mod many;
 mod outside;

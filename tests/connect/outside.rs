@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::server::RedisServer;
 
@@ -236,6 +237,64 @@ fn a_client_is_shut_down_outside() {
         assert!(
             !home.block_on(server.exists("x")),
             "released within {timeout:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unlock_on_a_runtime_that_was_shut_down_is_made_by_the_keeper() {
+    let (server, home, client) = start();
+    let other = Runtime::new().unwrap();
+    let guard = other.block_on(try_once(&client, "x")).unwrap().unwrap();
+    let inner = other.block_on(guard.reenter()).unwrap();
+    let ended = other.handle().clone();
+    other.shutdown_timeout(LONG);
+    {
+        let _on_it = ended.enter();
+        block_on(inner.unlock()).unwrap();
+        block_on(guard.unlock()).unwrap();
+    }
+    assert!(
+        !home.block_on(server.exists("x")),
+        "released when it returned"
+    );
+}
+
+/// Unlocks in its drop, as a task that its runtime drops may do.
+struct UnlockedLate(Option<watchlock::LockGuard>, Sender<Result<(), Error>>);
+
+impl Drop for UnlockedLate {
+    fn drop(&mut self) {
+        let guard = self.0.take().expect("a guard");
+        let unlocked = block_on(guard.unlock());
+        self.1.send(unlocked).expect("the test waits");
+    }
+}
+
+#[test]
+fn an_unlock_while_its_runtime_is_shut_down_is_made_by_the_keeper() {
+    for threads in [0, 1, 2] {
+        let (server, home, client) = start();
+        let other = match threads {
+            0 => Builder::new_current_thread().enable_all().build(),
+            threads => Builder::new_multi_thread()
+                .worker_threads(threads)
+                .enable_all()
+                .build(),
+        };
+        let other = other.unwrap();
+        let guard = other.block_on(try_once(&client, "x")).unwrap().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let late = UnlockedLate(Some(guard), tell);
+        other.spawn(async move {
+            let _late = late;
+            std::future::pending::<()>().await;
+        });
+        drop(other);
+        told.recv_timeout(LONG).unwrap().unwrap();
+        assert!(
+            !home.block_on(server.exists("x")),
+            "released when it returned"
         );
     }
 }

@@ -1,9 +1,11 @@
 //! Ending somebody else's hold, and bodies that run under a lock.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use watchlock::{Error, Lease, LostReason};
+use tokio::sync::Notify;
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -100,15 +102,73 @@ async fn a_body_is_cancelled_when_the_hold_is_lost() {
 }
 
 #[tokio::test]
-async fn a_body_that_ended_is_no_loss_whatever_becomes_of_the_release() {
+async fn what_the_release_finds_after_a_body_counts() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    let lock = client.get_lock("ended");
+    let lock = client.get_lock("deleted");
     let body = async |_: &watchlock::LockGuard| {
-        server.cmd(&["DEL", "ended"]).await;
-        7
+        server.cmd(&["DEL", "deleted"]).await;
     };
-    assert_eq!(lock.run(body).await.unwrap(), 7);
+    let reason = LostReason::Missing;
+    let ran = lock.run(body).await;
+    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    let ran = lock.try_run(Duration::ZERO, LONG, body).await;
+    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+}
+
+/// The runtime has one thread: whoever blocks it keeps everything else from being polled.
+#[tokio::test]
+async fn a_body_takes_no_step_after_the_loss_though_its_runtime_was_blocked() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("stepping");
+    let (steps, blocked) = (Cell::new(0), Notify::new());
+    let body = lock.try_run(Duration::ZERO, ms(200), async |guard| {
+        steps.set(1);
+        blocked.notified().await;
+        steps.set(2);
+        guard.is_valid()
+    });
+    let blocking = async {
+        eventually("the body runs", LONG, async || steps.get() == 1).await;
+        blocked.notify_one();
+        std::thread::sleep(ms(400));
+    };
+    let (ran, ()) = tokio::join!(body, blocking);
+    let reason = LostReason::Expired;
+    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert_eq!(steps.get(), 1);
+}
+
+#[tokio::test]
+async fn a_body_takes_no_step_after_its_validity_though_nobody_told_of_the_loss() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let client = Client::builder(&server.url()).clock(clock).connect().await;
+    let lock = client.unwrap().get_lock("asleep");
+    let steps = Cell::new(0);
+    let ran = lock
+        .run(async |_| {
+            steps.set(1);
+            ahead.advance(LONG * 60);
+            tokio::task::yield_now().await;
+            steps.set(2);
+        })
+        .await;
+    let reason = LostReason::Expired;
+    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert_eq!(steps.get(), 1);
+}
+
+#[tokio::test]
+async fn a_body_that_blocks_past_its_lease_ran_without_the_lock() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("blocking");
+    let body = async |_: &watchlock::LockGuard| std::thread::sleep(ms(400));
+    let ran = lock.try_run(Duration::ZERO, ms(200), body).await;
+    let reason = LostReason::Expired;
+    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
 }
 
 #[tokio::test]

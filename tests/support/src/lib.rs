@@ -6,6 +6,7 @@
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
 //!   [`controls`]: clients that are wrong on purpose, to hold it against
 //! - [`campaign`]: many workers, everything breaking, and a proof afterwards
+//! - [`fork`]: a child that is a copy of this process
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
@@ -15,6 +16,7 @@
 pub mod campaign;
 pub mod checker;
 pub mod controls;
+pub mod fork;
 pub mod history;
 mod port;
 pub mod process;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use watchlock::{Error, Hold, Lease, LockGuard, Owner, OwnerLock};
+use watchlock::{Error, HoldView, Lease, LockGuard, Owner, OwnerLock};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
@@ -133,7 +133,7 @@ impl Watch {
         Outcome::new(t_inv, t_ret, result)
     }
 
-    fn tell_when_lost(&self, name: &str, hold: Hold, ended: oneshot::Receiver<()>) {
+    fn tell_when_lost(&self, name: &str, hold: HoldView, ended: oneshot::Receiver<()>) {
         let (label, name) = (Arc::clone(&self.label), name.to_owned());
         let answers = self.answers.clone();
         self.runtime.spawn(async move {
