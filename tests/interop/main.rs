@@ -2,7 +2,6 @@
 //! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
 //! `conformance` lists Redisson's own behaviours, without Java.
 
-mod build;
 mod coming_and_going;
 mod conformance;
 mod java_holds;

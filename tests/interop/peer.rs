@@ -6,8 +6,6 @@ use serde_json::{Value, json};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::{Worker, WorkerError};
 
-use super::build;
-
 /// What a test may set on the Java client.
 #[derive(Default)]
 pub(crate) struct Options {
@@ -31,12 +29,9 @@ pub(crate) struct Answer {
 impl Java {
     /// A client with Redisson's defaults but for the options.
     pub(crate) async fn open(server: &RedisServer, options: Options) -> Option<Self> {
-        let version = std::env::var("INTEROP_REDISSON").unwrap_or_else(|_| "4".to_owned());
-        if !build::is_built(&version) {
-            return None;
-        }
-        let worker = Worker::spawn(&[build::SCRIPT, &version]);
-        let java = Self { worker };
+        let java = Self {
+            worker: Worker::java()?,
+        };
         let mut fields = json!({ "url": server.url() });
         if let Some(lease) = options.watchdog {
             fields["watchdog_ms"] = json!(millis(lease));

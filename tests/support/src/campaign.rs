@@ -7,17 +7,23 @@
 //! - What is asked for and what is broken comes from one seed: the same seed replays the same plans
 //!   in the same order for every owner, and the same faults in the same order for every link and
 //!   the server. When exactly they meet is up to the machine.
+//! - Beside the owners and their plans, a few *scenes* are played whose moments chance would seldom hit.
 //! - Faults come in *storms* with *calms* between them: most chances to catch a waiter asleep beside
 //!   a free lock are in the calms, when nothing excuses it.
 //! - The record that the locks protect lives in a Redis of its own, which nothing happens to.
 //! - Every worker reaches Redis through its own proxy, so a fault of a link is one client's alone.
+//! - Workers are ours or Redisson's. Where Redisson's take part, only what they can stand is done to them and to the
+//!   server; what they get wrong even so is told apart from our faults by evidence, see `blame`, and shown.
 
 mod actor;
+mod blame;
+mod expiries;
 mod fleet;
 mod ground;
 mod links;
 mod plan;
 mod quiet;
+mod scenes;
 mod servers;
 mod soak;
 mod tally;
@@ -40,6 +46,15 @@ pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
 
+/// Whose client a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ours.
+    Rust,
+    /// Redisson's.
+    Java,
+}
+
 /// What a campaign is made of.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -48,7 +63,7 @@ pub struct Campaign {
     /// Where all chance comes from.
     pub seed: u64,
     /// Worker processes.
-    pub workers: u32,
+    pub workers: Vec<Kind>,
     /// Owners in each of them.
     pub owners: u32,
     /// Locks that they share.
@@ -66,7 +81,7 @@ impl Campaign {
         Self {
             time: Duration::from_secs(60),
             seed,
-            workers: 4,
+            workers: vec![Kind::Rust; 4],
             owners: 6,
             names: 12,
             histories: std::env::temp_dir(),
@@ -76,14 +91,20 @@ impl Campaign {
 
     /// What the checker holds the workers to.
     #[must_use]
-    pub fn settings() -> Settings {
+    pub fn settings(&self) -> Settings {
+        // A JVM that starts takes all of a small machine for a while.
+        let blur_ms = if self.has_java() { 250 } else { 100 };
         Settings {
             watchdog_lease: WATCHDOG_LEASE,
             command_timeout: COMMAND_TIMEOUT,
-            scheduling: Duration::from_millis(100),
+            scheduling: Duration::from_millis(blur_ms),
             recovery: Duration::from_secs(1),
             ..Settings::default()
         }
+    }
+
+    fn has_java(&self) -> bool {
+        self.workers.contains(&Kind::Java)
     }
 
     /// Runs it to its end, telling each round on standard output.
@@ -99,7 +120,11 @@ impl Campaign {
             left -= time;
             tally.rounds += 1;
             let records = round(&ground, self, tally.rounds, time).await;
-            let report = check(&records).await;
+            let mut report = check(&records, self.settings()).await;
+            if let Some(expiries) = &ground.expiries {
+                let (seen, java) = (expiries.seen(), ground.java_clients());
+                tally.excuse(blame::tell_apart(&records, &mut report, &seen, &java));
+            }
             if !report.violations.is_empty() {
                 self.keep(&records, tally.rounds);
             }
@@ -143,6 +168,10 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
             actors.spawn(actor);
         }
     }
+    for (owner, scene) in (of.owners..).zip(scenes::SCENES) {
+        let watch = weather.watch();
+        actors.spawn(scenes::run(Arc::clone(ground), scene, owner, seed, watch));
+    }
     let mut nemesis = tokio::task::JoinSet::new();
     for slot in &ground.slots {
         let faults = links::run(
@@ -155,8 +184,11 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
         nemesis.spawn(faults);
     }
     nemesis.spawn(servers::run(Arc::clone(ground), seed, weather.watch()));
-    let operator = servers::operate(Arc::clone(ground), seed, of.names, weather.watch());
-    nemesis.spawn(operator);
+    if !of.has_java() {
+        // A deletion takes locks away, and Redisson tells nobody.
+        let operator = servers::operate(Arc::clone(ground), seed, of.names, weather.watch());
+        nemesis.spawn(operator);
+    }
     nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
     weather.change_for(time).await;
     while let Some(ended) = nemesis.join_next().await {
@@ -168,9 +200,9 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
 }
 
 /// Off the runtime's threads: it takes a while.
-async fn check(records: &[Record]) -> Report {
+async fn check(records: &[Record], settings: Settings) -> Report {
     let records = records.to_vec();
-    let checking = move || checker::check(&records, &Campaign::settings());
+    let checking = move || checker::check(&records, &settings);
     let report = tokio::task::spawn_blocking(checking).await;
     report.expect("a history makes sense")
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use watchlock_support::campaign::{Campaign, Tally, growth};
+use watchlock_support::campaign::{Campaign, Kind, Tally, growth};
 use watchlock_support::checker::check;
 use watchlock_support::history::read_history;
 
@@ -23,7 +23,7 @@ async fn main() -> ExitCode {
     let seed = number("CHAOS_SEED", u64::from(fastrand::u32(..)));
     let mut campaign = Campaign::new(seed);
     campaign.time = Duration::from_secs(number("CHAOS_SECONDS", 60));
-    campaign.workers = number("CHAOS_WORKERS", campaign.workers);
+    campaign.workers = vec![Kind::Rust; number("CHAOS_WORKERS", 4)];
     campaign.owners = number("CHAOS_OWNERS", campaign.owners);
     campaign.names = number("CHAOS_NAMES", campaign.names);
     let soak: u64 = number("SOAK_MINUTES", 0);
@@ -33,7 +33,10 @@ async fn main() -> ExitCode {
     }
     println!(
         "CHAOS_SEED={seed}: {:?}, {} workers of {} owners on {} locks",
-        campaign.time, campaign.workers, campaign.owners, campaign.names
+        campaign.time,
+        campaign.workers.len(),
+        campaign.owners,
+        campaign.names
     );
     let tally = campaign.run().await;
     println!("\n{tally}");
@@ -53,7 +56,7 @@ fn check_again(path: &str) -> ExitCode {
     let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let records = read_history(BufReader::new(file));
     let records = records.unwrap_or_else(|error| panic!("{path}: {error}"));
-    let report = check(&records, &Campaign::settings());
+    let report = check(&records, &Campaign::new(0).settings());
     println!("{report}");
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }

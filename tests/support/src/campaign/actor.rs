@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
+use super::Kind;
 use super::fleet::Incarnation;
 use super::ground::Ground;
 use super::plan::{Plan, Plans};
@@ -25,15 +26,13 @@ pub(super) async fn run(
     weather: Watch,
 ) {
     while !weather.is_home() {
-        let plan = plans.next();
+        let mut plan = plans.next();
         let process = ground.slots[slot].worker();
-        let actor = Actor {
-            ground: &ground,
-            process: &process,
-            owner,
-            name: &plan.name,
-        };
-        if actor.section(&plan).await.is_none() {
+        if process.kind == Kind::Java {
+            plan.make_plain();
+        }
+        let actor = Actor::new(&ground, Arc::clone(&process), owner, &plan);
+        if actor.section().await.is_none() {
             reborn(&ground, slot, &process, &weather).await;
         }
         sleep(plan.pause).await;
@@ -47,10 +46,12 @@ async fn reborn(ground: &Ground, slot: usize, dead: &Arc<Incarnation>, weather: 
     }
 }
 
-struct Actor<'a> {
+/// An owner, and what it is about to do.
+pub(super) struct Actor<'a> {
     ground: &'a Ground,
-    process: &'a Arc<Incarnation>,
+    process: Arc<Incarnation>,
     owner: u32,
+    plan: &'a Plan,
     name: &'a str,
 }
 
@@ -73,9 +74,26 @@ impl Answer {
     }
 }
 
-impl Actor<'_> {
-    /// One plan from lock to last unlock; `None`: the process died.
-    async fn section(&self, plan: &Plan) -> Option<()> {
+impl<'a> Actor<'a> {
+    pub(super) fn new(
+        ground: &'a Ground,
+        process: Arc<Incarnation>,
+        owner: u32,
+        plan: &'a Plan,
+    ) -> Self {
+        let name = &plan.name;
+        Self {
+            ground,
+            process,
+            owner,
+            plan,
+            name,
+        }
+    }
+
+    /// The plan from lock to last unlock; `None`: the process died.
+    pub(super) async fn section(&self) -> Option<()> {
+        let plan = self.plan;
         let lost_before = self.process.times_lost(self.owner, self.name);
         let (op, answer) = self.acquire(plan.wait_ms, plan.leases_ms[0]).await?;
         if !matches!(answer, Answer::Levels(_)) {
@@ -125,7 +143,8 @@ impl Actor<'_> {
     /// Waits for the signal, so that it is not taken for that of a later hold.
     async fn told(&self, lost_before: u64) {
         let end = Instant::now() + SIGNAL_LAG;
-        while self.process.times_lost(self.owner, self.name) == lost_before
+        while self.process.kind == Kind::Rust
+            && self.process.times_lost(self.owner, self.name) == lost_before
             && self.process.worker.is_alive()
             && Instant::now() < end
         {
@@ -173,7 +192,12 @@ impl Actor<'_> {
             }
             Ok(result) => read(&result, acquires),
         };
-        self.ground.answer(&format!("{verb}: {}", answer.kind()));
+        let by = match self.process.kind {
+            Kind::Rust => "",
+            Kind::Java => "Redisson's ",
+        };
+        self.ground
+            .answer(&format!("{by}{verb}: {}", answer.kind()));
         recorder.push(Record::Return {
             t: reply.t_ret,
             op,

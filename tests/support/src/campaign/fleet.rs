@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::WATCHDOG_LEASE;
+use super::{Kind, WATCHDOG_LEASE};
 use crate::history::{Nanos, Record, Recorder};
 use crate::now_ns;
 use crate::proxy::Proxy;
@@ -18,6 +18,7 @@ static NEXT_CLIENT: AtomicU32 = AtomicU32::new(1);
 
 /// One process, from its start to its kill.
 pub(super) struct Incarnation {
+    pub(super) kind: Kind,
     pub(super) client: u32,
     pub(super) worker: Worker,
     recorder: Recorder,
@@ -27,8 +28,11 @@ pub(super) struct Incarnation {
 
 impl Incarnation {
     /// A process that talks to Redis, whenever that is possible.
-    async fn start(url: &str, recorder: &Recorder) -> Arc<Self> {
-        let worker = Worker::rust();
+    async fn start(kind: Kind, url: &str, recorder: &Recorder) -> Arc<Self> {
+        let worker = match kind {
+            Kind::Rust => Worker::rust(),
+            Kind::Java => Worker::java().expect("the Java worker can be built"),
+        };
         let mut patience = 600;
         while let Err(error) = worker.open(url, Some(WATCHDOG_LEASE)).await {
             patience -= 1;
@@ -40,6 +44,7 @@ impl Incarnation {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Arc::new(Self {
+            kind,
             client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
             worker,
             recorder: recorder.clone(),
@@ -83,22 +88,36 @@ impl Incarnation {
 
 pub(super) struct Slot {
     pub(super) index: usize,
+    pub(super) kind: Kind,
     pub(super) proxy: Proxy,
     current: RwLock<Arc<Incarnation>>,
+    /// The numbers of all processes that were here.
+    clients: Mutex<Vec<u32>>,
     /// Since when connections may be deaf.
     pub(super) deaf_since: Mutex<Option<Nanos>>,
 }
 
 impl Slot {
-    pub(super) async fn fill(index: usize, server: &RedisServer, recorder: &Recorder) -> Self {
+    pub(super) async fn fill(
+        index: usize,
+        kind: Kind,
+        server: &RedisServer,
+        recorder: &Recorder,
+    ) -> Self {
         let proxy = Proxy::to(server);
-        let first = Incarnation::start(&proxy.url(), recorder).await;
+        let first = Incarnation::start(kind, &proxy.url(), recorder).await;
         Self {
             index,
+            kind,
             proxy,
+            clients: Mutex::new(vec![first.client]),
             current: RwLock::new(first),
             deaf_since: Mutex::new(None),
         }
+    }
+
+    pub(super) fn clients(&self) -> Vec<u32> {
+        self.clients.lock().clone()
     }
 
     pub(super) fn worker(&self) -> Arc<Incarnation> {
@@ -114,7 +133,8 @@ impl Slot {
         });
         old.worker.kill();
         old.collect();
-        let next = Incarnation::start(&self.proxy.url(), &old.recorder).await;
+        let next = Incarnation::start(self.kind, &self.proxy.url(), &old.recorder).await;
+        self.clients.lock().push(next.client);
         *self.current.write() = next;
         old.panics()
     }

@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 
 use super::Campaign;
+use super::Kind;
+use super::expiries::Expiries;
 use super::fleet::Slot;
 use crate::history::{Nanos, Record, Recorder, Scope};
 use crate::now_ns;
@@ -16,6 +18,8 @@ pub(super) struct Ground {
     pub(super) server: RedisServer,
     pub(super) recorder: Recorder,
     pub(super) slots: Vec<Slot>,
+    /// Where Java takes part: which leases ran out.
+    pub(super) expiries: Option<Expiries>,
     pub(super) faults: Mutex<BTreeMap<String, u64>>,
     /// How often the server was slow, by a fault or by itself.
     pub(super) stalls: AtomicU64,
@@ -33,15 +37,21 @@ impl Ground {
         vault.ready().await;
         let recorder = Recorder::new();
         let mut slots = Vec::new();
-        for index in 0..of.workers as usize {
-            slots.push(Slot::fill(index, &server, &recorder).await);
+        for (index, kind) in of.workers.iter().enumerate() {
+            slots.push(Slot::fill(index, *kind, &server, &recorder).await);
         }
+        let expiries = if of.workers.contains(&Kind::Java) {
+            Some(Expiries::listen(&server).await)
+        } else {
+            None
+        };
         let client = redis::Client::open(vault.url()).expect("the kit's own address");
         let records = client.get_multiplexed_async_connection().await;
         Self {
             server,
             recorder,
             slots,
+            expiries,
             faults: Mutex::default(),
             stalls: AtomicU64::new(0),
             answers: Mutex::default(),
@@ -96,6 +106,12 @@ impl Ground {
     pub(super) fn answer(&self, kind: &str) {
         let mut answers = self.answers.lock();
         *answers.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// The numbers of all Java processes.
+    pub(super) fn java_clients(&self) -> Vec<u32> {
+        let java = self.slots.iter().filter(|slot| slot.kind == Kind::Java);
+        java.flat_map(Slot::clients).collect()
     }
 
     /// Notes panics of workers.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::COMMAND_TIMEOUT;
 use super::fleet::Slot;
 use super::ground::Ground;
 use super::weather::Watch;
+use super::{COMMAND_TIMEOUT, Kind};
 use crate::checker::ns;
 use crate::history::{Nanos, Record, Scope};
 use crate::now_ns;
@@ -57,7 +57,10 @@ pub(super) async fn run(
         struck.proxy.latency(round_trip);
         while weather.is_storm() {
             let pause = ms(rng.u64(10..250));
-            let strike = draw(&mut rng, kills);
+            let strike = match struck.kind {
+                Kind::Rust => draw(&mut rng, kills),
+                Kind::Java => draw_mildly(&mut rng, kills),
+            };
             weather.sleep_in_storm(pause).await;
             inflict(&ground, struck, strike, &mut weather).await;
             struck.proxy.latency(round_trip);
@@ -90,6 +93,16 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
         24 => Strike::Standing(Standing::Refuse, short),
         25..28 => Strike::Standing(Standing::Slow(ms(rng.u64(100..700))), long),
         _ => Strike::Random(seed, long),
+    }
+}
+
+/// What Redisson can stand.
+fn draw_mildly(rng: &mut Rng, kills: bool) -> Strike {
+    let long = ms(rng.u64(20..1_400));
+    match rng.u32(..64) {
+        0 if kills => Strike::Kill,
+        0..16 => Strike::Freeze(long),
+        _ => Strike::ResetSubscribers,
     }
 }
 

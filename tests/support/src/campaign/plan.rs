@@ -16,6 +16,17 @@ pub(super) struct Plan {
     pub(super) pause: Duration,
 }
 
+impl Plan {
+    /// For Redisson, whose re-entry with a lease of its own shortens that of the hold.
+    pub(super) fn make_plain(&mut self) {
+        let first = self.leases_ms[0];
+        if first.is_some() {
+            self.leases_ms.truncate(1);
+        }
+        self.leases_ms.fill(first);
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Plans {
     rng: Rng,

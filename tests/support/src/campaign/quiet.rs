@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::Kind;
 use super::ground::Ground;
 use super::weather::{Watch, Weather};
 use crate::history::{MS, Nanos, Record};
@@ -59,20 +60,40 @@ pub(super) async fn come_home(ground: &Ground, weather: &Weather, mut actors: Jo
 }
 
 pub(super) async fn look_for_leftovers(ground: &Ground) {
-    let end = Instant::now() + FADING;
-    let mut left = what_is_left(ground).await;
-    while !left.is_empty() && Instant::now() < end {
-        sleep(Duration::from_millis(20)).await;
-        left = what_is_left(ground).await;
+    let mut left = what_stays(ground).await;
+    if !left.is_empty() && ground.expiries.is_some() {
+        // What goes with Redisson's processes was theirs.
+        for slot in ground.slots.iter().filter(|slot| slot.kind == Kind::Java) {
+            slot.replace().await;
+        }
+        let theirs = std::mem::replace(&mut left, what_stays(ground).await);
+        for what in theirs.iter().filter(|what| !left.contains(what)) {
+            ground.answer(&format!("Redisson's leftover: {what}"));
+        }
     }
     for what in left {
         leftover(ground, what);
     }
 }
 
+async fn what_stays(ground: &Ground) -> Vec<String> {
+    let end = Instant::now() + FADING;
+    let mut left = what_is_left(ground).await;
+    while !left.is_empty() && Instant::now() < end {
+        sleep(Duration::from_millis(20)).await;
+        left = what_is_left(ground).await;
+    }
+    left
+}
+
 async fn what_is_left(ground: &Ground) -> Vec<String> {
-    let keys = ground.server.keys().await;
-    let channels = ground.server.channels().await;
+    let mut keys = ground.server.keys().await;
+    let mut channels = ground.server.channels().await;
+    if ground.expiries.is_some() {
+        // Redisson's notes about its own unlocks stay for a while when it is killed, and are no locks.
+        keys.retain(|key| !key.starts_with("redisson_unlock_latch:"));
+        channels.retain(|channel| channel.starts_with("redisson_lock"));
+    }
     let keys = keys.into_iter().map(|key| format!("key {key}"));
     let channels = channels.into_iter().map(|name| format!("channel {name}"));
     keys.chain(channels).collect()

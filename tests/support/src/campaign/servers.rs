@@ -31,7 +31,10 @@ pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     while weather.storm().await {
         while weather.is_storm() {
             let pause = Duration::from_millis(rng.u64(20..500));
-            let strike = draw(&mut rng);
+            let mut strike = draw(&mut rng);
+            if ground.expiries.is_some() {
+                strike = FLUSH_SCRIPTS;
+            }
             weather.sleep_in_storm(pause).await;
             inflict(&ground, strike, &mut weather).await;
         }
@@ -112,7 +115,7 @@ async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
 }
 
 /// Disturbs nobody: connections and commands are as before.
-fn deleted(ground: &Ground, from: u64, name: Option<String>) {
+pub(super) fn deleted(ground: &Ground, from: u64, name: Option<String>) {
     ground.count(name.as_ref().map_or("delete all", |_| "delete a lock"));
     ground.recorder.push(Record::Deleted {
         from,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::ground::Ground;
 use super::soak::Look;
-use crate::checker::Report;
+use crate::checker::{Report, Violation};
 use crate::history::Record;
 
 /// What owners may be answered while everything breaks.
@@ -29,6 +29,8 @@ pub struct Tally {
     pub stalls: u64,
     /// Violations, and how many chances there were.
     pub report: Report,
+    /// What is Redisson's of the violations, by the reason why it is, and is not counted above.
+    pub redissons: BTreeMap<&'static str, Vec<Violation>>,
     /// What the workers took of the machine after each round.
     pub looks: Vec<Look>,
 }
@@ -48,6 +50,12 @@ impl Tally {
         self.report.merge(report);
     }
 
+    pub(super) fn excuse(&mut self, redissons: Vec<(&'static str, Violation)>) {
+        for (why, violation) in redissons {
+            self.redissons.entry(why).or_default().push(violation);
+        }
+    }
+
     pub(super) fn note_answers(&mut self, ground: &Ground) {
         self.answers = ground.answers.lock().clone();
     }
@@ -57,7 +65,7 @@ impl Tally {
     pub fn unexpected(&self) -> Vec<&str> {
         let explained = |answer: &str| {
             let kind = answer.rsplit(": ").next().unwrap_or_default();
-            EXPECTED.contains(&kind)
+            EXPECTED.contains(&kind) || answer.starts_with("Redisson's ")
         };
         let answers = self.answers.keys().map(String::as_str);
         answers.filter(|answer| !explained(answer)).collect()
@@ -98,6 +106,11 @@ impl fmt::Display for Tally {
         writeln!(f, "{:<24} {:>10}", "holds", self.report.holds)?;
         writeln!(f, "{:<24} {:>10}", "holds lost", self.lost)?;
         writeln!(f, "{:<24} {:>10}\n", "slow answers", self.stalls)?;
-        write!(f, "{}", self.report)
+        write!(f, "{}", self.report)?;
+        for (why, violations) in &self.redissons {
+            let (count, first) = (violations.len(), &violations[0]);
+            writeln!(f, "Redisson: {why}: {count}; the first:\n{first}")?;
+        }
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@
 //! Threads of the driver's own read and write, so it works from any runtime, and a frozen worker blocks nobody.
 
 mod find;
+mod java;
 mod ops;
 mod router;
 
@@ -106,6 +107,16 @@ impl Worker {
     #[must_use]
     pub fn rust() -> Self {
         Self::spawn(&[find::rust_worker()])
+    }
+
+    /// Starts the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). `None`, loudly,
+    /// where it cannot be built for want of a JDK or Maven.
+    ///
+    /// # Panics
+    /// If it cannot be started; with `CI=true` also if it cannot be built.
+    #[must_use]
+    pub fn java() -> Option<Self> {
+        java::java_worker().map(|command| Self::spawn(command))
     }
 
     /// Sends a request at once; the answer may be awaited later, or never. `fields` is an object, or null for none.

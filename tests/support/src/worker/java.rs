@@ -1,20 +1,24 @@
-//! Builds the Java peer, once.
+//! The Java worker, on the real Redisson: built once.
 //!
-//! Where there is no JDK or no Maven every test says so and does nothing, except with `CI=true`: there it fails.
+//! Where there is no JDK or no Maven whoever wants one is told so and gets none, except with `CI=true`: there it fails.
 
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 /// Builds the peer, or becomes it: the first argument is the Redisson version.
-pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/interop-peer.sh");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/interop-peer.sh");
 /// What it ends with when tools are missing.
 const TOOLS_MISSING: i32 = 69;
 
-/// Whether the peer can be run here; always with the same version.
-pub(crate) fn is_built(redisson: &str) -> bool {
-    static BUILT: OnceLock<bool> = OnceLock::new();
-    *BUILT.get_or_init(|| build(redisson))
+/// The command that becomes the worker, on the Redisson that `INTEROP_REDISSON` names (4).
+static JAVA_WORKER: LazyLock<Option<[String; 2]>> = LazyLock::new(|| {
+    let redisson = std::env::var("INTEROP_REDISSON").unwrap_or_else(|_| "4".to_owned());
+    build(&redisson).then(|| [SCRIPT.to_owned(), redisson])
+});
+
+pub(super) fn java_worker() -> Option<&'static [String; 2]> {
+    JAVA_WORKER.as_ref()
 }
 
 fn build(redisson: &str) -> bool {

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
-use watchlock_support::history::Nanos;
-use watchlock_support::now_ns;
-use watchlock_support::server::RedisServer;
+
+use crate::history::Nanos;
+use crate::now_ns;
+use crate::server::RedisServer;
 
 pub(super) struct Expiries {
-    /// The id of the listening connection.
-    pub(super) listener: String,
     seen: Arc<Mutex<Vec<(Nanos, String)>>>,
 }
 
@@ -31,7 +30,6 @@ impl Expiries {
             .subscribe("__keyevent@0__:expired")
             .await
             .expect("subscribed");
-        let listener = the_only_subscriber(server).await;
         let seen = Arc::new(Mutex::new(Vec::new()));
         let seeing = Arc::clone(&seen);
         tokio::spawn(async move {
@@ -41,21 +39,11 @@ impl Expiries {
                 seeing.lock().push((now_ns(), name));
             }
         });
-        Self { listener, seen }
+        Self { seen }
     }
 
+    /// All until now.
     pub(super) fn seen(&self) -> Vec<(Nanos, String)> {
         self.seen.lock().clone()
     }
-}
-
-/// Nobody else listens before the campaign begins.
-async fn the_only_subscriber(server: &RedisServer) -> String {
-    let mut clients = server.clients().await;
-    clients.retain(|client| client.get("sub").is_some_and(|channels| channels != "0"));
-    assert_eq!(clients.len(), 1, "{clients:?}");
-    clients
-        .remove(0)
-        .remove("id")
-        .expect("a connection has an id")
 }

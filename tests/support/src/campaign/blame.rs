@@ -9,10 +9,10 @@
 //! Nothing is left out: Redisson's are counted and shown as well.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
-use watchlock_support::checker::{Breach, Invariant, Report, Violation};
-use watchlock_support::history::{Call, MS, Nanos, Outcome, Record};
+use crate::checker::{Breach, Invariant, Report, Violation};
+use crate::history::{Call, MS, Nanos, Outcome, Record};
 
 /// How late a message of Redis may be read.
 const LAG: Nanos = 100 * MS;
@@ -21,15 +21,6 @@ const SHORTEST: Nanos = 50 * MS;
 
 /// How far before and after a violation its circumstances are told.
 const AROUND: Nanos = 1_500 * MS;
-
-/// Violations, told apart.
-pub(super) struct Verdicts<'a> {
-    pub(super) ours: Vec<&'a Violation>,
-    /// What else is known of each of ours.
-    circumstances: Vec<String>,
-    redissons: BTreeMap<&'static str, Vec<&'a Violation>>,
-    report: &'a Report,
-}
 
 /// What is known of an operation.
 struct Party<'a> {
@@ -48,30 +39,24 @@ struct Facts<'a> {
     parties: BTreeMap<u64, Party<'a>>,
 }
 
-impl<'a> Verdicts<'a> {
-    pub(super) fn of(
-        records: &'a [Record],
-        report: &'a Report,
-        expiries: &[(Nanos, String)],
-        java: &[u32],
-    ) -> Self {
-        let facts = Facts::of(records, expiries, java);
-        let mut verdicts = Self {
-            ours: Vec::new(),
-            circumstances: Vec::new(),
-            redissons: BTreeMap::new(),
-            report,
-        };
-        for violation in &report.violations {
-            if let Some(why) = facts.redissons(violation) {
-                verdicts.redissons.entry(why).or_default().push(violation);
-            } else {
-                verdicts.ours.push(violation);
-                verdicts.circumstances.push(facts.circumstances(violation));
-            }
+/// Takes what is Redisson's out of a report, each with the reason why it is; tells the circumstances of the rest.
+pub(super) fn tell_apart(
+    records: &[Record],
+    report: &mut Report,
+    expiries: &[(Nanos, String)],
+    java: &[u32],
+) -> Vec<(&'static str, Violation)> {
+    let facts = Facts::of(records, expiries, java);
+    let mut redissons = Vec::new();
+    for violation in std::mem::take(&mut report.violations) {
+        if let Some(why) = facts.redissons(&violation) {
+            redissons.push((why, violation));
+        } else {
+            println!("{violation}\n{}", facts.circumstances(&violation));
+            report.violations.push(violation);
         }
-        verdicts
     }
+    redissons
 }
 
 impl<'a> Facts<'a> {
@@ -231,7 +216,10 @@ impl<'a> Facts<'a> {
         let holder = &self.parties[&op];
         let later = self.parties.range(op + 1..).map(|(_, party)| party);
         let mut later = later.filter(|party| party.name == holder.name);
-        let got_in = |party: &&Party| matches!(party.outcome, Some(Outcome::Acquired(_)));
+        // Who was asked for later may have had its turn before.
+        let got_in = |party: &&Party| {
+            matches!(party.outcome, Some(Outcome::Acquired(_))) && party.entered >= holder.entered
+        };
         let until = later
             .clone()
             .filter(got_in)
@@ -298,22 +286,4 @@ fn client_of(evidence: &[Record]) -> Option<u32> {
             _ => None,
         })
     })
-}
-
-impl fmt::Display for Verdicts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "holds: {}", self.report.holds)?;
-        for (invariant, times) in &self.report.looked_at {
-            writeln!(f, "{invariant:<24} looked at {times:>8} times")?;
-        }
-        writeln!(f, "violations that are ours: {}", self.ours.len())?;
-        for (violation, circumstances) in self.ours.iter().zip(&self.circumstances) {
-            writeln!(f, "{violation}\n{circumstances}")?;
-        }
-        for (why, violations) in &self.redissons {
-            writeln!(f, "Redisson: {why}: {}; the first:", violations.len())?;
-            writeln!(f, "{}", violations[0])?;
-        }
-        Ok(())
-    }
 }

@@ -1,0 +1,162 @@
+//! Scenes: what chance would bring together too seldom is played again and again, in all weathers, each time by two
+//! workers of ours and on a name of its own.
+//!
+//! | scene | shows |
+//! |---|---|
+//! | `Meet`: both come at once, and stay a moment | a release before the other's subscription is confirmed |
+//! | `Rob`: the lock is deleted, and the other gets in at once | a renewal that prolongs a stranger's hold |
+//! | `Delay`: the answer to the acquire is late, and the other waits | a validity that is counted from the answer |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::sleep;
+
+use super::actor::Actor;
+use super::ground::Ground;
+use super::plan::Plan;
+use super::weather::Watch;
+use super::{Kind, WATCHDOG_LEASE, servers};
+use crate::history::Scope;
+use crate::now_ns;
+use crate::proxy::{Fault, Match};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scene {
+    Meet,
+    Rob,
+    Delay,
+}
+
+/// Most of them show something only when nothing else is in the way, so there are many meetings.
+pub(super) const SCENES: [Scene; 5] = [
+    Scene::Meet,
+    Scene::Meet,
+    Scene::Meet,
+    Scene::Rob,
+    Scene::Delay,
+];
+/// Longer than who was first stays, and well below the time that a wake-up may take.
+const SLOW: Duration = Duration::from_millis(25);
+/// Well below the command time-out, and well above the machine's blur.
+const LATE: Duration = Duration::from_millis(400);
+const SHORT_LEASE_MS: u64 = 600;
+/// Longer than anybody may be wrong about a hold: a lease, and what a signal may lag.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Plays the scene until all go home, by an owner that nobody else is.
+pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64, weather: Watch) {
+    let mut rng = Rng::with_seed(seed ^ u64::from(owner) << 32);
+    let ours = |slot: &usize| ground.slots[*slot].kind == Kind::Rust;
+    let slots: Vec<usize> = (0..ground.slots.len()).filter(ours).collect();
+    let mut number = 0;
+    while slots.len() > 1 && !weather.is_home() {
+        number += 1;
+        let two = rng.choose_multiple(slots.iter().copied(), 2);
+        let stage = Stage {
+            ground: &ground,
+            owner,
+            slots: [two[0], two[1]],
+            name: format!("chaos:{scene:?}:{owner}:{number}"),
+        };
+        let (moment, pause) = (rng.u64(..20_000), rng.u64(..20));
+        match scene {
+            Scene::Meet => stage.meet(Duration::from_micros(moment)).await,
+            Scene::Rob => stage.rob().await,
+            Scene::Delay => stage.delay().await,
+        };
+        sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+struct Stage<'a> {
+    ground: &'a Ground,
+    owner: u32,
+    slots: [usize; 2],
+    name: String,
+}
+
+/// Each ends early, with `None`, when a process dies.
+impl Stage<'_> {
+    fn actor<'a>(&'a self, which: usize, plan: &'a Plan) -> Actor<'a> {
+        let process = self.ground.slots[self.slots[which]].worker();
+        Actor::new(self.ground, process, self.owner, plan)
+    }
+
+    fn plan(&self, lease_ms: Option<u64>, hold: Duration) -> Plan {
+        Plan {
+            name: self.name.clone(),
+            wait_ms: None,
+            leases_ms: vec![lease_ms],
+            hold,
+            pause: Duration::ZERO,
+        }
+    }
+
+    /// Subscribing takes a while, on whichever link that is; this is no fault that excuses anything.
+    async fn meet(&self, moment: Duration) -> Option<()> {
+        let channel = format!("redisson_lock__channel:{{{}}}", self.name);
+        let slow = self.slots.map(|slot| {
+            let subscribe = Match::command("SUBSCRIBE").and(Match::arg(&channel));
+            let shot = self.ground.slots[slot]
+                .proxy
+                .inject(Fault::DelayRequest(SLOW));
+            shot.on(subscribe).arm()
+        });
+        let plan = self.plan(None, moment);
+        let (one, other) = (self.actor(0, &plan), self.actor(1, &plan));
+        let (one, other) = tokio::join!(one.section(), other.section());
+        for aim in slow {
+            aim.cancel();
+        }
+        one.and(other)
+    }
+
+    async fn rob(&self) -> Option<()> {
+        let (robbed, next) = (self.plan(None, LONG), self.plan(Some(5_000), LONG));
+        let (robbed, next) = (self.actor(0, &robbed), self.actor(1, &next));
+        let taking = async {
+            self.there().await;
+            let from = now_ns();
+            let answer = self.ground.server.try_cmd(&["DEL", &self.name]).await;
+            if !matches!(answer, Ok(redis::Value::Int(0))) {
+                servers::deleted(self.ground, from, Some(self.name.clone()));
+            }
+            next.section().await
+        };
+        let (robbed, next) = tokio::join!(robbed.section(), taking);
+        robbed.and(next)
+    }
+
+    async fn delay(&self) -> Option<()> {
+        let slot = &self.ground.slots[self.slots[0]];
+        let scope = Scope::Client(slot.worker().client);
+        let (from, shot) = (now_ns(), slot.proxy.inject(Fault::DelayReply(LATE)));
+        let aim = shot.on(Match::key(&self.name)).arm();
+        let (late, next) = (
+            self.plan(Some(SHORT_LEASE_MS), LONG),
+            self.plan(None, LATE * 2),
+        );
+        let (late, next) = (self.actor(0, &late), self.actor(1, &next));
+        let waiting = async {
+            self.there().await;
+            next.section().await
+        };
+        let (late, next) = tokio::join!(late.section(), waiting);
+        aim.cancel();
+        self.ground.disturbed("late answer", from, 0, scope);
+        late.and(next)
+    }
+
+    /// Waits until the lock is taken, for as long as a lease.
+    async fn there(&self) {
+        let exists = async {
+            let command = ["EXISTS", &self.name];
+            while self.ground.server.try_cmd(&command).await != Ok(redis::Value::Int(1)) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(WATCHDOG_LEASE, exists).await;
+    }
+}
