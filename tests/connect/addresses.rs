@@ -224,6 +224,27 @@ async fn resp3_works_for_everything() {
 }
 
 #[tokio::test]
+async fn a_prefix_is_put_before_keys_and_channels_and_not_before_names() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).key_prefix("app:");
+    let client = builder.connect().await.unwrap();
+    works(&client).await;
+    let guard = try_once(&client, "lock").await.unwrap().unwrap();
+    assert_eq!(server.keys().await, ["app:lock"]);
+    guard.unlock().await.unwrap();
+    let plain = Client::connect(&server.url()).await.unwrap();
+    let guard = plain.get_lock("app:lock").lock().await.unwrap();
+    let lock = client.get_lock("lock");
+    assert_eq!(lock.name(), "lock");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    crate::common::subscribed(&server, "app:lock").await;
+    guard.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert_eq!(guard.name(), "lock");
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_no_address_is_refused() {
     for url in [
         "",

@@ -8,9 +8,7 @@ mod common;
 
 mod addresses;
 mod alone;
-mod bad_input;
 mod bounds;
-mod connecting;
 mod ending;
 mod fake;
 mod fork;

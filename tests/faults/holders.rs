@@ -85,7 +85,11 @@ async fn f14_i8_after_a_suspend_the_first_look_says_that_it_is_over() {
         .lock_for(HALF_A_MINUTE)
         .await
         .unwrap();
+    let longer = client.get_lock("longer");
+    let longer = longer.lock_for(HALF_A_MINUTE * 20).await.unwrap();
     ahead.advance(HALF_A_MINUTE);
+    assert!(longer.is_valid() && longer.valid_for() < HALF_A_MINUTE * 19);
+    longer.unlock().await.unwrap();
     for guard in [kept, fixed] {
         assert!(!guard.is_valid());
         assert!(matches!(guard.check(), Err(Error::Lost { .. })));

@@ -7,7 +7,7 @@
 //! | F5, F19: wake-ups that do not arrive | `wakeups` |
 //! | F6, F7, F8, F22: the server restarts, forgets, stalls | `servers` |
 //! | F9 to F11: the server refuses | `errors` |
-//! | F12, F20, F21: strange keys, names and times | `values`, `bad_input` |
+//! | F12, F20, F21: strange keys, names and times | `values` |
 //! | F13: the wall clock of the server steps | `wall_clock`, by hand |
 //! | I6: whatever the server does, all calls end in time | `deadlines` |
 //! | F17: blocked runtimes | `tests/waiting/starvation.rs` |
@@ -16,7 +16,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod bad_input;
 mod deadlines;
 mod errors;
 mod holders;

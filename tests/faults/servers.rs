@@ -143,10 +143,14 @@ async fn f8_a_key_that_an_operator_deleted_is_missed_at_the_next_renewal() {
     let client = connect_short(&server).await;
     for command in [vec!["DEL", "gone"], vec!["FLUSHALL"]] {
         let guard = client.get_lock("gone").lock().await.unwrap();
+        let view = guard.hold();
         let began = Instant::now();
         server.cmd(&command).await;
         assert_eq!(soon(guard.lost()).await, LostReason::Missing, "{command:?}");
         assert!(began.elapsed() < SHORT, "{command:?}");
+        assert_eq!(soon(view.lost()).await, LostReason::Missing);
+        assert!(!guard.is_valid() && !view.is_valid());
+        assert!(guard.check().unwrap_err().is_lost() && view.check().unwrap_err().is_lost());
         assert!(guard.unlock().await.unwrap_err().is_lost());
     }
     clean(&server).await;

@@ -27,25 +27,6 @@ async fn gets_in(waiter: tokio::task::JoinHandle<LockGuard>) {
     guard.unlock().await.unwrap();
 }
 
-/// The lock is released after the first try and before anybody listens.
-#[tokio::test]
-async fn f5_i5_a_release_before_the_subscription_is_not_missed() {
-    let (server, proxy) = proxied().await;
-    let (_stranger, guard) = held(&server, "gap").await;
-    let client = hasty(&proxy.url())
-        .backoff(minute())
-        .command_timeout(ms(5_000));
-    let client = client.connect().await.unwrap();
-    let late = Fault::DelayRequest(ms(500));
-    let aim = proxy.inject(late).on(Match::command("SUBSCRIBE")).arm();
-    let waiter = wait_for(client.get_lock("gap"));
-    eventually("it subscribes", BEFORE_THE_LEASE, async || aim.fired() == 1).await;
-    guard.unlock().await.unwrap();
-    assert_eq!(server.subscribers(&channel("gap")).await, 0);
-    gets_in(waiter).await;
-    clean(&server).await;
-}
-
 #[tokio::test]
 async fn f5_i5_a_connection_that_breaks_at_the_message_costs_no_wake_up() {
     let (server, proxy) = proxied().await;
@@ -71,8 +52,10 @@ async fn f5_i5_a_killed_subscriber_comes_back_and_tries() {
     let (_stranger, guard) = held(&server, "killed").await;
     let client = without_polls(&server).connect().await.unwrap();
     let waiter = wait_for(client.get_lock("killed"));
-    subscribed(&server, "killed").await;
-    server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    for _ in 0..5 {
+        subscribed(&server, "killed").await;
+        server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    }
     guard.unlock().await.unwrap();
     gets_in(waiter).await;
     clean(&server).await;

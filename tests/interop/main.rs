@@ -1,9 +1,7 @@
 //! Java and Rust on one lock: every test has a redis-server, a Java process with the real Redisson and a watchlock
 //! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
-//! `conformance` lists Redisson's own behaviours, without Java.
 
 mod coming_and_going;
-mod conformance;
 mod java_holds;
 mod names;
 mod peer;

@@ -9,7 +9,6 @@ mod detached;
 mod forced;
 mod guard_rails;
 mod leases;
-mod losses;
 mod orders;
 mod owners;
 mod places;

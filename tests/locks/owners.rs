@@ -80,19 +80,23 @@ async fn an_owner_enters_again_by_any_handle_and_others_do_not() {
     let client = connect(&server).await;
     let (owner, other) = (client.new_owner(), client.new_owner());
     let outer = owner.get_lock("mine").lock().await.unwrap();
-    let inner = owner.get_lock("mine").lock().await.unwrap();
-    assert_eq!(owner.get_lock("mine").hold_count(), 2);
-    assert!(owner.get_lock("mine").is_held());
-    assert_eq!(count(&server, "mine").await, 2);
+    let handle = owner.get_lock("mine");
+    let again = handle.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    let again = again.unwrap().expect("the owner is let in");
+    let inner = handle.lock_for(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(handle.hold_count(), 3);
+    assert!(handle.is_held());
+    assert_eq!(count(&server, "mine").await, 3);
 
     let theirs = other.get_lock("mine");
     let refused = theirs.try_lock(Duration::ZERO, Lease::Watchdog);
     assert!(refused.await.unwrap().is_none());
     assert!(try_once(&client, "mine").await.unwrap().is_none());
     assert!(!other.get_lock("mine").is_held());
+    assert_eq!(other.get_lock("mine").hold_count(), 0);
     assert!(!owner.get_lock("yours").is_held());
 
-    drop(outer);
+    drop((outer, again));
     inner.unlock().await.unwrap();
     clean(&server).await;
 }
@@ -175,10 +179,14 @@ async fn another_client_excludes_the_same_process() {
     assert_ne!(one.id(), two.id());
     let guard = one.get_lock("two").lock().await.unwrap();
     assert!(!is_free(&two, "two").await);
+    for client in [&one, &two] {
+        assert!(client.get_lock("two").is_locked().await.unwrap());
+    }
     let hash = server.hash("two").await;
     let field = hash.keys().next().unwrap();
     assert!(field.starts_with(&format!("{}:", one.id())), "{field}");
     guard.unlock().await.unwrap();
+    assert!(!two.get_lock("two").is_locked().await.unwrap());
     assert!(is_free(&two, "two").await);
 }
 
@@ -216,20 +224,6 @@ async fn levels_are_given_back_from_other_tasks_and_threads() {
     });
     soon(told).await.unwrap().unwrap();
     assert_eq!(count(&server, "away").await, 0);
-}
-
-#[tokio::test]
-async fn a_level_whose_reentry_is_cancelled_is_given_back() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let outer = client.get_lock("half").lock().await.unwrap();
-    let mut inner = Box::pin(outer.reenter());
-    assert!(poll_once(&mut inner).await.is_none());
-    assert_eq!(outer.hold_count(), 2);
-    drop(inner);
-    assert_eq!(outer.hold_count(), 1);
-    outer.unlock().await.unwrap();
-    clean(&server).await;
 }
 
 #[tokio::test]

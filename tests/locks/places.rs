@@ -4,97 +4,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use watchlock::{Client, Error, Lease};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
-use watchlock_support::{eventually, wait_until};
 
-use crate::common::{LONG, connect, count, gone, poll_once, soon, without_polls};
-
-fn runtime() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().unwrap()
-}
-
-#[test]
-fn guards_dropped_outside_any_runtime_are_given_back() {
-    let server = RedisServer::start();
-    let runtime = runtime();
-    let (client, guards) = runtime.block_on(async {
-        let client = connect(&server).await;
-        let guard = client.get_lock("outside").lock().await.unwrap();
-        let level = guard.reenter().await.unwrap();
-        (client, [guard, level])
-    });
-    for (guard, left) in guards.into_iter().zip([1, 0]) {
-        drop(guard);
-        let look = self::runtime();
-        wait_until("the level is given back", LONG, || {
-            look.block_on(count(&server, "outside")) == left
-        });
-    }
-    // Nor is the client's own end anybody's business but the keeper's.
-    drop(client);
-}
-
-#[test]
-fn guards_that_outlive_their_runtime_are_given_back() {
-    let server = RedisServer::start();
-    let runtime = runtime();
-    let guards: Vec<_> = runtime.block_on(async {
-        let client = connect(&server).await;
-        let mut guards = Vec::new();
-        for i in 0..100 {
-            let lock = client.get_lock(&format!("static-{i}"));
-            guards.push(lock.lock().await.unwrap());
-        }
-        guards
-    });
-    drop(runtime);
-    assert!(guards.iter().all(watchlock::LockGuard::is_valid));
-    // The last guard takes the client along: what it left to the keeper is done first.
-    drop(guards);
-    self::runtime().block_on(async {
-        assert!(server.keys().await.is_empty(), "the drop waits for it");
-    });
-}
-
-#[test]
-fn tasks_ended_by_their_runtime_give_their_locks_back() {
-    let server = RedisServer::start();
-    let (runtime, outer) = (runtime(), self::runtime());
-    let client = outer.block_on(connect(&server));
-    runtime.block_on(async {
-        for i in 0..20 {
-            let lock = client.get_lock(&format!("task-{i}"));
-            tokio::spawn(async move {
-                let _guard = lock.lock().await.unwrap();
-                std::future::pending::<()>().await;
-            });
-        }
-        eventually("all hold", LONG, async || server.keys().await.len() == 20).await;
-    });
-    drop(runtime);
-    outer.block_on(eventually("all is given back", LONG, async || {
-        server.keys().await.is_empty()
-    }));
-}
-
-#[test]
-fn an_unlock_after_the_runtime_is_gone_works_on_another() {
-    let server = RedisServer::start();
-    let (first, second) = (runtime(), runtime());
-    let (client, guard) = first.block_on(async {
-        let client = connect(&server).await;
-        let guard = client.get_lock("moved").lock().await.unwrap();
-        (client, guard)
-    });
-    drop(first);
-    second.block_on(async {
-        guard.unlock().await.unwrap();
-        let guard = client.get_lock("moved").lock().await.unwrap();
-        guard.unlock().await.unwrap();
-        assert!(!server.exists("moved").await);
-    });
-}
+use crate::common::{LONG, connect, gone, poll_once, soon, without_polls};
 
 #[tokio::test]
 async fn a_lock_is_free_for_its_own_client_as_soon_as_the_guard_is_dropped() {

@@ -7,10 +7,12 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, is_free, ms, poll_once, soon, subscribed, try_once};
+use crate::common::{LONG, clean, connect, ms, poll_once, soon, subscribed, try_once};
 
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const COMMAND: Duration = Duration::from_millis(300);
+/// How late a bounded wait may end.
+const ACCURATE: Duration = Duration::from_millis(50);
 /// What a busy machine may add; 50 ms are promised where it is not.
 const LATE: Duration = Duration::from_millis(1_500);
 
@@ -31,11 +33,20 @@ async fn i6_a_wait_for_a_busy_lock_is_exact() {
     let server = RedisServer::start();
     let guard = connect(&server).await.get_lock("busy").lock().await;
     let client = brief(&server.url()).await;
-    for wait in [1, 20, 299, 301, 700].map(ms) {
-        let started = Instant::now();
-        let lock = client.get_lock("busy");
-        assert!(lock.try_lock(wait, wait + LONG).await.unwrap().is_none());
-        assert_took(started, wait, wait);
+    for wait in [0, 1, 20, 299, 301, 700].map(ms) {
+        let mut soonest = Duration::MAX;
+        // The best of some: the machine may be late, the library not.
+        for _ in 0..5 {
+            let started = Instant::now();
+            let lock = client.get_lock("busy");
+            assert!(lock.try_lock(wait, wait + LONG).await.unwrap().is_none());
+            soonest = soonest.min(started.elapsed());
+            if soonest < wait + ACCURATE {
+                break;
+            }
+        }
+        let exact = soonest >= wait && soonest < wait + ACCURATE;
+        assert!(exact, "{wait:?}: {soonest:?}");
     }
     drop(guard);
 }
@@ -61,24 +72,6 @@ async fn i6_a_silent_server_is_an_error_in_time_and_never_busy() {
     proxy.heal();
     drop(client);
     clean(&server).await;
-}
-
-#[tokio::test]
-async fn i6_an_unlock_without_an_answer_returns_in_time_and_the_keeper_goes_on() {
-    let server = RedisServer::start();
-    let client = brief(&server.url()).await;
-    let guard = client.get_lock("slow").lock().await.unwrap();
-    server.freeze();
-    let started = Instant::now();
-    let unlocked = guard.unlock().await;
-    assert_took(started, COMMAND, COMMAND);
-    server.resume();
-    assert!(
-        matches!(unlocked, Err(Error::Unavailable { .. })),
-        "{unlocked:?}"
-    );
-    clean(&server).await;
-    assert!(is_free(&client, "slow").await);
 }
 
 #[tokio::test]
@@ -160,15 +153,17 @@ async fn one_try_gets_the_lock_when_the_attempt_under_way_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_wait_without_measure_is_a_wait_for_ever() {
+async fn f21_a_wait_ends_with_the_release_however_long_it_may_be() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = connect(&server).await;
-    let guard = holder.get_lock("max").lock().await.unwrap();
-    let lock = client.get_lock("max");
-    let waiter = tokio::spawn(async move { lock.try_lock(Duration::MAX, LONG).await });
-    subscribed(&server, "max").await;
-    guard.unlock().await.unwrap();
-    let guard = soon(waiter).await.unwrap().unwrap();
-    guard.expect("acquired").unlock().await.unwrap();
+    for wait in [LONG, Duration::from_secs(u64::MAX), Duration::MAX] {
+        let guard = holder.get_lock("max").lock().await.unwrap();
+        let lock = client.get_lock("max");
+        let waiter = tokio::spawn(async move { lock.try_lock(wait, LONG).await });
+        subscribed(&server, "max").await;
+        guard.unlock().await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        guard.expect("acquired").unlock().await.unwrap();
+    }
 }

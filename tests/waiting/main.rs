@@ -7,7 +7,5 @@ mod common;
 mod bounds;
 mod crowds;
 mod handover;
-mod runtimes;
 mod starvation;
-mod unpolled;
 mod wakeups;

@@ -224,6 +224,20 @@ async fn i9_a_stream_of_acquires_that_is_not_polled_delays_nobody() {
     clean(&server).await;
 }
 
+#[tokio::test]
+async fn i9_an_unpolled_unlock_is_seen_through() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("unlock");
+    let guard = lock.lock().await.unwrap();
+    let mut idle = Box::pin(guard.unlock());
+    assert!(poll_once(&mut idle).await.is_none());
+    let guard = soon(lock.lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+    soon(idle).await.unwrap();
+    clean(&server).await;
+}
+
 #[test]
 fn i9_a_second_runtime_works_while_the_first_is_idle_blocked_or_gone() {
     let server = RedisServer::start();

@@ -7,8 +7,8 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use super::{MINUTE, Story, patient};
-use crate::common::{LONG, clean, connect, is_free, soon};
+use super::{Story, patient};
+use crate::common::LONG;
 
 fn is_unavailable(error: &Error) -> bool {
     matches!(error, Error::Unavailable { .. })
@@ -95,41 +95,4 @@ async fn no_room_for_connections_is_waited_for() {
     let waiting = story.suffer(is_unavailable).await;
     server.cmd(&["CONFIG", "SET", "maxclients", "1000"]).await;
     waiting.recover(&server).await;
-}
-
-/// Waiters whose subscription finds no room poll, and listen again when there is some.
-#[tokio::test]
-async fn no_room_for_a_subscription_costs_no_lock() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    // Both of its lanes are there before there is no more room.
-    drop(client.get_lock("warm").lock().await.unwrap());
-    clean(&server).await;
-    let held = client.get_lock("busy").lock().await.unwrap();
-    let room = (server.connections().await + 1).to_string();
-    server.cmd(&["CONFIG", "SET", "maxclients", &room]).await;
-    let lock = client.get_lock("busy");
-    let waiter = tokio::spawn(async move { lock.lock().await });
-    eventually("it tried to subscribe", LONG, async || {
-        let refused = server.info("stats", "rejected_connections").await;
-        refused.is_some_and(|count| count != "0")
-    })
-    .await;
-    held.unlock().await.unwrap();
-    let held = soon(waiter).await.unwrap().unwrap();
-    let lock = client.get_lock("busy");
-    let waiter = tokio::spawn(async move { lock.try_lock(MINUTE, MINUTE).await });
-    server.cmd(&["CONFIG", "SET", "maxclients", "1000"]).await;
-    crate::common::subscribed(&server, "busy").await;
-    held.unlock().await.unwrap();
-    soon(waiter)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
-    assert!(is_free(&client, "busy").await);
-    clean(&server).await;
 }
