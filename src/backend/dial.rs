@@ -4,14 +4,16 @@
 //! an idle connection may live on a runtime that the user blocks, and one that is shared with the
 //! application would swallow our commands in its `MULTI`.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool::managed::Manager as _;
 use deadpool_redis::Pool;
+use futures_util::FutureExt;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::failure::Failure;
 use crate::error::ConfigError;
@@ -24,6 +26,8 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Dialer {
     address: redis::Client,
     pool: Option<Pool>,
+    /// Whether it was told that connecting panics.
+    panicked: AtomicBool,
 }
 
 impl std::fmt::Debug for Dialer {
@@ -42,8 +46,7 @@ impl Dialer {
                 ConfigError::InvalidUrl
             }
         })?;
-        let client = redis::Client::open(tuned(info)).map_err(|_| ConfigError::InvalidUrl)?;
-        Self::from_client(client, pool)
+        Self::from_info(info, pool)
     }
 
     /// From a client of redis-rs, for what an address cannot say.
@@ -51,13 +54,19 @@ impl Dialer {
         client: redis::Client,
         pool: Option<Pool>,
     ) -> Result<Self, ConfigError> {
-        let info = client.get_connection_info();
+        // A client is no more than what it connects by.
+        Self::from_info(client.get_connection_info().clone(), pool)
+    }
+
+    fn from_info(info: ConnectionInfo, pool: Option<Pool>) -> Result<Self, ConfigError> {
         if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             install_crypto()?;
         }
+        let address = redis::Client::open(tuned(info)).map_err(|_| ConfigError::InvalidUrl)?;
         Ok(Self {
-            address: client,
+            address,
             pool,
+            panicked: AtomicBool::new(false),
         })
     }
 
@@ -73,7 +82,7 @@ impl Dialer {
     ) -> Result<MultiplexedConnection, Failure> {
         let connecting = async {
             match &self.pool {
-                None => self.by_address(timeout).await,
+                None => by_address(&self.address, timeout).await,
                 Some(pool) => {
                     let mut connection = pool.manager().create().await?;
                     connection.set_response_timeout(NO_TIMEOUT);
@@ -81,7 +90,7 @@ impl Dialer {
                 }
             }
         };
-        within(timeout, connecting).await
+        self.within(timeout, connecting).await
     }
 
     /// A connection by the address, whether or not there is a pool.
@@ -89,22 +98,59 @@ impl Dialer {
         &self,
         timeout: Duration,
     ) -> Result<MultiplexedConnection, Failure> {
-        within(timeout, self.by_address(timeout)).await
-    }
-
-    async fn by_address(&self, timeout: Duration) -> redis::RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None);
-        self.address
-            .get_multiplexed_async_connection_with_config(&config)
+        self.within(timeout, by_address(&self.address, timeout))
             .await
     }
 
     /// A new connection for subscriptions.
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
-        within(timeout, self.address.get_async_pubsub()).await
+        let connecting = self.address.get_async_pubsub();
+        self.within(timeout, connecting).await
     }
+
+    /// Why the server hangs up, if it says so: what comes before it was asked for anything is lost with the
+    /// answers that the library ignores, unless the first of them is one that counts.
+    pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
+        let info = self.address.get_connection_info().clone();
+        let settings = info.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);
+        let settings = settings.set_skip_set_lib_name();
+        let client = redis::Client::open(info.set_redis_settings(settings)).ok()?;
+        let connecting = by_address(&client, timeout);
+        self.within(timeout, connecting).await.err()
+    }
+
+    /// An attempt has its time, and may run code of the application's, which may panic.
+    async fn within<T>(
+        &self,
+        timeout: Duration,
+        connecting: impl Future<Output = redis::RedisResult<T>>,
+    ) -> Result<T, Failure> {
+        let limited = async { tokio::time::timeout(timeout, connecting).await };
+        match AssertUnwindSafe(limited).catch_unwind().await {
+            Ok(Ok(result)) => result.map_err(Failure::connecting),
+            Ok(Err(_)) => Err(Failure::no_connection()),
+            Err(_) => {
+                // The flag guards nothing but itself.
+                if !self.panicked.swap(true, Ordering::Relaxed) {
+                    tracing::error!("connecting to Redis panicked: it is tried again");
+                }
+                Err(Failure::panic())
+            }
+        }
+    }
+}
+
+async fn by_address(
+    client: &redis::Client,
+    timeout: Duration,
+) -> redis::RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(timeout))
+        .set_response_timeout(None);
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
 }
 
 fn is_encrypted(url: &str) -> bool {
@@ -114,27 +160,21 @@ fn is_encrypted(url: &str) -> bool {
     })
 }
 
-/// The address with what a lock's connection needs: small commands sent at once, dead peers found.
+/// The address with what a lock's connection needs: small commands sent at once, dead peers found. What
+/// somebody chose stays as it is.
 fn tuned(info: ConnectionInfo) -> ConnectionInfo {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(15))
-        .with_interval(Duration::from_secs(5));
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(Duration::from_secs(10));
-    info.set_tcp_settings(settings)
-}
-
-async fn within<T>(
-    timeout: Duration,
-    connecting: impl Future<Output = redis::RedisResult<T>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(timeout, connecting).await {
-        Ok(result) => result.map_err(Failure::connecting),
-        Err(_) => Err(Failure::no_connection()),
+    let mut settings = info.tcp_settings().clone().set_nodelay(true);
+    if settings.keepalive().is_none() {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5));
+        settings = settings.set_keepalive(keepalive);
     }
+    #[cfg(target_os = "linux")]
+    if settings.user_timeout().is_none() {
+        settings = settings.set_user_timeout(Duration::from_secs(10));
+    }
+    info.set_tcp_settings(settings)
 }
 
 /// rustls wants one provider of cryptography per process; an application that chose one keeps it.
@@ -151,4 +191,43 @@ fn install_crypto() -> Result<(), ConfigError> {
 #[cfg(not(feature = "tls"))]
 fn install_crypto() -> Result<(), ConfigError> {
     Err(ConfigError::TlsDisabled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::io::tcp::TcpSettings;
+
+    fn settings(dialer: &Dialer) -> TcpSettings {
+        let info = dialer.address.get_connection_info();
+        info.tcp_settings().clone()
+    }
+
+    #[test]
+    fn every_connection_by_an_address_finds_dead_peers() {
+        let url = "redis://127.0.0.1/";
+        let given = redis::Client::open(url).unwrap();
+        for dialer in [
+            Dialer::from_url(url, None).unwrap(),
+            Dialer::from_client(given, None).unwrap(),
+        ] {
+            let settings = settings(&dialer);
+            assert!(settings.nodelay());
+            assert!(settings.keepalive().is_some());
+            #[cfg(target_os = "linux")]
+            assert_eq!(settings.user_timeout(), Some(Duration::from_secs(10)));
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_given_client_chose_is_kept() {
+        let minute = Duration::from_secs(60);
+        let chosen = TcpSettings::default().set_user_timeout(minute);
+        let info = "redis://127.0.0.1/".into_connection_info().unwrap();
+        let given = redis::Client::open(info.set_tcp_settings(chosen)).unwrap();
+        let settings = settings(&Dialer::from_client(given, None).unwrap());
+        assert_eq!(settings.user_timeout(), Some(minute));
+        assert!(settings.nodelay());
+    }
 }

@@ -1,7 +1,9 @@
 //! What a failed command means: whether it may have run, and whether a later try may do better.
 //!
-//! Redis 6.2 wraps errors raised inside scripts (`ERR Error running script … -READONLY …`), so the text
-//! is searched for the code inside.
+//! 1. A code counts where the server puts it: at the start of the line, or where Redis 6.2 puts the error
+//!    that was raised inside a script (`ERR Error running script (…): @user_script:9: -READONLY …`).
+//! 2. An unknown command is answered with what it was called with: names and hold ids. That part is cut
+//!    off before anything is read from the text, or shown to anybody.
 
 use std::sync::Arc;
 
@@ -55,6 +57,12 @@ enum Seen {
     StrangeReply,
     #[error("the client is closed")]
     Closed,
+    #[error("the runtime of this connection has ended")]
+    RuntimeEnded,
+    #[error("connecting panicked")]
+    Panic,
+    #[error("{0}")]
+    Said(String),
     #[error("the reply came when the lease it granted was over")]
     TooLate,
     #[error("nothing was heard from Redis within the wait")]
@@ -85,20 +93,22 @@ impl Failure {
         Self::seen(Class::Closed, Seen::Closed)
     }
 
+    /// The lane went with its runtime: nothing was sent on it, and it connects no more.
+    pub(crate) fn runtime_ended() -> Self {
+        Self::seen(Class::Unreached, Seen::RuntimeEnded)
+    }
+
+    /// Something of the application's (a resolver, a provider of credentials) panicked.
+    pub(crate) fn panic() -> Self {
+        Self::seen(Class::Unreached, Seen::Panic)
+    }
+
     pub(crate) fn too_late() -> Self {
         Self::seen(Class::NotReady, Seen::TooLate)
     }
 
     pub(crate) fn silence() -> Self {
         Self::seen(Class::Unreached, Seen::Silence)
-    }
-
-    /// The connection was cut before anything was sent on it.
-    pub(crate) fn unsent(error: RedisError) -> Self {
-        Self {
-            class: Class::Unreached,
-            cause: Arc::new(error),
-        }
     }
 
     /// The keeper's thread did not start.
@@ -111,16 +121,14 @@ impl Failure {
 
     /// Of an attempt to connect.
     pub(crate) fn connecting(error: RedisError) -> Self {
-        let class = match classify(&error) {
-            Class::Denied => Class::Denied,
-            Class::TooOld => Class::TooOld,
-            Class::Rejected if is_of_the_address(&error) => Class::Rejected,
+        let of_the_address = is_of_the_address(&error);
+        let failure = Self::from(error);
+        let class = match failure.class {
+            Class::Denied | Class::TooOld => failure.class,
+            Class::Rejected if of_the_address => Class::Rejected,
             _ => Class::Unreached,
         };
-        Self {
-            class,
-            cause: Arc::new(error),
-        }
+        Self { class, ..failure }
     }
 
     /// Whether the command may have run, or may still run.
@@ -157,10 +165,12 @@ impl std::fmt::Display for Failure {
 
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        Self {
-            class: classify(&error),
-            cause: Arc::new(error),
-        }
+        let class = classify(&error);
+        let cause: Cause = match error.detail().and_then(without_arguments) {
+            Some(said) => Arc::new(Seen::Said(said.to_owned())),
+            None => Arc::new(error),
+        };
+        Self { class, cause }
     }
 }
 
@@ -186,7 +196,7 @@ impl From<Failure> for Error {
 }
 
 /// The codes that decide, with their class.
-const CODES: [(&str, Class); 18] = [
+const CODES: [(&str, Class); 19] = [
     ("LOADING", Class::NotReady),
     ("BUSY", Class::NotReady),
     ("MASTERDOWN", Class::NotReady),
@@ -199,6 +209,7 @@ const CODES: [(&str, Class); 18] = [
     ("NOAUTH", Class::Denied),
     ("WRONGPASS", Class::Denied),
     ("NOPERM", Class::Denied),
+    ("DENIED", Class::Denied),
     ("WRONGTYPE", Class::WrongType),
     ("MOVED", Class::Rejected),
     ("ASK", Class::Rejected),
@@ -243,29 +254,46 @@ fn by_code(code: &str) -> Option<Class> {
     Some(*class)
 }
 
-/// What a denial says where its code is lost: inside a script, and when a database is selected.
-const DENIALS: [&str; 4] = [
-    "user executing the script",
+/// How a denial begins where its code is lost: inside a script, and when a database is selected.
+const DENIALS: [&str; 5] = [
+    "The user executing the script",
+    "this user has no permissions",
     "invalid password",
-    "has no permissions",
     "Authentication required",
+    "Redis is running in protected mode",
 ];
 
-/// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own.
+/// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own (by 1 and 2).
 fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
-    if text.contains("max number of clients") {
+    let text = raised(without_arguments(text).unwrap_or(text));
+    if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
-    if DENIALS.iter().any(|denial| text.contains(denial)) {
+    // Redis 7.2 and later name the user.
+    let of_user = text.starts_with("User ") && text.contains(" has no permissions");
+    if of_user || DENIALS.iter().any(|denial| text.starts_with(denial)) {
         return Class::Denied;
     }
-    CODES
-        .iter()
-        .find(|(code, _)| {
-            text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} "))
-        })
-        .map_or(Class::Rejected, |(_, class)| *class)
+    let code = text.split(' ').next();
+    code.and_then(by_code).unwrap_or(Class::Rejected)
+}
+
+/// The text up to the arguments that it repeats, if it does.
+fn without_arguments(text: &str) -> Option<&str> {
+    let (said, _arguments) = text.split_once(", with args beginning with")?;
+    Some(said)
+}
+
+/// What was raised inside a script, as Redis 6.2 wraps it; any other text as it is.
+fn raised(text: &str) -> &str {
+    let inside = || {
+        let call = text.strip_prefix("Error running script (call to ")?;
+        let (_digest, place) = call.split_once("): @user_script:")?;
+        let (_line, error) = place.split_once(": ")?;
+        Some(error.strip_prefix('-').unwrap_or(error))
+    };
+    inside().unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -303,6 +331,7 @@ mod tests {
                 Class::Refused,
             ),
             ("-NOPERM this user has no permissions", Class::Denied),
+            ("-DENIED Redis is running in protected mode", Class::Denied),
             ("-NOAUTH Authentication required.", Class::Denied),
             ("-WRONGPASS invalid username-password pair", Class::Denied),
             ("-WRONGTYPE Operation against a key", Class::WrongType),
@@ -323,5 +352,29 @@ mod tests {
         assert_eq!(class(wrapped), Class::Refused);
         let acl = "-ERR The user executing the script can't run this command or subcommand";
         assert_eq!(class(acl), Class::Denied);
+        let both = "-ERR Error running script (call to f_1): @user_script:9: The user executing the \
+                    script can't run this command";
+        assert_eq!(class(both), Class::Denied);
+    }
+
+    #[test]
+    fn a_code_counts_only_in_its_place() {
+        for text in [
+            "unknown command 'EVALSHA', with args beginning with: '1' 'a: READONLY b' '6a1b0c0e:7' ",
+            "unknown command `EVALSHA`, with args beginning with: `x -NOPERM y`, ",
+            "unknown command 'x', with args beginning with: 'User x has no permissions'",
+            "something of a -LOADING kind",
+            "something: BUSY bees",
+        ] {
+            assert_eq!(class(&format!("-ERR {text}")), Class::Rejected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_shown_to_nobody() {
+        let line = "-ERR unknown command 'EVALSHA', with args beginning with: 'x' '6a1b0c0e:7' ";
+        let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
+        let failure = Failure::from(value.extract_error().unwrap_err());
+        assert_eq!(failure.to_string(), "unknown command 'EVALSHA'");
     }
 }

@@ -2,22 +2,29 @@
 //!
 //! A connection of redis-rs never reconnects by itself, and its driver lives on the runtime that opened
 //! it. So a lane belongs to one runtime, where a task of the lane's own connects on demand: one attempt
-//! at a time, paced by a backoff, everyone waiting under his own deadline. The task ends with its runtime
-//! or when the lane is closed; either way the lane is `Closed` from then on.
+//! at a time, [paced](super::pace) whatever comes of them, everyone waiting under his own deadline.
 //!
-//! A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
-//! a half-open link tells nobody.
+//! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
+//!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
+//! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
+//!    a half-open link tells nobody.
+//! 3. A connection to a server that became a replica stays in use until it may be left: it answers, and
+//!    what is sent meanwhile must not wait for the next one.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use super::dial::Dialer;
 use super::failure::Failure;
+use super::pace::Pace;
+use super::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 
@@ -29,6 +36,7 @@ pub(crate) struct LaneConfig {
     pub(crate) backoff: Backoff,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) timers: Timers,
     /// Told whenever a connection turned out to be broken.
     pub(crate) broken: Arc<Notify>,
 }
@@ -50,9 +58,30 @@ enum Link {
     Up {
         connection: MultiplexedConnection,
         generation: u64,
+        /// From when on it may be left if it leads to a replica.
+        leave_from: Moment,
     },
-    Closed,
+    Over(End),
 }
+
+/// Why a lane is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Closed,
+    WithRuntime,
+}
+
+impl End {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Closed => Failure::closed(),
+            Self::WithRuntime => Failure::runtime_ended(),
+        }
+    }
+}
+
+/// After so long without a word a connection is suspected to have been cut.
+const QUIET: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// A lane on `runtime`, not connected yet.
@@ -67,7 +96,7 @@ impl Lane {
             config,
         });
         let ends = EndsWithTask(Arc::clone(&lane));
-        runtime.spawn(async move { ends.0.keep_connected().await });
+        runtime.spawn(async move { ends.0.live().await });
         lane
     }
 
@@ -77,8 +106,9 @@ impl Lane {
             Link::Up {
                 connection,
                 generation,
+                ..
             } => Some((connection.clone(), *generation)),
-            Link::Down { .. } | Link::Closed => None,
+            Link::Down { .. } | Link::Over(_) => None,
         }
     }
 
@@ -89,9 +119,10 @@ impl Lane {
             Link::Up {
                 connection,
                 generation,
+                ..
             } => return Ok((connection.clone(), *generation)),
             Link::Down { failures, .. } => *failures,
-            Link::Closed => return Err(Failure::closed()),
+            Link::Over(end) => return Err(end.failure()),
         };
         let mut link = self.link.subscribe();
         self.wanted.notify_one();
@@ -101,10 +132,17 @@ impl Lane {
             Ok(Link::Up {
                 connection,
                 generation,
+                ..
             }) => Ok((connection.clone(), *generation)),
             Ok(Link::Down { last, .. }) => Err(last.clone().unwrap_or_else(Failure::no_connection)),
-            Ok(Link::Closed) | Err(_) => Err(Failure::closed()),
+            Ok(Link::Over(end)) => Err(end.failure()),
+            // The lane itself keeps the other end.
+            Err(_) => Err(Failure::closed()),
         }
+    }
+
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.config.timers
     }
 
     /// The time by the client's clock.
@@ -112,7 +150,7 @@ impl Lane {
         self.config.clock.now()
     }
 
-    /// Something was heard on the lane.
+    /// Something was heard on the lane. The moment stands for itself, so no order is needed with anything.
     pub(crate) fn heard(&self) {
         self.heard_at
             .store(self.now().as_nanos(), Ordering::Relaxed);
@@ -123,18 +161,42 @@ impl Lane {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 
+    /// Whether nothing was heard for so long that the connection may have been cut meanwhile.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.heard_at().until(self.now()) >= QUIET
+    }
+
     /// A command went unanswered for a command time-out: replaces the connection if nothing else was
-    /// heard on it either.
+    /// heard on it either. One that came up meanwhile was heard of when it did.
     pub(crate) fn overdue(&self) {
-        if self.heard_at().until(self.now()) >= self.config.command_timeout {
-            self.replace(None);
+        if self.is_silent_for(self.config.command_timeout) {
+            self.give_up(|_, _| true);
         }
     }
 
-    /// Gives up the connection (only if it is still `generation`, when one is named).
-    pub(crate) fn replace(&self, broken: Option<u64>) {
+    /// Whether nothing was heard for `span`.
+    pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
+        self.heard_at().until(self.now()) >= span
+    }
+
+    /// Gives up the connection `broken`, if it still is the one in use.
+    pub(crate) fn replace(&self, broken: u64) {
+        self.give_up(|generation, _| generation == broken);
+    }
+
+    /// The server of connection `demoted` is a replica: leaves it, unless that is to wait (by 3).
+    pub(crate) fn leave(&self, demoted: u64) {
+        let now = self.now();
+        self.give_up(|generation, leave_from| generation == demoted && now >= leave_from);
+    }
+
+    fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
-            Link::Up { generation, .. } if broken.is_none_or(|broken| broken == *generation) => {
+            Link::Up {
+                generation,
+                leave_from,
+                ..
+            } if is_meant(*generation, *leave_from) => {
                 *link = Link::Down {
                     failures: 0,
                     last: None,
@@ -158,52 +220,76 @@ impl Lane {
         }
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Closed)
+    /// Whether it connects no more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(&*self.link.borrow(), Link::Over(_))
     }
 
     /// Ends the lane and its connection.
     pub(crate) fn close(&self) {
-        self.link.send_replace(Link::Closed);
-        self.wanted.notify_one();
+        self.end(End::Closed);
     }
 
-    async fn keep_connected(&self) {
-        let mut delays = self.config.backoff.delays(fastrand::u64(..));
+    fn end(&self, end: End) {
+        self.link.send_if_modified(|link| {
+            let first = !matches!(link, Link::Over(_));
+            if first {
+                *link = Link::Over(end);
+            }
+            first
+        });
+    }
+
+    /// The lane's task.
+    async fn live(&self) {
+        let mut link = self.link.subscribe();
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link, Link::Over(_))) => {}
+            () = self.connect_on_demand() => {}
+        }
+    }
+
+    async fn connect_on_demand(&self) {
+        let mut pace = Pace::new(self.config.backoff, fastrand::u64(..));
         let mut generation = 0;
         loop {
+            let connecting = AssertUnwindSafe(self.keep_connected(&mut pace, &mut generation));
+            // A subscriber of our events is the application's, too.
+            let _panic = connecting.catch_unwind().await;
+            // A wish may have been lost with it. By the pace, this is no busy loop.
+            self.wanted.notify_one();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn keep_connected(&self, pace: &mut Pace, generation: &mut u64) {
+        loop {
             self.wanted.notified().await;
-            match &*self.link.borrow() {
-                Link::Closed => return,
-                Link::Up { .. } => continue,
-                Link::Down { .. } => {}
+            if !matches!(&*self.link.borrow(), Link::Down { .. }) {
+                continue;
             }
-            match self
-                .config
-                .dialer
-                .connect(self.config.connect_timeout)
-                .await
-            {
+            tokio::time::sleep(pace.wait(self.now())).await;
+            let leave_from = pace.attempt(self.now());
+            let connecting = self.config.dialer.connect(self.config.connect_timeout);
+            match connecting.await {
                 Ok(connection) => {
-                    generation += 1;
-                    delays.reset();
+                    *generation += 1;
                     self.heard();
                     self.settle(Link::Up {
                         connection,
-                        generation,
+                        generation: *generation,
+                        leave_from,
                     });
                 }
-                Err(failure) => {
-                    self.fail(failure);
-                    tokio::time::sleep(delays.step()).await;
-                }
+                Err(failure) => self.fail(failure),
             }
         }
     }
 
     fn settle(&self, up: Link) {
         self.link.send_if_modified(|link| {
-            let open = !matches!(link, Link::Closed);
+            let open = !matches!(link, Link::Over(_));
             if open {
                 *link = up;
             }
@@ -223,11 +309,11 @@ impl Lane {
     }
 }
 
-/// Closes the lane when its task ends, also when that is because the runtime went away.
+/// A task that ends although the lane was not closed went with its runtime.
 struct EndsWithTask(Arc<Lane>);
 
 impl Drop for EndsWithTask {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.end(End::WithRuntime);
     }
 }

@@ -7,11 +7,12 @@ pub(crate) mod dial;
 pub(crate) mod failure;
 mod in_flight;
 pub(crate) mod lane;
+mod pace;
+pub(crate) mod timers;
 
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,7 +26,9 @@ pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
 use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};
+pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
+use crate::error::{ConfigError, Error};
 use crate::script::{Call, Reply};
 
 /// A reply, and when its command was sent.
@@ -65,8 +68,9 @@ impl Pending {
 
     /// Waits for the reply for at most `limit`.
     pub(crate) async fn within(mut self, limit: Duration) -> Outcome {
-        let outcome = tokio::time::timeout(limit, &mut self).await;
-        outcome.unwrap_or_else(|_| {
+        let timers = self.lane.timers().clone();
+        let outcome = timers.within(limit, &mut self).await;
+        outcome.unwrap_or_else(|| {
             self.overdue();
             Err(Failure::no_reply())
         })
@@ -89,15 +93,15 @@ impl Future for Pending {
 /// The lanes of one client.
 pub(crate) struct Backend {
     config: LaneConfig,
-    /// The callers' lanes, one per runtime: a few at most.
-    lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
+    /// The callers' lanes, one per runtime: a few at most. None once the client is closed, and then for ever.
+    lanes: Mutex<Option<Vec<(Id, Arc<Lane>)>>>,
 }
 
 impl Backend {
     pub(crate) fn new(config: LaneConfig) -> Self {
         Self {
             config,
-            lanes: Mutex::default(),
+            lanes: Mutex::new(Some(Vec::new())),
         }
     }
 
@@ -105,68 +109,128 @@ impl Backend {
         &self.config
     }
 
-    /// The lane of the runtime this is called on; opened at first use, closed with the runtime.
-    pub(crate) fn callers_lane(&self) -> Option<Arc<Lane>> {
-        let runtime = Handle::try_current().ok()?;
-        let id = runtime.id();
-        let mut lanes = self.lanes.lock();
-        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == id) {
-            return Some(Arc::clone(lane));
-        }
-        lanes.retain(|(_, lane)| !lane.is_closed());
-        let lane = Lane::open(self.config.clone(), &runtime);
-        lanes.push((id, Arc::clone(&lane)));
-        Some(lane)
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.config.timers
     }
 
-    /// Ends all of the callers' lanes.
+    /// The lane of the runtime this is called on; opened at first use, over with the runtime. Fails where a
+    /// connection could not live, and when the client is closed.
+    pub(crate) fn callers_lane(&self) -> Result<Arc<Lane>, Error> {
+        let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
+        if let Some(lane) = self.lane_of(runtime.id())? {
+            return Ok(lane);
+        }
+        if !drives_connections() {
+            return Err(ConfigError::NoRuntime.into());
+        }
+        self.open_lane(&runtime)
+    }
+
+    fn lane_of(&self, id: Id) -> Result<Option<Arc<Lane>>, Error> {
+        let lanes = self.lanes.lock();
+        let mut lanes = lanes.as_ref().ok_or(Error::Closed)?.iter();
+        let lane = lanes.find(|(known, lane)| *known == id && !lane.is_over());
+        Ok(lane.map(|(_, lane)| Arc::clone(lane)))
+    }
+
+    fn open_lane(&self, runtime: &Handle) -> Result<Arc<Lane>, Error> {
+        let mut lanes = self.lanes.lock();
+        let lanes = lanes.as_mut().ok_or(Error::Closed)?;
+        lanes.retain(|(_, lane)| !lane.is_over());
+        // Another thread may have been quicker.
+        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == runtime.id()) {
+            return Ok(Arc::clone(lane));
+        }
+        let lane = Lane::open(self.config.clone(), runtime);
+        if lane.is_over() {
+            // The runtime is being shut down, and takes no more tasks.
+            return Err(ConfigError::NoRuntime.into());
+        }
+        lanes.push((runtime.id(), Arc::clone(&lane)));
+        Ok(lane)
+    }
+
+    /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
     pub(crate) fn close(&self) {
-        for (_, lane) in self.lanes.lock().drain(..) {
+        self.config.timers.stop();
+        let lanes = self.lanes.lock().take();
+        for (_, lane) in lanes.into_iter().flatten() {
             lane.close();
         }
     }
 }
 
-/// One call on a lane, on a new connection when the one it had turns out to have been cut before.
+/// Whether the runtime that this is called on has timers and I/O. Nothing tells but the attempt to use them.
+fn drives_connections() -> bool {
+    let using = || {
+        drop(tokio::time::sleep(Duration::ZERO));
+        // What cannot be made for want of files is no want of a driver.
+        #[cfg(unix)]
+        drop(tokio::net::UnixDatagram::unbound());
+    };
+    catch_unwind(using).is_ok()
+}
+
+/// One call on a lane, on a new connection when the one it had is known to have been cut before.
+///
+/// Only this is certain not to have been sent: what had no connection, and what came behind a
+/// [knock](is_cut) that was refused. Whatever else fails may have been executed.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments twice"
 )]
 fn send(lane: Arc<Lane>, call: Call) -> impl Future<Output = Outcome> + Send {
     async move {
-        let mut cut_before = false;
-        loop {
+        let (mut connection, generation) = loop {
             let (mut connection, generation) = match lane.connected() {
                 Some(connected) => connected,
-                // Apart, as all that is rare: what is in flight is allocated.
+                // Boxed, as all that is rare: what is in flight is allocated.
                 None => Box::pin(lane.connect()).await?,
             };
-            let mut sent_at = lane.now();
-            let result = match exchange(&mut connection, call.cmd()).await {
-                Ok(result) if is_unknown_script(&result) => {
-                    sent_at = lane.now();
-                    Box::pin(again_with_text(&mut connection, &call, result)).await
-                }
-                result => result,
-            };
-            let failure = match result.and_then(read) {
-                Ok(reply) => {
-                    lane.heard();
-                    return Ok(Answer { reply, sent_at });
-                }
-                Err(failure) => failure,
-            };
-            if !failure.is_of_connection() {
+            if !(lane.is_quiet() && Box::pin(is_cut(&mut connection)).await) {
+                break (connection, generation);
+            }
+            lane.replace(generation);
+        };
+        let mut sent_at = lane.now();
+        let mut result = connection.send_packed_command(call.cmd()).await;
+        if is_unknown_script(&result) {
+            sent_at = lane.now();
+            result = Box::pin(again_with_text(&mut connection, &call, result)).await;
+        }
+        match read(result) {
+            Ok(reply) => {
                 lane.heard();
-                return Err(failure);
+                Ok(Answer { reply, sent_at })
             }
-            lane.replace(Some(generation));
-            if cut_before || failure.class != Class::Unreached {
-                return Err(failure);
+            Err(failure) => {
+                match failure.class {
+                    Class::Unreached | Class::Unanswered => lane.replace(generation),
+                    Class::Demoted => {
+                        lane.heard();
+                        lane.leave(generation);
+                    }
+                    _ => lane.heard(),
+                }
+                Err(failure)
             }
-            cut_before = true;
         }
     }
+}
+
+/// A question whose answer nobody awaits.
+static KNOCK: LazyLock<Cmd> = LazyLock::new(|| {
+    let mut knock = redis::cmd("PING");
+    knock.set_no_response(true);
+    knock
+});
+
+/// Whether the connection's driver has ended, so that nothing is sent on it any more.
+///
+/// The library puts a command without an answer into the driver's queue and is done: it fails only when
+/// there is no driver. A command with an answer fails with the same error when the driver took it and ended.
+async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
+    connection.send_packed_command(&KNOCK).await.is_err()
 }
 
 /// One call on a connection that belongs to no lane.
@@ -174,9 +238,9 @@ pub(crate) async fn round_trip(
     connection: &mut MultiplexedConnection,
     call: &Call,
 ) -> Result<Reply, Failure> {
-    let mut result = exchange(connection, call.cmd()).await?;
+    let mut result = connection.send_packed_command(call.cmd()).await;
     if is_unknown_script(&result) {
-        result = again_with_text(connection, call, result).await?;
+        result = again_with_text(connection, call, result).await;
     }
     read(result)
 }
@@ -186,41 +250,16 @@ async fn again_with_text(
     connection: &mut MultiplexedConnection,
     call: &Call,
     unknown: RedisResult<Value>,
-) -> Result<RedisResult<Value>, Failure> {
+) -> RedisResult<Value> {
     match call.with_text() {
-        Some(text) => exchange(connection, &text).await,
-        None => Ok(unknown),
+        Some(text) => connection.send_packed_command(&text).await,
+        None => unknown,
     }
 }
 
 fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     let value = result.and_then(Value::extract_error)?;
     Ok(Reply::from_value(&value))
-}
-
-/// Sends a command and waits for its reply. A connection whose driver has ended says so at the first
-/// poll, before anything is sent; any later failure leaves open whether the command was executed.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn keeps its arguments twice"
-)]
-fn exchange(
-    connection: &mut MultiplexedConnection,
-    cmd: &Cmd,
-) -> impl Future<Output = Result<RedisResult<Value>, Failure>> + Send {
-    async move {
-        let mut exchanging = pin!(connection.send_packed_command(cmd));
-        let mut polls = 0_u32;
-        let result = poll_fn(|context| {
-            polls = polls.saturating_add(1);
-            exchanging.as_mut().poll(context)
-        })
-        .await;
-        match result {
-            Err(error) if polls == 1 => Err(Failure::unsent(error)),
-            result => Ok(result),
-        }
-    }
 }
 
 fn is_unknown_script(result: &RedisResult<Value>) -> bool {

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::Client;
 use super::greet::greet;
-use crate::backend::{Backend, Dialer, Failure, Lane, LaneConfig};
+use crate::backend::{Backend, Dialer, Failure, Lane, LaneConfig, Timers};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Config, Settings};
@@ -136,12 +136,9 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, a server that is not
-    /// supported (Redis 6.2 or newer, not in cluster mode), or when there is no tokio runtime;
+    /// supported (a master of Redis 6.2 or newer, not in cluster mode), or when there is no tokio runtime with
+    /// timers and I/O (`enable_all`);
     /// [`Error::Unavailable`] when the server cannot be reached; [`Error::Denied`] for a wrong password.
-    ///
-    /// # Panics
-    ///
-    /// On a tokio runtime that was built without its timers (`enable_all`), as tokio itself does.
     ///
     /// # Cancel safety
     ///
@@ -175,6 +172,7 @@ fn start(config: Config, dialer: Arc<Dialer>) -> std::io::Result<Engine> {
         backoff: config.backoff.at_most(RECONNECT),
         command_timeout: config.command_timeout,
         connect_timeout: config.connect_timeout,
+        timers: Timers::of(&starting.runtime),
         broken: Arc::new(Notify::new()),
     };
     let keeper_lane = Lane::open(lanes.clone(), &starting.runtime);

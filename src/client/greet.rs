@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::{Class, Failure, TOO_OLD, is_unknown_command, round_trip};
+use crate::backend::{Class, Dialer, Failure, TOO_OLD, is_unknown_command, round_trip};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
@@ -21,15 +21,17 @@ const PROBE_LEASE: Duration = Duration::from_secs(5);
 /// All of it within one connect time-out.
 pub(super) async fn greet(core: &Core) -> Result<(), Error> {
     let limit = core.backend.config().connect_timeout;
-    tokio::time::timeout(limit, introduce(core))
-        .await
-        .map_err(|_| Failure::no_connection())?
+    let introduced = core.backend.timers().within(limit, introduce(core)).await;
+    introduced.unwrap_or_else(|| Err(Failure::no_connection().into()))
 }
 
 async fn introduce(core: &Core) -> Result<(), Error> {
     let config = core.backend.config();
-    let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
-    let (mut connection, _) = lane.connect().await?;
+    let lane = core.backend.callers_lane()?;
+    let mut connection = match lane.connect().await {
+        Ok((connection, _)) => connection,
+        Err(failure) => return Err(why(&config.dialer, config.connect_timeout, failure).await),
+    };
     check_server(&mut connection).await?;
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
@@ -37,6 +39,17 @@ async fn introduce(core: &Core) -> Result<(), Error> {
         check_same(core, &mut connection, &mut other).await?;
     }
     Ok(())
+}
+
+/// Why there is no connection: what the server itself says, if it denies.
+async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
+    if failure.class != Class::Unreached {
+        return failure.into();
+    }
+    match dialer.refusal(limit).await {
+        Some(refusal) if refusal.class == Class::Denied => refusal.into(),
+        _ => failure.into(),
+    }
 }
 
 /// Asks who it is by `HELLO`, which no ACL denies.
@@ -51,8 +64,16 @@ async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Erro
         Err(error) => return Err(Failure::from(error).into()),
     };
     let field = |name: &str| text_field(&about, name);
-    if field("mode").as_deref() == Some("cluster") {
-        return Err(unsupported("it is in cluster mode"));
+    match field("mode").as_deref() {
+        Some("cluster") => return Err(unsupported("it is in cluster mode")),
+        Some("sentinel") => return Err(unsupported("it is a sentinel, not the master it watches")),
+        _ => {}
+    }
+    // `slave` is what it is called on the wire, too.
+    if matches!(field("role").as_deref(), Some("replica" | "slave")) {
+        return Err(unsupported(
+            "it is a replica, locks are written to the master",
+        ));
     }
     let version = field("version").unwrap_or_default();
     let mut numbers = version

@@ -62,10 +62,6 @@ impl Client {
     ///
     /// As [`ClientBuilder::connect`].
     ///
-    /// # Panics
-    ///
-    /// As [`ClientBuilder::connect`].
-    ///
     /// # Cancel safety
     ///
     /// Cancel safe: a client that was not returned ends.
@@ -144,7 +140,7 @@ impl Client {
             hold.announce(LostReason::Shutdown);
         }
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
-        if self.engine.within(timeout, given_back).await.is_err() {
+        if self.engine.within(timeout, given_back).await.is_none() {
             tracing::warn!("the client is shut down with holds left");
         }
         core.close(LostReason::Shutdown);

@@ -25,7 +25,7 @@ use super::ticket::{Patience, Request, Ticket, Verdict, Wakes};
 use super::{Core, reentry};
 use crate::backend::{Failure, Lane, Pending};
 use crate::clock::Moment;
-use crate::error::{ConfigError, Error};
+use crate::error::Error;
 use crate::lease::Lease;
 
 /// What a caller asks for. The wait, if it has an end, begins now.
@@ -113,7 +113,7 @@ fn begin(
             return Ok(Begun::In(hold, request.level));
         }
         core.check_accepting()?;
-        let lane = core.backend.callers_lane().ok_or(ConfigError::NoRuntime)?;
+        let lane = core.backend.callers_lane()?;
         let now = core.now();
         let ticket = Ticket::new(core.number(), request);
         let waiting = Waiting { core, ticket };
@@ -229,14 +229,11 @@ impl Waiting<'_> {
         };
         let hard = soft.max(at_least) + GRACE;
         loop {
-            if tokio::runtime::Handle::try_current().is_err() {
-                // Moved here from a runtime in the middle of its wait.
-                return Verdict::failed(ConfigError::NoRuntime);
-            }
             let now = core.now();
             let end = if now < soft { soft } else { hard };
             let decided = poll_fn(|context| self.ticket.poll(context));
-            if let Ok(verdict) = tokio::time::timeout(now.until(end), decided).await {
+            let timers = core.backend.timers();
+            if let Some(verdict) = timers.within(now.until(end), decided).await {
                 return verdict;
             }
             let now = core.now();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
-use tokio::time::error::Elapsed;
 
 use super::core::{Core, Mail};
 use super::keeper;
@@ -22,13 +21,10 @@ impl Engine {
 
     /// Waits for `future`, for at most `limit` or until the keeper ended. By the keeper's timers, so it
     /// works outside of a runtime.
-    pub(crate) async fn within(&self, limit: Duration, future: impl Future) -> Result<(), Elapsed> {
+    pub(crate) async fn within(&self, limit: Duration, future: impl Future) -> Option<()> {
         let over = select(Box::pin(future), Box::pin(self.joined()));
-        let timed = {
-            let _timers = self.keeper.runtime.enter();
-            tokio::time::timeout(limit, over)
-        };
-        timed.await.map(drop)
+        let timers = self.core.backend.timers();
+        timers.within(limit, over).await.map(drop)
     }
 
     /// Waits for the keeper's end.

@@ -14,7 +14,7 @@ use super::state::{Level, NoEntry};
 use super::ticket::Patience;
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
-use crate::error::{ConfigError, Error, LostReason};
+use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 use crate::script::lock::found;
 
@@ -89,7 +89,11 @@ pub(crate) async fn write(
         if left == Duration::ZERO {
             return Err(failure.into());
         }
-        tokio::time::sleep(delays.step().min(left)).await;
+        let timers = core.backend.timers();
+        timers.sleep(delays.step().min(left)).await;
+        if let Some(reason) = hold.lost_reason(core.now()) {
+            return Err(Error::Lost { reason });
+        }
     }
 }
 
@@ -106,9 +110,7 @@ async fn send(
     started: Moment,
     end: Moment,
 ) -> Result<(), Wrong> {
-    let Some(lane) = core.backend.callers_lane() else {
-        return Err(Wrong::Final(ConfigError::NoRuntime.into()));
-    };
+    let lane = core.backend.callers_lane().map_err(Wrong::Final)?;
     let pending = Pending::start(&lane, hold.kind.reenter(&hold.id, count, lease));
     let last = end.max(started + core.config.command_timeout);
     let limit = core.config.command_timeout.min(core.now().until(last));

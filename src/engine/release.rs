@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use super::hold::Hold;
 use super::state::{Left, Level, Phase};
 use super::{Core, Mail};
-use crate::backend::{Class, Failure, Lane, Outcome, Pending};
+use crate::backend::{Failure, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::script::Released;
@@ -35,9 +35,8 @@ pub(crate) fn give_back(
         }
         let now = core.now();
         let left = leave(core, hold, level, now);
-        let lane = core.backend.callers_lane();
-        let Some(lane) = lane.filter(|lane| !lane.is_closed()) else {
-            // Outside of a runtime, or on one that is being shut down: the keeper does it.
+        let Ok(lane) = core.backend.callers_lane() else {
+            // Where no connection can live the keeper does it.
             leave_to_keeper(core, hold, left, now);
             return match left {
                 Left::Lost(reason) => Err(Error::Lost { reason }),
@@ -215,21 +214,9 @@ async fn repeated(
     failure: Failure,
     deadline: Moment,
 ) -> Result<(), Error> {
-    let runtime = tokio::runtime::Handle::try_current();
-    if runtime.is_err() || failure.class == Class::Closed {
-        // Moved here from a runtime in the middle of its wait, or that runtime is being shut down.
-        return hold.ended().await;
-    }
     let left = core.now().until(deadline);
-    match tokio::time::timeout(left, hold.ended()).await {
-        Ok(result) => result,
-        Err(_) => Err(failure.into()),
-    }
-}
-
-/// Whether the lane ended, with its runtime, but not the client: the keeper has a lane of its own.
-fn is_of_the_lane(core: &Core, failure: &Failure) -> bool {
-    failure.class == Class::Closed && core.check_open().is_ok()
+    let ended = core.backend.timers().within(left, hold.ended()).await;
+    ended.unwrap_or_else(|| Err(failure.into()))
 }
 
 /// What the answer to a last release means; the failure when it is to be repeated.
@@ -252,7 +239,7 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
         Ok(Released::Missing) => Err(Error::Lost {
             reason: LostReason::Missing,
         }),
-        Err(failure) if failure.is_transient() || is_of_the_lane(core, &failure) => {
+        Err(failure) if failure.is_transient() => {
             if failure.is_unanswered() {
                 hold.release_unanswered.store(true, Ordering::Release);
             }

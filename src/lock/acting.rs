@@ -13,7 +13,7 @@ use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Found, OwnerState};
 use crate::engine::{Core, Engine, release};
-use crate::error::{ConfigError, Error, LostReason};
+use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::lock::{Forced, force_release, forced};
 use crate::script::{Call, Reply};
@@ -143,6 +143,8 @@ async fn look_up(engine: &Engine, call: Call) -> Result<Reply, Error> {
     let pending = Pending::start(&lane, call.clone());
     let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+        // Its runtime may have ended, or it may be polled on another by now.
+        let lane = open_lane(core)?;
         let pending = Pending::start(&lane, call);
         outcome = pending.within(core.now().until(end)).await;
     }
@@ -151,6 +153,5 @@ async fn look_up(engine: &Engine, call: Call) -> Result<Reply, Error> {
 
 fn open_lane(core: &Core) -> Result<Arc<Lane>, Error> {
     core.check_open()?;
-    let lane = core.backend.callers_lane();
-    Ok(lane.ok_or(ConfigError::NoRuntime)?)
+    core.backend.callers_lane()
 }

@@ -12,6 +12,7 @@ mod bounds;
 mod ending;
 mod fake;
 mod fork;
+mod lanes;
 mod links;
 mod many;
 mod outside;
@@ -21,6 +22,7 @@ mod secrets;
 mod servers;
 #[cfg(feature = "tls")]
 mod tls;
+mod unfit;
 
 use watchlock::Client;
 

@@ -159,7 +159,9 @@ async fn renew_once(
     let answer = outcome.map_err(|failure| {
         if failure.is_unanswered() {
             // Silence: the next try shall be on another connection, while there is time.
-            core.keeper_lane.replace(generation);
+            if let Some(generation) = generation {
+                core.keeper_lane.replace(generation);
+            }
         }
         let singly = !failure.is_transient();
         (failure, singly)

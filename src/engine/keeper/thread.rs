@@ -13,7 +13,6 @@ use crate::error::LostReason;
 
 /// The thread, as the engine sees it.
 pub(crate) struct Thread {
-    pub(crate) runtime: Handle,
     ended: Arc<Ended>,
 }
 
@@ -63,10 +62,7 @@ impl Starting {
     /// Gives the keeper its client.
     pub(crate) fn begin(self, core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>) -> Thread {
         let _ = self.begin.send((core, mailbox));
-        Thread {
-            runtime: self.runtime,
-            ended: self.ended,
-        }
+        Thread { ended: self.ended }
     }
 }
 

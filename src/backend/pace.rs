@@ -1,0 +1,101 @@
+//! When a lane may connect again: arithmetic over time as a value.
+//!
+//! 1. From one attempt to the next at least a delay passes, whatever came of the first, and the delays grow.
+//! 2. They begin anew when the last attempt is longer ago than the longest delay: then there is no row of
+//!    attempts. So there is never more than one attempt in the longest delay for long.
+//! 3. A server that became a replica still answers. Its connection is left for another, in case the master is
+//!    elsewhere by now, in delays of its own: these are longer, since nobody waits for the connection.
+
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
+
+/// The longest pause between two connections to a server that stays a replica.
+const DEMOTED: Duration = Duration::from_secs(1);
+
+pub(super) struct Pace {
+    longest: Duration,
+    delays: Delays,
+    demotions: Delays,
+    last: Option<Moment>,
+    next: Moment,
+}
+
+impl Pace {
+    pub(super) fn new(backoff: Backoff, seed: u64) -> Self {
+        Self {
+            longest: backoff.cap_delay(),
+            delays: backoff.delays(seed),
+            demotions: backoff.cap(DEMOTED).delays(seed),
+            last: None,
+            next: Moment::default(),
+        }
+    }
+
+    /// How long to wait before the next attempt.
+    pub(super) fn wait(&self, now: Moment) -> Duration {
+        now.until(self.next)
+    }
+
+    /// An attempt begins. From when on its connection may be left if it leads to a replica.
+    pub(super) fn attempt(&mut self, now: Moment) -> Moment {
+        let ago = self.last.map_or(Duration::MAX, |last| last.until(now));
+        if ago > self.longest {
+            self.delays.reset();
+        }
+        if ago > DEMOTED {
+            self.demotions.reset();
+        }
+        self.last = Some(now);
+        self.next = now + self.delays.step();
+        now + self.demotions.step()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CAP: Duration = Duration::from_millis(200);
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_first_attempt_and_one_after_a_long_time_are_made_at_once() {
+        let mut pace = Pace::new(Backoff::new().cap(CAP), 0);
+        assert_eq!(pace.wait(at(0)), Duration::ZERO);
+        pace.attempt(at(0));
+        assert!(pace.wait(at(0)) > Duration::ZERO);
+        for _ in 0..9 {
+            pace.attempt(pace.next);
+        }
+        let later = pace.next + CAP;
+        assert_eq!(pace.wait(later), Duration::ZERO);
+        pace.attempt(later);
+        assert!(pace.wait(later) <= Duration::from_millis(20));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        /// Connections that come up and break as soon as they may, or after any time.
+        #[test]
+        fn whatever_succeeds_attempts_are_bounded(seed: u64, lived in prop::collection::vec(0u64..400, 60)) {
+            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let (mut now, mut attempts) = (at(0), Vec::new());
+            for ms in lived {
+                now = now + pace.wait(now);
+                let leave = pace.attempt(now);
+                prop_assert!(leave > now && leave <= now + DEMOTED);
+                attempts.push(now);
+                now = now + Duration::from_millis(ms);
+            }
+            for ten in attempts.windows(11) {
+                prop_assert!(ten[0].until(ten[10]) >= CAP * 2, "{:?}", ten);
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Lanes through the end of runtimes, of the client, and of what the application brings along.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_redis::{Manager, Pool};
+use redis::io::AsyncDNSResolver;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, RedisFuture};
+use tokio::runtime::{Builder, Runtime};
+use watchlock::{Client, ConfigError, Error, Lease};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, ms, poll_once, soon, try_once};
+use crate::outside::block_on;
+use crate::works;
+
+const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
+
+/// A resolver of the application's that panics when it is told to.
+#[derive(Default)]
+struct Shaky {
+    panics: AtomicU64,
+    panicked: AtomicU64,
+}
+
+struct Resolver(Arc<Shaky>);
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        _: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let left = self.0.panics.load(Ordering::SeqCst);
+            if left > 0 {
+                self.0.panics.store(left - 1, Ordering::SeqCst);
+                self.0.panicked.fetch_add(1, Ordering::SeqCst);
+                panic!("the application's resolver does not work");
+            }
+            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+            Ok(Box::new(std::iter::once(address)) as Box<_>)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_panic_while_connecting_ends_no_lane() {
+    let server = RedisServer::start();
+    let shaky = Arc::<Shaky>::default();
+    let config = AsyncConnectionConfig::new().set_dns_resolver(Resolver(Arc::clone(&shaky)));
+    let info = server.url().into_connection_info().unwrap();
+    let manager = Manager::new_with_config(info, config).unwrap();
+    let pool = Pool::builder(manager).max_size(1).build().unwrap();
+    let client = Client::builder(&server.url())
+        .pool(pool)
+        .watchdog_lease(ms(2_000));
+    let client = client.connect().await.unwrap();
+    works(&client).await;
+    let guard = try_once(&client, "kept").await.unwrap().unwrap();
+    for round in 0..2 {
+        let before = shaky.panicked.load(Ordering::SeqCst);
+        // One for each lane: the callers' and the keeper's.
+        shaky.panics.store(2, Ordering::SeqCst);
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        let lock = client.get_lock("x");
+        let got = soon(lock.lock()).await;
+        got.unwrap_or_else(|error| panic!("round {round}: {error:?}"))
+            .unlock()
+            .await
+            .unwrap();
+        eventually("both lanes panicked", LONG, async || {
+            shaky.panicked.load(Ordering::SeqCst) >= before + 2
+        })
+        .await;
+        let renewed = server.calls_of("pexpire").await;
+        eventually("the keeper renews", LONG, async || {
+            server.calls_of("pexpire").await >= renewed + 2
+        })
+        .await;
+    }
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reentry_that_repeats_opens_no_lane_after_a_shutdown() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let guard = try_once(&client, "held").await.unwrap().unwrap();
+    let refused = proxy.inject(Fault::Answer("NOREPLICAS not enough of them".to_owned()));
+    let refused = refused.on(Match::script(REENTER)).always().arm();
+    let entering = async {
+        let error = soon(guard.reenter()).await.map(drop).unwrap_err();
+        assert!(error.is_lost(), "{error:?}");
+    };
+    let ending = async {
+        eventually("it was refused", LONG, async || refused.fired() > 0).await;
+        client.shutdown(Duration::ZERO).await;
+    };
+    tokio::join!(entering, ending);
+    eventually("no connection is left", LONG, async || {
+        server.connections().await == 0
+    })
+    .await;
+    assert!(soon(guard.reenter()).await.is_err());
+    assert_eq!(server.connections().await, 0);
+}
+
+fn is_no_runtime<T: std::fmt::Debug>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Config(ConfigError::NoRuntime)))
+}
+
+#[test]
+fn a_runtime_without_timers_or_io_is_none() {
+    let server = RedisServer::start();
+    let home = Runtime::new().unwrap();
+    let client = home.block_on(Client::connect(&server.url())).unwrap();
+    let held = home.block_on(try_once(&client, "held")).unwrap().unwrap();
+    let bare = Builder::new_current_thread().build().unwrap();
+    let no_io = Builder::new_current_thread().enable_time().build().unwrap();
+    let no_timers = Builder::new_current_thread().enable_io().build().unwrap();
+    for unfit in [bare, no_io, no_timers] {
+        let connecting = unfit.block_on(Client::connect(&server.url()));
+        assert!(is_no_runtime(&connecting), "{connecting:?}");
+        unfit.block_on(async {
+            let lock = client.get_lock("x");
+            assert!(is_no_runtime(&lock.lock().await));
+            assert!(is_no_runtime(&lock.try_lock(LONG, Lease::Watchdog).await));
+            assert!(is_no_runtime(&lock.is_locked().await));
+            assert!(is_no_runtime(&lock.force_unlock().await));
+            assert!(is_no_runtime(&held.reenter().await));
+        });
+        // The keeper sees a release through, wherever it comes from.
+        let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+        unfit.block_on(guard.unlock()).unwrap();
+        let waiting = client.get_lock("held");
+        let mut waiting = Box::pin(waiting.try_lock(ms(100), Lease::Watchdog));
+        assert!(home.block_on(poll_once(&mut waiting)).is_none());
+        assert!(unfit.block_on(waiting).unwrap().is_none());
+    }
+    home.block_on(held.unlock()).unwrap();
+    home.block_on(works(&client));
+    home.block_on(clean(&server));
+}
+
+#[test]
+fn a_lane_that_ended_with_its_runtime_is_no_closed_client() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let home = Runtime::new().unwrap();
+    let client = home.block_on(Client::connect(&proxy.url())).unwrap();
+    let lock = client.get_lock("x");
+    let guard = home.block_on(try_once(&client, "held")).unwrap().unwrap();
+    // What is polled on a runtime that ends while it connects.
+    proxy.hold(Direction::Both);
+    let away = Builder::new_current_thread().enable_all().build().unwrap();
+    let mut looking = Box::pin(lock.is_locked());
+    let mut entering = Box::pin(guard.reenter());
+    let mut acquiring = Box::pin(lock.lock());
+    away.block_on(async {
+        assert!(poll_once(&mut looking).await.is_none());
+        assert!(poll_once(&mut entering).await.is_none());
+        assert!(poll_once(&mut acquiring).await.is_none());
+    });
+    drop(away);
+    proxy.heal();
+    assert!(!home.block_on(soon(looking)).unwrap());
+    let inner = home.block_on(soon(entering)).unwrap();
+    let acquired = home.block_on(soon(acquiring)).unwrap();
+    home.block_on(async {
+        acquired.unlock().await.unwrap();
+        inner.unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        clean(&server).await;
+    });
+}
+
+/// A server that answers nothing any more, and futures that leave their runtime in the middle of their wait.
+#[test]
+fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let home = Runtime::new().unwrap();
+    let client = Client::builder(&proxy.url())
+        .command_timeout(ms(200))
+        .unavailable_after(ms(1_000));
+    let client = home.block_on(client.connect()).unwrap();
+    let guard = home.block_on(try_once(&client, "held")).unwrap().unwrap();
+    let lock = client.get_lock("x");
+    let mut looking = Box::pin(lock.is_locked());
+    let mut living = Box::pin(lock.remain_time_to_live());
+    let mut forcing = Box::pin(lock.force_unlock());
+    let mut entering = Box::pin(guard.reenter());
+    proxy.hold(Direction::Replies);
+    home.block_on(async {
+        assert!(poll_once(&mut looking).await.is_none());
+        assert!(poll_once(&mut living).await.is_none());
+        assert!(poll_once(&mut forcing).await.is_none());
+        assert!(poll_once(&mut entering).await.is_none());
+    });
+    // The first tries fail for want of their connection; what follows is done where there is no runtime.
+    proxy.reset_all();
+    let outcomes = [
+        block_on(looking).map(drop),
+        block_on(living).map(drop),
+        block_on(forcing).map(drop),
+        block_on(entering).map(drop),
+    ];
+    for (index, outcome) in outcomes.iter().enumerate() {
+        let typed = matches!(
+            outcome,
+            Ok(()) | Err(Error::Unavailable { .. } | Error::Config(ConfigError::NoRuntime))
+        );
+        assert!(typed, "{index}: {outcome:?}");
+    }
+    proxy.heal();
+    // A forced release sends its command after its question; that is outside, too.
+    let mut forcing = Box::pin(lock.force_unlock());
+    assert!(home.block_on(poll_once(&mut forcing)).is_none());
+    let forced = block_on(forcing);
+    assert!(
+        matches!(
+            forced,
+            Ok(false) | Err(Error::Config(ConfigError::NoRuntime))
+        ),
+        "{forced:?}"
+    );
+    drop(guard);
+    home.block_on(clean(&server));
+}
