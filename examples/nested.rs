@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, LockGuard, Owner, ReentrantLock};
+use watchlock::{Client, Error, Lease, LockGuard, Owner, ReentrantLock};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -41,7 +41,7 @@ async fn by_guard(client: &Client) -> Result<(), Error> {
 }
 
 async fn helper_with_guard(held: &LockGuard) -> Result<(), Error> {
-    let inner = held.reenter().await?;
+    let inner = held.reenter(Lease::Watchdog).await?;
     println!("by guard: {}", inner.hold_count());
     inner.unlock().await
 }

@@ -70,15 +70,26 @@ impl Backoff {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let bad = |setting, range| Err(ConfigError::OutOfRange { setting, range });
         if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.cap) {
-            return bad("backoff cap", "1 ms to 60 s");
+            return Err(ConfigError::out_of_range(
+                "Backoff::cap",
+                self.cap,
+                "1 ms to 60 s",
+            ));
         }
         if !(Duration::from_millis(1)..=self.cap).contains(&self.base) {
-            return bad("backoff base", "1 ms to the backoff cap");
+            return Err(ConfigError::out_of_range(
+                "Backoff::base",
+                self.base,
+                "1 ms to Backoff::cap",
+            ));
         }
         if !(1.0..=10.0).contains(&self.factor) {
-            return bad("backoff factor", "1 to 10");
+            return Err(ConfigError::out_of_range(
+                "Backoff::factor",
+                self.factor,
+                "1 to 10",
+            ));
         }
         Ok(())
     }

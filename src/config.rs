@@ -1,5 +1,6 @@
 //! What can be set on a client, with defaults and bounds. Checked once, when the client connects.
 
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -58,47 +59,45 @@ pub(crate) struct Config {
 impl Settings {
     pub(crate) fn validate(self) -> Result<Config, ConfigError> {
         let ms = Duration::from_millis;
-        let check = |ok: bool, setting, range| {
-            ok.then_some(())
-                .ok_or(ConfigError::OutOfRange { setting, range })
-        };
-        let timeouts = ms(10)..=ms(60_000);
-        let watchdog_bounds = ms(500)..=DAY;
-        let watchdog_lease = LeaseMs::new(self.watchdog_lease, &watchdog_bounds).map_err(|_| {
-            ConfigError::OutOfRange {
-                setting: "watchdog lease",
-                range: "500 ms to 24 h",
-            }
+        let time_outs = ms(10)..=ms(60_000);
+        let watchdog_lease = LeaseMs::new(self.watchdog_lease, &(ms(500)..=DAY)).map_err(|_| {
+            ConfigError::out_of_range("watchdog_lease", self.watchdog_lease, "500 ms to 24 h")
         })?;
         let (min, max) = (*self.lease_bounds.start(), *self.lease_bounds.end());
         check(
             min >= ms(10) && min <= max && max <= 365 * DAY,
-            "lease bounds",
-            "10 ms to 365 days, the lower one first",
+            "lease_bounds",
+            &self.lease_bounds,
+            "10 ms to 365 days, the shortest first",
         )?;
         check(
             (1..=65_536).contains(&self.max_key_bytes),
-            "longest name",
-            "1 to 65536 bytes",
+            "max_name_bytes",
+            self.max_key_bytes,
+            "1 to 65536",
         )?;
         check(
             self.key_prefix.len() < self.max_key_bytes,
-            "key prefix",
-            "shorter than the longest name",
+            "key_prefix",
+            format_args!("{} bytes long", self.key_prefix.len()),
+            "shorter than max_name_bytes",
         )?;
         check(
-            timeouts.contains(&self.command_timeout),
-            "command time-out",
+            time_outs.contains(&self.command_timeout),
+            "command_timeout",
+            self.command_timeout,
             "10 ms to 60 s",
         )?;
         check(
-            timeouts.contains(&self.connect_timeout),
-            "connect time-out",
+            time_outs.contains(&self.connect_timeout),
+            "connect_timeout",
+            self.connect_timeout,
             "10 ms to 60 s",
         )?;
         check(
             self.unavailable_after <= DAY,
             "unavailable_after",
+            self.unavailable_after,
             "0 to 24 h",
         )?;
         self.backoff.validate()?;
@@ -114,6 +113,18 @@ impl Settings {
             clock: self.clock,
         })
     }
+}
+
+fn check(
+    ok: bool,
+    setting: &'static str,
+    given: impl Debug,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    if ok {
+        return Ok(());
+    }
+    Err(ConfigError::out_of_range(setting, given, allowed))
 }
 
 #[cfg(test)]

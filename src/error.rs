@@ -1,9 +1,22 @@
 //! What can go wrong, told apart: busy is no error, and lost, not yours, unreachable, refused and
 //! misconfigured are different ones.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a hold was lost.
+///
+/// ```no_run
+/// # async fn example(guard: watchlock::LockGuard) {
+/// use watchlock::LostReason;
+///
+/// match guard.lost().await {
+///     LostReason::Shutdown => println!("still ours for a moment: finish and unlock"),
+///     reason => println!("stop at once: {reason}"),
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
@@ -28,63 +41,117 @@ pub enum LostReason {
 }
 
 /// The cause of an error, as the layer below told it.
+///
+/// ```
+/// fn print(error: &watchlock::Error) {
+///     println!("{error}");
+///     let mut cause = std::error::Error::source(error);
+///     while let Some(error) = cause {
+///         println!("  because {error}");
+///         cause = error.source();
+///     }
+/// }
+/// ```
 pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
 /// Everything that an operation on a lock can fail with.
 ///
-/// That a lock is busy is not an error: `try_lock` says `Ok(None)`.
+/// That a lock is busy is not an error: `try_lock` says `Ok(None)`. What goes wrong with a lock names it:
+/// in the text, and by [`lock`](Self::lock).
+///
+/// ```no_run
+/// use watchlock::{Error, LockGuard};
+///
+/// async fn end(guard: LockGuard) {
+///     match guard.unlock().await {
+///         Ok(()) => println!("nobody else was in"),
+///         Err(Error::Lost { reason, .. }) => println!("somebody else may have been in: {reason}"),
+///         Err(error) if error.is_transient() => println!("given back in the background: {error}"),
+///         Err(error) => println!("{error}"),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The hold was lost before it was given back; what it protected may have been touched by others.
-    #[error("the hold was lost: {reason}")]
+    #[error("{}the hold was lost: {reason}", Of(lock))]
+    #[non_exhaustive]
     Lost {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
         /// Why.
         reason: LostReason,
     },
     /// There is no level to give back or to detach: nothing of this owner holds the lock.
-    #[error("the lock is not held by this owner")]
-    NotOwner,
+    #[error("{}it is not held by this owner", Of(lock))]
+    #[non_exhaustive]
+    NotOwner {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+    },
     /// The key exists and is no plain lock: another type, or a hash of something else.
-    #[error("the key exists and is not a plain lock")]
-    WrongType,
-    /// A lock's name must not be empty, and with the prefix not be longer than the bound (512 bytes
-    /// unless set).
-    #[error(
-        "a lock's name must have 1 byte up to the configured bound, this one has {bytes} with the prefix"
-    )]
+    #[error("{}the key exists and is not a plain lock", Of(lock))]
+    #[non_exhaustive]
+    WrongType {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+    },
+    /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than its
+    /// `max_name_bytes` (512 bytes unless set).
+    #[error("{}{}", Of(lock), BadName { lock, bytes: *bytes, longest: *longest })]
+    #[non_exhaustive]
     InvalidName {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
         /// How long the key would be.
         bytes: usize,
+        /// How long it may be.
+        longest: usize,
     },
     /// The lease is out of its bounds (10 ms to 24 h unless set), or what was asked does not go with
     /// the level's lease.
-    #[error("the lease is out of bounds, or not of a kind that allows this")]
-    InvalidLease,
+    #[error("{}{problem}", Of(lock))]
+    #[non_exhaustive]
+    InvalidLease {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+        /// What is wrong with the lease.
+        problem: LeaseError,
+    },
     /// Redis denied it: authentication, or the user's ACL.
-    #[error("Redis denied the command")]
+    #[error("{}Redis denied the command", Of(lock))]
+    #[non_exhaustive]
     Denied {
+        /// The lock's name; none when it was denied to connect.
+        lock: Option<Arc<str>>,
         /// What Redis said.
         source: Cause,
     },
     /// Redis answered and refused: out of memory, not enough replicas, read-only, a cluster redirect.
-    #[error("Redis refused the command")]
+    #[error("{}Redis refused the command", Of(lock))]
+    #[non_exhaustive]
     Refused {
+        /// The lock's name; none while connecting.
+        lock: Option<Arc<str>>,
         /// Whether a later try may be accepted.
         transient: bool,
         /// What Redis said.
         source: Cause,
     },
     /// No usable answer: not connected, no reply in time, or a server that is still loading or busy.
-    #[error("Redis is not available")]
+    #[error("{}Redis is not available", Of(lock))]
+    #[non_exhaustive]
     Unavailable {
+        /// The lock's name; none while connecting.
+        lock: Option<Arc<str>>,
         /// What was seen last.
         source: Cause,
     },
     /// The client was shut down, or belongs to another process since a `fork`.
     #[error("the client is closed")]
     Closed,
-    /// The client cannot be built like this.
+    /// The client cannot be built.
     #[error("the client cannot be built")]
     Config(#[from] ConfigError),
 }
@@ -105,9 +172,166 @@ impl Error {
             _ => false,
         }
     }
+
+    /// The name of the lock that it is about, without the client's prefix.
+    #[must_use]
+    pub fn lock(&self) -> Option<&str> {
+        match self {
+            Self::Lost { lock, .. }
+            | Self::NotOwner { lock }
+            | Self::WrongType { lock }
+            | Self::InvalidName { lock, .. }
+            | Self::InvalidLease { lock, .. }
+            | Self::Denied { lock, .. }
+            | Self::Refused { lock, .. }
+            | Self::Unavailable { lock, .. } => lock.as_deref(),
+            Self::Closed | Self::Config(_) => None,
+        }
+    }
+
+    pub(crate) fn lost(reason: LostReason) -> Self {
+        Self::Lost { lock: None, reason }
+    }
+
+    pub(crate) fn not_owner() -> Self {
+        Self::NotOwner { lock: None }
+    }
+
+    pub(crate) fn wrong_type() -> Self {
+        Self::WrongType { lock: None }
+    }
+
+    pub(crate) fn denied(source: Cause) -> Self {
+        Self::Denied { lock: None, source }
+    }
+
+    pub(crate) fn refused(transient: bool, source: Cause) -> Self {
+        Self::Refused {
+            lock: None,
+            transient,
+            source,
+        }
+    }
+
+    pub(crate) fn unavailable(source: Cause) -> Self {
+        Self::Unavailable { lock: None, source }
+    }
+
+    /// The same, about the lock `name`. Whoever made the error need not know it: handles and guards do.
+    pub(crate) fn about(mut self, name: &str) -> Self {
+        match &mut self {
+            Self::Lost { lock, .. }
+            | Self::NotOwner { lock }
+            | Self::WrongType { lock }
+            | Self::InvalidName { lock, .. }
+            | Self::InvalidLease { lock, .. }
+            | Self::Denied { lock, .. }
+            | Self::Refused { lock, .. }
+            | Self::Unavailable { lock, .. } => {
+                lock.get_or_insert_with(|| name.into());
+            }
+            Self::Closed | Self::Config(_) => {}
+        }
+        self
+    }
+}
+
+impl From<LeaseError> for Error {
+    fn from(problem: LeaseError) -> Self {
+        Self::InvalidLease {
+            lock: None,
+            problem,
+        }
+    }
+}
+
+/// The beginning of a text about a lock.
+struct Of<'a>(&'a Option<Arc<str>>);
+
+/// So much of a name is shown: it may be as long as somebody made it.
+const SHOWN: usize = 80;
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(name) = self.0 else {
+            return Ok(());
+        };
+        match name.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "lock {:?}…: ", &name[..end]),
+            None => write!(f, "lock {name:?}: "),
+        }
+    }
+}
+
+/// What is wrong with a name.
+struct BadName<'a> {
+    lock: &'a Option<Arc<str>>,
+    bytes: usize,
+    longest: usize,
+}
+
+impl fmt::Display for BadName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lock.as_deref() == Some("") {
+            return f.write_str("a lock's name must not be empty");
+        }
+        let Self { bytes, longest, .. } = self;
+        write!(
+            f,
+            "{bytes} bytes with the key prefix, but max_name_bytes is {longest}"
+        )
+    }
+}
+
+/// What is wrong with a lease.
+///
+/// ```
+/// use watchlock::{Error, LeaseError};
+///
+/// fn advice(error: &Error) -> Option<String> {
+///     match error {
+///         Error::InvalidLease { problem: LeaseError::OutOfBounds { shortest, longest, .. }, .. } => {
+///             Some(format!("take {shortest:?} to {longest:?}"))
+///         }
+///         _ => None,
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// A fixed lease must lie within the client's `lease_bounds`.
+    #[error("a lease of {given:?} is not within lease_bounds, {shortest:?} to {longest:?}")]
+    #[non_exhaustive]
+    OutOfBounds {
+        /// What was asked for.
+        given: Duration,
+        /// The shortest lease that is allowed.
+        shortest: Duration,
+        /// The longest.
+        longest: Duration,
+    },
+    /// The level is kept alive by the watchdog; only a fixed lease can be extended or left to expire.
+    #[error(
+        "the level is kept alive by the watchdog; only a fixed lease can be extended or left to expire"
+    )]
+    Watchdog,
+    /// The hold has other levels; only the last one can be left to expire.
+    #[error("the hold has other levels; only the last one can be left to expire")]
+    OtherLevels,
 }
 
 /// Why a client cannot be built.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use watchlock::{Client, ConfigError, Error};
+///
+/// let connected = Client::connect("not an address").await;
+/// assert!(matches!(connected, Err(Error::Config(ConfigError::InvalidUrl))));
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -118,19 +342,23 @@ pub enum ConfigError {
     /// A `rediss://` address needs the crate's feature `tls`.
     #[error("a rediss:// address needs the feature `tls`")]
     TlsDisabled,
-    /// A value is out of its range.
-    #[error("{setting} must be {range}")]
+    /// A setting is out of its range.
+    #[error("{setting} is {given}, but must be {allowed}")]
+    #[non_exhaustive]
     OutOfRange {
-        /// Which.
+        /// Which: the name of its setter.
         setting: &'static str,
+        /// What it was set to.
+        given: Box<str>,
         /// What is allowed.
-        range: &'static str,
+        allowed: &'static str,
     },
     /// The pool and the address lead to different databases.
     #[error("the pool and the address lead to different Redis databases")]
     PoolMismatch,
     /// The server cannot be used: older than Redis 6.2, or in cluster mode.
     #[error("the server is not supported: {reason}")]
+    #[non_exhaustive]
     Unsupported {
         /// Why not.
         reason: &'static str,
@@ -138,4 +366,18 @@ pub enum ConfigError {
     /// `connect` was not called inside a tokio runtime.
     #[error("no tokio runtime: connect must be called inside one")]
     NoRuntime,
+}
+
+impl ConfigError {
+    pub(crate) fn out_of_range(
+        setting: &'static str,
+        given: impl fmt::Debug,
+        allowed: &'static str,
+    ) -> Self {
+        Self::OutOfRange {
+            setting,
+            given: format!("{given:?}").into(),
+            allowed,
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::LeaseError;
 
 /// How long Redis keeps a lock without news of its holder.
 ///
@@ -21,8 +21,9 @@ pub enum Lease {
     /// The client's watchdog keeps the lock alive for as long as the level lives.
     #[default]
     Watchdog,
-    /// Valid for at least this long unless given back or lost, and nothing prolongs it. Whole
-    /// milliseconds (the rest is cut off), by default 10 ms to 24 h.
+    /// Redis keeps it for so long, and nothing prolongs it. The hold is valid for this lease less the
+    /// drift (1 % of the lease and 2 ms), counted from just before the command was sent, unless it is given
+    /// back or lost. Whole milliseconds (the rest is cut off), by default 10 ms to 24 h.
     Fixed(Duration),
 }
 
@@ -38,7 +39,7 @@ impl Lease {
         self,
         watchdog: LeaseMs,
         bounds: &RangeInclusive<Duration>,
-    ) -> Result<LeaseMs, Error> {
+    ) -> Result<LeaseMs, LeaseError> {
         match self {
             Self::Watchdog => Ok(watchdog),
             Self::Fixed(lease) => LeaseMs::new(lease, bounds),
@@ -51,13 +52,23 @@ impl Lease {
 pub(crate) struct LeaseMs(u64);
 
 impl LeaseMs {
-    pub(crate) fn new(lease: Duration, bounds: &RangeInclusive<Duration>) -> Result<Self, Error> {
-        if !bounds.contains(&lease) {
-            return Err(Error::InvalidLease);
-        }
-        u64::try_from(lease.as_millis())
+    pub(crate) fn new(
+        lease: Duration,
+        bounds: &RangeInclusive<Duration>,
+    ) -> Result<Self, LeaseError> {
+        let ms = u64::try_from(lease.as_millis()).ok();
+        ms.filter(|_| bounds.contains(&lease))
             .map(Self)
-            .map_err(|_| Error::InvalidLease)
+            .ok_or(LeaseError::OutOfBounds {
+                given: lease,
+                shortest: *bounds.start(),
+                longest: *bounds.end(),
+            })
+    }
+
+    /// What is left of a lease: 1 ms at least, and never more than is left.
+    pub(crate) fn left(span: Duration) -> Self {
+        Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
     pub(crate) const fn as_millis(self) -> u64 {

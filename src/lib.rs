@@ -56,11 +56,11 @@ mod process;
 mod script;
 
 pub use backoff::Backoff;
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
-pub use error::{Cause, ConfigError, Error, LostReason};
+pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use lease::Lease;
-pub use lock::{HoldView, Lock, LockGuard, Owner, OwnerLock, ReentrantLock, Ttl};
+pub use lock::{GuardError, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -31,12 +31,17 @@ impl Names {
     /// `InvalidName` when the name is empty or the key longer than `max_key_bytes`.
     pub(crate) fn plain(prefix: &str, name: &str, max_key_bytes: usize) -> Result<Self, Error> {
         let bytes = prefix.len() + name.len();
+        let bad = || Error::InvalidName {
+            lock: Some(name.into()),
+            bytes,
+            longest: max_key_bytes,
+        };
         if name.is_empty() || bytes > max_key_bytes {
-            return Err(Error::InvalidName { bytes });
+            return Err(bad());
         }
         let parts = tagged("redisson_lock__channel", prefix, name);
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
-        let place = |at: usize| u32::try_from(at).map_err(|_| Error::InvalidName { bytes });
+        let place = |at: usize| u32::try_from(at).map_err(|_| bad());
         let channel = parts.concat().into_boxed_str();
         Ok(Self {
             hash: HASHER.hash_one(&channel[key_at..key_at + bytes]),

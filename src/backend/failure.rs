@@ -178,17 +178,11 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let source = failure.cause;
         match failure.class {
-            Class::Unreached | Class::Unanswered | Class::NotReady => Self::Unavailable { source },
-            Class::Refused | Class::Demoted => Self::Refused {
-                transient: true,
-                source,
-            },
-            Class::Rejected => Self::Refused {
-                transient: false,
-                source,
-            },
-            Class::Denied => Self::Denied { source },
-            Class::WrongType => Self::WrongType,
+            Class::Unreached | Class::Unanswered | Class::NotReady => Self::unavailable(source),
+            Class::Refused | Class::Demoted => Self::refused(true, source),
+            Class::Rejected => Self::refused(false, source),
+            Class::Denied => Self::denied(source),
+            Class::WrongType => Self::wrong_type(),
             Class::TooOld => ConfigError::Unsupported { reason: TOO_OLD }.into(),
             Class::Closed => Self::Closed,
         }

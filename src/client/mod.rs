@@ -2,6 +2,7 @@
 
 mod builder;
 mod greet;
+mod shutdown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::builder::ClientBuilder;
+pub use self::shutdown::ShutdownReport;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
-use crate::lock::{Owner, ReentrantLock, scope};
+use crate::lock::{Owner, ReentrantLock};
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
 /// the rule.
@@ -41,6 +43,8 @@ use crate::lock::{Owner, ReentrantLock, scope};
 ///     Ok(())
 /// }
 /// ```
+#[doc(alias = "Redisson")]
+#[doc(alias = "RedissonClient")]
 #[derive(Clone)]
 pub struct Client {
     engine: Arc<Engine>,
@@ -76,14 +80,16 @@ impl Client {
 
     /// The client's random id, the first half of every owner field that it writes.
     #[must_use]
+    #[doc(alias = "getId")]
     pub fn id(&self) -> Uuid {
         self.engine.core.client_id
     }
 
     /// The reentrant lock `name`. No I/O; a bad name is an error of the first use.
     #[must_use]
+    #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: &str) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name)
+        ReentrantLock::new(&self.engine, name, None)
     }
 
     /// A new owner, to be handed down to whatever may enter its locks again.
@@ -118,21 +124,33 @@ impl Client {
     /// As `future`.
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         let owner = self.new_owner();
-        scope::within(self.id(), Arc::clone(owner.state()), future).await
+        owner.scope(future).await
     }
 
     /// Ends the client. New holds are refused with [`Error::Closed`], `lost()` of the holds that are left
     /// resolves with reason [`LostReason::Shutdown`]; for up to `timeout` they stay valid and can be
-    /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended.
+    /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended,
+    /// with what was left.
+    ///
+    /// ```no_run
+    /// # async fn example(client: watchlock::Client) {
+    /// use std::time::Duration;
+    ///
+    /// let report = client.shutdown(Duration::from_secs(10)).await;
+    /// if !report.is_clean() {
+    ///     eprintln!("still held: {:?}, not released: {:?}", report.held, report.unreleased);
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
     /// Dropped, it has announced the end: new holds stay refused, and holds stay valid until they are
     /// given back.
-    pub async fn shutdown(&self, timeout: Duration) {
+    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = &self.engine.core;
         if core.is_forked() {
-            return;
+            return ShutdownReport::default();
         }
         core.stop_accepting();
         let holds = core.holds();
@@ -140,10 +158,17 @@ impl Client {
             hold.announce(LostReason::Shutdown);
         }
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
-        if self.engine.within(timeout, given_back).await.is_none() {
+        let in_time = self.engine.within(timeout, given_back).await.is_some();
+        let holds = core.holds();
+        let held = shutdown::held(&holds);
+        if !in_time {
             tracing::warn!("the client is shut down with holds left");
         }
         core.close(LostReason::Shutdown);
         self.engine.joined().await;
+        ShutdownReport {
+            held,
+            unreleased: shutdown::unreleased(&holds),
+        }
     }
 }

@@ -42,10 +42,7 @@ pub(crate) fn request(
         kind,
         owner,
         lease: lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?,
-        level: match lease {
-            Lease::Watchdog => Level::Watchdog,
-            Lease::Fixed(_) => Level::Fixed,
-        },
+        level: level(lease),
         patience: match wait {
             None => Patience::Forever,
             Some(Duration::ZERO) => Patience::Once,
@@ -53,6 +50,14 @@ pub(crate) fn request(
         },
         since,
     })
+}
+
+/// What keeps a level with `lease` alive.
+pub(crate) fn level(lease: Lease) -> Level {
+    match lease {
+        Lease::Watchdog => Level::Watchdog,
+        Lease::Fixed(_) => Level::Fixed,
+    }
 }
 
 /// How long a try that is in flight at the very end of a wait is still listened to.
@@ -142,7 +147,7 @@ async fn enter(core: &Arc<Core>, request: &Request) -> Result<Option<Arc<Hold>>,
         return Ok(None);
     };
     let hold = match owner.find(request.kind.names(), core.now()) {
-        Found::Lost(reason) => return Err(Error::Lost { reason }),
+        Found::Lost(reason) => return Err(Error::lost(reason)),
         Found::Nothing => return Ok(None),
         Found::Live(hold) => hold,
     };

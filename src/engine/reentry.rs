@@ -51,7 +51,7 @@ pub(crate) async fn enter(
     core.check_open()?;
     let count = match hold.with(|state| state.enter(level, core.now())) {
         Ok(count) => count,
-        Err(NoEntry::Lost(reason)) => return Err(Error::Lost { reason }),
+        Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
         Err(NoEntry::Over) => return Ok(Entry::Over),
     };
     let mut new_level = NewLevel {
@@ -92,9 +92,33 @@ pub(crate) async fn write(
         let timers = core.backend.timers();
         timers.sleep(delays.step().min(left)).await;
         if let Some(reason) = hold.lost_reason(core.now()) {
-            return Err(Error::Lost { reason });
+            return Err(Error::lost(reason));
         }
     }
+}
+
+/// Asks Redis whether `hold` is there, in a way that only a master answers: by writing again what this
+/// client vouches for. A key of another type means that it is gone.
+pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
+    let now = core.now();
+    let (count, watched, ends) =
+        hold.with(|state| (state.count(), state.is_watched(), state.lease_ends));
+    let lease = if watched {
+        core.config.watchdog_lease
+    } else {
+        LeaseMs::left(now.until(ends))
+    };
+    match write(core, hold, count, lease, Patience::Once).await {
+        Err(Error::WrongType { .. }) => Err(missing(core, hold)),
+        result => result,
+    }
+}
+
+/// Redis does not have the hold any more, unless it was lost, or given up, for another reason before.
+fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
+    core.lose(hold, LostReason::Missing);
+    let reason = hold.lost_reason(core.now());
+    Error::lost(reason.unwrap_or(LostReason::Missing))
 }
 
 enum Wrong {
@@ -126,15 +150,9 @@ async fn send(
         Some(true) => {
             prolong(core, hold, lease.term(answer.sent_at));
             hold.lost_reason(core.now())
-                .map_or(Ok(()), |reason| Err(Wrong::Final(Error::Lost { reason })))
+                .map_or(Ok(()), |reason| Err(Wrong::Final(Error::lost(reason))))
         }
-        Some(false) => {
-            core.lose(hold, LostReason::Missing);
-            // Unless it was lost, or given up, for another reason before.
-            let reason = hold.lost_reason(core.now());
-            let reason = reason.unwrap_or(LostReason::Missing);
-            Err(Wrong::Final(Error::Lost { reason }))
-        }
+        Some(false) => Err(Wrong::Final(missing(core, hold))),
         None => Err(Wrong::Final(Failure::strange_reply().into())),
     }
 }

@@ -39,13 +39,13 @@ pub(crate) fn give_back(
             // Where no connection can live the keeper does it.
             leave_to_keeper(core, hold, left, now);
             return match left {
-                Left::Lost(reason) => Err(Error::Lost { reason }),
+                Left::Lost(reason) => Err(Error::lost(reason)),
                 Left::Levels(_) => Ok(()),
                 Left::Last => Box::pin(hold.ended()).await,
             };
         };
         match left {
-            Left::Lost(reason) => Err(Error::Lost { reason }),
+            Left::Lost(reason) => Err(Error::lost(reason)),
             Left::Levels(count) => Box::pin(write_count(core, hold, count, lane)).await,
             Left::Last => {
                 let sent = send_last(core, hold, &lane, now);
@@ -62,7 +62,7 @@ fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
         return closed;
     }
     match hold.lost_reason(core.now()) {
-        Some(reason) => Error::Lost { reason },
+        Some(reason) => Error::lost(reason),
         None => closed,
     }
 }
@@ -142,7 +142,7 @@ pub(crate) async fn write_count(
     }
     // Lost while the count was written is lost, too. An end that other levels brought is none.
     match hold.lost_reason(core.now()) {
-        Some(reason) => Err(Error::Lost { reason }),
+        Some(reason) => Err(Error::lost(reason)),
         None => Ok(()),
     }
 }
@@ -236,9 +236,7 @@ pub(crate) fn settle(core: &Core, hold: &Arc<Hold>, outcome: Outcome) -> Result<
             Ok(())
         }
         Ok(Released::Missing) if hold.release_unanswered.load(Ordering::Acquire) => Ok(()),
-        Ok(Released::Missing) => Err(Error::Lost {
-            reason: LostReason::Missing,
-        }),
+        Ok(Released::Missing) => Err(Error::lost(LostReason::Missing)),
         Err(failure) if failure.is_transient() => {
             if failure.is_unanswered() {
                 hold.release_unanswered.store(true, Ordering::Release);

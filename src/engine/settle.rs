@@ -58,7 +58,7 @@ pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, o
         let settled = match answer {
             Ok((Acquired::Got, sent_at)) => scene.got(ticket.request.lease.term(sent_at)),
             Ok((Acquired::Busy(ttl), _)) => scene.busy(ttl),
-            Ok((Acquired::WrongType, _)) => scene.failed(Error::WrongType),
+            Ok((Acquired::WrongType, _)) => scene.failed(Error::wrong_type()),
             Err(failure) if failure.is_transient() => scene.retry(failure),
             Err(failure) => scene.failed(failure.into()),
         };

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::ready;
-use futures_util::{FutureExt, TryFutureExt};
 use tracing::Instrument;
 
-use super::{LockGuard, Ttl};
+use super::{LockGuard, ReentrantLock, Ttl};
 use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
-use crate::engine::kind::Kind;
+use crate::engine::hold::Hold;
 use crate::engine::owner::{Found, OwnerState};
-use crate::engine::{Core, Engine, release};
+use crate::engine::state::Level;
+use crate::engine::{Core, release};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::lock::{Forced, force_release, forced};
@@ -20,8 +21,7 @@ use crate::script::{Call, Reply};
 
 /// Who does what to which lock.
 pub(super) struct Acting<'a> {
-    pub(super) engine: &'a Arc<Engine>,
-    pub(super) kind: Result<Kind, Error>,
+    pub(super) handle: &'a ReentrantLock,
     pub(super) owner: Option<Arc<OwnerState>>,
 }
 
@@ -31,22 +31,25 @@ impl<'a> Acting<'a> {
         wait: Option<Duration>,
         lease: Lease,
     ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send + use<'a> {
-        let Self {
-            engine,
-            kind,
-            owner,
-        } = self;
-        let core = &engine.core;
-        let request = kind.and_then(|kind| request(core, kind, owner, lease, wait));
+        let Self { handle, owner } = self;
+        let core = &handle.engine().core;
+        let request = handle
+            .kind()
+            .and_then(|kind| request(core, kind.clone(), owner, lease, wait));
         let acquiring = match request {
             Ok(request) => {
-                let span = tracing::debug_span!("acquire", name = request.kind.names().name());
+                let span = tracing::debug_span!("acquire", name = handle.name());
                 acquire(core, request).instrument(span).left_future()
             }
             Err(error) => ready(Err(error)).right_future(),
         };
-        acquiring
-            .map_ok(|got| got.map(|(hold, level)| LockGuard::new(Arc::clone(engine), hold, level)))
+        acquiring.map(|got| match got {
+            Ok(got) => {
+                Ok(got
+                    .map(|(hold, level)| LockGuard::new(Arc::clone(handle.engine()), hold, level)))
+            }
+            Err(error) => Err(error.about(handle.name())),
+        })
     }
 
     /// A wait without an end has no busy end either.
@@ -58,60 +61,89 @@ impl<'a> Acting<'a> {
             .map(|got| got?.ok_or(Error::Closed))
     }
 
+    fn core(&self) -> &'a Arc<Core> {
+        &self.handle.engine().core
+    }
+
     pub(super) async fn unlock(self) -> Result<(), Error> {
-        let kind = self.kind?;
-        let owner = self.owner.ok_or(Error::NotOwner)?;
-        if self.engine.core.is_forked() {
+        let given_back = match self.detached() {
+            Ok((hold, level)) => release::give_back(self.core(), &hold, level).await,
+            Err(error) => Err(error),
+        };
+        given_back.map_err(|error| error.about(self.handle.name()))
+    }
+
+    /// The newest detached level, which is the caller's from now on.
+    fn detached(&self) -> Result<(Arc<Hold>, Level), Error> {
+        let kind = self.handle.kind()?;
+        let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
+        if self.core().is_forked() {
             return Err(Error::Closed);
         }
-        let (hold, level) = owner.take_detached(kind.names()).ok_or(Error::NotOwner)?;
-        release::give_back(&self.engine.core, &hold, level).await
+        let level = owner.take_detached(kind.names());
+        level.ok_or_else(Error::not_owner)
     }
 
     pub(super) fn hold_count(self) -> u32 {
-        let (Ok(kind), Some(owner)) = (self.kind, self.owner) else {
+        let (Ok(kind), Some(owner)) = (self.handle.kind(), &self.owner) else {
             return 0;
         };
-        if self.engine.core.is_forked() {
+        if self.core().is_forked() {
             return 0;
         }
-        match owner.find(kind.names(), self.engine.core.now()) {
+        match owner.find(kind.names(), self.core().now()) {
             Found::Live(hold) => hold.count(),
             Found::Nothing | Found::Lost(_) => 0,
         }
     }
 
     pub(super) async fn locked(self) -> Result<bool, Error> {
-        let kind = self.kind?;
-        let reply = look_up(self.engine, Call::plain("EXISTS", kind.names().key())).await?;
+        let reply = self.look_up("EXISTS").await?;
         reply
             .integer()
             .map(|exists| exists > 0)
-            .ok_or_else(|| Failure::strange_reply().into())
+            .ok_or_else(|| self.strange_reply())
     }
 
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
-        let kind = self.kind?;
-        let reply = look_up(self.engine, Call::plain("PTTL", kind.names().key())).await?;
+        let reply = self.look_up("PTTL").await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
             Some(-1) => Ok(Ttl::NoExpiry),
             Some(ms) => Ok(Ttl::Left(Duration::from_millis(
                 u64::try_from(ms).unwrap_or_default(),
             ))),
-            None => Err(Failure::strange_reply().into()),
+            None => Err(self.strange_reply()),
         }
     }
 
+    /// What a plain command on the key answers.
+    async fn look_up(&self, command: &'static str) -> Result<Reply, Error> {
+        let answered = match self.handle.kind() {
+            Ok(kind) => look_up(self.core(), Call::plain(command, kind.names().key())).await,
+            Err(error) => Err(error),
+        };
+        answered.map_err(|error| error.about(self.handle.name()))
+    }
+
+    fn strange_reply(&self) -> Error {
+        Error::from(Failure::strange_reply()).about(self.handle.name())
+    }
+
     pub(super) async fn force_unlock(self) -> Result<bool, Error> {
-        let core = &self.engine.core;
-        let kind = self.kind?;
+        let forced = self.force().await;
+        forced.map_err(|error| error.about(self.handle.name()))
+    }
+
+    async fn force(&self) -> Result<bool, Error> {
+        let core = self.core();
+        let kind = self.handle.kind()?;
         let names = kind.names();
         let lane = open_lane(core)?;
         // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
         // know that the connection works; any answer shows that.
         let probe = Call::plain("EXISTS", names.key());
-        if let Err(silence @ Error::Unavailable { .. }) = look_up(self.engine, probe).await {
+        if let Err(silence @ Error::Unavailable { .. }) = look_up(self.core(), probe).await {
             return Err(silence);
         }
         let call = force_release(names, core.client_text());
@@ -119,7 +151,7 @@ impl<'a> Acting<'a> {
         let answer = pending.within(core.config.command_timeout).await?;
         match forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
-            Some(Forced::WrongType) => Err(Error::WrongType),
+            Some(Forced::WrongType) => Err(Error::wrong_type()),
             Some(Forced::Ended { own, heard }) => {
                 if !heard {
                     core.warn_unheard(names.name());
@@ -136,8 +168,7 @@ impl<'a> Acting<'a> {
 }
 
 /// A question that changes nothing: asked once more when the connection turned out to be cut.
-async fn look_up(engine: &Engine, call: Call) -> Result<Reply, Error> {
-    let core = &engine.core;
+async fn look_up(core: &Core, call: Call) -> Result<Reply, Error> {
     let lane = open_lane(core)?;
     let end = core.now() + core.config.command_timeout;
     let pending = Pending::start(&lane, call.clone());

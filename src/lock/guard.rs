@@ -1,19 +1,16 @@
-//! One level of a hold, as a value; and a view of the hold for those who only watch it.
+//! One level of a hold, as a value.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
+use super::view::{HoldView, check, lost, valid_for};
+use crate::engine::attempt::level;
 use crate::engine::hold::Hold;
-use crate::engine::state::{Level, Phase};
+use crate::engine::state::Level;
 use crate::engine::ticket::Patience;
 use crate::engine::{Engine, reentry, release};
-use crate::error::{Error, LostReason};
-use crate::lease::LeaseMs;
-use crate::process::Process;
+use crate::error::{Error, LeaseError, LostReason};
+use crate::lease::{Lease, LeaseMs};
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
 ///
@@ -35,6 +32,7 @@ use crate::process::Process;
 /// # }
 /// # async fn work() {}
 /// ```
+#[clippy::has_significant_drop]
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
     engine: Arc<Engine>,
@@ -131,20 +129,64 @@ impl LockGuard {
         }
     }
 
-    /// Enters the lock once more, under the watchdog: the hold ends when this level, too, is given back.
+    /// Asks Redis now whether the hold is there: for the step before what cannot be undone. One round trip.
+    ///
+    /// The question is a write that only a master accepts: it sets again what the client vouches for, and
+    /// under the watchdog it renews the lease. [`check`](Self::check) asks nobody.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold is lost; [`Error::Unavailable`], [`Error::Refused`] when Redis gave
-    /// no clean answer for `unavailable_after`; [`Error::Denied`], [`Error::Closed`].
+    /// [`Error::Lost`] when the hold is not there, or was lost before; [`Error::Unavailable`] or
+    /// [`Error::Refused`] when Redis did not say within a command time-out; [`Error::Denied`],
+    /// [`Error::Closed`]; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a
+    /// tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the lease was written again or not.
+    pub async fn verify(&self) -> Result<(), Error> {
+        let core = &self.engine.core;
+        core.check_open()?;
+        self.check()?;
+        let verified = reentry::verify(core, &self.hold).await;
+        verified.map_err(|error| error.about(self.name()))
+    }
+
+    /// Enters the lock once more: the hold ends when this level, too, is given back. `lease` is
+    /// [`Lease::Watchdog`] or a fixed [`Duration`], whatever this level has.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
+    /// use std::time::Duration;
+    /// use watchlock::Lease;
+    ///
+    /// let watched = guard.reenter(Lease::Watchdog).await?;
+    /// let short = guard.reenter(Duration::from_secs(10)).await?;
+    /// assert_eq!(guard.hold_count(), 3);
+    /// # drop((watched, short));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the hold is lost; [`Error::InvalidLease`]; [`Error::Unavailable`],
+    /// [`Error::Refused`] when Redis gave no clean answer for `unavailable_after`; [`Error::Denied`],
+    /// [`Error::Closed`]; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a
+    /// tokio runtime.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a level that was not returned is given back.
-    pub async fn reenter(&self) -> Result<Self, Error> {
+    pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        let entered = self.enter(lease.into()).await;
+        entered.map_err(|error| error.about(self.name()))
+    }
+
+    async fn enter(&self, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
-        let lease = core.config.watchdog_lease;
-        let level = Level::Watchdog;
+        let level = level(lease);
+        let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
         match reentry::enter(core, &self.hold, level, lease, Patience::Forever).await? {
             reentry::Entry::In => Ok(Self::new(
                 Arc::clone(&self.engine),
@@ -152,7 +194,7 @@ impl LockGuard {
                 level,
             )),
             // This guard's own level is alive, so the hold cannot be over.
-            reentry::Entry::Over => Err(Error::NotOwner),
+            reentry::Entry::Over => Err(Error::not_owner()),
         }
     }
 
@@ -171,11 +213,12 @@ impl LockGuard {
     /// Cancel safe: the level is given back at the first poll, the rest is done in the background.
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.armed = false;
-        release::give_back(&self.engine.core, &self.hold, self.level).await
+        let given_back = release::give_back(&self.engine.core, &self.hold, self.level).await;
+        given_back.map_err(|error| error.about(self.name()))
     }
 
-    /// Raises the promise of a fixed lease: from now on the hold is valid for at least `lease`. Never
-    /// lowers it.
+    /// Raises the promise of a fixed lease: from now on Redis keeps the hold for at least `lease`, and it is
+    /// valid for that less the drift (1 % of the lease and 2 ms). Never lowers it.
     ///
     /// # Errors
     ///
@@ -186,10 +229,15 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease was raised or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let raised = self.raise(lease).await;
+        raised.map_err(|error| error.about(self.name()))
+    }
+
+    async fn raise(&self, lease: Duration) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
         if self.level != Level::Fixed {
-            return Err(Error::InvalidLease);
+            return Err(LeaseError::Watchdog.into());
         }
         let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
         self.check()?;
@@ -202,18 +250,19 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// The guard comes back with [`Error::NotOwner`] when it was acquired without an owner, or its owner
-    /// has ended; with [`Error::Lost`] when the hold is lost.
-    pub fn detach(mut self) -> Result<(), (Self, Error)> {
+    /// The guard comes back in a [`GuardError`]: [`Error::NotOwner`] when it was acquired without an owner,
+    /// or its owner has ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
+    /// dropped, and its level given back.
+    pub fn detach(mut self) -> Result<(), GuardError> {
         if let Err(lost) = self.check() {
-            return Err((self, lost));
+            return Err(self.back_with(lost));
         }
         let owner = self.hold.owner.as_ref().and_then(std::sync::Weak::upgrade);
         if owner.is_some_and(|owner| owner.detach(&self.hold, self.level)) {
             self.armed = false;
             Ok(())
         } else {
-            Err((self, Error::NotOwner))
+            Err(self.back_with(Error::not_owner()))
         }
     }
 
@@ -222,18 +271,31 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// The guard comes back with [`Error::InvalidLease`] when the level is under the watchdog or not the
-    /// only one; with [`Error::Lost`] when the hold is lost.
-    pub fn let_expire(mut self) -> Result<(), (Self, Error)> {
+    /// The guard comes back in a [`GuardError`]: [`Error::InvalidLease`] when the level is under the watchdog
+    /// or not the only one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
+    /// dropped, and its level given back.
+    pub fn let_expire(mut self) -> Result<(), GuardError> {
         if let Err(lost) = self.check() {
-            return Err((self, lost));
+            return Err(self.back_with(lost));
+        }
+        if self.level == Level::Watchdog {
+            return Err(self.back_with(LeaseError::Watchdog.into()));
         }
         if !self.hold.with(|state| state.let_expire(self.level)) {
-            return Err((self, Error::InvalidLease));
+            // Lost in this very moment, or there are others.
+            let refused = self.check().err();
+            return Err(self.back_with(refused.unwrap_or(LeaseError::OtherLevels.into())));
         }
         self.armed = false;
         release::let_go(&self.engine.core, &self.hold);
         Ok(())
+    }
+}
+
+impl LockGuard {
+    fn back_with(self, error: Error) -> GuardError {
+        let error = error.about(self.name());
+        GuardError { guard: self, error }
     }
 }
 
@@ -245,101 +307,58 @@ impl Drop for LockGuard {
     }
 }
 
-/// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone; it does not
-/// keep the lock.
+/// What [`LockGuard::detach`] or [`LockGuard::let_expire`] was refused with, and the guard, which is as it was.
+///
+/// It converts into [`Error`], so `?` works; the guard is dropped then, and its level given back.
 ///
 /// ```no_run
 /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
-/// let hold = guard.hold();
-/// let upload = tokio::spawn(async move {
-///     for part in 0..10 {
-///         hold.check()?; // stop as soon as the lock is not ours any more
-///         println!("part {part}");
-///     }
-///     Ok::<_, watchlock::Error>(())
-/// });
-/// # drop(upload);
+/// if let Err(refused) = guard.let_expire() {
+///     eprintln!("{refused}");
+///     refused.into_guard().unlock().await?;
+/// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct HoldView {
-    clock: Clock,
-    process: Process,
-    hold: Arc<Hold>,
+#[derive(Debug)]
+#[must_use = "it holds the guard; dropping it gives the level back"]
+pub struct GuardError {
+    guard: LockGuard,
+    error: Error,
 }
 
-impl std::fmt::Debug for HoldView {
+impl GuardError {
+    /// Why it was refused.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The guard that was refused.
+    pub fn into_guard(self) -> LockGuard {
+        self.guard
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (LockGuard, Error) {
+        (self.guard, self.error)
+    }
+}
+
+impl std::fmt::Display for GuardError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HoldView")
-            .field("name", &self.hold.kind.names().name())
-            .field("is_valid", &self.is_valid())
-            .finish_non_exhaustive()
+        self.error.fmt(f)
     }
 }
 
-impl HoldView {
-    /// As [`LockGuard::is_valid`]; false once the hold has ended.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        !self.valid_for().is_zero()
-    }
-
-    /// As [`LockGuard::valid_for`]; zero once the hold has ended.
-    #[must_use]
-    pub fn valid_for(&self) -> Duration {
-        valid_for(&self.hold, self.process, self.clock.now())
-    }
-
-    /// As [`LockGuard::check`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended; [`Error::Closed`] after a `fork`, in
-    /// the child.
-    pub fn check(&self) -> Result<(), Error> {
-        check(&self.hold, self.process, self.clock.now())
-    }
-
-    /// As [`LockGuard::lost`]; pending for ever once the hold has ended in order.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn lost(&self) -> LostReason {
-        lost(&self.hold, self.process).await
+impl std::error::Error for GuardError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
     }
 }
 
-/// How much longer the client vouches for `hold`; not at all in a child of its process.
-fn valid_for(hold: &Hold, process: Process, now: Moment) -> Duration {
-    if process.is_forked() {
-        return Duration::ZERO;
+impl From<GuardError> for Error {
+    fn from(refused: GuardError) -> Self {
+        refused.error
     }
-    now.until(hold.valid_until())
-}
-
-fn check(hold: &Hold, process: Process, now: Moment) -> Result<(), Error> {
-    if process.is_forked() {
-        return Err(Error::Closed);
-    }
-    if let Some(reason) = hold.lost_reason(now) {
-        return Err(Error::Lost { reason });
-    }
-    match hold.with(|state| state.phase) {
-        Phase::Held => Ok(()),
-        _ => Err(Error::NotOwner),
-    }
-}
-
-/// Resolves when `hold` is lost. The child of a `fork` has no keeper that would tell it.
-async fn lost(hold: &Hold, process: Process) -> LostReason {
-    let mut lost = pin!(hold.lost());
-    poll_fn(|context| {
-        if process.is_forked() {
-            return Poll::Ready(LostReason::KeeperEnded);
-        }
-        lost.as_mut().poll(context)
-    })
-    .await
 }

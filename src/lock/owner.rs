@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use super::{OwnerLock, ReentrantLock};
+use super::{ReentrantLock, scope};
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
 
 /// Who may enter a lock again: one flow of control, what a thread is to Java.
 ///
 /// Made by [`Client::new_owner`](crate::Client::new_owner), and not `Clone`: hand it down by reference to
-/// what belongs to the same flow of control. Locks that it got by [`get_lock`](Self::get_lock) enter
-/// again what it holds. Acquires of one owner on one name at the same time are put in order: the first
-/// starts the hold, the others enter it.
+/// what belongs to the same flow of control, or hand down the handles that it makes: those of
+/// [`get_lock`](Self::get_lock) act for it wherever they are used, and so does everything in its
+/// [`scope`](Self::scope). What acts for it enters again what it holds. Acquires of one owner on one name at
+/// the same time are put in order: the first starts the hold, the others enter it.
 ///
-/// When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a warning in
-/// the log; guards live on.
+/// **Its end.** When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a
+/// warning in the log, and nothing can be detached any more. Guards live on. So do handles: they go on acting
+/// for this owner, and enter what it holds, but for nobody else; no other owner is ever equal to it.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -45,14 +47,37 @@ impl Owner {
         }
     }
 
-    pub(crate) fn state(&self) -> &Arc<OwnerState> {
-        &self.state
-    }
-
     /// The lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
-    pub fn get_lock(&self, name: &str) -> OwnerLock<'_> {
-        OwnerLock::new(ReentrantLock::new(&self.engine, name), self)
+    #[doc(alias = "getLock")]
+    pub fn get_lock(&self, name: &str) -> ReentrantLock {
+        ReentrantLock::new(&self.engine, name, Some(&self.state))
+    }
+
+    /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it
+    /// is one of another owner. So an owner is carried into a spawned task:
+    ///
+    /// ```no_run
+    /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+    /// let owner = client.new_owner();
+    /// let lock = client.get_lock("accounts");
+    /// let guard = owner.scope(lock.lock()).await?;
+    /// let nested = tokio::spawn(owner.scope(async move {
+    ///     lock.lock().await?.unlock().await // enters again
+    /// }));
+    /// nested.await.expect("no panic")?;
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    ///
+    /// As in [`Client::scope`](crate::Client::scope), which makes an owner of its own, futures that act for
+    /// one owner at the same time **do not exclude each other**. The owner does not end with the scope.
+    ///
+    /// # Cancel safety
+    ///
+    /// As `future`.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        scope::within(self.engine.core.client_id, Arc::clone(&self.state), future)
     }
 }
 

@@ -42,7 +42,7 @@ async fn while_valid<T>(
         // By the clock first: a runtime that was blocked has not heard yet what was told.
         guard.check()?;
         if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-            return Poll::Ready(Err(Error::Lost { reason }));
+            return Poll::Ready(Err(Error::lost(reason)));
         }
         body.as_mut().poll(context).map(Ok)
     })

@@ -48,7 +48,7 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     assert!(guard.is_valid() && guard.check().is_ok());
     let refused = client.get_lock("new").lock().await;
     assert!(matches!(refused, Err(Error::Closed)));
-    let inner = guard.reenter().await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     assert!(client.get_lock("good").is_locked().await.unwrap());
     // Longer than the lease: it is still renewed.
     tokio::time::sleep(ms(1_500)).await;
@@ -69,10 +69,10 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     soon(client.shutdown(ms(100))).await;
     assert!(!guard.is_valid() && !view.is_valid());
     let reason = LostReason::Shutdown;
-    assert!(matches!(view.check(), Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(view.check(), Err(Error::Lost { reason: r, .. }) if r == reason));
     assert_eq!(soon(guard.lost()).await, reason);
-    assert!(guard.reenter().await.is_err());
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(guard.reenter(Lease::Watchdog).await.is_err());
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: r, .. }) if r == reason));
     ends(&server).await;
 }
 

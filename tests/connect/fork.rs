@@ -101,7 +101,7 @@ fn in_a_forked_child_everything_is_closed() {
         closed(home, "force_unlock", lock.force_unlock())?;
         closed(home, "a handle's unlock", lock.unlock())?;
         closed(home, "a scope", client.scope(stranger.lock()))?;
-        closed(home, "reenter", held.reenter())?;
+        closed(home, "reenter", held.reenter(Lease::Watchdog))?;
         closed(home, "extend", other.extend(LONG))?;
         closed(home, "unlock", held.unlock())?;
         ended(home, "shutdown", client.shutdown(LONG))?;
@@ -141,7 +141,7 @@ fn in_a_forked_child_no_drop_blocks_or_gives_back() {
     let scripts = home.block_on(server.calls_of("evalsha"));
 
     let done = AtomicBool::new(false);
-    let mut all = Some((waiting, guard, fixed, client.clone()));
+    let mut all = Some((waiting, guard, fixed, owner, client.clone()));
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let _home = home.enter();
@@ -167,7 +167,7 @@ fn in_a_forked_child_no_drop_blocks_or_gives_back() {
     });
 
     untouched(&server, &home, scripts);
-    let (waiting, guard, fixed, _client) = all.expect("the parent's");
+    let (waiting, guard, fixed, owner, _client) = all.expect("the parent's");
     assert!(guard.is_valid() && guard.hold_count() == 2);
     home.block_on(async {
         guard.unlock().await.unwrap();

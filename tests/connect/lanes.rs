@@ -95,7 +95,10 @@ async fn a_reentry_that_repeats_opens_no_lane_after_a_shutdown() {
     let refused = proxy.inject(Fault::Answer("NOREPLICAS not enough of them".to_owned()));
     let refused = refused.on(Match::script(REENTER)).always().arm();
     let entering = async {
-        let error = soon(guard.reenter()).await.map(drop).unwrap_err();
+        let error = soon(guard.reenter(Lease::Watchdog))
+            .await
+            .map(drop)
+            .unwrap_err();
         assert!(error.is_lost(), "{error:?}");
     };
     let ending = async {
@@ -107,7 +110,7 @@ async fn a_reentry_that_repeats_opens_no_lane_after_a_shutdown() {
         server.connections().await == 0
     })
     .await;
-    assert!(soon(guard.reenter()).await.is_err());
+    assert!(soon(guard.reenter(Lease::Watchdog)).await.is_err());
     assert_eq!(server.connections().await, 0);
 }
 
@@ -133,7 +136,7 @@ fn a_runtime_without_timers_or_io_is_none() {
             assert!(is_no_runtime(&lock.try_lock(LONG, Lease::Watchdog).await));
             assert!(is_no_runtime(&lock.is_locked().await));
             assert!(is_no_runtime(&lock.force_unlock().await));
-            assert!(is_no_runtime(&held.reenter().await));
+            assert!(is_no_runtime(&held.reenter(Lease::Watchdog).await));
         });
         // The keeper sees a release through, wherever it comes from.
         let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
@@ -160,7 +163,7 @@ fn a_lane_that_ended_with_its_runtime_is_no_closed_client() {
     proxy.hold(Direction::Both);
     let away = Builder::new_current_thread().enable_all().build().unwrap();
     let mut looking = Box::pin(lock.is_locked());
-    let mut entering = Box::pin(guard.reenter());
+    let mut entering = Box::pin(guard.reenter(Lease::Watchdog));
     let mut acquiring = Box::pin(lock.lock());
     away.block_on(async {
         assert!(poll_once(&mut looking).await.is_none());
@@ -195,7 +198,7 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
     let mut looking = Box::pin(lock.is_locked());
     let mut living = Box::pin(lock.remain_time_to_live());
     let mut forcing = Box::pin(lock.force_unlock());
-    let mut entering = Box::pin(guard.reenter());
+    let mut entering = Box::pin(guard.reenter(Lease::Watchdog));
     proxy.hold(Direction::Replies);
     home.block_on(async {
         assert!(poll_once(&mut looking).await.is_none());

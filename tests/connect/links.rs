@@ -135,7 +135,7 @@ async fn a_connection_that_was_cut_while_idle_costs_no_error() {
         cut(&server).await;
         fixed.extend(2 * LONG).await.unwrap();
         cut(&server).await;
-        let inner = fixed.reenter().await.unwrap();
+        let inner = fixed.reenter(Lease::Watchdog).await.unwrap();
         cut(&server).await;
         inner.unlock().await.unwrap();
         cut(&server).await;

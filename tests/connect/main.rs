@@ -24,7 +24,7 @@ mod servers;
 mod tls;
 mod unfit;
 
-use watchlock::Client;
+use watchlock::{Client, Lease};
 
 use crate::common::{LONG, ms, soon};
 
@@ -33,7 +33,7 @@ async fn works(client: &Client) {
     let lock = client.get_lock("works");
     let guard = soon(lock.lock()).await.expect("the lock is free");
     assert!(lock.is_locked().await.expect("a clean answer"));
-    let inner = guard.reenter().await.expect("our own hold");
+    let inner = guard.reenter(Lease::Watchdog).await.expect("our own hold");
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.try_lock(LONG, ms(5_000)).await }

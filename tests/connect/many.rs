@@ -42,7 +42,7 @@ async fn clients_that_come_and_go() {
         match round % 4 {
             0 => works(&client).await,
             1 => drop(try_once(&client, "x").await.unwrap()),
-            2 => client.shutdown(ms(1_000)).await,
+            2 => assert!(client.shutdown(ms(1_000)).await.is_clean()),
             _ => {}
         }
     }

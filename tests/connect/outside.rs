@@ -84,7 +84,10 @@ fn an_acquire_needs_a_runtime() {
     )));
     let owner = client.new_owner();
     assert!(is_no_runtime(&block_on(owner.get_lock("x").lock())));
-    assert!(matches!(block_on(lock.unlock()), Err(Error::NotOwner)));
+    assert!(matches!(
+        block_on(lock.unlock()),
+        Err(Error::NotOwner { .. })
+    ));
     home.block_on(clean(&server));
     // And it is not spoilt by that.
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
@@ -170,7 +173,7 @@ fn an_unlock_outside_after_a_shutdown_ends() {
 fn a_level_is_unlocked_outside() {
     let (server, home, client) = start();
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
-    let inner = home.block_on(guard.reenter()).unwrap();
+    let inner = home.block_on(guard.reenter(Lease::Watchdog)).unwrap();
     block_on(inner.unlock()).unwrap();
     assert_eq!(guard.hold_count(), 1);
     home.block_on(guard.unlock()).unwrap();
@@ -196,7 +199,7 @@ fn entering_again_and_extending_need_a_runtime() {
     let (server, home, client) = start();
     let lock = client.get_lock("x");
     let guard = home.block_on(lock.lock_for(LONG)).unwrap();
-    assert!(is_no_runtime(&block_on(guard.reenter())));
+    assert!(is_no_runtime(&block_on(guard.reenter(Lease::Watchdog))));
     assert!(is_no_runtime(&block_on(guard.extend(2 * LONG))));
     assert!(guard.is_valid());
     assert_eq!(guard.hold_count(), 1);
@@ -246,7 +249,7 @@ fn an_unlock_on_a_runtime_that_was_shut_down_is_made_by_the_keeper() {
     let (server, home, client) = start();
     let other = Runtime::new().unwrap();
     let guard = other.block_on(try_once(&client, "x")).unwrap().unwrap();
-    let inner = other.block_on(guard.reenter()).unwrap();
+    let inner = other.block_on(guard.reenter(Lease::Watchdog)).unwrap();
     let ended = other.handle().clone();
     other.shutdown_timeout(LONG);
     {

@@ -86,7 +86,7 @@ fn guards_cross_runtimes() {
     let client = one.block_on(Client::connect(&server.url())).unwrap();
     for _ in 0..50 {
         let guard = one.block_on(try_once(&client, "x")).unwrap().unwrap();
-        let inner = other.block_on(guard.reenter()).unwrap();
+        let inner = other.block_on(guard.reenter(Lease::Watchdog)).unwrap();
         one.block_on(inner.unlock()).unwrap();
         other.block_on(guard.unlock()).unwrap();
     }

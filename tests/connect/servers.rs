@@ -102,7 +102,7 @@ async fn a_server_that_talks_nonsense_is_an_error() {
 
 fn unsupported(error: &Error) -> Option<&'static str> {
     match error {
-        Error::Config(ConfigError::Unsupported { reason }) => Some(reason),
+        Error::Config(ConfigError::Unsupported { reason, .. }) => Some(reason),
         _ => None,
     }
 }

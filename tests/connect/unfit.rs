@@ -21,7 +21,7 @@ async fn refusal(url: &str) -> Error {
 
 fn unsupported(error: &Error) -> Option<&'static str> {
     match error {
-        Error::Config(ConfigError::Unsupported { reason }) => Some(reason),
+        Error::Config(ConfigError::Unsupported { reason, .. }) => Some(reason),
         _ => None,
     }
 }

@@ -147,7 +147,7 @@ async fn walk(scene: &Scene, client: &Client, step: Step, name: &str) -> Result<
         Step::LockAndUnlock => lock.lock().await?.unlock().await,
         Step::Reenter => {
             let outer = lock.lock().await?;
-            let inner = outer.reenter().await?;
+            let inner = outer.reenter(Lease::Watchdog).await?;
             inner.unlock().await?;
             outer.unlock().await
         }

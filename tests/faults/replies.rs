@@ -57,7 +57,7 @@ async fn f3_i2_a_lost_reply_to_a_reentry_is_one_level() {
         let client = hasty(&proxy.url()).connect().await.unwrap();
         let outer = client.get_lock(name).lock().await.unwrap();
         let aim = proxy.inject(loss).on(calls(REENTER, name)).arm();
-        let inner = soon(outer.reenter()).await.unwrap();
+        let inner = soon(outer.reenter(Lease::Watchdog)).await.unwrap();
         assert_eq!((aim.fired(), inner.hold_count()), (1, 2), "{name}");
         assert_eq!(count(&server, name).await, 2, "{name}");
         inner.unlock().await.unwrap();
@@ -73,7 +73,7 @@ async fn f3_a_lost_reply_to_a_partial_release_costs_nothing_but_the_count() {
     for (loss, name) in LOSSES {
         let client = hasty(&proxy.url()).connect().await.unwrap();
         let outer = client.get_lock(name).lock().await.unwrap();
-        let inner = outer.reenter().await.unwrap();
+        let inner = outer.reenter(Lease::Watchdog).await.unwrap();
         proxy.inject(loss).on(calls(RELEASE, name)).arm();
         soon(inner.unlock()).await.unwrap();
         assert_eq!(outer.hold_count(), 1, "{name}");

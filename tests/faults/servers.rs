@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Error, LockGuard, LostReason};
+use watchlock::{Client, Error, Lease, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -170,7 +170,7 @@ async fn f8_a_fixed_hold_whose_key_was_deleted_is_valid_to_its_end_and_its_unloc
     let lost = given_back.unlock().await.unwrap_err();
     let missing = LostReason::Missing;
     assert!(
-        matches!(lost, Error::Lost { reason } if reason == missing),
+        matches!(lost, Error::Lost { reason, .. } if reason == missing),
         "{lost}"
     );
     assert_eq!(soon(waited.lost()).await, LostReason::Expired);
@@ -232,18 +232,18 @@ async fn f8_i3_levels_touch_no_strangers_hold() {
             .lock_for(HALF_A_MINUTE)
             .await
             .unwrap();
-        let inner = outer.reenter().await.unwrap();
+        let inner = outer.reenter(Lease::Watchdog).await.unwrap();
         server.cmd(&["DEL", "taken"]).await;
         server.cmd(&["HSET", "taken", "stranger:1", "1"]).await;
         server.cmd(&["PEXPIRE", "taken", "1000000"]).await;
         let told = if enters {
-            inner.reenter().await.map(drop).unwrap_err()
+            inner.reenter(Lease::Watchdog).await.map(drop).unwrap_err()
         } else {
             inner.unlock().await.unwrap_err()
         };
         let missing = LostReason::Missing;
         assert!(
-            matches!(told, Error::Lost { reason } if reason == missing),
+            matches!(told, Error::Lost { reason, .. } if reason == missing),
             "{told}"
         );
         assert!(!outer.is_valid());

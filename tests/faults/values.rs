@@ -36,7 +36,7 @@ async fn f12_a_key_that_is_no_lock_is_told_by_every_verb_and_left_alone() {
         ];
         for error in errors {
             assert!(
-                matches!(error, Some(Error::WrongType)),
+                matches!(error, Some(Error::WrongType { .. })),
                 "{write:?}: {error:?}"
             );
         }
@@ -156,7 +156,8 @@ async fn f20_a_name_that_is_none_is_refused_by_every_verb_without_a_word_to_redi
         for lock in [&lock as &dyn Lock, &owned] {
             assert_eq!((lock.is_held(), lock.hold_count()), (false, 0));
             for error in everything(lock).await {
-                let named = matches!(error, Some(Error::InvalidName { bytes }) if bytes == length);
+                let named =
+                    matches!(error, Some(Error::InvalidName { bytes, .. }) if bytes == length);
                 assert!(named, "{length} bytes: {error:?}");
             }
         }
@@ -205,7 +206,13 @@ async fn f20_odd_names_are_legal_and_work() {
         }
         guard.unlock().await.unwrap();
         let level = soon(waiter).await.unwrap().unwrap();
-        level.reenter().await.unwrap().unlock().await.unwrap();
+        level
+            .reenter(Lease::Watchdog)
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
         level.unlock().await.unwrap();
         assert!(server.keys().await.is_empty(), "{name:?}");
     }
@@ -239,7 +246,10 @@ async fn f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis() {
             lock.try_run(LONG, lease, async |_| ()).await.err(),
         ];
         for error in refused {
-            assert!(matches!(error, Some(Error::InvalidLease)), "{lease:?}");
+            assert!(
+                matches!(error, Some(Error::InvalidLease { .. })),
+                "{lease:?}"
+            );
         }
     }
     assert_eq!(server.calls_of("evalsha").await, 0);

@@ -78,7 +78,8 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
     assert!(matches!(
         kept.unlock().await,
         Err(Error::Lost {
-            reason: LostReason::KeeperEnded
+            reason: LostReason::KeeperEnded,
+            ..
         })
     ));
     drop(fuse);

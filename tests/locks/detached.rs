@@ -25,7 +25,7 @@ async fn a_detached_level_is_given_back_by_the_handle() {
     assert_eq!((lock.hold_count(), count(&server, "apart").await), (1, 1));
     lock.unlock().await.unwrap();
     assert!(!server.exists("apart").await);
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
 }
 
 #[tokio::test]
@@ -52,11 +52,11 @@ async fn without_an_owner_nothing_is_detached_or_unlocked() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_lock("nobody");
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     let guard = lock.lock().await.unwrap();
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
-    let (guard, error) = guard.detach().unwrap_err();
-    assert!(matches!(error, Error::NotOwner));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
+    let (guard, error) = guard.detach().unwrap_err().into_parts();
+    assert!(matches!(error, Error::NotOwner { .. }));
     assert!(guard.is_valid());
     guard.unlock().await.unwrap();
 }
@@ -68,11 +68,11 @@ async fn only_detached_levels_are_given_back_by_the_handle() {
     let (owner, other) = (client.new_owner(), client.new_owner());
     let lock = owner.get_lock("attached");
     let guard = lock.lock().await.unwrap();
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     let theirs = other.get_lock("attached").unlock().await;
-    assert!(matches!(theirs, Err(Error::NotOwner)));
+    assert!(matches!(theirs, Err(Error::NotOwner { .. })));
     let in_scope = client.scope(client.get_lock("attached").unlock()).await;
-    assert!(matches!(in_scope, Err(Error::NotOwner)));
+    assert!(matches!(in_scope, Err(Error::NotOwner { .. })));
     assert!(guard.is_valid());
     guard.unlock().await.unwrap();
 }
@@ -98,8 +98,8 @@ async fn an_owner_that_ends_gives_back_what_is_detached_and_nothing_else() {
         count(&server, "kept").await == 1
     })
     .await;
-    let (kept, error) = kept.detach().unwrap_err();
-    assert!(matches!(error, Error::NotOwner));
+    let (kept, error) = kept.detach().unwrap_err().into_parts();
+    assert!(matches!(error, Error::NotOwner { .. }));
     kept.unlock().await.unwrap();
 }
 
@@ -144,8 +144,8 @@ async fn a_guard_that_was_waited_for_is_not_detached_after_its_scope() {
     held.unlock().await.unwrap();
     let carried = waiting.await.unwrap();
 
-    let (carried, error) = carried.detach().unwrap_err();
-    assert!(matches!(error, Error::NotOwner));
+    let (carried, error) = carried.detach().unwrap_err().into_parts();
+    assert!(matches!(error, Error::NotOwner { .. }));
     assert!(carried.is_valid());
     drop(carried);
     gone(&server, "carried").await;
@@ -166,7 +166,7 @@ async fn a_lost_hold_with_only_detached_levels_blocks_nothing() {
     assert_eq!(view.lost().await, LostReason::Expired);
     let guard = lock.lock().await.unwrap();
     assert_eq!(guard.hold_count(), 1);
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     guard.unlock().await.unwrap();
 }
 
@@ -181,7 +181,7 @@ async fn unlocking_a_detached_level_of_a_lost_hold_says_lost() {
     guard.detach().unwrap();
     view.lost().await;
     assert!(lock.unlock().await.unwrap_err().is_lost());
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
 }
 
 #[tokio::test]
@@ -191,15 +191,15 @@ async fn a_lost_hold_is_not_entered_again_until_its_guards_are_gone() {
     let owner = client.new_owner();
     let lock = owner.get_lock("lost");
     let outer = lock.lock_for(ms(50)).await.unwrap();
-    let inner = outer.reenter().await.unwrap();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
     client.get_lock("lost").force_unlock().await.unwrap();
 
-    assert!(outer.reenter().await.unwrap_err().is_lost());
+    assert!(outer.reenter(Lease::Watchdog).await.unwrap_err().is_lost());
     assert!(lock.lock().await.unwrap_err().is_lost());
     let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
     assert!(tried.unwrap_err().is_lost());
     assert!(!lock.is_held() && lock.hold_count() == 0);
-    let (outer, error) = outer.detach().unwrap_err();
+    let (outer, error) = outer.detach().unwrap_err().into_parts();
     assert!(error.is_lost());
     assert!(is_free(&client, "lost").await, "it blocks nobody else");
 

@@ -24,9 +24,9 @@ async fn a_forced_hold_of_this_client_is_lost_at_once() {
     assert!(!guard.is_valid() && guard.valid_for() == Duration::ZERO);
     assert_eq!(soon(guard.lost()).await, LostReason::Forced);
     let reason = LostReason::Forced;
-    assert!(matches!(guard.check(), Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: r, .. }) if r == reason));
     let unlocked = guard.unlock().await;
-    assert!(matches!(unlocked, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(unlocked, Err(Error::Lost { reason: r, .. }) if r == reason));
     assert!(is_free(&client, "mine").await);
 }
 
@@ -98,7 +98,7 @@ async fn a_body_is_cancelled_when_the_hold_is_lost() {
     });
     let error = soon(body).await.unwrap_err();
     let reason = LostReason::Expired;
-    assert!(matches!(error, Error::Lost { reason: r } if r == reason));
+    assert!(matches!(error, Error::Lost { reason: r, .. } if r == reason));
 }
 
 #[tokio::test]
@@ -111,9 +111,9 @@ async fn what_the_release_finds_after_a_body_counts() {
     };
     let reason = LostReason::Missing;
     let ran = lock.run(body).await;
-    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(ran, Err(Error::Lost { reason: r, .. }) if r == reason));
     let ran = lock.try_run(Duration::ZERO, LONG, body).await;
-    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(ran, Err(Error::Lost { reason: r, .. }) if r == reason));
 }
 
 /// The runtime has one thread: whoever blocks it keeps everything else from being polled.
@@ -136,7 +136,7 @@ async fn a_body_takes_no_step_after_the_loss_though_its_runtime_was_blocked() {
     };
     let (ran, ()) = tokio::join!(body, blocking);
     let reason = LostReason::Expired;
-    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(ran, Err(Error::Lost { reason: r, .. }) if r == reason));
     assert_eq!(steps.get(), 1);
 }
 
@@ -156,7 +156,7 @@ async fn a_body_takes_no_step_after_its_validity_though_nobody_told_of_the_loss(
         })
         .await;
     let reason = LostReason::Expired;
-    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(ran, Err(Error::Lost { reason: r, .. }) if r == reason));
     assert_eq!(steps.get(), 1);
 }
 
@@ -168,7 +168,7 @@ async fn a_body_that_blocks_past_its_lease_ran_without_the_lock() {
     let body = async |_: &watchlock::LockGuard| std::thread::sleep(ms(400));
     let ran = lock.try_run(Duration::ZERO, ms(200), body).await;
     let reason = LostReason::Expired;
-    assert!(matches!(ran, Err(Error::Lost { reason: r }) if r == reason));
+    assert!(matches!(ran, Err(Error::Lost { reason: r, .. }) if r == reason));
 }
 
 #[tokio::test]

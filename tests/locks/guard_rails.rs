@@ -30,7 +30,13 @@ impl Counted {
         let builder = Client::builder(&proxy.url()).watchdog_lease(lease);
         let client = builder.connect().await.expect("a client");
         let guard = client.get_lock("warm").lock().await.unwrap();
-        guard.reenter().await.unwrap().unlock().await.unwrap();
+        guard
+            .reenter(Lease::Watchdog)
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
         guard.unlock().await.unwrap();
         client.get_lock("warm").force_unlock().await.unwrap();
         let seen = proxy.commands();
@@ -84,7 +90,7 @@ async fn entering_again_and_leaving_are_one_round_trip_each() {
     counted.commands();
     let by_owner = lock.lock().await.unwrap();
     assert_eq!(counted.commands(), 1, "by the owner");
-    let by_guard = outer.reenter().await.unwrap();
+    let by_guard = outer.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!(counted.commands(), 1, "by the guard");
     by_guard.unlock().await.unwrap();
     by_owner.unlock().await.unwrap();

@@ -132,13 +132,16 @@ async fn extend_raises_a_fixed_promise_and_never_lowers_it() {
     assert!(server.pttl("more").await > 50_000);
     assert_eq!(guard.hold_count(), 1);
     for bad in [Duration::ZERO, ms(9), Duration::MAX] {
-        assert!(matches!(guard.extend(bad).await, Err(Error::InvalidLease)));
+        assert!(matches!(
+            guard.extend(bad).await,
+            Err(Error::InvalidLease { .. })
+        ));
     }
     guard.unlock().await.unwrap();
 
     let watched = lock.lock().await.unwrap();
     let extended = watched.extend(Duration::from_secs(60)).await;
-    assert!(matches!(extended, Err(Error::InvalidLease)));
+    assert!(matches!(extended, Err(Error::InvalidLease { .. })));
     watched.unlock().await.unwrap();
 }
 
@@ -163,9 +166,9 @@ async fn let_expire_leaves_the_key_to_its_lease_as_a_strangers() {
     let guard = lock.lock_for(ms(1_000)).await.unwrap();
     let view = guard.hold();
     guard.let_expire().unwrap();
-    assert!(!view.is_valid() && matches!(view.check(), Err(Error::NotOwner)));
+    assert!(!view.is_valid() && matches!(view.check(), Err(Error::NotOwner { .. })));
     assert!(!lock.is_held() && server.exists("interval").await);
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     let busy = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
     assert!(busy.unwrap().is_none());
     // It is waited for as any other.
@@ -178,14 +181,14 @@ async fn let_expire_is_refused_where_others_need_the_hold() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let watched = client.get_lock("kept").lock().await.unwrap();
-    let (watched, error) = watched.let_expire().unwrap_err();
-    assert!(matches!(error, Error::InvalidLease) && watched.is_valid());
+    let (watched, error) = watched.let_expire().unwrap_err().into_parts();
+    assert!(matches!(error, Error::InvalidLease { .. }) && watched.is_valid());
     watched.unlock().await.unwrap();
 
     let fixed = client.get_lock("kept").lock_for(LONG).await.unwrap();
-    let other = fixed.reenter().await.unwrap();
-    let (fixed, error) = fixed.let_expire().unwrap_err();
-    assert!(matches!(error, Error::InvalidLease) && fixed.is_valid());
+    let other = fixed.reenter(Lease::Watchdog).await.unwrap();
+    let (fixed, error) = fixed.let_expire().unwrap_err().into_parts();
+    assert!(matches!(error, Error::InvalidLease { .. }) && fixed.is_valid());
     other.unlock().await.unwrap();
     assert!(try_once(&client, "kept").await.unwrap().is_none());
     fixed.let_expire().unwrap();
@@ -198,7 +201,7 @@ async fn let_expire_of_a_lost_hold_says_so() {
     let client = connect(&server).await;
     let guard = client.get_lock("past").lock_for(ms(30)).await.unwrap();
     soon(guard.lost()).await;
-    let (guard, error) = guard.let_expire().unwrap_err();
+    let (guard, error) = guard.let_expire().unwrap_err().into_parts();
     assert!(error.is_lost());
     assert!(guard.unlock().await.unwrap_err().is_lost());
 }

@@ -59,8 +59,8 @@ async fn a_guard_enters_again_and_redis_shows_the_count() {
     let lock = connect(&server).await.get_lock("nested");
     let outer = lock.lock().await.unwrap();
     assert_eq!((outer.hold_count(), count(&server, "nested").await), (1, 1));
-    let middle = outer.reenter().await.unwrap();
-    let inner = middle.reenter().await.unwrap();
+    let middle = outer.reenter(Lease::Watchdog).await.unwrap();
+    let inner = middle.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!((outer.hold_count(), count(&server, "nested").await), (3, 3));
     inner.unlock().await.unwrap();
     assert_eq!(
@@ -107,7 +107,7 @@ async fn an_owner_enters_a_hold_that_began_in_a_guard_of_his() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let guard = owner.get_lock("both").lock().await.unwrap();
-    let by_guard = guard.reenter().await.unwrap();
+    let by_guard = guard.reenter(Lease::Watchdog).await.unwrap();
     let by_owner = owner.get_lock("both").lock().await.unwrap();
     assert_eq!(by_owner.hold_count(), 3);
     drop((guard, by_guard));
@@ -210,7 +210,7 @@ async fn levels_are_given_back_from_other_tasks_and_threads() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let outer = client.get_lock("away").lock().await.unwrap();
-    let inner = outer.reenter().await.unwrap();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
     tokio::spawn(outer.unlock()).await.unwrap().unwrap();
     assert_eq!(count(&server, "away").await, 1);
 
@@ -245,7 +245,7 @@ async fn any_kind_of_handle_serves_as_a_lock() {
             .await
             .unwrap();
         assert_eq!(guard.unwrap().name(), "any");
-        assert!(matches!(lock.unlock().await, Err(Error::NotOwner)));
+        assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
         let guard = lock.lock_for(Duration::from_secs(5)).await.unwrap();
         assert!(lock.force_unlock().await.unwrap());
         assert!(!guard.is_valid() && !lock.is_held() && lock.hold_count() == 0);

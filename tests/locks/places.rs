@@ -38,7 +38,7 @@ async fn a_view_follows_the_hold_and_keeps_nothing() {
     assert!(view.lost().now_or_never().is_none());
     guard.unlock().await.unwrap();
     assert!(!view.is_valid() && view.valid_for() == Duration::ZERO);
-    assert!(matches!(view.check(), Err(Error::NotOwner)));
+    assert!(matches!(view.check(), Err(Error::NotOwner { .. })));
     assert!(view.lost().now_or_never().is_none(), "it was not lost");
 }
 

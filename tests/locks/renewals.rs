@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Clock, Error, LostReason};
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -87,7 +87,7 @@ async fn a_suspend_shorter_than_the_lease_is_followed_by_a_renewal_at_once() {
 }
 
 fn is_lost<T>(result: &Result<T, Error>, expected: LostReason) -> bool {
-    matches!(result, Err(Error::Lost { reason }) if *reason == expected)
+    matches!(result, Err(Error::Lost { reason, .. }) if *reason == expected)
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_release_of_a_deleted_lock_says_lost() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let guard = client.get_lock("unlock").lock().await.unwrap();
-    let inner = guard.reenter().await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     server.cmd(&["DEL", "unlock"]).await;
     assert!(is_lost(&inner.unlock().await, LostReason::Missing));
     assert!(is_lost(&guard.unlock().await, LostReason::Missing));

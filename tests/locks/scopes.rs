@@ -146,7 +146,7 @@ async fn a_guard_outlives_the_scope_it_was_taken_in() {
     let guard = client.scope(service.lock.lock()).await.unwrap();
     assert!(guard.is_valid());
     assert!(is_busy(&service.lock).await);
-    let inner = guard.reenter().await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!(count(&server, "service").await, 2);
     inner.unlock().await.unwrap();
     guard.unlock().await.unwrap();

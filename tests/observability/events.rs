@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Backoff, Client};
+use watchlock::{Backoff, Client, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -20,7 +20,7 @@ async fn a_quiet_day_is_quiet() {
     let client = connect_short(&server).await;
     let guard = client.get_lock("quiet").lock().await.unwrap();
     tokio::time::sleep(SHORT).await;
-    drop(guard.reenter().await.unwrap());
+    drop(guard.reenter(Lease::Watchdog).await.unwrap());
     guard.unlock().await.unwrap();
     drop(client.get_lock("quiet").lock().await.unwrap());
     soon(client.shutdown(LONG)).await;
@@ -40,7 +40,7 @@ async fn a_loss_is_told_once_with_name_and_reason() {
     let server = RedisServer::start();
     let client = connect_short(&server).await;
     let guard = client.get_lock("told").lock().await.unwrap();
-    let inner = guard.reenter().await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     server.cmd(&["DEL", "told"]).await;
     soon(guard.lost()).await;
     assert!(inner.unlock().await.is_err() && guard.unlock().await.is_err());
@@ -245,7 +245,7 @@ async fn a_release_that_fails_after_a_body_is_told() {
     let client = connect(&server).await;
     let lock = client.get_lock("ran");
     let ran = lock.run(async |_| {
-        server.cmd(&["DEL", "ran"]).await;
+        server.kill();
     });
     ran.await.unwrap();
     let texts = ["release after a run failed", "ran"];

@@ -119,7 +119,7 @@ async fn lock_and_unlock(client: Client, seed: u64, end: Instant, counts: Arc<Co
 async fn section(rng: &mut Rng, counts: &Counts, guard: LockGuard) {
     count(&counts.sections);
     if rng.u32(..4) == 0 {
-        drop(or_dropped(rng, counts, guard.reenter()).await);
+        drop(or_dropped(rng, counts, guard.reenter(Lease::Watchdog)).await);
     }
     sleep(Duration::from_micros(rng.u64(..3_000))).await;
     if rng.u32(..10) > 0 {

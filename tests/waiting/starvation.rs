@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{Builder, Runtime};
-use watchlock::{Client, LockGuard};
+use watchlock::{Client, Lease, LockGuard};
 use watchlock_support::server::RedisServer;
 use watchlock_support::{eventually, wait_until};
 
@@ -249,7 +249,13 @@ fn i9_a_second_runtime_works_while_the_first_is_idle_blocked_or_gone() {
             let began = Instant::now();
             assert!(is_free(&client, name).await, "{name}");
             let outer = client.get_lock(name).lock().await.unwrap();
-            outer.reenter().await.unwrap().unlock().await.unwrap();
+            outer
+                .reenter(Lease::Watchdog)
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
             outer.unlock().await.unwrap();
             assert!(began.elapsed() < ms(3_000), "{name}: {:?}", began.elapsed());
         });

@@ -3,7 +3,7 @@
 
 use allocation_counter::{AllocationInfo, measure};
 use tokio::runtime::{Builder, Runtime};
-use watchlock::{Client, LockGuard, ReentrantLock};
+use watchlock::{Client, Lease, LockGuard, ReentrantLock};
 use watchlock_support::server::RedisServer;
 
 const TIMES: u64 = 500;
@@ -62,7 +62,13 @@ fn a_level_allocates_little_and_leaves_nothing() {
     let (_server, runtime, lock) = start();
     let guard: LockGuard = runtime.block_on(lock.lock()).unwrap();
     let info = counted(&runtime, async || {
-        guard.reenter().await.unwrap().unlock().await.unwrap();
+        guard
+            .reenter(Lease::Watchdog)
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     });
     assert_at_most("re-entry and its end", 15, &info);
     runtime.block_on(guard.unlock()).unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, LostReason};
+use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -74,7 +74,7 @@ async fn i4_each_command_denied_in_the_middle_is_typed_and_passes() {
             let waited = soon(client.get_lock("fresh").lock()).await;
             assert!(is_denied(&waited), "{command}: {waited:?}");
         }
-        let inner = soon(guard.reenter()).await;
+        let inner = soon(guard.reenter(Lease::Watchdog)).await;
         assert_eq!(is_denied(&inner), reenters, "{command}: {inner:?}");
         all_have_leases(&server, command).await;
         let released = soon(other.unlock()).await;

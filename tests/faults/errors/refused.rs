@@ -1,6 +1,6 @@
 //! OOM, MISCONF, NOREPLICAS and READONLY: the server answers, and does not write.
 
-use watchlock::{Error, LostReason};
+use watchlock::{Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -117,7 +117,7 @@ async fn f9_out_of_memory_only_new_holds_are_refused() {
     let client = connect_short(&server).await;
     let lock = client.get_lock("held");
     let guard = lock.lock().await.unwrap();
-    let partial = guard.reenter().await.unwrap();
+    let partial = guard.reenter(Lease::Watchdog).await.unwrap();
     let fixed = client.get_lock("fixed").lock_for(MINUTE).await.unwrap();
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
@@ -130,7 +130,7 @@ async fn f9_out_of_memory_only_new_holds_are_refused() {
     })
     .await;
     // The count cannot be written; the level is there all the same.
-    let inner = guard.reenter().await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!(inner.hold_count(), 3);
     inner.unlock().await.unwrap();
     partial.unlock().await.unwrap();

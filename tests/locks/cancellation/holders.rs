@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::LostReason;
+use watchlock::{Lease, LostReason};
 use watchlock_support::eventually;
 
 use super::{after, at_every_await, nothing_is_left, scene, works};
@@ -28,7 +28,7 @@ async fn i9_giving_an_inner_level_back_can_be_dropped_at_any_await() {
     let (server, client, connections) = scene().await;
     at_every_await(async |polls| {
         let outer = client.get_lock("inner").lock().await.unwrap();
-        let inner = outer.reenter().await.unwrap();
+        let inner = outer.reenter(Lease::Watchdog).await.unwrap();
         let unlocked = after(polls, inner.unlock()).await;
         assert_eq!(outer.hold_count(), 1);
         assert!(outer.is_valid());
@@ -47,7 +47,7 @@ async fn i9_a_reentry_can_be_dropped_at_any_await() {
     let lock = owner.get_lock("again");
     at_every_await(async |polls| {
         let outer = lock.lock().await.unwrap();
-        let by_guard = after(polls, outer.reenter()).await;
+        let by_guard = after(polls, outer.reenter(Lease::Watchdog)).await;
         let completed = by_guard.is_some();
         drop(by_guard);
         drop(after(polls, lock.lock()).await);

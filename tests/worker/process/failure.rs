@@ -33,9 +33,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Lost { .. } => "lost",
-            Error::NotOwner => "not_owner",
-            Error::WrongType => "wrong_type",
-            Error::InvalidName { .. } | Error::InvalidLease | Error::Config(_) => "invalid",
+            Error::NotOwner { .. } => "not_owner",
+            Error::WrongType { .. } => "wrong_type",
+            Error::InvalidName { .. } | Error::InvalidLease { .. } | Error::Config(_) => "invalid",
             Error::Denied { .. } => "denied",
             Error::Refused { .. } => "refused",
             Error::Unavailable { .. } => "unavailable",

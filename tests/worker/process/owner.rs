@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use watchlock::{Error, HoldView, Lease, LockGuard, Owner, OwnerLock};
+use watchlock::{Error, HoldView, Lease, LockGuard, Owner, ReentrantLock};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
@@ -86,7 +86,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn lock(&mut self, lock: &OwnerLock<'_>, lease: Lease) -> Outcome {
+    async fn lock(&mut self, lock: &ReentrantLock, lease: Lease) -> Outcome {
         let (t_inv, t_ret, got) = timed(async {
             match lease {
                 Lease::Fixed(lease) => lock.lock_for(lease).await,
@@ -99,7 +99,7 @@ impl Watch {
         Outcome::new(t_inv, t_ret, result)
     }
 
-    async fn try_lock(&mut self, lock: &OwnerLock<'_>, wait: Duration, lease: Lease) -> Outcome {
+    async fn try_lock(&mut self, lock: &ReentrantLock, wait: Duration, lease: Lease) -> Outcome {
         let (t_inv, t_ret, got) = timed(lock.try_lock(wait, lease)).await;
         let result = got.and_then(|got| match got {
             Some(guard) => {
@@ -114,7 +114,7 @@ impl Watch {
     /// Keeps a level for a later `unlock`; the hold count with it.
     fn keep(&mut self, guard: LockGuard) -> Result<u32, Error> {
         let (name, count, hold) = (guard.name().to_owned(), guard.hold_count(), guard.hold());
-        guard.detach().map_err(|(_, error)| error)?;
+        guard.detach()?;
         if count == 1 {
             let (end, ended) = oneshot::channel();
             self.tell_when_lost(&name, hold, ended);
@@ -123,7 +123,7 @@ impl Watch {
         Ok(count)
     }
 
-    async fn unlock(&mut self, lock: &OwnerLock<'_>) -> Outcome {
+    async fn unlock(&mut self, lock: &ReentrantLock) -> Outcome {
         let (t_inv, t_ret, result) = timed(lock.unlock()).await;
         let count = lock.hold_count();
         if count == 0 {

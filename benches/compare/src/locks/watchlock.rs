@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use watchlock::Client;
+use watchlock::{Client, Lease};
 
 use super::{Held, LockUnderTest, Setup};
 use crate::Result;
@@ -33,7 +33,7 @@ impl LockUnderTest for Watchlock {
         let mut took = Vec::new();
         while Instant::now() < end {
             let before = Instant::now();
-            let level = guard.reenter().await?;
+            let level = guard.reenter(Lease::Watchdog).await?;
             took.push(before.elapsed().as_secs_f64() * 1e6);
             level.unlock().await?;
         }

@@ -1,0 +1,58 @@
+//! What was left when a client was shut down.
+
+use std::sync::Arc;
+
+use crate::engine::hold::Hold;
+use crate::engine::state::Phase;
+
+/// What was left when [`Client::shutdown`](crate::Client::shutdown) came to its end: the names of locks,
+/// without the client's prefix.
+///
+/// ```
+/// fn tell(report: &watchlock::ShutdownReport) {
+///     for name in &report.held {
+///         eprintln!("{name}: its holder was cut off");
+///     }
+///     for name in &report.unreleased {
+///         eprintln!("{name}: others may have to wait for its lease to end");
+///     }
+/// }
+/// # tell(&watchlock::ShutdownReport::default());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Still held at the time-out: lost then, with reason [`Shutdown`](crate::LostReason::Shutdown), while
+    /// somebody relied on it.
+    pub held: Vec<String>,
+    /// Whose release Redis did not answer before the keeper ended: the key may stay until its lease ends.
+    pub unreleased: Vec<String>,
+}
+
+impl ShutdownReport {
+    /// Whether every hold was given back in time, and Redis knows it.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.held.is_empty() && self.unreleased.is_empty()
+    }
+}
+
+/// Those of `holds` that are held now.
+pub(super) fn held(holds: &[Arc<Hold>]) -> Vec<String> {
+    names(holds, |hold| hold.with(|state| state.phase) == Phase::Held)
+}
+
+/// Those of `holds` whose last release has no answer.
+pub(super) fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
+    names(holds, |hold| {
+        let outcome = hold.with(|state| state.outcome.clone());
+        // That the key is gone, or somebody else's, is an answer.
+        !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
+    })
+}
+
+fn names(holds: &[Arc<Hold>], which: impl Fn(&Hold) -> bool) -> Vec<String> {
+    let holds = holds.iter().filter(|hold| which(hold));
+    let names = holds.map(|hold| hold.kind.names().name().to_owned());
+    names.collect()
+}

@@ -1,0 +1,111 @@
+//! A view of a hold, for those who only watch it; and what guards ask, too.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment};
+use crate::engine::hold::Hold;
+use crate::engine::state::Phase;
+use crate::error::{Error, LostReason};
+use crate::process::Process;
+
+/// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone; it does not
+/// keep the lock.
+///
+/// ```no_run
+/// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
+/// let hold = guard.hold();
+/// let upload = tokio::spawn(async move {
+///     for part in 0..10 {
+///         hold.check()?; // stop as soon as the lock is not ours any more
+///         println!("part {part}");
+///     }
+///     Ok::<_, watchlock::Error>(())
+/// });
+/// # drop(upload);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HoldView {
+    pub(super) clock: Clock,
+    pub(super) process: Process,
+    pub(super) hold: Arc<Hold>,
+}
+
+impl std::fmt::Debug for HoldView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HoldView")
+            .field("name", &self.hold.kind.names().name())
+            .field("is_valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl HoldView {
+    /// As [`LockGuard::is_valid`]; false once the hold has ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.valid_for().is_zero()
+    }
+
+    /// As [`LockGuard::valid_for`]; zero once the hold has ended.
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        valid_for(&self.hold, self.process, self.clock.now())
+    }
+
+    /// As [`LockGuard::check`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended; [`Error::Closed`] after a `fork`, in
+    /// the child.
+    pub fn check(&self) -> Result<(), Error> {
+        check(&self.hold, self.process, self.clock.now())
+    }
+
+    /// As [`LockGuard::lost`]; pending for ever once the hold has ended in order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) -> LostReason {
+        lost(&self.hold, self.process).await
+    }
+}
+
+/// How much longer the client vouches for `hold`; not at all in a child of its process.
+pub(super) fn valid_for(hold: &Hold, process: Process, now: Moment) -> Duration {
+    if process.is_forked() {
+        return Duration::ZERO;
+    }
+    now.until(hold.valid_until())
+}
+
+pub(super) fn check(hold: &Hold, process: Process, now: Moment) -> Result<(), Error> {
+    if process.is_forked() {
+        return Err(Error::Closed);
+    }
+    let refused = match hold.lost_reason(now) {
+        Some(reason) => Error::lost(reason),
+        None if hold.with(|state| state.phase) == Phase::Held => return Ok(()),
+        None => Error::not_owner(),
+    };
+    Err(refused.about(hold.kind.names().name()))
+}
+
+/// Resolves when `hold` is lost. The child of a `fork` has no keeper that would tell it.
+pub(super) async fn lost(hold: &Hold, process: Process) -> LostReason {
+    let mut lost = pin!(hold.lost());
+    poll_fn(|context| {
+        if process.is_forked() {
+            return Poll::Ready(LostReason::KeeperEnded);
+        }
+        lost.as_mut().poll(context)
+    })
+    .await
+}
