@@ -37,6 +37,7 @@ pub use soak::{Look, growth};
 pub use tally::Tally;
 
 use crate::checker::{self, Report, Settings};
+use crate::controls::Flaw;
 use crate::history::{Record, write_history};
 use ground::Ground;
 
@@ -53,6 +54,9 @@ pub enum Kind {
     Rust,
     /// Redisson's.
     Java,
+    /// The plain client of the controls, wrong in one way or in none. Without the faults of a nemesis: it leaves out
+    /// what those would need.
+    Plain(Option<Flaw>),
 }
 
 /// What a campaign is made of.
@@ -70,6 +74,8 @@ pub struct Campaign {
     pub names: u32,
     /// Where histories of rounds with violations are written.
     pub histories: PathBuf,
+    /// Whether there are more faults than the scenes bring along.
+    pub faults: bool,
     /// Whether workers are killed, too.
     pub kills: bool,
 }
@@ -85,6 +91,7 @@ impl Campaign {
             owners: 6,
             names: 12,
             histories: std::env::temp_dir(),
+            faults: true,
             kills: true,
         }
     }
@@ -173,6 +180,27 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
         actors.spawn(scenes::run(Arc::clone(ground), scene, owner, seed, watch));
     }
     let mut nemesis = tokio::task::JoinSet::new();
+    if of.faults {
+        rage(ground, of, seed, &weather, &mut nemesis);
+    }
+    nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
+    weather.change_for(time).await;
+    while let Some(ended) = nemesis.join_next().await {
+        ended.expect("the nemesis does not panic");
+    }
+    quiet::come_home(ground, &weather, actors).await;
+    quiet::look_for_leftovers(ground).await;
+    ground.recorder.take()
+}
+
+/// Sends all who bring faults.
+fn rage(
+    ground: &Arc<Ground>,
+    of: &Campaign,
+    seed: u64,
+    weather: &weather::Weather,
+    nemesis: &mut tokio::task::JoinSet<()>,
+) {
     for slot in &ground.slots {
         let faults = links::run(
             Arc::clone(ground),
@@ -189,14 +217,6 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
         let operator = servers::operate(Arc::clone(ground), seed, of.names, weather.watch());
         nemesis.spawn(operator);
     }
-    nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
-    weather.change_for(time).await;
-    while let Some(ended) = nemesis.join_next().await {
-        ended.expect("the nemesis does not panic");
-    }
-    quiet::come_home(ground, &weather, actors).await;
-    quiet::look_for_leftovers(ground).await;
-    ground.recorder.take()
 }
 
 /// Off the runtime's threads: it takes a while.

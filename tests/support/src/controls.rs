@@ -26,7 +26,7 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest sleep of a waiter between two tries.
 pub const BACKOFF_CAP: Duration = Duration::from_millis(200);
 /// The lease of holds under the watchdog.
-pub const WATCHDOG_LEASE: Duration = Duration::from_millis(600);
+pub const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
 
 /// One classic mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -143,7 +143,7 @@ impl<'a> Actor<'a> {
     /// Waits for the signal, so that it is not taken for that of a later hold.
     async fn told(&self, lost_before: u64) {
         let end = Instant::now() + SIGNAL_LAG;
-        while self.process.kind == Kind::Rust
+        while self.process.kind != Kind::Java
             && self.process.times_lost(self.owner, self.name) == lost_before
             && self.process.worker.is_alive()
             && Instant::now() < end
@@ -193,8 +193,8 @@ impl<'a> Actor<'a> {
             Ok(result) => read(&result, acquires),
         };
         let by = match self.process.kind {
-            Kind::Rust => "",
             Kind::Java => "Redisson's ",
+            Kind::Rust | Kind::Plain(_) => "",
         };
         self.ground
             .answer(&format!("{by}{verb}: {}", answer.kind()));

@@ -31,6 +31,7 @@ impl Incarnation {
     async fn start(kind: Kind, url: &str, recorder: &Recorder) -> Arc<Self> {
         let worker = match kind {
             Kind::Rust => Worker::rust(),
+            Kind::Plain(flaw) => Worker::plain(flaw),
             Kind::Java => Worker::java().expect("the Java worker can be built"),
         };
         let mut patience = 600;

@@ -58,8 +58,8 @@ pub(super) async fn run(
         while weather.is_storm() {
             let pause = ms(rng.u64(10..250));
             let strike = match struck.kind {
-                Kind::Rust => draw(&mut rng, kills),
                 Kind::Java => draw_mildly(&mut rng, kills),
+                Kind::Rust | Kind::Plain(_) => draw(&mut rng, kills),
             };
             weather.sleep_in_storm(pause).await;
             inflict(&ground, struck, strike, &mut weather).await;

@@ -1,5 +1,5 @@
 //! Scenes: what chance would bring together too seldom is played again and again, in all weathers, each time by two
-//! workers of ours and on a name of its own.
+//! workers, none of them Redisson's, and on a name of its own.
 //!
 //! | scene | shows |
 //! |---|---|
@@ -48,7 +48,7 @@ const LONG: Duration = Duration::from_secs(2);
 /// Plays the scene until all go home, by an owner that nobody else is.
 pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64, weather: Watch) {
     let mut rng = Rng::with_seed(seed ^ u64::from(owner) << 32);
-    let ours = |slot: &usize| ground.slots[*slot].kind == Kind::Rust;
+    let ours = |slot: &usize| ground.slots[*slot].kind != Kind::Java;
     let slots: Vec<usize> = (0..ground.slots.len()).filter(ours).collect();
     let mut number = 0;
     while slots.len() > 1 && !weather.is_home() {

@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 
 pub use router::{Lost, Reply, WorkerError};
 
+use crate::controls::Flaw;
 use crate::process::{self, Leash};
 use router::{Lines, Router};
 
@@ -107,6 +108,17 @@ impl Worker {
     #[must_use]
     pub fn rust() -> Self {
         Self::spawn(&[find::rust_worker()])
+    }
+
+    /// Starts the plain client of [`crate::controls`] as a worker, with a flaw or none.
+    ///
+    /// # Panics
+    /// If it cannot be found, built or started.
+    #[must_use]
+    pub fn plain(flaw: Option<Flaw>) -> Self {
+        let mut command = vec![find::plain_worker().as_os_str().to_owned()];
+        command.extend(flaw.map(|flaw| format!("{flaw:?}").into()));
+        Self::spawn(&command)
     }
 
     /// Starts the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). `None`, loudly,
