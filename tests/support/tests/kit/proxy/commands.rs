@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Odds};
 
-use crate::kit::{Raw, SOON, Setup, connect, set, setup};
+use super::kit::{Raw, SOON, Setup, connect, set, setup};
 
 #[tokio::test]
 async fn a_swallowed_request_is_not_executed() {

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use watchlock_support::eventually;
 use watchlock_support::proxy::Direction;
 
-use crate::kit::{Raw, SOON, Setup, connect, set, setup};
+use super::kit::{Raw, SOON, Setup, connect, set, setup};
 
 #[tokio::test]
 async fn a_calm_proxy_is_not_noticed() {

@@ -1,0 +1,5 @@
+//! The kit does what tests rely on: servers, workers, the proxy.
+
+mod proxy;
+mod server;
+mod worker;
