@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, ms, try_once};
+use crate::common::{LONG, clean, gone, ms, try_once};
 
 struct Unpark(Thread);
 
@@ -294,10 +294,12 @@ fn an_unlock_while_its_runtime_is_shut_down_is_made_by_the_keeper() {
             std::future::pending::<()>().await;
         });
         drop(other);
-        told.recv_timeout(LONG).unwrap().unwrap();
+        let unlocked = told.recv_timeout(LONG).unwrap();
+        // The command may be on a connection that nobody drives any more; the keeper repeats it.
         assert!(
-            !home.block_on(server.exists("x")),
-            "released when it returned"
+            matches!(unlocked, Ok(()) | Err(Error::Unavailable { .. })),
+            "{unlocked:?}"
         );
+        home.block_on(gone(&server, "x"));
     }
 }
