@@ -91,6 +91,20 @@ impl Clock {
 }
 
 /// Pushes a [`Clock::driven`] ahead.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), watchlock::Error> {
+/// use std::time::Duration;
+/// use watchlock::{Client, Clock};
+///
+/// let (clock, ahead) = Clock::driven();
+/// let client = Client::builder("redis://127.0.0.1/").clock(clock).connect().await?;
+/// let guard = client.get_lock("report").lock().await?;
+/// ahead.advance(Duration::from_secs(60)); // as after a minute's suspend
+/// assert!(!guard.is_valid());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ClockDriver {
     ahead: Arc<AtomicU64>,

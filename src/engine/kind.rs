@@ -16,6 +16,8 @@ pub(crate) trait Commands: Send + Sync {
     fn acquired(&self, reply: &Reply) -> Option<Acquired>;
     /// Adds a level to a hold that is there.
     fn reenter(&self, names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call;
+    /// Asks whether a hold is there, by a write.
+    fn verify(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call;
     /// Gives a level back; with none left the hold ends.
     fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call;
     fn released(&self, reply: &Reply) -> Option<Released>;
@@ -43,6 +45,10 @@ impl Kind {
 
     pub(crate) fn reenter(&self, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
         self.commands.reenter(&self.names, hold_id, count, lease)
+    }
+
+    pub(crate) fn verify(&self, hold_id: &str, lease: LeaseMs) -> Call {
+        self.commands.verify(&self.names, hold_id, lease)
     }
 
     pub(crate) fn release(&self, hold_id: &str, left: u32) -> Call {

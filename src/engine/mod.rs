@@ -21,6 +21,7 @@ pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod ticket;
+pub(crate) mod verify;
 pub(crate) mod wakeups;
 
 pub(crate) use self::core::{Core, Mail};

@@ -97,25 +97,8 @@ pub(crate) async fn write(
     }
 }
 
-/// Asks Redis whether `hold` is there, in a way that only a master answers: by writing again what this
-/// client vouches for. A key of another type means that it is gone.
-pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
-    let now = core.now();
-    let (count, watched, ends) =
-        hold.with(|state| (state.count(), state.is_watched(), state.lease_ends));
-    let lease = if watched {
-        core.config.watchdog_lease
-    } else {
-        LeaseMs::left(now.until(ends))
-    };
-    match write(core, hold, count, lease, Patience::Once).await {
-        Err(Error::WrongType { .. }) => Err(missing(core, hold)),
-        result => result,
-    }
-}
-
 /// Redis does not have the hold any more, unless it was lost, or given up, for another reason before.
-fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
+pub(crate) fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     core.lose(hold, LostReason::Missing);
     let reason = hold.lost_reason(core.now());
     Error::lost(reason.unwrap_or(LostReason::Missing))

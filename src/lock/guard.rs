@@ -8,7 +8,7 @@ use crate::engine::attempt::level;
 use crate::engine::hold::Hold;
 use crate::engine::state::Level;
 use crate::engine::ticket::Patience;
-use crate::engine::{Engine, reentry, release};
+use crate::engine::{Engine, reentry, release, verify};
 use crate::error::{Error, LeaseError, LostReason};
 use crate::lease::{Lease, LeaseMs};
 
@@ -148,7 +148,7 @@ impl LockGuard {
         let core = &self.engine.core;
         core.check_open()?;
         self.check()?;
-        let verified = reentry::verify(core, &self.hold).await;
+        let verified = verify::verify(core, &self.hold).await;
         verified.map_err(|error| error.about(self.name()))
     }
 

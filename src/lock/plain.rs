@@ -32,6 +32,10 @@ impl Commands for Plain {
         script::lock::reenter(names, hold_id, count, lease)
     }
 
+    fn verify(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+        script::lock::verify(names, hold_id, lease)
+    }
+
     fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call {
         script::lock::release(names, hold_id, left)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW};
+use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, VERIFY};
 use super::{Acquired, Call, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
@@ -39,7 +39,15 @@ pub(crate) fn reenter(names: &Names, hold_id: &str, count: u32, lease: LeaseMs) 
         .arg(lease.as_millis())
 }
 
-/// Whether the hold was there to be entered or written.
+pub(crate) fn verify(names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+    let bytes = names.key().len() + hold_id.len() + SMALL;
+    Call::script(&VERIFY, 1, bytes)
+        .arg(names.key())
+        .arg(hold_id)
+        .arg(lease.as_millis())
+}
+
+/// Whether the hold was there to be entered, written or verified.
 pub(crate) fn found(reply: &Reply) -> Option<bool> {
     reply.integer().map(|code| code != 0)
 }

@@ -38,6 +38,7 @@ scripts! {
     REENTER = "lock/reenter.lua",
     RENEW = "lock/renew.lua",
     RELEASE = "lock/release.lua",
+    VERIFY = "lock/verify.lua",
     FORCE_RELEASE = "lock/force_release.lua",
 }
 

@@ -77,6 +77,57 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
 }
 
 #[tokio::test]
+async fn a_shutdown_tells_what_was_left() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).key_prefix("app:");
+    let client = builder.connect().await.unwrap();
+    let late = client.get_lock("late").lock().await.unwrap();
+    let other = client.get_lock("other").lock().await.unwrap();
+    drop(client.get_lock("early").lock().await.unwrap());
+    let report = soon(client.shutdown(ms(100))).await;
+    let mut held = report.held.clone();
+    held.sort();
+    assert_eq!(held, ["late", "other"]);
+    assert!(report.unreleased.is_empty() && !report.is_clean());
+    assert!(late.check().is_err() && other.check().is_err());
+    ends(&server).await;
+    assert!(soon(client.shutdown(LONG)).await.is_clean(), "told once");
+}
+
+#[tokio::test]
+async fn a_shutdown_tells_what_redis_did_not_hear_of() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let held = client.get_lock("held").lock().await.unwrap();
+    let given_back = client.get_lock("given back").lock().await.unwrap();
+    server.freeze();
+    drop(given_back);
+    let report = soon(client.shutdown(ms(100))).await;
+    assert_eq!(report.held, ["held"]);
+    let mut unreleased = report.unreleased.clone();
+    unreleased.sort();
+    assert_eq!(unreleased, ["given back", "held"]);
+    drop(held);
+    server.resume();
+}
+
+#[tokio::test]
+async fn a_shutdown_in_time_leaves_nothing() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = client.get_lock("soon").lock().await.unwrap();
+    let shutdown = client.shutdown(LONG);
+    let giving_back = async {
+        guard.lost().await;
+        guard.unlock().await
+    };
+    let (report, unlocked) = soon(async { tokio::join!(shutdown, giving_back) }).await;
+    unlocked.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    ends(&server).await;
+}
+
+#[tokio::test]
 async fn a_shutdown_ends_every_wait() {
     let server = RedisServer::start();
     let holder = connect(&server).await;

@@ -148,6 +148,7 @@ async fn walk(scene: &Scene, client: &Client, step: Step, name: &str) -> Result<
         Step::Reenter => {
             let outer = lock.lock().await?;
             let inner = outer.reenter(Lease::Watchdog).await?;
+            inner.verify().await?;
             inner.unlock().await?;
             outer.unlock().await
         }

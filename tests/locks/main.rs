@@ -8,6 +8,7 @@ mod cancellation;
 mod detached;
 mod forced;
 mod guard_rails;
+mod handles;
 mod leases;
 mod orders;
 mod owners;

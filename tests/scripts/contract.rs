@@ -101,6 +101,44 @@ async fn reenter_of_a_hold_that_is_not_there_starts_none() {
 }
 
 #[tokio::test]
+async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
+    let mut scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(scene.verify(MINE, "1000").await.unwrap(), 1);
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);
+    scene.assert_held(MINE, "1", (50_000, 60_000)).await;
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.verify(MINE, "30000").await.unwrap(), 1);
+    scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn verify_of_a_hold_that_is_not_there_starts_none() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    scene.assert_free().await;
+    scene.acquire(LATER, "30000").await.unwrap();
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    scene.assert_held(LATER, "1", (20_000, 30_000)).await;
+    scene.server.cmd(&["SET", LOCK, "x"]).await;
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    assert_eq!(scene.server.pttl(LOCK).await, -1);
+}
+
+#[tokio::test]
+async fn verify_is_a_write_whatever_it_changes() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "30000").await.unwrap();
+    scene.server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let answer = scene.verify(MINE, "1000").await;
+    assert!(answer.is_err(), "{answer:?}");
+}
+
+#[tokio::test]
 async fn t4_giving_a_level_back_writes_the_count_and_no_lease() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();

@@ -3,7 +3,7 @@
 use redis::{RedisResult, Value};
 
 use super::{
-    ACQUIRE, CLIENT, FORCE, LATER, LOCK, MINE, REENTER, RELEASE, RENEW, Scene, is_refused,
+    ACQUIRE, CLIENT, FORCE, LATER, LOCK, MINE, REENTER, RELEASE, RENEW, Scene, VERIFY, is_refused,
 };
 use crate::common::channel;
 
@@ -41,10 +41,11 @@ async fn i4_whichever_command_is_denied_acquire_leaves_no_key_without_a_lease() 
 async fn i4_whichever_command_is_denied_a_hold_keeps_its_lease() {
     let scene = Scene::new().await;
     let channel = channel(LOCK);
-    let scripts: [(&str, &[&str]); 5] = [
+    let scripts: [(&str, &[&str]); 6] = [
         (ACQUIRE, &[MINE, "60000"]),
         (REENTER, &[MINE, "2", "60000"]),
         (RENEW, &[MINE, "60000"]),
+        (VERIFY, &[MINE, "60000"]),
         (RELEASE, &[MINE, "1", &channel]),
         (RELEASE, &[LATER, "0", &channel]),
     ];

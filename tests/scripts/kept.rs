@@ -40,6 +40,7 @@ async fn i4_a_lease_that_is_none_takes_nothing_from_a_hold() {
     for lease in NO_LEASES {
         let entered = scene.reenter(MINE, "2", lease).await;
         let ours = scene.acquire(MINE, lease).await;
+        let asked = scene.verify(MINE, lease).await;
         let renewed = scene.renew(MINE, lease).await.unwrap();
 
         let (hash, ttl) = scene.state().await;
@@ -48,7 +49,10 @@ async fn i4_a_lease_that_is_none_takes_nothing_from_a_hold() {
         // Leases that are shorter than what is left may be taken for what they mean.
         let means_little = lease.parse::<f64>().is_ok_and(|lease| lease >= 1.0) || lease == "0x10";
         if !means_little && lease != "nan" {
-            assert!(entered.is_err() && ours.is_err(), "{lease:?}");
+            assert!(
+                entered.is_err() && ours.is_err() && asked.is_err(),
+                "{lease:?}"
+            );
             let looked = lease == "0";
             assert_eq!(renewed, i64::from(looked) * 2 - 1, "{lease:?}");
         }

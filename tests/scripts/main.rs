@@ -17,6 +17,7 @@ use crate::common::channel;
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
 pub(crate) const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+pub(crate) const VERIFY: &str = include_str!("../../lua/lock/verify.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
 pub(crate) const FORCE: &str = include_str!("../../lua/lock/force_release.lua");
 
@@ -54,6 +55,10 @@ impl Scene {
 
     pub(crate) async fn reenter(&self, hold: &str, count: &str, lease: &str) -> RedisResult<i64> {
         self.run(REENTER, &[hold, count, lease]).await
+    }
+
+    pub(crate) async fn verify(&self, hold: &str, lease: &str) -> RedisResult<i64> {
+        self.run(VERIFY, &[hold, lease]).await
     }
 
     pub(crate) async fn release(&self, hold: &str, count: &str) -> RedisResult<i64> {

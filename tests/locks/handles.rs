@@ -1,0 +1,312 @@
+//! Handles: one type, with an owner in it or without, kept and sent anywhere; what they and their guards answer.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchlock::{Client, Error, Lease, LeaseError, Lock, LostReason, ReentrantLock};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, SHORT, clean, connect, connect_short, count, gone, is_free, ms, soon};
+
+/// What a service keeps.
+struct Jobs {
+    lock: ReentrantLock,
+}
+
+impl Jobs {
+    async fn run(&self) -> Result<u32, Error> {
+        let outer = self.lock.lock().await?;
+        let inner = self.lock.lock().await?;
+        let levels = self.lock.hold_count();
+        inner.unlock().await?;
+        outer.unlock().await?;
+        Ok(levels)
+    }
+}
+
+#[tokio::test]
+async fn a_handle_of_an_owner_is_kept_in_a_struct_and_sent_to_a_task() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let jobs = Jobs {
+        lock: owner.get_lock("kept"),
+    };
+    assert_eq!(jobs.run().await.unwrap(), 2);
+    let guard = owner.get_lock("kept").lock().await.unwrap();
+    let elsewhere = tokio::spawn(async move { jobs.run().await });
+    assert_eq!(soon(elsewhere).await.unwrap().unwrap(), 3);
+    guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn an_owner_is_carried_into_spawned_tasks_by_its_scope() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = client.get_lock("carried");
+    let outer = owner.scope(lock.lock()).await.unwrap();
+    let nested = {
+        let lock = lock.clone();
+        async move {
+            let inner = lock.lock().await?;
+            let levels = (lock.hold_count(), inner.hold_count());
+            inner.unlock().await.map(|()| levels)
+        }
+    };
+    let levels = soon(tokio::spawn(owner.scope(nested))).await.unwrap();
+    assert_eq!(levels.unwrap(), (2, 2));
+    assert_eq!(lock.hold_count(), 0, "outside of the scope it is nobody's");
+    assert!(!is_free(&client, "carried").await);
+    outer.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handle_of_an_owner_acts_for_it_in_every_scope() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let (owner, other) = (client.new_owner(), client.new_owner());
+    let lock = owner.get_lock("mine");
+    let outer = lock.lock().await.unwrap();
+    let entered = async {
+        assert_eq!(lock.hold_count(), 1);
+        assert_eq!(client.get_lock("mine").hold_count(), 0);
+        lock.lock().await.unwrap().unlock().await
+    };
+    soon(other.scope(client.scope(entered))).await.unwrap();
+    outer.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_scope_ends_without_ending_its_owner() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = client.get_lock("stays");
+    let detached = owner.scope(async { lock.lock().await?.detach().map_err(Error::from) });
+    detached.await.unwrap();
+    assert_eq!(owner.get_lock("stays").hold_count(), 1);
+    owner.scope(lock.unlock()).await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_handle_that_outlives_its_owner_acts_for_it_but_detaches_nothing() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("orphan");
+    let outer = lock.lock().await.unwrap();
+    drop(owner);
+    let inner = soon(lock.lock()).await.unwrap();
+    assert_eq!((lock.hold_count(), count(&server, "orphan").await), (2, 2));
+    let refused = inner.detach().unwrap_err();
+    assert!(matches!(refused.error(), Error::NotOwner { .. }));
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
+    refused.into_guard().unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    let fresh = lock.lock().await.unwrap();
+    assert!(fresh.detach().is_err());
+    gone(&server, "orphan").await;
+}
+
+#[tokio::test]
+async fn a_refused_guard_is_given_back_by_a_question_mark() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("asked");
+    let give = async || -> Result<(), Error> { Ok(lock.lock().await?.detach()?) };
+    assert!(matches!(give().await, Err(Error::NotOwner { .. })));
+    gone(&server, "asked").await;
+}
+
+#[tokio::test]
+async fn a_guard_is_entered_for_the_lease_that_is_asked_for() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let lock = client.get_lock("levels");
+    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let again = fixed.reenter(SHORT * 2).await.unwrap();
+    assert!(fixed.valid_for() > SHORT);
+    assert_eq!(
+        soon(fixed.lost()).await,
+        LostReason::Expired,
+        "nothing renews"
+    );
+    drop((fixed, again));
+
+    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
+    let lost = tokio::time::timeout(SHORT * 2, fixed.lost()).await;
+    assert!(lost.is_err(), "kept alive");
+    for lease in [Duration::ZERO, ms(9), Duration::MAX] {
+        let refused = fixed.reenter(lease).await.unwrap_err();
+        let Error::InvalidLease { problem, .. } = refused else {
+            panic!("{lease:?}: {refused:?}");
+        };
+        let given =
+            |given| matches!(problem, LeaseError::OutOfBounds { given: g, .. } if g == given);
+        assert!(given(lease), "{problem:?}");
+    }
+    assert_eq!(fixed.hold_count(), 2);
+    watched.unlock().await.unwrap();
+    fixed.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn verify_asks_redis_and_check_does_not() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("asked");
+    for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
+        let guard = lock.try_lock(Duration::ZERO, lease).await.unwrap();
+        let guard = guard.expect("it is free");
+        let before = server.calls_of("evalsha").await;
+        guard.verify().await.unwrap();
+        assert_eq!(server.calls_of("evalsha").await, before + 1);
+        server.cmd(&["DEL", "asked"]).await;
+        guard.check().unwrap();
+        let lost = guard.verify().await.unwrap_err();
+        let missing = LostReason::Missing;
+        assert!(matches!(lost, Error::Lost { reason, .. } if reason == missing));
+        assert!(guard.check().unwrap_err().is_lost() && !guard.is_valid());
+        assert!(guard.verify().await.unwrap_err().is_lost());
+        assert!(guard.unlock().await.unwrap_err().is_lost());
+    }
+}
+
+#[tokio::test]
+async fn verify_finds_strangers_and_other_types() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    for put in [
+        ["HSET", "taken", "somebody:1", "1"].as_slice(),
+        &["SET", "taken", "x"],
+    ] {
+        let guard = client.get_lock("taken").lock().await.unwrap();
+        server.cmd(&["DEL", "taken"]).await;
+        server.cmd(put).await;
+        assert!(guard.verify().await.unwrap_err().is_lost(), "{put:?}");
+        drop(guard);
+        assert!(server.exists("taken").await, "not ours to delete");
+        server.cmd(&["DEL", "taken"]).await;
+    }
+}
+
+#[tokio::test]
+async fn verify_lengthens_a_lease_that_redis_would_end_early() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = client.get_lock("short").lock_for(LONG).await.unwrap();
+    server.cmd(&["PEXPIRE", "short", "2000"]).await;
+    guard.verify().await.unwrap();
+    let left = server.pttl("short").await;
+    let lease = i64::try_from(LONG.as_millis()).unwrap();
+    assert!((lease / 2..=lease).contains(&left), "{left}");
+    assert!(guard.valid_for() <= LONG, "nothing is promised anew");
+    guard.unlock().await.unwrap();
+}
+
+/// What it knows may be what the master has long given to somebody else.
+#[tokio::test]
+async fn verify_does_not_believe_a_replica() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let client = builder.connect().await.unwrap();
+    for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
+        let lock = client.get_lock("demoted");
+        let guard = lock.try_lock(Duration::ZERO, lease).await.unwrap();
+        let guard = guard.expect("it is free");
+        server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
+        let answer = soon(guard.verify()).await;
+        assert!(
+            answer.as_ref().is_err_and(Error::is_transient),
+            "{answer:?}"
+        );
+        server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+        drop(guard);
+        clean(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn whatever_points_to_a_lock_is_one() {
+    async fn through(lock: impl Lock) -> Result<(), Error> {
+        assert_eq!(lock.name(), "pointed");
+        let guard = lock.lock_for(LONG).await?;
+        assert!(lock.is_locked().await?);
+        let busy = lock.try_lock(Duration::ZERO, Lease::Watchdog).await?;
+        assert!(busy.is_none() && !lock.is_held() && lock.hold_count() == 0);
+        guard.unlock().await?;
+        let guard = lock.lock().await?;
+        assert!(lock.force_unlock().await?);
+        drop(guard);
+        Ok(())
+    }
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("pointed");
+    through(&lock).await.unwrap();
+    through(Box::new(lock.clone())).await.unwrap();
+    through(Arc::new(lock.clone())).await.unwrap();
+    let any: Box<dyn Lock> = Box::new(lock.clone());
+    through(&any).await.unwrap();
+    through(any).await.unwrap();
+    let any: Arc<dyn Lock> = Arc::new(lock);
+    through(any).await.unwrap();
+}
+
+#[tokio::test]
+async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).key_prefix("app:");
+    let client = builder.max_name_bytes(20).connect().await.unwrap();
+    let lock = client.get_lock("orders");
+    let told = |error: Error| (error.lock().map(str::to_owned), error.to_string());
+    let text = |text: &str| {
+        (
+            Some("orders".to_owned()),
+            format!("lock \"orders\": {text}"),
+        )
+    };
+
+    let error = lock.lock_for(ms(9)).await.unwrap_err();
+    let bounds = "a lease of 9ms is not within lease_bounds, 10ms to 86400s";
+    assert_eq!(told(error), text(bounds));
+    assert_eq!(
+        told(lock.unlock().await.unwrap_err()),
+        text("it is not held by this owner")
+    );
+    server.cmd(&["SET", "app:orders", "x"]).await;
+    let kind = "the key exists and is not a plain lock";
+    assert_eq!(told(lock.lock().await.unwrap_err()), text(kind));
+    assert_eq!(told(lock.force_unlock().await.unwrap_err()), text(kind));
+    server.cmd(&["DEL", "app:orders"]).await;
+
+    let guard = lock.lock().await.unwrap();
+    let watched = "the level is kept alive by the watchdog; \
+                   only a fixed lease can be extended or left to expire";
+    assert_eq!(told(guard.extend(LONG).await.unwrap_err()), text(watched));
+    let refused = guard.let_expire().unwrap_err();
+    assert_eq!(refused.to_string(), text(watched).1);
+    let guard = refused.into_guard();
+    server.cmd(&["DEL", "app:orders"]).await;
+    let gone = "the hold was lost: Redis does not have it any more";
+    assert_eq!(told(guard.unlock().await.unwrap_err()), text(gone));
+
+    let empty = client.get_lock("").lock().await.unwrap_err();
+    assert_eq!(told(empty).1, "lock \"\": a lock's name must not be empty");
+    let long = client.get_lock(&"x".repeat(100)).lock().await.unwrap_err();
+    let shown = format!(
+        "lock \"{}\"…: 104 bytes with the key prefix, but max_name_bytes is 20",
+        "x".repeat(80)
+    );
+    assert_eq!(told(long), (Some("x".repeat(100)), shown));
+
+    server.kill();
+    let away = lock.is_locked().await.unwrap_err();
+    assert!(away.source().is_some(), "{away:?}");
+    assert_eq!(told(away), text("Redis is not available"));
+}
