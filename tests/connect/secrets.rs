@@ -134,7 +134,10 @@ async fn a_client_that_lives_through_an_outage_keeps_it() {
     let owner = client.new_owner();
     assert_silent(
         "client",
-        &format!("{client:#?} {lock:#?} {guard:#?} {owner:#?}"),
+        &format!(
+            "{client:#?} {lock:#?} {guard:#?} {:#?} {owner:#?}",
+            guard.hold()
+        ),
     );
     assert_silent("lock of an owner", &format!("{:#?}", owner.get_lock("x")));
     server.kill();

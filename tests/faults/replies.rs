@@ -277,26 +277,6 @@ async fn unhurried(proxy: &Proxy) -> Client {
     builder.connect().await.unwrap()
 }
 
-/// The caller is gone before the answer: what it asked for is finished and undone.
-#[tokio::test]
-async fn f15_i9_what_a_dropped_caller_asked_for_is_given_back() {
-    let (server, proxy) = proxied().await;
-    let client = unhurried(&proxy).await;
-    let late = Fault::DelayReply(ms(500));
-    proxy.inject(late).on(calls(ACQUIRE, "dropped")).arm();
-    let lock = client.get_lock("dropped");
-    let asked = tokio::spawn(async move { lock.lock_for(HALF_A_MINUTE).await });
-    eventually("it was granted", BEFORE_THE_LEASE, async || {
-        server.exists("dropped").await
-    })
-    .await;
-    asked.abort();
-    assert!(asked.await.unwrap_err().is_cancelled());
-    let end = BEFORE_THE_LEASE;
-    eventually("given back", end, async || !server.exists("dropped").await).await;
-    assert!(is_free(&client, "dropped").await);
-}
-
 /// The same with others in line: they get in right after.
 #[tokio::test]
 async fn f15_i9_a_dropped_caller_leaves_the_lock_to_those_behind_it() {

@@ -161,29 +161,6 @@ async fn a_section_costs_two_commands_however_many_tasks_wait() {
 }
 
 #[tokio::test]
-async fn waiters_of_one_client_wait_as_one() {
-    let mut counted = Counted::start().await;
-    let other = connect(&counted.server).await;
-    let held = other.get_lock("crowd").lock().await.unwrap();
-    let lock = counted.client.get_lock("crowd");
-    let waiting: Vec<_> = (0..500)
-        .map(|_| {
-            let lock = lock.clone();
-            tokio::spawn(async move { lock.lock().await.unwrap().unlock().await.unwrap() })
-        })
-        .collect();
-    crate::common::subscribed(&counted.server, "crowd").await;
-    let channel = crate::common::channel("crowd");
-    assert_eq!(counted.server.subscribers(&channel).await, 1);
-    held.unlock().await.unwrap();
-    for task in waiting {
-        soon(task).await.unwrap();
-    }
-    let commands = counted.commands();
-    assert!(commands <= 2 * 500 + 20, "{commands} commands");
-}
-
-#[tokio::test]
 async fn renewals_travel_together() {
     const HOLDS: u64 = 300;
     let mut counted = Counted::with_lease(ms(3000)).await;

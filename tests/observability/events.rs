@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Backoff, Client, Lease};
+use watchlock::{Client, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -168,61 +168,6 @@ async fn an_owner_that_ends_with_detached_levels_is_told_of_once() {
     drop(owner);
     gone(&server, "left").await;
     assert_eq!(log.count(Level::WARN, &["detached", "levels=2"]), 1);
-}
-
-async fn deaf(server: &RedisServer) -> Client {
-    let user = [
-        "ACL",
-        "SETUSER",
-        "deaf",
-        "on",
-        ">pw",
-        "~*",
-        "+@all",
-        "resetchannels",
-    ];
-    server.cmd(&user).await;
-    let url = server.url().replace("//", "//deaf:pw@");
-    let backoff = Backoff::new().base(ms(10)).cap(ms(100));
-    Client::builder(&url)
-        .backoff(backoff)
-        .connect()
-        .await
-        .unwrap()
-}
-
-#[tokio::test]
-async fn a_denied_subscription_is_warned_of_once() {
-    let log = Log::new().await;
-    let server = RedisServer::start();
-    let client = deaf(&server).await;
-    let holder = connect(&server).await;
-    for name in ["one", "two", "one"] {
-        let guard = holder.get_lock(name).lock().await.unwrap();
-        let lock = client.get_lock(name);
-        let waited = lock.try_lock(ms(300), LONG).await.unwrap();
-        assert!(waited.is_none());
-        guard.unlock().await.unwrap();
-    }
-    let warned = log.count(Level::WARN, &["subscribing was refused"]);
-    assert_eq!(warned, 1, "{:?}", log.all());
-}
-
-#[tokio::test]
-async fn a_denied_wake_up_is_warned_of_once() {
-    let log = Log::new().await;
-    let server = RedisServer::start();
-    let client = deaf(&server).await;
-    for _ in 0..3 {
-        let guard = client.get_lock("mute").lock().await.unwrap();
-        guard.unlock().await.unwrap();
-        drop(client.get_lock("mute").lock().await.unwrap());
-        gone(&server, "mute").await;
-    }
-    eventually("it is told", LONG, async || {
-        log.count(Level::WARN, &["wake-up", "denied"]) == 1
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 //! `SOAK_MINUTES` says how long; without it a few short rounds are run.
 
 use std::env;
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use watchlock::{Client, Lease, LockGuard};
+use watchlock_support::campaign::{Look, growth};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -21,48 +21,33 @@ use watchlock_support::server::RedisServer;
 const TASKS: u64 = 32;
 const NAMES: u32 = 12;
 const WATCHDOG_LEASE: Duration = ms(900);
-/// Rounds in which pools and caches fill.
-const WARM_UP: usize = 3;
-const MEMORY_SLACK_KIB: u64 = 6 * 1024;
 
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// What the process takes, with nothing held and nobody waiting.
+/// What is left of a round, with nothing held and nobody waiting.
 #[derive(Clone, Copy, Debug)]
-struct Look {
-    memory_kib: u64,
-    files: usize,
-    threads: u64,
+struct Rest {
     tasks: usize,
     connections: usize,
 }
 
-impl Look {
+impl Rest {
     async fn now(server: &RedisServer) -> Self {
-        let status = fs::read_to_string("/proc/self/status").expect("a process knows itself");
-        let field = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let value = line.and_then(|line| line.split_whitespace().next());
-            value.and_then(|value| value.parse().ok()).unwrap_or(0)
-        };
-        let files = fs::read_dir("/proc/self/fd").expect("a process knows its files");
         Self {
-            memory_kib: field("VmRSS:"),
-            files: files.count(),
-            threads: field("Threads:"),
             tasks: Handle::current().metrics().num_alive_tasks(),
             connections: server.connections().await,
         }
     }
 
+    fn is_within(self, other: Self) -> bool {
+        self.tasks <= other.tasks && self.connections <= other.connections
+    }
+
     /// The most of each.
     fn most(self, other: Self) -> Self {
         Self {
-            memory_kib: self.memory_kib.max(other.memory_kib),
-            files: self.files.max(other.files),
-            threads: self.threads.max(other.threads),
             tasks: self.tasks.max(other.tasks),
             connections: self.connections.max(other.connections),
         }
@@ -187,45 +172,36 @@ async fn i7_a_long_time_of_locks_faults_and_dropped_futures_leaves_nothing_behin
     let minutes: Option<u64> = env::var("SOAK_MINUTES")
         .ok()
         .and_then(|text| text.parse().ok());
-    let (rounds, time) = minutes.map_or((5, ms(600)), |minutes| (minutes * 4, ms(15_000)));
+    let (rounds, time) = minutes.map_or((6, ms(400)), |minutes| (minutes * 4, ms(15_000)));
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let builder = Client::builder(&proxy.url()).watchdog_lease(WATCHDOG_LEASE);
     let client = builder.connect().await.expect("the server is there");
     let counts = Arc::new(Counts::default());
-    let mut looks = Vec::new();
-    for number in 0..rounds {
+    let (mut looks, mut rests) = (Vec::new(), Vec::new());
+    for number in 1..=rounds {
         round(&client, &server, &proxy, number, time, &counts).await;
-        looks.push(settled(&server, looks.last().copied()).await);
-        println!("{:?} {:?}", looks[looks.len() - 1], told(&counts));
+        rests.push(settled(&server, rests.last().copied()).await);
+        let number = u32::try_from(number).expect("few rounds");
+        looks.push(Look::at(std::process::id(), number).expect("a process knows itself"));
+        let last = rests.len() - 1;
+        println!("{:?} {:?} {:?}", looks[last], rests[last], told(&counts));
     }
-    let early = looks.iter().take((looks.len() / 2).max(WARM_UP)).copied();
-    let early = early.reduce(Look::most).expect("there are rounds");
-    let last = looks[looks.len() - 1];
-    let memory = early.memory_kib + early.memory_kib / 10 + MEMORY_SLACK_KIB;
-    assert!(last.memory_kib <= memory, "memory: {early:?}, {last:?}");
-    assert!(last.files <= early.files + 1, "files: {early:?}, {last:?}");
-    assert!(
-        last.threads <= early.threads,
-        "threads: {early:?}, {last:?}"
-    );
-    assert!(last.tasks <= early.tasks, "tasks: {early:?}, {last:?}");
-    assert!(
-        last.connections <= early.connections,
-        "connections: {early:?}, {last:?}"
-    );
+    let early = rests.iter().take(rests.len() / 2).copied();
+    let early = early.reduce(Rest::most).expect("there are rounds");
+    let last = rests[rests.len() - 1];
+    assert!(last.is_within(early), "{early:?}, {last:?}");
+    assert_eq!(growth(&looks), [] as [String; 0]);
 }
 
 /// Connections that are being closed, and repeated releases, get a moment to end.
-async fn settled(server: &RedisServer, before: Option<Look>) -> Look {
+async fn settled(server: &RedisServer, before: Option<Rest>) -> Rest {
     let patience = Instant::now() + ms(3_000);
     loop {
-        let look = Look::now(server).await;
-        let calm = before.is_some_and(|before| {
-            look.tasks <= before.tasks && look.connections <= before.connections
-        });
+        let rest = Rest::now(server).await;
+        let calm = before.is_some_and(|before| rest.is_within(before));
         if calm || Instant::now() > patience {
-            return look;
+            return rest;
         }
         sleep(ms(20)).await;
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease, LostReason};
+use watchlock::{Client, Error, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -41,80 +41,6 @@ async fn all_have_leases(server: &RedisServer, denied: &str) {
 
 fn is_denied<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Denied { .. }))
-}
-
-/// Each command of ours, and which of acquire, re-entry and release need it.
-const COMMANDS: [(&str, [bool; 3]); 9] = [
-    ("evalsha", [true, true, true]),
-    ("pttl", [true, true, false]),
-    ("hset", [true, false, false]),
-    ("pexpire", [true, true, false]),
-    ("hlen", [false, false, false]),
-    ("hgetall", [false, false, false]),
-    ("hexists", [false, true, false]),
-    ("hdel", [false, false, true]),
-    ("publish", [false, false, false]),
-];
-
-#[tokio::test]
-async fn i4_each_command_denied_in_the_middle_is_typed_and_passes() {
-    let (server, client) = scene(MINUTE).await;
-    for (command, [acquires, reenters, releases]) in COMMANDS {
-        let guard = client.get_lock("held").lock_for(MINUTE / 2).await.unwrap();
-        let other = client.get_lock("other").lock_for(MINUTE).await.unwrap();
-        server
-            .cmd(&["ACL", "SETUSER", "app", &format!("-{command}")])
-            .await;
-
-        let fresh = soon(one_try(&client, "fresh")).await;
-        assert_eq!(is_denied(&fresh), acquires, "{command}: {fresh:?}");
-        all_have_leases(&server, command).await;
-        if acquires {
-            assert!(!server.exists("fresh").await, "{command}");
-            let waited = soon(client.get_lock("fresh").lock()).await;
-            assert!(is_denied(&waited), "{command}: {waited:?}");
-        }
-        let inner = soon(guard.reenter(Lease::Watchdog)).await;
-        assert_eq!(is_denied(&inner), reenters, "{command}: {inner:?}");
-        all_have_leases(&server, command).await;
-        let released = soon(other.unlock()).await;
-        assert_eq!(is_denied(&released), releases, "{command}: {released:?}");
-        assert_eq!(server.exists("other").await, releases, "{command}");
-        all_have_leases(&server, command).await;
-
-        server
-            .cmd(&["ACL", "SETUSER", "app", &format!("+{command}")])
-            .await;
-        drop((fresh, inner));
-        guard.check().unwrap();
-        guard.unlock().await.unwrap();
-        // What was denied its release ends with its lease; here the operator ends it.
-        server.cmd(&["FLUSHALL"]).await;
-    }
-    clean(&server).await;
-}
-
-/// The busy answer is denied as well, and the holder unharmed.
-#[tokio::test]
-async fn a_denied_look_at_a_busy_lock_is_typed() {
-    let (server, client) = scene(SHORT * 5).await;
-    let stranger = connect(&server).await;
-    let held = stranger.get_lock("held").lock_for(MINUTE).await.unwrap();
-    for command in ["hlen", "hgetall"] {
-        server
-            .cmd(&["ACL", "SETUSER", "app", &format!("-{command}")])
-            .await;
-        let denied = soon(one_try(&client, "held")).await;
-        assert!(is_denied(&denied), "{command}: {denied:?}");
-        let waited = soon(client.get_lock("held").lock()).await;
-        assert!(is_denied(&waited), "{command}: {waited:?}");
-        server
-            .cmd(&["ACL", "SETUSER", "app", &format!("+{command}")])
-            .await;
-        assert!(one_try(&client, "held").await.unwrap().is_none());
-    }
-    held.unlock().await.unwrap();
-    clean(&server).await;
 }
 
 /// A renewal that is denied is no news of the hold: it is repeated, and the hold lost only at its end.

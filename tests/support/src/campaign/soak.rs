@@ -1,4 +1,4 @@
-//! What a worker takes of the machine, looked at between the rounds, when nobody asks it for anything.
+//! What a process takes of the machine, looked at between the rounds, when nobody asks it for anything.
 //!
 //! In a long campaign it must stay flat: whatever grows with the number of holds is a leak.
 
@@ -33,7 +33,9 @@ impl Look {
         pids.filter_map(|pid| Self::at(pid, round)).collect()
     }
 
-    fn at(pid: u32, round: u32) -> Option<Self> {
+    /// A look at a process; `None` when it is gone.
+    #[must_use]
+    pub fn at(pid: u32, round: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
