@@ -26,6 +26,7 @@ pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
 use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};
+pub(crate) use self::pace::Pace;
 pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};

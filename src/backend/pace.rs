@@ -1,4 +1,4 @@
-//! When a lane may connect again: arithmetic over time as a value.
+//! When a connection may be made again: arithmetic over time as a value.
 //!
 //! 1. From one attempt to the next at least a delay passes, whatever came of the first, and the delays grow.
 //! 2. They begin anew when the last attempt is longer ago than the longest delay: then there is no row of
@@ -14,7 +14,7 @@ use crate::clock::Moment;
 /// The longest pause between two connections to a server that stays a replica.
 const DEMOTED: Duration = Duration::from_secs(1);
 
-pub(super) struct Pace {
+pub(crate) struct Pace {
     longest: Duration,
     delays: Delays,
     demotions: Delays,
@@ -23,7 +23,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(backoff: Backoff, seed: u64) -> Self {
+    pub(crate) fn new(backoff: Backoff, seed: u64) -> Self {
         Self {
             longest: backoff.cap_delay(),
             delays: backoff.delays(seed),
@@ -34,12 +34,12 @@ impl Pace {
     }
 
     /// How long to wait before the next attempt.
-    pub(super) fn wait(&self, now: Moment) -> Duration {
+    pub(crate) fn wait(&self, now: Moment) -> Duration {
         now.until(self.next)
     }
 
     /// An attempt begins. From when on its connection may be left if it leads to a replica.
-    pub(super) fn attempt(&mut self, now: Moment) -> Moment {
+    pub(crate) fn attempt(&mut self, now: Moment) -> Moment {
         let ago = self.last.map_or(Duration::MAX, |last| last.until(now));
         if ago > self.longest {
             self.delays.reset();

@@ -301,7 +301,7 @@ async fn a_denied_subscription_is_one_warning_and_polls() {
     }
     let told = warnings.of("polled-");
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("waiters live by polls alone"), "{told:?}");
+    assert!(told[0].contains("waiters poll until it works"), "{told:?}");
 }
 
 #[tokio::test]

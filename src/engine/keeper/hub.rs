@@ -6,31 +6,63 @@
 //!
 //! Two names may share a channel (`x` and `{x}` do): it has a route for each, one subscription, and one
 //! change of that at a time, so that the end of one route does not end the other's messages.
+//!
+//! What is refused (a password, a channel of the ACL) may be granted later: connecting is tried again, and so
+//! is each channel by its job, ever more rarely. That is told when it begins, and when it works again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
-use redis::aio::{PubSubSink, PubSubStream};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::backend::{Dialer, Failure, LaneConfig};
+use crate::backend::{Class, Failure, LaneConfig, Pace};
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
 
 /// How often a quiet connection is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);
 
+/// After how long what was refused is tried again.
+pub(super) fn refusals() -> Delays {
+    let backoff = Backoff::new().base(Duration::from_secs(1));
+    backoff
+        .cap(Duration::from_secs(30))
+        .delays(fastrand::u64(..))
+}
+
+/// Whether a failure is a refusal, which may last.
+pub(super) fn is_refusal(failure: &Failure) -> bool {
+    matches!(failure.class, Class::Denied | Class::Rejected)
+}
+
 pub(crate) struct Hub {
-    dialer: Arc<Dialer>,
-    command_timeout: Duration,
-    connect_timeout: Duration,
-    link: Mutex<Option<Arc<Link>>>,
+    config: LaneConfig,
+    listener: Mutex<Option<Arc<Listener>>>,
     /// Held while a connection is being made, so that there is one.
-    connecting: tokio::sync::Mutex<()>,
-    denied: AtomicBool,
+    connecting: tokio::sync::Mutex<Connecting>,
+    refused: Mutex<Refused>,
+}
+
+/// What is refused at the moment.
+#[derive(Default)]
+struct Refused {
+    /// The channels whose jobs wait for it.
+    channels: HashSet<Box<str>>,
+    /// It was told when that began, and not yet that it is over.
+    told: bool,
+}
+
+struct Connecting {
+    pace: Pace,
+    refusals: Delays,
+    /// The last attempt was refused; the next one is not made before then.
+    refused: Option<(Failure, Moment)>,
 }
 
 /// A subscribed channel.
@@ -63,13 +95,13 @@ struct Channel {
     changing: Changing,
 }
 
-struct Link {
+struct Listener {
     sink: PubSubSink,
     channels: Mutex<Option<HashMap<Box<str>, Channel>>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-impl Link {
+impl Listener {
     /// Adds a route; what to hold while subscribing, or nothing when the connection is over.
     fn add(&self, channel: &str, route: &Arc<Route>) -> Option<Changing> {
         let mut channels = self.channels.lock();
@@ -138,36 +170,38 @@ impl Link {
 impl Hub {
     pub(crate) fn new(config: &LaneConfig) -> Self {
         Self {
-            dialer: Arc::clone(&config.dialer),
-            command_timeout: config.command_timeout,
-            connect_timeout: config.connect_timeout,
-            link: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(()),
-            denied: AtomicBool::new(false),
+            config: config.clone(),
+            listener: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(Connecting {
+                pace: Pace::new(config.backoff, fastrand::u64(..)),
+                refusals: refusals(),
+                refused: None,
+            }),
+            refused: Mutex::default(),
         }
     }
 
     /// Subscribes `route` to `channel` and waits for the confirmation.
     pub(crate) async fn subscribe(&self, channel: &str, route: &Arc<Route>) -> Result<(), Failure> {
-        let link = self.link().await?;
-        let Some(changing) = link.add(channel, route) else {
+        let listener = self.listener().await?;
+        let Some(changing) = listener.add(channel, route) else {
             return Err(Failure::no_connection());
         };
-        let mut sink = link.sink.clone();
+        let mut sink = listener.sink.clone();
         let subscribing = async {
             let _changing = changing.lock().await;
             sink.subscribe(channel).await
         };
-        match tokio::time::timeout(self.command_timeout, subscribing).await {
+        match tokio::time::timeout(self.config.command_timeout, subscribing).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                if self.remove(&link, channel, route).is_some() {
-                    link.forget(channel);
+                if self.remove(&listener, channel, route).is_some() {
+                    listener.forget(channel);
                 }
                 Err(Failure::from(error))
             }
             Err(_) => {
-                link.end();
+                listener.end();
                 Err(Failure::no_reply())
             }
         }
@@ -176,93 +210,140 @@ impl Hub {
     /// Ends the subscription of `route`, also when it was not confirmed, and the connection with the
     /// last one.
     pub(crate) async fn unsubscribe(&self, channel: &str, route: &Arc<Route>) {
-        let Some(link) = self.current() else { return };
-        let Some(changing) = self.remove(&link, channel, route) else {
+        let Some(listener) = self.current() else {
             return;
         };
-        let mut sink = link.sink.clone();
+        let Some(changing) = self.remove(&listener, channel, route) else {
+            return;
+        };
+        let mut sink = listener.sink.clone();
         let unsubscribing = async {
             let _changing = changing.lock().await;
-            if !link.is_routed(channel) {
+            if !listener.is_routed(channel) {
                 sink.unsubscribe(channel).await?;
-                link.forget(channel);
+                listener.forget(channel);
             }
             redis::RedisResult::Ok(())
         };
-        let done = tokio::time::timeout(self.command_timeout, unsubscribing).await;
+        let done = tokio::time::timeout(self.config.command_timeout, unsubscribing).await;
         if !matches!(done, Ok(Ok(()))) {
-            link.end();
+            listener.end();
         }
     }
 
     /// Takes a route out; what to hold while unsubscribing, or nothing when the connection is over: it
     /// ends with the last route of all.
-    fn remove(&self, link: &Arc<Link>, channel: &str, route: &Arc<Route>) -> Option<Changing> {
-        let changing = link.remove(channel, route);
-        if link.is_used() {
+    fn remove(
+        &self,
+        listener: &Arc<Listener>,
+        channel: &str,
+        route: &Arc<Route>,
+    ) -> Option<Changing> {
+        let changing = listener.remove(channel, route);
+        if listener.is_used() {
             return changing;
         }
-        link.end();
-        self.link
+        listener.end();
+        self.listener
             .lock()
-            .take_if(|current| Arc::ptr_eq(current, link));
+            .take_if(|current| Arc::ptr_eq(current, listener));
         None
     }
 
-    fn current(&self) -> Option<Arc<Link>> {
-        let link = self.link.lock().clone();
-        link.filter(|link| !link.is_over())
+    fn current(&self) -> Option<Arc<Listener>> {
+        let listener = self.listener.lock().clone();
+        listener.filter(|listener| !listener.is_over())
     }
 
-    async fn link(&self) -> Result<Arc<Link>, Failure> {
-        let _connecting = self.connecting.lock().await;
-        if let Some(link) = self.current() {
-            return Ok(link);
+    async fn listener(&self) -> Result<Arc<Listener>, Failure> {
+        let mut connecting = self.connecting.lock().await;
+        if let Some(listener) = self.current() {
+            return Ok(listener);
         }
-        let pubsub = self.dialer.subscribe(self.connect_timeout).await?;
+        let pubsub = connecting.connect(&self.config).await?;
         let (sink, stream) = pubsub.split();
-        let link = Arc::new(Link {
+        let listener = Arc::new(Listener {
             sink,
             channels: Mutex::new(Some(HashMap::new())),
             tasks: Mutex::default(),
         });
-        let reads = tokio::spawn(read(Arc::clone(&link), stream));
-        let pings = tokio::spawn(ping(Arc::clone(&link), self.command_timeout));
-        link.tasks
+        let reads = tokio::spawn(read(Arc::clone(&listener), stream));
+        let pings = tokio::spawn(ping(Arc::clone(&listener), self.config.command_timeout));
+        listener
+            .tasks
             .lock()
             .extend([reads.abort_handle(), pings.abort_handle()]);
-        *self.link.lock() = Some(Arc::clone(&link));
-        Ok(link)
+        *self.listener.lock() = Some(Arc::clone(&listener));
+        Ok(listener)
     }
 
-    /// Whether this is the first time that subscribing was denied.
-    pub(crate) fn first_denied(&self) -> bool {
-        !self.denied.swap(true, Ordering::AcqRel)
+    /// Subscribing to `channel` was refused. Whether to tell: it was not told before.
+    pub(super) fn refused(&self, channel: &str) -> bool {
+        let mut refused = self.refused.lock();
+        refused.channels.insert(channel.into());
+        !std::mem::replace(&mut refused.told, true)
+    }
+
+    /// Subscribing to `channel` works. Whether to tell: it was the last that was refused.
+    pub(super) fn granted(&self, channel: &str) -> bool {
+        let mut refused = self.refused.lock();
+        let last = refused.channels.remove(channel) && refused.channels.is_empty();
+        last && std::mem::take(&mut refused.told)
+    }
+
+    /// Nobody wants `channel` any more.
+    pub(super) fn forget(&self, channel: &str) {
+        self.refused.lock().channels.remove(channel);
     }
 
     /// Ends the connection.
     pub(crate) fn close(&self) {
-        if let Some(link) = self.current() {
-            link.end();
+        if let Some(listener) = self.current() {
+            listener.end();
         }
     }
 }
 
-async fn read(link: Arc<Link>, mut stream: PubSubStream) {
-    while let Some(message) = stream.next().await {
-        link.deliver(message.get_channel_name());
+impl Connecting {
+    async fn connect(&mut self, config: &LaneConfig) -> Result<PubSub, Failure> {
+        let now = config.clock.now();
+        if let Some((failure, until)) = &self.refused
+            && now < *until
+        {
+            return Err(failure.clone());
+        }
+        tokio::time::sleep(self.pace.wait(now)).await;
+        self.pace.attempt(config.clock.now());
+        let connected = config.dialer.subscribe(config.connect_timeout).await;
+        self.refused = match &connected {
+            Err(failure) if is_refusal(failure) => {
+                let until = config.clock.now() + self.refusals.step();
+                Some((failure.clone(), until))
+            }
+            _ => None,
+        };
+        if connected.is_ok() {
+            self.refusals.reset();
+        }
+        connected
     }
-    link.end();
+}
+
+async fn read(listener: Arc<Listener>, mut stream: PubSubStream) {
+    while let Some(message) = stream.next().await {
+        listener.deliver(message.get_channel_name());
+    }
+    listener.end();
 }
 
 /// Finds a connection that is half open: nobody tells of it.
-async fn ping(link: Arc<Link>, timeout: Duration) {
-    let mut sink = link.sink.clone();
+async fn ping(listener: Arc<Listener>, timeout: Duration) {
+    let mut sink = listener.sink.clone();
     loop {
         tokio::time::sleep(PING).await;
         let pong = tokio::time::timeout(timeout, sink.ping::<redis::Value>()).await;
         if !matches!(pong, Ok(Ok(_))) {
-            link.end();
+            listener.end();
             return;
         }
     }

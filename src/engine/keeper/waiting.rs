@@ -13,11 +13,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::hub::Route;
+use super::hub::{self, Route};
 use super::policy::WaitPolicy;
 use super::turns::{Turns, WAY};
 use super::{Keeper, renewals};
-use crate::backend::{Class, Failure, Pending};
+use crate::backend::{Failure, Pending};
+use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::engine::attempt::new_hold;
 use crate::engine::gate::{Gate, Job, Known, Seat, Step};
@@ -40,6 +41,7 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         listening: Listening::Off,
+        refusals: hub::refusals(),
         next: None,
         early: false,
         turns: Turns::new(),
@@ -65,9 +67,9 @@ enum Listening {
     Off,
     Starting(Arc<Route>, BoxFuture<'static, Result<(), Failure>>),
     Live(Arc<Route>),
-    /// Not now, or not allowed: polls must do.
+    /// Not now, or not allowed: polls must do until it is tried again, at a poll from then on.
     Barred {
-        denied: bool,
+        until: Moment,
     },
 }
 
@@ -85,6 +87,8 @@ struct Line {
     names: Arc<Names>,
     job: Arc<Job>,
     listening: Listening,
+    /// When a subscription that was refused is tried again.
+    refusals: Delays,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
     /// The try that was sent along with the release in the seat.
@@ -275,7 +279,7 @@ impl Line {
         if reason && self.gate(|gate| gate.has_queue()) {
             self.warn_of_self();
             self.policy.again();
-            renewals::verify(&self.keeper, &hold).await;
+            renewals::verify(&self.keeper, &hold);
         }
     }
 
@@ -326,6 +330,7 @@ impl Line {
         match heard {
             Heard::Confirmed(route) => {
                 self.listening = Listening::Live(route);
+                self.admitted();
                 self.policy.again();
                 self.gate(|gate| gate.wakeups.listening(true));
                 Event::Reason
@@ -353,24 +358,36 @@ impl Line {
         }
     }
 
-    /// Subscribing failed: the polls carry on; it is tried again at the next one unless it was denied.
+    /// Subscribing failed: the polls carry on. It is tried again at the next one, or later if it was refused.
     fn barred(&mut self, failure: &Failure) {
-        let denied = matches!(failure.class, Class::Denied | Class::Rejected);
-        self.listening = Listening::Barred { denied };
         let name = self.names.name();
-        if denied && self.keeper.hub.first_denied() {
-            tracing::warn!(name, cause = %failure, "subscribing was refused: waiters live by polls alone");
-        } else {
-            tracing::debug!(name, cause = %failure, "not subscribed, polling");
+        let mut until = self.now();
+        if hub::is_refusal(failure) {
+            until = until + self.refusals.step();
+            if self.keeper.hub.refused(self.names.channel()) {
+                tracing::warn!(name, cause = %failure, "subscribing was refused: waiters poll until it works");
+            }
+        }
+        tracing::debug!(name, cause = %failure, "not subscribed, polling");
+        self.listening = Listening::Barred { until };
+    }
+
+    /// Subscribing worked.
+    fn admitted(&mut self) {
+        self.refusals.reset();
+        if self.keeper.hub.granted(self.names.channel()) {
+            tracing::info!(name = self.names.name(), "subscribing works again");
         }
     }
 
     fn next_try(&mut self) -> Moment {
-        if self.policy.is_open() && matches!(self.listening, Listening::Barred { denied: false }) {
-            // The connection may be back.
+        let now = self.now();
+        if self.policy.is_open()
+            && matches!(self.listening, Listening::Barred { until } if now >= until)
+        {
+            // The connection may be back, or the right given back.
             self.listening = Listening::Off;
         }
-        let now = self.now();
         let known = if std::mem::take(&mut self.cut) {
             Known::Failed(Failure::no_connection())
         } else {
@@ -388,6 +405,7 @@ impl Line {
                 () = tokio::time::sleep(LINGER) => {}
             }
         }
+        self.keeper.hub.forget(self.names.channel());
         let was = std::mem::replace(&mut self.listening, Listening::Off);
         self.gate(|gate| gate.wakeups.listening(false));
         let route = match was {
