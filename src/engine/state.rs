@@ -80,6 +80,8 @@ pub(crate) struct State {
     pub(crate) finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
+    /// The attempt was released by force while its answer was on the way: what that grants is void.
+    undone: bool,
     /// Announced while still valid, by a shutdown.
     pub(crate) announced: Option<LostReason>,
     /// How the last release ended, once it did.
@@ -95,6 +97,7 @@ impl State {
             finish_by: Moment::default(),
             watchdogs: 0,
             fixed: 0,
+            undone: false,
             announced: None,
             outcome: None,
         }
@@ -106,7 +109,7 @@ impl State {
 
     /// Redis granted it. False when the news came too late to be of use.
     pub(crate) fn grant(&mut self, level: Level, term: Term, now: Moment) -> bool {
-        if self.phase != Phase::Trying || now >= term.valid_until {
+        if self.phase != Phase::Trying || self.undone || now >= term.valid_until {
             return false;
         }
         self.phase = Phase::Held;
@@ -114,6 +117,14 @@ impl State {
         self.lease_ends = term.ends_at;
         self.add(level);
         true
+    }
+
+    /// Redis had it, and does not any more, though its answer says that it was granted. False when it is no
+    /// attempt any more.
+    pub(crate) fn undo(&mut self) -> bool {
+        let trying = self.phase == Phase::Trying;
+        self.undone |= trying;
+        trying
     }
 
     /// A level more, counted from the moment it is sent. Its number.

@@ -12,7 +12,7 @@ use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
 use crate::engine::hold::Hold;
 use crate::engine::owner::{Found, OwnerState};
-use crate::engine::state::Level;
+use crate::engine::state::{Level, State};
 use crate::engine::{Core, release};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
@@ -157,7 +157,8 @@ impl<'a> Acting<'a> {
                     core.warn_unheard(names.name());
                 }
                 let hit = own.and_then(|number| core.gates.with(names, |gate| gate.hold(number)));
-                if let Some(hold) = hit {
+                // An attempt whose answer is on the way is made again.
+                if let Some(hold) = hit.filter(|hold| !hold.with(State::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
                 Ok(true)
