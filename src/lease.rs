@@ -71,6 +71,12 @@ impl LeaseMs {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
+    /// The shortest lease that covers `span`; nothing when there is nothing to cover.
+    pub(crate) fn covering(span: Duration) -> Option<Self> {
+        let ms = u64::try_from(span.as_nanos().div_ceil(1_000_000)).ok()?;
+        (ms > 0).then_some(Self(ms))
+    }
+
     pub(crate) const fn as_millis(self) -> u64 {
         self.0
     }
@@ -126,6 +132,19 @@ mod tests {
             (Duration::MAX, false),
         ] {
             assert_eq!(LeaseMs::new(lease, &BOUNDS).is_ok(), ok, "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn a_span_is_covered_by_the_next_millisecond() {
+        for (nanos, ms) in [
+            (0, None),
+            (1, Some(1)),
+            (1_000_000, Some(1)),
+            (1_000_001, Some(2)),
+        ] {
+            let covering = LeaseMs::covering(Duration::from_nanos(nanos));
+            assert_eq!(covering.map(LeaseMs::as_millis), ms, "{nanos}");
         }
     }
 

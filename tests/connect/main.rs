@@ -9,11 +9,13 @@ mod common;
 mod addresses;
 mod alone;
 mod bounds;
+mod demoted;
 mod ending;
 mod fake;
 mod fork;
 mod lanes;
 mod links;
+mod listening;
 mod many;
 mod outside;
 mod pools;
@@ -23,6 +25,7 @@ mod servers;
 #[cfg(feature = "tls")]
 mod tls;
 mod unfit;
+mod verified;
 
 use watchlock::{Client, Lease};
 

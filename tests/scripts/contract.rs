@@ -204,6 +204,41 @@ async fn t1_renew_never_shortens_and_a_lease_of_nothing_only_looks() {
     assert!(scene.messages().await.is_empty());
 }
 
+/// An error that concerns the whole server is the call's: nothing else is to be asked there.
+#[tokio::test]
+async fn renew_says_what_the_server_is_in_trouble_with() {
+    let troubles: [(&[&str], &[&str], &str); 2] = [
+        (
+            &["REPLICAOF", "127.0.0.1", "1"],
+            &["REPLICAOF", "NO", "ONE"],
+            "READONLY",
+        ),
+        (
+            &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"],
+            "NOREPLICAS",
+        ),
+    ];
+    for (trouble, mended, code) in troubles {
+        let scene = Scene::new().await;
+        scene.acquire(MINE, "10000").await.unwrap();
+        scene.server.cmd(trouble).await;
+        let holds = [("absent", MINE, "30000"), (LOCK, MINE, "30000")];
+        for _ in 0..2 {
+            let refused = scene.renew_all(&holds).await.unwrap_err();
+            assert_eq!(refused.code(), Some(code), "{refused}");
+            // What needs no write is known.
+            assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
+            assert_eq!(scene.renew(MINE, "1000").await.unwrap(), 1);
+            assert_eq!(scene.renew(LATER, "30000").await.unwrap(), 0);
+            scene.assert_held(MINE, "1", (0, 10_000)).await;
+        }
+        scene.server.cmd(mended).await;
+        assert_eq!(scene.renew_all(&holds).await.unwrap(), [0, 1]);
+        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    }
+}
+
 #[tokio::test]
 async fn force_release_ends_whoever_holds_and_says_whether_it_was_the_caller() {
     let mut scene = Scene::new().await;

@@ -2,9 +2,10 @@
 //!
 //! It has its own runtime and its own connection, because user code blocks runtimes and stops polling
 //! futures. It runs a job for every name that somebody waits for ([`waiting`]), renews holds in time
-//! ([`renewals`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
+//! ([`renewals`], [`asking`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
+mod asking;
 mod hub;
 mod policy;
 mod reaper;
@@ -18,12 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::asking::Asking;
 use self::hub::Hub;
 pub(crate) use self::thread::{Starting, Thread};
 use super::Core;
 use crate::clock::Moment;
+use crate::engine::hold::Hold;
 use crate::script::Call;
 
 /// While anything is held, a connection that was quiet for so long is asked whether it is still there:
@@ -36,24 +40,41 @@ pub(crate) struct Keeper {
     hub: Hub,
     /// Whether renewals fail at the moment; told once per outage.
     trouble: AtomicBool,
+    asking: Mutex<Asking<Arc<Hold>>>,
     /// Whether a question for a quiet connection is on its way.
-    asking: AtomicBool,
+    knocking: AtomicBool,
     closing: AtomicBool,
     closed: Notify,
 }
 
 impl Keeper {
+    fn new(core: Arc<Core>) -> Self {
+        let config = &core.config;
+        // By when a hold ends; nothing when it is none any more.
+        let end =
+            |hold: &Arc<Hold>| Some(hold.valid_until()).filter(|end| *end > Moment::default());
+        Self {
+            hub: Hub::new(core.backend.config()),
+            trouble: AtomicBool::new(false),
+            asking: Mutex::new(Asking::new(config.backoff, config.command_timeout, end)),
+            knocking: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            closed: Notify::new(),
+            core,
+        }
+    }
+
     /// Finds a connection that was cut, or is half open, before a renewal needs it.
     async fn ask_the_quiet(self: Arc<Self>) {
         let limit = self.core.config.command_timeout;
         // Any answer will do; a broken connection is replaced, and then every hold verified.
         let _ = self.core.ask(Call::ping(), limit).await;
-        self.asking.store(false, Ordering::Release);
+        self.knocking.store(false, Ordering::Release);
     }
 
     fn is_quiet(&self, now: Moment) -> bool {
         let quiet = now >= self.core.keeper_lane.heard_at() + QUIET;
-        quiet && !self.asking.swap(true, Ordering::AcqRel)
+        quiet && !self.knocking.swap(true, Ordering::AcqRel)
     }
 
     fn is_closing(&self) -> bool {

@@ -1,10 +1,12 @@
 //! Keeping holds alive, and telling their holders when that failed.
 //!
-//! Holds share a call, up to [`BATCH`] of them; what is due within the next tenth of a period fills it up.
-//! Many calls are in flight. A failed renewal is an unknown one: it is repeated with backoff, on a new
-//! connection after each silence, until the validity is over; what is not answered within a period is asked
-//! by one more call, and any answer serves. Whatever happens to a renewal, the schedule has an entry not
-//! later than the end of the validity.
+//! 1. Holds share a call; what is due within the next tenth of a period fills it up. Which hold is asked for
+//!    when, and by how many calls, is [`asking`](super::asking)'s.
+//! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
+//!    after a silence. Whatever happens to it, the schedule has an entry not later than that end.
+//! 3. What is asked for is asserted, too: the TTL is lengthened to what the client still vouches for
+//!    (a server whose clock is ahead ends leases early). That raises no promise: only the watchdog's lease,
+//!    once it is acknowledged, lengthens the validity.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::Keeper;
+use super::asking::{BATCH, Batch, Outcome};
 use crate::backend::{Answer, Failure};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
@@ -22,11 +25,13 @@ use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::lock::{Renewed, renew, renewed};
 
-/// How many holds one call renews.
-const BATCH: usize = 100;
+/// A silence that is shorter says nothing of the connection, nor of the server.
+const TELLING: Duration = Duration::from_millis(100);
+
+type Holds = Batch<Arc<Hold>>;
 
 /// Does what is due now, and plans the rest.
-pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+pub(crate) fn look(keeper: &Keeper) {
     let core = &keeper.core;
     let now = core.now();
     if !core.schedule.is_due(now) {
@@ -56,34 +61,51 @@ pub(crate) fn look(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
             }
         }
     }
-    spawn(keeper, chores, &due);
+    want(keeper, &due, false);
 }
 
-/// Asks for every hold whether it is still there: a connection was broken, Redis may have restarted.
-pub(crate) fn verify_all(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+/// Has every hold asked for: a connection was broken, Redis may have restarted.
+pub(crate) fn verify_all(keeper: &Keeper) {
     let held = |hold: &Arc<Hold>| hold.with(|state| state.phase) == Phase::Held;
     let mut holds = keeper.core.holds();
     holds.retain(held);
-    spawn(keeper, chores, &holds);
+    want(keeper, &holds, true);
 }
 
-fn spawn(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>, holds: &[Arc<Hold>]) {
+/// Has one hold asked for, soon.
+pub(crate) fn verify(keeper: &Keeper, hold: &Arc<Hold>) {
+    want(keeper, std::slice::from_ref(hold), true);
+    keeper.core.look.notify_one();
+}
+
+fn want(keeper: &Keeper, holds: &[Arc<Hold>], again: bool) {
     let core = &keeper.core;
-    let again = core.now() + core.plan.period();
+    let period = core.now() + core.plan.period();
     for batch in holds.chunks(BATCH) {
         // When the next renewal will be due, so that one that succeeds need not move the entries; the same
         // moment for all, so that they stay neighbours.
-        let next = again.minus(core.jitter());
+        let next = period.minus(core.jitter());
+        let mut asking = keeper.asking.lock();
         for hold in batch {
             let end = hold.valid_until().minus(EARLY);
             let _ = core.schedule.no_later_than(hold, next.min(end));
+            asking.want(hold.number, Arc::clone(hold), again);
         }
-        chores.spawn(renew_until_known(Arc::clone(keeper), batch.to_vec()));
     }
 }
 
+/// Makes the calls that may be made now. When there is one to make next.
+pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
+    let now = keeper.core.now();
+    let mut asking = keeper.asking.lock();
+    while let Some(batch) = asking.take(now) {
+        chores.spawn(renew_batch(Arc::clone(keeper), batch));
+    }
+    asking.next(now)
+}
+
 /// An attempt or a release that is overdue. Callers have no timer for them: this is what ends their wait.
-fn finish(keeper: &Arc<Keeper>, hold: &Arc<Hold>, phase: Phase) {
+fn finish(keeper: &Keeper, hold: &Arc<Hold>, phase: Phase) {
     let core = &keeper.core;
     let pending = core
         .gates
@@ -98,95 +120,112 @@ fn finish(keeper: &Arc<Keeper>, hold: &Arc<Hold>, phase: Phase) {
     core.serve(hold.kind.names(), true);
 }
 
-/// Asks for one hold, now.
-pub(crate) async fn verify(keeper: &Arc<Keeper>, hold: &Arc<Hold>) {
-    if let Err((failure, _)) = renew_once(keeper, std::slice::from_ref(hold)).await {
-        tracing::debug!(cause = %failure, "a hold could not be verified");
+/// One batch, as one call; each for itself when it was refused as a whole: one bad name must not cost the others.
+async fn renew_batch(keeper: Arc<Keeper>, batch: Holds) {
+    let Batch { holds, patience } = batch;
+    let (numbers, holds): (Vec<_>, Vec<_>) = holds.into_iter().unzip();
+    let (outcomes, failure) = match call(&keeper, &holds, patience).await {
+        Ok(outcomes) => (outcomes, None),
+        Err(failure) if failure.is_transient() || holds.len() == 1 => {
+            let outcome = of_failure(&failure, patience);
+            (vec![outcome; holds.len()], Some(failure))
+        }
+        Err(failure) => (one_by_one(&keeper, &holds, patience).await, Some(failure)),
+    };
+    let answers = numbers.into_iter().zip(holds).zip(outcomes);
+    let answers = answers.map(|((number, hold), outcome)| (number, hold, outcome));
+    let troubled = {
+        let mut asking = keeper.asking.lock();
+        asking.answered(answers, keeper.core.now());
+        asking.is_troubled()
+    };
+    keeper.tell_trouble(troubled, failure);
+}
+
+/// Asks for each hold by itself. When that is refused for all of them, it is not for single ones.
+async fn one_by_one(keeper: &Keeper, holds: &[Arc<Hold>], patience: Duration) -> Vec<Outcome> {
+    let mut outcomes = Vec::with_capacity(holds.len());
+    for hold in holds {
+        let outcome = match call(keeper, std::slice::from_ref(hold), patience).await {
+            Ok(outcome) => outcome.first().copied().unwrap_or(Outcome::Refused),
+            Err(failure) => of_failure(&failure, patience),
+        };
+        outcomes.push(outcome);
+    }
+    if outcomes.iter().all(|outcome| *outcome == Outcome::Refused) {
+        outcomes.fill(Outcome::Failed);
+    }
+    outcomes
+}
+
+/// What a call that failed says of its holds.
+fn of_failure(failure: &Failure, patience: Duration) -> Outcome {
+    let told = !failure.is_unanswered() || patience >= TELLING;
+    if failure.is_transient() && told {
+        Outcome::Failed
+    } else {
+        Outcome::Refused
     }
 }
 
-async fn renew_until_known(keeper: Arc<Keeper>, mut holds: Vec<Arc<Hold>>) {
-    let core = &keeper.core;
-    let backoff = core.config.backoff;
-    let mut delays = backoff.delays(fastrand::u64(..));
-    loop {
-        let (unknown, failure) = match renew_once(&keeper, &holds).await {
-            Ok(unknown) => (unknown, None),
-            Err((failure, singly)) if singly && holds.len() > 1 => {
-                // Refused as a whole: one bad name must not cost the others.
-                let mut unknown = Vec::new();
-                for hold in &holds {
-                    match renew_once(&keeper, std::slice::from_ref(hold)).await {
-                        Ok(rest) => unknown.extend(rest),
-                        Err(_) => unknown.push(Arc::clone(hold)),
-                    }
-                }
-                (unknown, Some(failure))
-            }
-            Err((failure, _)) => (std::mem::take(&mut holds), Some(failure)),
-        };
-        keeper.tell_trouble(failure, unknown.len());
-        holds = unknown;
-        holds.retain(|hold| core.now() < hold.valid_until());
-        let Some(shortest) = holds.iter().map(|hold| hold.valid_until()).min() else {
-            return;
-        };
-        let left = core.now().until(shortest);
-        tokio::time::sleep(delays.step().min(left / 4).max(Duration::from_millis(1))).await;
-    }
-}
-
-/// One call. Those whose answer is unknown; or why there is no answer, and whether to ask singly.
-async fn renew_once(
-    keeper: &Arc<Keeper>,
+/// One call.
+async fn call(
+    keeper: &Keeper,
     holds: &[Arc<Hold>],
-) -> Result<Vec<Arc<Hold>>, (Failure, bool)> {
+    patience: Duration,
+) -> Result<Vec<Outcome>, Failure> {
     let core = &keeper.core;
-    let leases: Vec<Option<LeaseMs>> = holds
+    let now = core.now();
+    let leases: Vec<_> = holds
         .iter()
-        .map(|hold| {
-            let watched = hold.with(|state| state.is_watched());
-            watched.then_some(core.plan.lease)
-        })
+        .map(|hold| lease_of(keeper, hold, now))
         .collect();
     let named = holds.iter().zip(&leases).map(|(hold, lease)| {
         let key = hold.kind.names().key();
-        (key, &*hold.id, *lease)
+        (key, &*hold.id, lease.written)
     });
-    let limit = patience(core.config.command_timeout, core.now(), holds);
     let generation = core.keeper_lane.generation();
-    let outcome = core.ask(renew(named), limit).await;
-    let answer = outcome.map_err(|failure| {
-        if failure.is_unanswered() {
-            // Silence: the next try shall be on another connection, while there is time.
-            if let Some(generation) = generation {
-                core.keeper_lane.replace(generation);
-            }
+    let outcome = core.ask(renew(named), patience).await;
+    let answer = outcome.inspect_err(|failure| {
+        // The next try shall be on another connection, while there is time for one.
+        let silent = patience >= TELLING && core.keeper_lane.is_silent_for(patience);
+        if let Some(generation) = generation.filter(|_| failure.is_unanswered() && silent) {
+            core.keeper_lane.replace(generation);
         }
-        let singly = !failure.is_transient();
-        (failure, singly)
     })?;
     let codes = renewed(&answer.reply).filter(|codes| codes.len() == holds.len());
-    let codes = codes.ok_or_else(|| (Failure::strange_reply(), false))?;
-    let mut unknown = Vec::new();
-    for ((hold, lease), code) in holds.iter().zip(leases).zip(codes) {
-        match code {
-            Renewed::Held => keep(keeper, hold, lease, &answer),
-            Renewed::Missing => core.lose(hold, LostReason::Missing),
-            Renewed::Unknown => unknown.push(Arc::clone(hold)),
+    let codes = codes.ok_or_else(Failure::strange_reply)?;
+    let outcomes = holds.iter().zip(leases).zip(codes);
+    let outcomes = outcomes.map(|((hold, lease), code)| match code {
+        Renewed::Held => {
+            keep(keeper, hold, lease.vouched, &answer);
+            Outcome::Known
         }
-    }
-    Ok(unknown)
+        Renewed::Missing => {
+            core.lose(hold, LostReason::Missing);
+            Outcome::Known
+        }
+        Renewed::Unknown => Outcome::Refused,
+    });
+    Ok(outcomes.collect())
 }
 
-/// How long an answer is waited for: so that a second connection can be tried within the lease.
-fn patience(command_timeout: Duration, now: Moment, holds: &[Arc<Hold>]) -> Duration {
-    let shortest = holds.iter().map(|hold| now.until(hold.valid_until())).min();
-    let third = shortest.unwrap_or_default() / 3;
-    command_timeout.min(third).max(Duration::from_millis(10))
+/// The lease that is written for a hold.
+struct Asserted {
+    written: Option<LeaseMs>,
+    /// What an answer adds to the validity: the watchdog's lease.
+    vouched: Option<LeaseMs>,
 }
 
-fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
+fn lease_of(keeper: &Keeper, hold: &Hold, now: Moment) -> Asserted {
+    let (watched, promised) = hold.with(|state| (state.is_watched(), state.lease_ends));
+    let vouched = watched.then_some(keeper.core.plan.lease);
+    let written = vouched.max(LeaseMs::covering(now.until(promised)));
+    Asserted { written, vouched }
+}
+
+/// The hold is there; with `lease`, it is for so long.
+fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
     let core = &keeper.core;
     let now = core.now();
     let due = hold.with(|state| {
@@ -202,13 +241,16 @@ fn keep(keeper: &Arc<Keeper>, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: 
 
 impl Keeper {
     /// Tells the beginning and the end of an outage, once each.
-    fn tell_trouble(&self, failure: Option<Failure>, unknown: usize) {
-        if unknown > 0 && !self.trouble.swap(true, Ordering::AcqRel) {
+    fn tell_trouble(&self, troubled: bool, failure: Option<Failure>) {
+        // The flag orders nothing: it is only ever changed here, on the keeper's thread.
+        if self.trouble.swap(troubled, Ordering::Relaxed) == troubled {
+            return;
+        }
+        if troubled {
             let cause = failure.map(|failure| failure.to_string());
             let cause = cause.as_deref().unwrap_or("refused for single holds");
             tracing::warn!(cause, "renewals fail; repeated until the leases end");
-        }
-        if unknown == 0 && self.trouble.swap(false, Ordering::AcqRel) {
+        } else {
             tracing::info!("renewals work again");
         }
     }

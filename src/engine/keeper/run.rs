@@ -2,14 +2,13 @@
 //! time, and at the end sees through what must not be left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::hub::Hub;
 use super::{Keeper, reaper, renewals, waiting};
 use crate::clock::Moment;
 use crate::engine::{Core, Mail};
@@ -29,20 +28,14 @@ struct Chores {
 
 pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
     let broken = Arc::clone(&core.backend.config().broken);
-    let keeper = Arc::new(Keeper {
-        hub: Hub::new(core.backend.config()),
-        core,
-        trouble: AtomicBool::new(false),
-        asking: AtomicBool::new(false),
-        closing: AtomicBool::new(false),
-        closed: Notify::new(),
-    });
+    let keeper = Arc::new(Keeper::new(core));
     let core = &keeper.core;
     let mut chores = Chores::default();
     let mut busy_until = core.now();
     loop {
         let now = core.now();
-        renewals::look(&keeper, &mut chores.all);
+        renewals::look(&keeper);
+        let next_call = renewals::ask(&keeper, &mut chores.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
             if keeper.is_quiet(now) {
@@ -52,7 +45,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         // A client that holds nothing for a while is not looked after, and costs nothing.
         let idle = now >= busy_until;
         let latest = if idle { Moment::NEVER } else { now + LOOK };
-        let next = core.schedule.plan(latest);
+        let next = core.schedule.plan(latest).min(next_call);
         tokio::select! {
             mail = mailbox.recv() => match mail {
                 None | Some(Mail::Close) => break,
@@ -60,7 +53,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             },
             () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
-            () = broken.notified() => renewals::verify_all(&keeper, &mut chores.all),
+            () = broken.notified() => renewals::verify_all(&keeper),
             Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
         }

@@ -1,0 +1,243 @@
+//! Which holds Redis is to be asked for, and in which calls: state over time as a value.
+//!
+//! 1. A hold is in one call at a time. Who wants it asked meanwhile has it asked once more after the answer.
+//! 2. What is nearest its end goes first, and never with what has time to wait for an answer.
+//! 3. At most [`CALLS`] are out, so that an answer does not wait for all that was asked before it.
+//! 4. While calls fail there is one at a time, ever more rarely: it finds out for all when that is over.
+//! 5. A hold that was refused for itself is asked for again after a quarter of what it has left.
+//! 6. A hold that has ended is forgotten when its turn comes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
+
+/// How many holds one call asks for.
+pub(super) const BATCH: usize = 100;
+
+/// How many calls are out at a time.
+const CALLS: usize = 16;
+
+/// The shortest wait for an answer, and between two calls about the same.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// By when a hold ends, and its number.
+type Key = (Moment, u64);
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Batch<T> {
+    pub(super) holds: Vec<(u64, T)>,
+    /// How long its answer is waited for: so that another can be tried within what is left.
+    pub(super) patience: Duration,
+}
+
+/// What came of asking for one hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is known whether the hold is there.
+    Known,
+    /// Refused for itself, or not answered within a patience that was too short to tell.
+    Refused,
+    /// The call failed.
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mark {
+    /// In `wanted` or in `later`.
+    Waits,
+    /// In a call.
+    Asked { again: bool },
+}
+
+/// Calls fail.
+struct Failing {
+    delays: Delays,
+    /// When the next one may be made.
+    next: Moment,
+}
+
+/// The holds to ask for. `end` tells of a hold when it ends, and nothing once it has.
+pub(super) struct Asking<T> {
+    backoff: Backoff,
+    patience: Duration,
+    end: fn(&T) -> Option<Moment>,
+    marks: HashMap<u64, Mark>,
+    wanted: BTreeMap<Key, T>,
+    /// Not before that moment.
+    later: BTreeMap<Key, T>,
+    refused: HashSet<u64>,
+    failing: Option<Failing>,
+    out: usize,
+}
+
+impl<T> Asking<T> {
+    /// `patience`: the longest wait for an answer.
+    pub(super) fn new(backoff: Backoff, patience: Duration, end: fn(&T) -> Option<Moment>) -> Self {
+        Self {
+            backoff,
+            patience,
+            end,
+            marks: HashMap::new(),
+            wanted: BTreeMap::new(),
+            later: BTreeMap::new(),
+            refused: HashSet::new(),
+            failing: None,
+            out: 0,
+        }
+    }
+
+    /// Has a hold asked for; with `again`, also when it is being asked for just now.
+    pub(super) fn want(&mut self, number: u64, hold: T, again: bool) {
+        match self.marks.get_mut(&number) {
+            None => self.queue(number, hold),
+            Some(Mark::Asked { again: once_more }) => *once_more |= again,
+            Some(Mark::Waits) => {}
+        }
+    }
+
+    /// The next call, if one may be made now.
+    pub(super) fn take(&mut self, now: Moment) -> Option<Batch<T>> {
+        if !self.may_call(now) {
+            return None;
+        }
+        self.bring_up(now);
+        let first = self.next_end()?;
+        let patience = self.patience(first, now);
+        let mut holds = Vec::new();
+        while holds.len() < BATCH
+            && let Some(end) = self.next_end()
+            && self.patience(end, now) <= patience * 2
+            && let Some(((_, number), hold)) = self.wanted.pop_first()
+        {
+            self.marks.insert(number, Mark::Asked { again: false });
+            holds.push((number, hold));
+        }
+        self.out += 1;
+        Some(Batch { holds, patience })
+    }
+
+    /// A call of [`take`](Self::take) has ended, with this for each of its holds.
+    pub(super) fn answered(&mut self, holds: impl Iterator<Item = (u64, T, Outcome)>, now: Moment) {
+        self.out -= 1;
+        let mut failed = false;
+        for (number, hold, outcome) in holds {
+            let mark = self.marks.remove(&number);
+            if outcome == Outcome::Known {
+                self.refused.remove(&number);
+            }
+            match outcome {
+                Outcome::Known if matches!(mark, Some(Mark::Asked { again: true })) => {
+                    self.queue(number, hold);
+                }
+                Outcome::Known => {}
+                Outcome::Refused => self.postpone(number, hold, now),
+                Outcome::Failed => {
+                    failed = true;
+                    self.queue(number, hold);
+                }
+            }
+        }
+        if failed {
+            self.fail(now);
+        } else {
+            self.failing = None;
+        }
+    }
+
+    /// When there is a call to make, if nothing changes before.
+    pub(super) fn next(&self, now: Moment) -> Moment {
+        let first = match (self.wanted.is_empty(), self.later.keys().next()) {
+            (false, _) => now,
+            (true, Some((moment, _))) => *moment,
+            (true, None) => return Moment::NEVER,
+        };
+        match &self.failing {
+            // Its end is a change.
+            Some(_) if self.out > 0 => Moment::NEVER,
+            Some(failing) => first.max(failing.next),
+            None if self.out >= CALLS => Moment::NEVER,
+            None => first,
+        }
+    }
+
+    /// Whether something is not answered as it should be.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.failing.is_some() || !self.refused.is_empty()
+    }
+
+    fn may_call(&self, now: Moment) -> bool {
+        match &self.failing {
+            Some(failing) => self.out == 0 && now >= failing.next,
+            None => self.out < CALLS,
+        }
+    }
+
+    /// How long an answer may take for a hold that ends at `end`.
+    fn patience(&self, end: Moment, now: Moment) -> Duration {
+        self.patience.min(now.until(end) / 3).max(LEAST)
+    }
+
+    fn queue(&mut self, number: u64, hold: T) {
+        let Some(end) = (self.end)(&hold) else {
+            self.refused.remove(&number);
+            return;
+        };
+        self.marks.insert(number, Mark::Waits);
+        self.wanted.insert((end, number), hold);
+    }
+
+    fn postpone(&mut self, number: u64, hold: T, now: Moment) {
+        let Some(end) = (self.end)(&hold) else {
+            self.refused.remove(&number);
+            return;
+        };
+        self.refused.insert(number);
+        self.marks.insert(number, Mark::Waits);
+        let longest = self.backoff.cap_delay().max(LEAST);
+        let delay = (now.until(end) / 4).clamp(LEAST, longest);
+        self.later.insert((now + delay, number), hold);
+    }
+
+    fn bring_up(&mut self, now: Moment) {
+        while let Some(entry) = self.later.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, number), hold) = entry.remove_entry();
+            self.marks.remove(&number);
+            self.queue(number, hold);
+        }
+    }
+
+    /// When the first that is wanted ends, as far as is known by now.
+    fn next_end(&mut self) -> Option<Moment> {
+        loop {
+            let (&(known, number), hold) = self.wanted.first_key_value()?;
+            if (self.end)(hold) == Some(known) {
+                return Some(known);
+            }
+            let hold = self.wanted.remove(&(known, number))?;
+            self.marks.remove(&number);
+            self.queue(number, hold);
+        }
+    }
+
+    fn fail(&mut self, now: Moment) {
+        let backoff = self.backoff;
+        let failing = self.failing.get_or_insert_with(|| Failing {
+            delays: backoff.delays(fastrand::u64(..)),
+            next: now,
+        });
+        let delay = failing.delays.step();
+        // The first to end must have its chance.
+        let left = self.wanted.keys().next().map(|(end, _)| now.until(*end));
+        let delay = left.map_or(delay, |left| delay.min(left / 4));
+        failing.next = now + delay.max(LEAST);
+    }
+}
+
+#[cfg(test)]
+#[path = "asking_tests.rs"]
+mod tests;

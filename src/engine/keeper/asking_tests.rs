@@ -1,0 +1,230 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// When it ends; 0 once it has.
+type Cell = Arc<AtomicU64>;
+
+fn at(ms: u64) -> Moment {
+    Moment::default() + Duration::from_millis(ms)
+}
+
+fn end_of(cell: &Cell) -> Option<Moment> {
+    let ms = cell.load(Ordering::Relaxed);
+    (ms > 0).then(|| at(ms))
+}
+
+fn ending(ms: u64) -> Cell {
+    Arc::new(AtomicU64::new(ms))
+}
+
+fn asking() -> Asking<Cell> {
+    Asking::new(Backoff::new(), Duration::from_secs(1), end_of)
+}
+
+fn answer(asking: &mut Asking<Cell>, batch: Batch<Cell>, outcome: Outcome, now: Moment) {
+    let holds = batch.holds.into_iter();
+    asking.answered(holds.map(|(number, cell)| (number, cell, outcome)), now);
+}
+
+fn numbers(batch: &Batch<Cell>) -> Vec<u64> {
+    batch.holds.iter().map(|(number, _)| *number).collect()
+}
+
+#[test]
+fn a_hold_in_a_call_is_asked_for_once_more_and_not_at_the_same_time() {
+    let mut asking = asking();
+    let cell = ending(60_000);
+    asking.want(1, Arc::clone(&cell), true);
+    let batch = asking.take(at(0)).unwrap();
+    for _ in 0..5 {
+        asking.want(1, Arc::clone(&cell), true);
+        assert!(asking.take(at(0)).is_none());
+    }
+    answer(&mut asking, batch, Outcome::Known, at(1));
+    let again = asking.take(at(1)).unwrap();
+    asking.want(1, cell, false);
+    answer(&mut asking, again, Outcome::Known, at(2));
+    assert!(asking.take(at(2)).is_none(), "any answer serves a renewal");
+    assert_eq!(asking.next(at(2)), Moment::NEVER);
+}
+
+#[test]
+fn one_near_its_end_goes_alone_and_first() {
+    let mut asking = asking();
+    for number in 0..10 {
+        asking.want(number, ending(60_000), false);
+    }
+    asking.want(10, ending(90), false);
+    let urgent = asking.take(at(0)).unwrap();
+    assert_eq!(numbers(&urgent), [10]);
+    assert_eq!(urgent.patience, Duration::from_millis(30));
+    let rest = asking.take(at(0)).unwrap();
+    assert_eq!(rest.holds.len(), 10);
+    assert_eq!(rest.patience, Duration::from_secs(1));
+}
+
+#[test]
+fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
+    let mut asking = asking();
+    for number in 0..1_000 {
+        asking.want(number, ending(3_600_000), false);
+    }
+    let out: Vec<_> = std::iter::from_fn(|| asking.take(at(0))).collect();
+    assert_eq!(out.len(), 10);
+    for batch in out {
+        answer(&mut asking, batch, Outcome::Failed, at(0));
+    }
+    let (mut now, mut calls) = (at(0), 0);
+    while now < at(60_000) {
+        now = asking.next(now);
+        let batch = asking.take(now).unwrap();
+        assert!(asking.take(now).is_none(), "one at a time");
+        assert_eq!(asking.next(now), Moment::NEVER);
+        calls += 1;
+        answer(&mut asking, batch, Outcome::Failed, now);
+        assert!(asking.is_troubled());
+    }
+    assert!((60..140).contains(&calls), "{calls} calls in a minute");
+    let batch = asking.take(asking.next(now)).unwrap();
+    answer(&mut asking, batch, Outcome::Known, now);
+    assert!(!asking.is_troubled());
+    assert_eq!(std::iter::from_fn(|| asking.take(now)).count(), 9);
+}
+
+#[test]
+fn one_that_is_refused_for_itself_stops_nobody() {
+    let mut asking = asking();
+    asking.want(1, ending(1_000), false);
+    let batch = asking.take(at(0)).unwrap();
+    answer(&mut asking, batch, Outcome::Refused, at(0));
+    assert!(asking.is_troubled());
+    assert_eq!(asking.next(at(0)), at(250));
+    asking.want(2, ending(60_000), false);
+    assert_eq!(numbers(&asking.take(at(0)).unwrap()), [2]);
+    assert_eq!(numbers(&asking.take(at(250)).unwrap()), [1]);
+}
+
+#[test]
+fn one_that_has_ended_or_lasts_longer_by_now_is_seen_when_its_turn_comes() {
+    let mut asking = asking();
+    let (gone, longer) = (ending(100), ending(200));
+    asking.want(1, Arc::clone(&gone), false);
+    asking.want(2, Arc::clone(&longer), false);
+    gone.store(0, Ordering::Relaxed);
+    longer.store(60_000, Ordering::Relaxed);
+    let batch = asking.take(at(0)).unwrap();
+    assert_eq!(numbers(&batch), [2]);
+    assert_eq!(batch.patience, Duration::from_secs(1));
+    assert!(asking.take(at(0)).is_none());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Want(u64, bool),
+    Take,
+    Answer(usize, u8),
+    Prolong(u64),
+    End(u64),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u64..300, any::<bool>()).prop_map(|(number, again)| Step::Want(number, again)),
+        Just(Step::Take),
+        (any::<usize>(), 0u8..3).prop_map(|(which, how)| Step::Answer(which, how)),
+        (0u64..300).prop_map(Step::Prolong),
+        (0u64..300).prop_map(Step::End),
+        (0u64..500).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #[test]
+    fn nobody_is_asked_for_twice_at_a_time_and_nobody_forgotten(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut asking = asking();
+        let mut cells: HashMap<u64, Cell> = HashMap::new();
+        let mut now = at(1);
+        let mut out: Vec<Batch<Cell>> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Want(number, again) => {
+                    let fresh = || ending(now.as_nanos() / 1_000_000 + 100 + number * 40);
+                    let cell = cells.entry(number).or_insert_with(fresh);
+                    asking.want(number, Arc::clone(cell), again);
+                }
+                Step::Take => {
+                    let failing = asking.failing.is_some();
+                    if let Some(batch) = asking.take(now) {
+                        prop_assert!(!failing || out.is_empty());
+                        prop_assert!(!batch.holds.is_empty() && batch.holds.len() <= BATCH);
+                        out.push(batch);
+                    } else {
+                        prop_assert!(asking.next(now) > now, "no step without progress");
+                    }
+                }
+                Step::Answer(which, how) => {
+                    if !out.is_empty() {
+                        let batch = out.swap_remove(which % out.len());
+                        let outcome = match how {
+                            0 => Outcome::Known,
+                            1 => Outcome::Refused,
+                            _ => Outcome::Failed,
+                        };
+                        answer(&mut asking, batch, outcome, now);
+                    }
+                }
+                Step::Prolong(number) => {
+                    if let Some(cell) = cells.get(&number)
+                        && cell.load(Ordering::Relaxed) > 0
+                    {
+                        cell.fetch_add(500, Ordering::Relaxed);
+                    }
+                }
+                Step::End(number) => {
+                    if let Some(cell) = cells.remove(&number) {
+                        cell.store(0, Ordering::Relaxed);
+                    }
+                }
+                Step::Pass(ms) => now = now + Duration::from_millis(ms),
+            }
+            let mut asked: Vec<_> = out.iter().flat_map(numbers).collect();
+            let all = asked.len();
+            asked.sort_unstable();
+            asked.dedup();
+            prop_assert_eq!(asked.len(), all, "in one call at a time");
+            prop_assert!(out.len() <= CALLS);
+            for number in &asked {
+                let is_asked = matches!(asking.marks[number], Mark::Asked { .. });
+                prop_assert!(is_asked);
+            }
+            let waiting = asking.wanted.len() + asking.later.len();
+            prop_assert_eq!(asking.marks.len(), waiting + all, "each mark has its hold");
+            // Somebody waits: there is a moment for it, or a call whose end is one.
+            prop_assert!(waiting == 0 || !out.is_empty() || asking.next(now) < Moment::NEVER);
+        }
+        // Whoever is still wanted gets an answer when all goes well.
+        for batch in out {
+            answer(&mut asking, batch, Outcome::Known, now);
+        }
+        for _ in 0..1_000 {
+            let next = asking.next(now);
+            if next == Moment::NEVER {
+                break;
+            }
+            now = now.max(next);
+            while let Some(batch) = asking.take(now) {
+                answer(&mut asking, batch, Outcome::Known, now);
+            }
+        }
+        prop_assert!(asking.marks.is_empty() && asking.refused.is_empty());
+    }
+}

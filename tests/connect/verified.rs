@@ -1,0 +1,198 @@
+//! Asking whether holds are still there: once at a time, in time, and with what the client vouches for.
+
+use std::time::Duration;
+
+use watchlock::{Client, Lease, LockGuard};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, is_free, ms, soon, try_once};
+
+const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
+
+async fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {
+    let lock = client.get_lock(name);
+    lock.try_lock(Duration::ZERO, lease).await.unwrap().unwrap()
+}
+
+/// A clock of the server's that is ahead ends leases early; a new connection is the time to mend that.
+#[tokio::test]
+async fn t5_what_is_verified_is_asserted_again() {
+    const LEASE: Duration = Duration::from_secs(60);
+    let server = RedisServer::start();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let guard = fixed(&client, "fixed", LEASE).await;
+    let longer = fixed(&client, "both", LEASE).await;
+    let watched = longer.reenter().await.unwrap();
+    for _ in 0..2 {
+        for name in ["fixed", "both"] {
+            server.cmd(&["PEXPIRE", name, "5000"]).await;
+        }
+        let valid_for = guard.valid_for();
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        assert!(is_free(&client, "other").await);
+        for name in ["fixed", "both"] {
+            eventually("it has its lease again", LONG, async || {
+                server.pttl(name).await > 40_000
+            })
+            .await;
+            assert!(server.pttl(name).await <= 60_000);
+        }
+        assert!(guard.valid_for() <= valid_for, "no more is promised");
+    }
+    watched.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    longer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Connections break again and again while the answer is out: it is waited for, and asked for once more.
+#[tokio::test]
+async fn a_verification_that_runs_is_joined() {
+    const BREAKS: usize = 8;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(ms(20_000));
+    let client = client.connect().await.unwrap();
+    let mut holds = Vec::new();
+    for index in 0..20 {
+        holds.push(fixed(&client, &format!("held-{index}"), 2 * LONG).await);
+    }
+    let asked = proxy.count(Match::script(RENEW));
+    let slow = proxy.inject(Fault::DelayReply(ms(3_000)));
+    let slow = slow.on(Match::script(RENEW)).arm();
+    for round in 0..BREAKS {
+        let cut = proxy.inject(Fault::ResetBefore);
+        cut.on(Match::command("PTTL")).arm();
+        let looked = client.get_lock("x").remain_time_to_live().await;
+        looked.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+        eventually("the first question is out", LONG, async || {
+            slow.fired() == 1
+        })
+        .await;
+    }
+    // What is asked behind the slow answer comes after it.
+    eventually("it is asked once more", LONG, async || asked.seen() >= 2).await;
+    assert!(asked.seen() <= 3, "{} questions", asked.seen());
+    for guard in holds {
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// One that is near its end has no time to wait for an answer; the others have.
+#[tokio::test]
+async fn a_hold_near_its_end_does_not_hurry_the_others() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let others: Vec<_> = {
+        let mut others = Vec::new();
+        for index in 0..20 {
+            others.push(fixed(&client, &format!("held-{index}"), 2 * LONG).await);
+        }
+        others
+    };
+    let brief = fixed(&client, "brief", ms(1_000)).await;
+    // A link as slow as that is no broken one.
+    proxy.latency(ms(150));
+    eventually("it is near its end", LONG, async || {
+        brief.valid_for() < ms(200)
+    })
+    .await;
+    let accepted = proxy.accepted();
+    let renewed = proxy.count(Match::script(RENEW));
+    let cut = proxy.inject(Fault::ResetBefore);
+    cut.on(Match::command("PTTL")).arm();
+    let _ = client.get_lock("x").remain_time_to_live().await;
+    soon(brief.lost()).await;
+    eventually("the others were verified", LONG, async || {
+        renewed.seen() >= 1
+    })
+    .await;
+    let looked = soon(client.get_lock("x").remain_time_to_live()).await;
+    looked.unwrap();
+    // The callers' own, which was cut.
+    assert_eq!(proxy.accepted() - accepted, 1, "the keeper kept its own");
+    proxy.latency(Duration::ZERO);
+    for guard in others {
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// While nothing is written, one call at a time finds out when that is over.
+#[tokio::test]
+async fn an_outage_is_watched_by_one_call_at_a_time() {
+    const HOLDS: usize = 1_500;
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url()).watchdog_lease(ms(9_000));
+    let client = client.connect().await.unwrap();
+    let tasks: Vec<_> = (0..HOLDS)
+        .map(|index| {
+            let lock = client.get_lock(&format!("held-{index}"));
+            tokio::spawn(async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await })
+        })
+        .collect();
+    let mut holds = Vec::new();
+    for task in tasks {
+        holds.push(task.await.unwrap().unwrap().unwrap());
+    }
+    server
+        .cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+        .await;
+    eventually("renewals are refused", LONG, async || {
+        holds.iter().all(|guard| guard.valid_for() < ms(4_800))
+    })
+    .await;
+    server.reset_calls().await;
+    eventually("time passes", LONG, async || {
+        holds.iter().all(|guard| guard.valid_for() < ms(3_000))
+    })
+    .await;
+    let looks = server.calls_of("hexists").await;
+    server
+        .cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"])
+        .await;
+    eventually("all are renewed", LONG, async || {
+        holds.iter().all(|guard| guard.valid_for() > ms(4_800))
+    })
+    .await;
+    assert!(looks <= HOLDS as u64, "{looks} looks in 1.8 s");
+    for guard in holds {
+        guard.check().expect("it was in time");
+        drop(guard);
+    }
+    clean(&server).await;
+}
+
+/// A forced release may hit an attempt of ours whose answer is on its way.
+#[test]
+fn an_attempt_that_was_released_by_force_is_made_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (one, other) = (
+        tokio::runtime::Runtime::new().unwrap(),
+        tokio::runtime::Runtime::new().unwrap(),
+    );
+    let client = one.block_on(Client::connect(&proxy.url())).unwrap();
+    // The server knows the script.
+    drop(one.block_on(try_once(&client, "x")).unwrap());
+    one.block_on(clean(&server));
+    let slow = proxy.inject(Fault::DelayReply(ms(600)));
+    slow.on(Match::script(ACQUIRE)).arm();
+    let lock = client.get_lock("x");
+    let acquiring = one.spawn(async move { lock.lock().await });
+    other.block_on(async {
+        eventually("it was executed", LONG, async || server.exists("x").await).await;
+        assert!(client.get_lock("x").force_unlock().await.unwrap());
+        assert!(!server.exists("x").await);
+    });
+    let guard = one.block_on(soon(acquiring)).unwrap().unwrap();
+    one.block_on(async {
+        assert!(server.exists("x").await, "what is granted is there");
+        guard.unlock().await.unwrap();
+        assert!(try_once(&client, "x").await.unwrap().is_some());
+        clean(&server).await;
+    });
+}
