@@ -20,8 +20,9 @@ for i, lock in ipairs(KEYS) do
       held = ttl_ms
     elseif lease_ms < 1 or lease_ms > 2 ^ 53 then
       held = -1
-    elseif ttl_ms < lease_ms then
-      local set = redis.pcall('PEXPIRE', lock, ARGV[2 * i])
+    else
+      -- Also when it changes nothing: a server that became a replica cannot answer a write.
+      local set = redis.pcall('PEXPIRE', lock, string.format('%.0f', math.max(ttl_ms, lease_ms)))
       held = set == 0 and -1 or set
     end
   end

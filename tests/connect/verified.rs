@@ -25,7 +25,7 @@ async fn t5_what_is_verified_is_asserted_again() {
     let client = Client::connect(&server.url()).await.unwrap();
     let guard = fixed(&client, "fixed", LEASE).await;
     let longer = fixed(&client, "both", LEASE).await;
-    let watched = longer.reenter().await.unwrap();
+    let watched = longer.reenter(Lease::Watchdog).await.unwrap();
     for _ in 0..2 {
         for name in ["fixed", "both"] {
             server.cmd(&["PEXPIRE", name, "5000"]).await;
