@@ -26,34 +26,6 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// What is left of a round, with nothing held and nobody waiting.
-#[derive(Clone, Copy, Debug)]
-struct Rest {
-    tasks: usize,
-    connections: usize,
-}
-
-impl Rest {
-    async fn now(server: &RedisServer) -> Self {
-        Self {
-            tasks: Handle::current().metrics().num_alive_tasks(),
-            connections: server.connections().await,
-        }
-    }
-
-    fn is_within(self, other: Self) -> bool {
-        self.tasks <= other.tasks && self.connections <= other.connections
-    }
-
-    /// The most of each.
-    fn most(self, other: Self) -> Self {
-        Self {
-            tasks: self.tasks.max(other.tasks),
-            connections: self.connections.max(other.connections),
-        }
-    }
-}
-
 #[derive(Default)]
 struct Counts {
     sections: AtomicU64,
@@ -178,33 +150,35 @@ async fn i7_a_long_time_of_locks_faults_and_dropped_futures_leaves_nothing_behin
     let builder = Client::builder(&proxy.url()).watchdog_lease(WATCHDOG_LEASE);
     let client = builder.connect().await.expect("the server is there");
     let counts = Arc::new(Counts::default());
-    let (mut looks, mut rests) = (Vec::new(), Vec::new());
+    let (mut looks, mut tasks) = (Vec::new(), None);
     for number in 1..=rounds {
         round(&client, &server, &proxy, number, time, &counts).await;
-        rests.push(settled(&server, rests.last().copied()).await);
+        tasks = Some(settled(&client, &server, tasks).await);
         let number = u32::try_from(number).expect("few rounds");
-        looks.push(Look::at(std::process::id(), number).expect("a process knows itself"));
-        let last = rests.len() - 1;
-        println!("{:?} {:?} {:?}", looks[last], rests[last], told(&counts));
+        let look = Look::at(std::process::id(), number).expect("a process knows itself");
+        println!("{look:?} {:?}", told(&counts));
+        looks.push(look);
     }
-    let early = rests.iter().take(rests.len() / 2).copied();
-    let early = early.reduce(Rest::most).expect("there are rounds");
-    let last = rests[rests.len() - 1];
-    assert!(last.is_within(early), "{early:?}, {last:?}");
     assert_eq!(growth(&looks), [] as [String; 0]);
 }
 
-/// Connections that are being closed, and repeated releases, get a moment to end.
-async fn settled(server: &RedisServer, before: Option<Rest>) -> Rest {
-    let patience = Instant::now() + ms(3_000);
-    loop {
-        let rest = Rest::now(server).await;
-        let calm = before.is_some_and(|before| rest.is_within(before));
-        if calm || Instant::now() > patience {
-            return rest;
-        }
-        sleep(ms(20)).await;
-    }
+/// Waits until the client has one connection here and one in its keeper, and no more tasks than before; says how many.
+async fn settled(client: &Client, server: &RedisServer, before: Option<usize>) -> usize {
+    let long = ms(10_000);
+    // Both connections are used, so that neither is missing: that of the keeper by the release.
+    drop(
+        client
+            .get_lock("soak:last")
+            .lock()
+            .await
+            .expect("all is well"),
+    );
+    let two = async || server.connections().await == 2 && server.keys().await.is_empty();
+    eventually("two connections are left", long, two).await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = before.unwrap_or_else(tasks);
+    eventually("no task is left", long, async || tasks() <= before).await;
+    before
 }
 
 fn told(counts: &Counts) -> [(&'static str, u64); 4] {
