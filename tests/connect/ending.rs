@@ -6,7 +6,7 @@ use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, soon, subscribed};
+use crate::common::{LONG, connect, ms, poll_once, soon, subscribed};
 
 async fn ends(server: &RedisServer) {
     eventually("no key, no channel, no connection", LONG, async || {
@@ -166,21 +166,6 @@ async fn a_body_may_finish_during_a_shutdown() {
     assert_eq!(value, 7);
     soon(shutdown).await.unwrap();
     ends(&server).await;
-}
-
-#[tokio::test]
-async fn the_last_clone_handle_or_guard_ends_the_client() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let lock = client.get_lock("last");
-    let owner = client.new_owner();
-    drop(client);
-    let guard = lock.lock().await.unwrap();
-    drop((lock, owner));
-    assert!(guard.is_valid());
-    drop(guard);
-    ends(&server).await;
-    clean(&server).await;
 }
 
 #[tokio::test]

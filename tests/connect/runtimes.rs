@@ -61,25 +61,6 @@ fn each_runtime_has_a_connection_that_goes_with_it() {
 }
 
 #[test]
-fn a_client_outlives_the_runtime_that_it_was_made_on() {
-    let server = RedisServer::start();
-    let first = several();
-    let client = first.block_on(Client::connect(&server.url())).unwrap();
-    let guard = first.block_on(try_once(&client, "kept")).unwrap().unwrap();
-    drop(first);
-    let second = single();
-    second.block_on(async {
-        assert!(try_once(&client, "kept").await.unwrap().is_none());
-        works(&client).await;
-        guard.unlock().await.unwrap();
-        clean(&server).await;
-    });
-    drop(second);
-    let third = several();
-    third.block_on(works(&client));
-}
-
-#[test]
 fn guards_cross_runtimes() {
     let server = RedisServer::start();
     let (one, other) = (several(), single());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, ConfigError, Error, Lease, LostReason};
+use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -214,86 +214,6 @@ async fn waiters_do_without_a_connection_for_messages() {
     subscribed(&server, "kept").await;
     guard.unlock().await.unwrap();
     assert!(soon(waiting).await.unwrap().unwrap().is_some());
-}
-
-#[tokio::test]
-async fn a_password_that_changes_is_denied_until_it_is_right_again() {
-    let server = RedisServer::start();
-    let clerk = |password| {
-        [
-            "ACL",
-            "SETUSER",
-            "clerk",
-            "resetpass",
-            "on",
-            password,
-            "~*",
-            "&*",
-            "+@all",
-        ]
-    };
-    server.cmd(&clerk(">old")).await;
-    let url = format!("redis://clerk:old@127.0.0.1:{}/", server.port());
-    let client = Client::builder(&url)
-        .watchdog_lease(ms(1_500))
-        .connect()
-        .await
-        .unwrap();
-    works(&client).await;
-    let guard = try_once(&client, "kept").await.unwrap().unwrap();
-    server.cmd(&clerk(">new")).await;
-    server.cmd(&["CLIENT", "KILL", "USER", "clerk"]).await;
-    let tried = soon(try_once(&client, "x")).await;
-    assert!(matches!(tried, Err(Error::Denied { .. })), "{tried:?}");
-    let asked = soon(client.get_lock("x").is_locked()).await;
-    assert!(matches!(asked, Err(Error::Denied { .. })), "{asked:?}");
-    let waited = soon(client.get_lock("x").lock()).await;
-    assert!(matches!(waited, Err(Error::Denied { .. })), "{waited:?}");
-    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
-    server.cmd(&clerk(">old")).await;
-    works(&client).await;
-    crate::common::clean(&server).await;
-}
-
-#[tokio::test]
-async fn a_password_that_is_put_right_in_time_loses_nothing() {
-    let server = RedisServer::start();
-    let clerk = |password| {
-        [
-            "ACL",
-            "SETUSER",
-            "clerk",
-            "resetpass",
-            "on",
-            password,
-            "~*",
-            "&*",
-            "+@all",
-        ]
-    };
-    server.cmd(&clerk(">old")).await;
-    let url = format!("redis://clerk:old@127.0.0.1:{}/", server.port());
-    let client = Client::builder(&url)
-        .watchdog_lease(ms(6_000))
-        .connect()
-        .await
-        .unwrap();
-    drop(try_once(&client, "warm").await.unwrap());
-    crate::common::clean(&server).await;
-    let guard = try_once(&client, "kept").await.unwrap().unwrap();
-    server.cmd(&clerk(">new")).await;
-    server.cmd(&["CLIENT", "KILL", "USER", "clerk"]).await;
-    eventually("a renewal was refused", LONG, async || {
-        guard.valid_for() < ms(3_500)
-    })
-    .await;
-    server.cmd(&clerk(">old")).await;
-    eventually("it is renewed", LONG, async || {
-        guard.valid_for() > ms(5_000)
-    })
-    .await;
-    guard.unlock().await.unwrap();
 }
 
 #[tokio::test]

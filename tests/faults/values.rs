@@ -29,7 +29,7 @@ async fn f12_a_key_that_is_no_lock_is_told_by_every_verb_and_left_alone() {
         let before = server.query::<Vec<u8>>(&["DUMP", "key"]).await;
         let lock = client.get_lock("key");
         let errors = [
-            lock.lock().await.err(),
+            soon(lock.lock()).await.err(),
             lock.try_lock(LONG, LONG).await.err(),
             lock.try_lock(Duration::ZERO, LONG).await.err(),
             lock.force_unlock().await.err(),
