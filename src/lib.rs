@@ -62,6 +62,11 @@ pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use lease::Lease;
 pub use lock::{GuardError, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 
+/// What [`ClientBuilder::pool`] takes, and more.
+pub use deadpool_redis;
+/// What [`Client::builder_from`] takes, and more.
+pub use redis;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -3,12 +3,15 @@
 //! Callers' commands go over a lane of the caller's own runtime, the keeper's over a lane of the
 //! keeper's thread, so that neither waits for the other and a blocked runtime delays only itself.
 
+mod address;
 pub(crate) mod dial;
 pub(crate) mod failure;
 mod in_flight;
 pub(crate) mod lane;
 mod pace;
 pub(crate) mod timers;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

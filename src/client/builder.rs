@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::Client;
-use super::greet::greet;
+use super::greet::{greet, greet_later};
 use crate::backend::{Backend, Dialer, Failure, Lane, LaneConfig, Timers};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -37,8 +38,9 @@ pub struct ClientBuilder {
     settings: Settings,
 }
 
+/// What leads to the server.
 #[derive(Clone)]
-enum Address {
+pub(super) enum Address {
     Url(String),
     Client(Box<redis::Client>),
 }
@@ -53,9 +55,9 @@ impl std::fmt::Debug for ClientBuilder {
 }
 
 impl ClientBuilder {
-    pub(super) fn new(url: &str) -> Self {
+    pub(super) fn new(address: Address) -> Self {
         Self {
-            address: Address::Url(url.to_owned()),
+            address,
             pool: None,
             settings: Settings::default(),
         }
@@ -69,15 +71,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects by a client of the `redis` crate instead of the address, for what an address cannot say:
-    /// a private certificate authority, client certificates.
-    pub fn redis_client(mut self, client: redis::Client) -> Self {
-        self.address = Address::Client(Box::new(client));
-        self
-    }
-
     /// The lease that the watchdog keeps alive: 500 ms to 24 h, whole milliseconds. Default 30 s, as
     /// Redisson's `lockWatchdogTimeout`. Renewed every third of it.
+    #[doc(alias = "lockWatchdogTimeout")]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.settings.watchdog_lease = lease;
         self
@@ -90,6 +86,7 @@ impl ClientBuilder {
     }
 
     /// What every key begins with, as a Redisson `nameMapper` may do. Default empty.
+    #[doc(alias = "nameMapper")]
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.key_prefix);
         self
@@ -102,6 +99,7 @@ impl ClientBuilder {
     }
 
     /// How long to pause between tries, and how long a waiter sleeps at most without a wake-up.
+    #[doc(alias = "retryDelay")]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
@@ -114,12 +112,14 @@ impl ClientBuilder {
     }
 
     /// How long a connection may take to come about: 10 ms to 60 s. Default 2 s.
+    #[doc(alias = "connectTimeout")]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
     /// For how long `lock` puts up with a server that gives no clean answer: up to 24 h. Default 5 s.
+    #[doc(alias = "retryAttempts")]
     pub fn unavailable_after(mut self, span: Duration) -> Self {
         self.settings.unavailable_after = span;
         self
@@ -144,28 +144,63 @@ impl ClientBuilder {
     ///
     /// Cancel safe: a client that was not returned ends.
     pub async fn connect(self) -> Result<Client, Error> {
+        let (config, dialer) = self.checked()?;
+        if Handle::try_current().is_err() {
+            return Err(ConfigError::NoRuntime.into());
+        }
+        let (engine, _) = start(config, dialer)?;
+        let lane = engine.core.backend.callers_lane()?;
+        greet(&engine.core, &lane).await?;
+        Ok(Client::of(engine))
+    }
+
+    /// Checks the settings and starts the keeper, and does not wait for the server: a service comes up while
+    /// Redis is down. Needs no runtime.
+    ///
+    /// The client connects in the background, as often as [`backoff`](Self::backoff) says; until it has,
+    /// locks are [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. What
+    /// [`connect`](Self::connect) would refuse of the server (another database than the pool's, a replica,
+    /// cluster mode, too old, a wrong password) is logged as an error instead, once, and every use says what
+    /// Redis says to it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// let client = watchlock::Client::builder("redis://127.0.0.1/").connect_lazy()?;
+    /// match client.get_lock("report").lock().await {
+    ///     Err(error) if error.is_transient() => println!("later: {error}"),
+    ///     guard => guard?.unlock().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a bad address or value.
+    #[doc(alias = "lazyInitialization")]
+    pub fn connect_lazy(self) -> Result<Client, Error> {
+        let (config, dialer) = self.checked()?;
+        let (engine, keeper) = start(config, dialer)?;
+        keeper.spawn(greet_later(Arc::clone(&engine.core)));
+        Ok(Client::of(engine))
+    }
+
+    fn checked(self) -> Result<(Config, Arc<Dialer>), ConfigError> {
         let config = self.settings.validate()?;
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
-            Address::Client(client) => Dialer::from_client(*client, self.pool)?,
+            Address::Client(client) => Dialer::from_client(&client, self.pool)?,
         };
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(ConfigError::NoRuntime.into());
-        }
-        let engine = start(config, Arc::new(dialer)).map_err(Failure::starting)?;
-        greet(&engine.core).await?;
-        Ok(Client {
-            engine: Arc::new(engine),
-        })
+        Ok((config, Arc::new(dialer)))
     }
 }
 
 /// The longest pause between attempts to connect: a server that is back is to be found soon.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// Starts the keeper; nothing is connected yet.
-fn start(config: Config, dialer: Arc<Dialer>) -> std::io::Result<Engine> {
-    let starting = Starting::spawn()?;
+/// Starts the keeper; nothing is connected yet. With it its runtime, for tasks that end with it.
+fn start(config: Config, dialer: Arc<Dialer>) -> Result<(Engine, Handle), Failure> {
+    let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
         dialer,
         clock: config.clock.clone(),
@@ -175,9 +210,10 @@ fn start(config: Config, dialer: Arc<Dialer>) -> std::io::Result<Engine> {
         timers: Timers::of(&starting.runtime),
         broken: Arc::new(Notify::new()),
     };
-    let keeper_lane = Lane::open(lanes.clone(), &starting.runtime);
+    let runtime = starting.runtime.clone();
+    let keeper_lane = Lane::open(lanes.clone(), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let core = Arc::new(Core::new(config, Backend::new(lanes), keeper_lane, mailbox));
     let keeper = starting.begin(Arc::clone(&core), mail);
-    Ok(Engine::new(core, keeper))
+    Ok((Engine::new(core, keeper), runtime))
 }

@@ -1,11 +1,12 @@
 //! The first words with a server: is it one that we can use, and do pool and address mean the same one?
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::{Class, Dialer, Failure, TOO_OLD, is_unknown_command, round_trip};
+use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, is_unknown_command, round_trip};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
@@ -19,15 +20,37 @@ const OLDEST: (u64, u64) = (6, 2);
 const PROBE_LEASE: Duration = Duration::from_secs(5);
 
 /// All of it within one connect time-out.
-pub(super) async fn greet(core: &Core) -> Result<(), Error> {
+pub(super) async fn greet(core: &Core, lane: &Lane) -> Result<(), Error> {
     let limit = core.backend.config().connect_timeout;
-    let introduced = core.backend.timers().within(limit, introduce(core)).await;
+    let introducing = Box::pin(introduce(core, lane));
+    let introduced = core.backend.timers().within(limit, introducing).await;
     introduced.unwrap_or_else(|| Err(Failure::no_connection().into()))
 }
 
-async fn introduce(core: &Core) -> Result<(), Error> {
+/// Greets as soon as there is a server, for a client that did not wait for it. Ends with the keeper, whose
+/// task it is.
+pub(super) async fn greet_later(core: Arc<Core>) {
+    let mut delays = core.config.backoff.delays(fastrand::u64(..));
+    while core.check_open().is_ok() {
+        let error = match greet(&core, &core.keeper_lane).await {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        if !error.is_transient() {
+            let cause = std::error::Error::source(&error);
+            tracing::error!(
+                %error,
+                cause,
+                "the server is not what locks need: connect would have refused it"
+            );
+            return;
+        }
+        core.backend.timers().sleep(delays.step()).await;
+    }
+}
+
+async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     let config = core.backend.config();
-    let lane = core.backend.callers_lane()?;
     let mut connection = match lane.connect().await {
         Ok((connection, _)) => connection,
         Err(failure) => return Err(why(&config.dialer, config.connect_timeout, failure).await),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use self::builder::Address;
 pub use self::builder::ClientBuilder;
 pub use self::shutdown::ShutdownReport;
 use crate::engine::Engine;
@@ -73,9 +74,34 @@ impl Client {
         Self::builder(url).connect().await
     }
 
+    fn of(engine: Engine) -> Self {
+        Self {
+            engine: Arc::new(engine),
+        }
+    }
+
     /// A client that is to be set up first.
     pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder::new(url)
+        ClientBuilder::new(Address::Url(url.to_owned()))
+    }
+
+    /// A client that connects as one of the [`redis`](crate::redis) crate does, for what an address cannot
+    /// say: a private certificate authority, client certificates. It takes where and how to connect from
+    /// it, and makes its own connections.
+    ///
+    /// The given client brings its own TLS, by the features of the `redis` crate; the feature `tls` is not
+    /// needed for it. With rustls the application chooses the process's provider of cryptography.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = watchlock::redis::Client::open("redis://127.0.0.1/")?;
+    /// let client = watchlock::Client::builder_from(&redis).key_prefix("billing:").connect().await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
+        ClientBuilder::new(Address::Client(Box::new(redis.clone())))
     }
 
     /// The client's random id, the first half of every owner field that it writes.

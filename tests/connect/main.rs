@@ -13,7 +13,10 @@ mod demoted;
 mod ending;
 mod fake;
 mod fork;
+#[cfg(not(feature = "tls"))]
+mod given;
 mod lanes;
+mod lazy;
 mod links;
 mod listening;
 mod many;
@@ -24,6 +27,7 @@ mod secrets;
 mod servers;
 #[cfg(feature = "tls")]
 mod tls;
+mod tls_server;
 mod unfit;
 mod verified;
 

@@ -38,7 +38,7 @@ fn every_public_type_is_send_and_sync() {
 
 /// Never called: that it compiles is the test.
 #[expect(dead_code, reason = "what is looked at is its types")]
-fn every_future_can_be_spawned(client: Client, lock: ReentrantLock, guard: LockGuard) {
+fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: LockGuard) {
     let second = Duration::from_secs(1);
     sent(Client::connect(""));
     sent(client.scope(async {}));

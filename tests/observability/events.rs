@@ -197,3 +197,18 @@ async fn a_release_that_fails_after_a_body_is_told() {
     assert_eq!(log.count(Level::WARN, &texts), 1, "{:?}", log.all());
     assert_eq!(log.count(Level::TRACE, &["span run", "ran"]), 1);
 }
+
+#[tokio::test]
+async fn a_server_that_connect_would_refuse_is_told_once() {
+    let log = Log::new().await;
+    let master = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&master).start();
+    let client = Client::builder(&replica.url()).connect_lazy().unwrap();
+    let texts = ["connect would have refused it", "replica"];
+    let told = async || log.count(Level::ERROR, &texts) > 0;
+    eventually("it is told", LONG, told).await;
+    let refused = client.get_lock("x").try_lock(Duration::ZERO, LONG).await;
+    assert!(refused.is_err());
+    soon(client.shutdown(LONG)).await;
+    assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
+}

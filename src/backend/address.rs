@@ -1,0 +1,187 @@
+//! Where a server is, and connections there: by redis-rs, or through TLS of our own.
+//!
+//! redis-rs takes the process's provider of cryptography, which would have to be installed behind the
+//! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
+//! that the application made brings its own TLS, whichever that is.
+
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    RedisResult,
+};
+
+#[cfg(feature = "tls")]
+use super::tls::Tls;
+use crate::error::ConfigError;
+
+/// Where a server is.
+#[derive(Clone)]
+pub(super) struct Address {
+    client: redis::Client,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+impl Address {
+    pub(super) fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let info = url.into_connection_info().map_err(|_| {
+            if is_encrypted(url) && cfg!(not(feature = "tls")) {
+                ConfigError::TlsDisabled
+            } else {
+                ConfigError::InvalidUrl
+            }
+        })?;
+        #[cfg(feature = "tls")]
+        let tls = Tls::for_address(info.addr());
+        Ok(Self {
+            client: opened(info)?,
+            #[cfg(feature = "tls")]
+            tls,
+        })
+    }
+
+    /// A client is no more than what it connects by.
+    pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
+        Ok(Self {
+            client: opened(client.get_connection_info().clone())?,
+            #[cfg(feature = "tls")]
+            tls: None,
+        })
+    }
+
+    /// A connection for commands.
+    pub(super) async fn multiplexed(
+        &self,
+        timeout: Duration,
+    ) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None);
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.encrypted(tls, config)).await;
+        }
+        self.client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    #[cfg(feature = "tls")]
+    async fn encrypted(
+        &self,
+        tls: &Tls,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let info = self.client.get_connection_info();
+        let stream = tls.connect(info).await?;
+        let settings = info.redis_settings();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        // It ends with the connection's last clone.
+        tokio::spawn(driver);
+        Ok(connection)
+    }
+
+    /// A connection for subscriptions.
+    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let info = self.client.get_connection_info();
+            let stream = Box::pin(tls.connect(info)).await?;
+            return Box::pin(PubSub::new(info.redis_settings(), stream)).await;
+        }
+        self.client.get_async_pubsub().await
+    }
+
+    /// The same server, asked in a way that has it answer for its refusal first: what it is told before it was
+    /// asked for anything is lost with the answers that the library ignores.
+    pub(super) fn asked_first(&self) -> Option<Self> {
+        let info = self.client.get_connection_info().clone();
+        let settings = info.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);
+        let settings = settings.set_skip_set_lib_name();
+        let client = redis::Client::open(info.set_redis_settings(settings)).ok()?;
+        Some(Self {
+            client,
+            ..self.clone()
+        })
+    }
+
+    #[cfg(test)]
+    fn info(&self) -> &ConnectionInfo {
+        self.client.get_connection_info()
+    }
+}
+
+fn opened(info: ConnectionInfo) -> Result<redis::Client, ConfigError> {
+    let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    redis::Client::open(tuned(info)).map_err(|_| {
+        if encrypted {
+            ConfigError::TlsDisabled
+        } else {
+            ConfigError::InvalidUrl
+        }
+    })
+}
+
+fn is_encrypted(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| {
+        scheme.eq_ignore_ascii_case("rediss") || scheme.eq_ignore_ascii_case("valkeys")
+    })
+}
+
+/// The address with what a lock's connection needs: small commands sent at once, dead peers found. What
+/// somebody chose stays as it is.
+fn tuned(info: ConnectionInfo) -> ConnectionInfo {
+    let mut settings = info.tcp_settings().clone().set_nodelay(true);
+    if settings.keepalive().is_none() {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5));
+        settings = settings.set_keepalive(keepalive);
+    }
+    #[cfg(target_os = "linux")]
+    if settings.user_timeout().is_none() {
+        settings = settings.set_user_timeout(Duration::from_secs(10));
+    }
+    info.set_tcp_settings(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::io::tcp::TcpSettings;
+
+    #[test]
+    fn every_connection_by_an_address_finds_dead_peers() {
+        let url = "redis://127.0.0.1/";
+        let given = redis::Client::open(url).unwrap();
+        for address in [
+            Address::from_url(url).unwrap(),
+            Address::from_client(&given).unwrap(),
+        ] {
+            let settings = address.info().tcp_settings();
+            assert!(settings.nodelay());
+            assert!(settings.keepalive().is_some());
+            #[cfg(target_os = "linux")]
+            assert_eq!(settings.user_timeout(), Some(Duration::from_secs(10)));
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_given_client_chose_is_kept() {
+        let minute = Duration::from_secs(60);
+        let chosen = TcpSettings::default().set_user_timeout(minute);
+        let info = "redis://127.0.0.1/".into_connection_info().unwrap();
+        let given = redis::Client::open(info.set_tcp_settings(chosen)).unwrap();
+        let address = Address::from_client(&given).unwrap();
+        let settings = address.info().tcp_settings();
+        assert_eq!(settings.user_timeout(), Some(minute));
+        assert!(settings.nodelay());
+    }
+}

@@ -1,0 +1,83 @@
+//! TLS for addresses with `rediss://`: rustls, the certificates of the system, and a provider of cryptography that
+//! is used here alone, unless the application has chosen one for its process.
+
+use std::io;
+use std::sync::Arc;
+
+use redis::io::tcp::socket2::SockRef;
+use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How to encrypt a connection.
+#[derive(Clone)]
+pub(super) struct Tls {
+    connector: TlsConnector,
+}
+
+impl Tls {
+    /// For an encrypted address; none for others, and for one that is to be trusted blindly, which only redis-rs
+    /// does, if the application asks it to.
+    pub(super) fn for_address(address: &ConnectionAddr) -> Option<Self> {
+        let ConnectionAddr::TcpTls {
+            insecure: false, ..
+        } = address
+        else {
+            return None;
+        };
+        let provider = CryptoProvider::get_default()
+            .cloned()
+            .unwrap_or_else(|| ring::default_provider().into());
+        let versions =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        // A provider that knows no version of TLS is none of ours: redis-rs will say what is wrong with it.
+        let config = versions
+            .ok()?
+            .with_root_certificates(of_the_system())
+            .with_no_client_auth();
+        Some(Self {
+            connector: Arc::new(config).into(),
+        })
+    }
+
+    pub(super) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
+        let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
+            return Err(io::Error::from(io::ErrorKind::Unsupported).into());
+        };
+        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        tune(&stream, info)?;
+        Ok(self.connector.connect(name, stream).await?)
+    }
+}
+
+/// What could be read of them: one that is broken must not cost the others. With none of them every server is a
+/// stranger, and connecting says so.
+fn of_the_system() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(found.certs);
+    if store.is_empty() {
+        tracing::warn!(
+            "no certificate of the system can be read: no rediss:// server will be trusted"
+        );
+    }
+    store
+}
+
+/// As redis-rs does.
+fn tune(stream: &TcpStream, info: &ConnectionInfo) -> io::Result<()> {
+    let settings = info.tcp_settings();
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
+}
