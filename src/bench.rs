@@ -12,11 +12,10 @@ use uuid::Uuid;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::config::Settings;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Origin};
 use crate::engine::kind::{Commands, Kind};
 use crate::engine::schedule::Schedule;
 use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
-use crate::engine::ticket::{Patience, Request, Ticket};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{MAX_KEY_BYTES, Names};
@@ -46,7 +45,7 @@ impl Lives {
 
     /// A life that begins.
     pub fn trying(&self) -> Life {
-        Life(State::trying())
+        Life(State::trying(NOW))
     }
 
     /// Whether it is held now.
@@ -71,7 +70,7 @@ impl Lives {
 
     /// Whether it was the last level.
     pub fn leave(&self, life: &mut Life) -> bool {
-        life.0.leave(Level::Watchdog, NOW) == Left::Last
+        life.0.leave(Level::Watchdog, NOW, NOW) == Left::Last
     }
 }
 
@@ -167,20 +166,18 @@ fn hold_id(number: u64) -> String {
 
 /// A hold that asks Redis nothing.
 fn hold(number: u64) -> Result<Arc<Hold>, Error> {
-    let request = Request {
+    let origin = Origin {
         kind: Kind {
             names: Arc::new(names(number)?),
             commands: &Silent,
         },
-        owner: None,
+        id: hold_id(number).into(),
+        number,
         lease: lease()?,
-        level: Level::Watchdog,
-        patience: Patience::Once,
-        since: NOW,
+        owner: None,
+        task: None,
     };
-    let ticket = Ticket::new(number, request);
-    let id = hold_id(number).into();
-    Ok(Hold::trying(id, number, &ticket, NOW))
+    Ok(Hold::trying(origin, NOW))
 }
 
 /// Commands that nobody sends.
@@ -196,6 +193,10 @@ impl Commands for Silent {
     }
 
     fn reenter(&self, _: &Names, _: &str, _: u32, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+
+    fn verify(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
         Call::ping()
     }
 

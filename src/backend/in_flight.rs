@@ -47,6 +47,11 @@ impl<T> InFlight<T> {
         }
     }
 
+    /// Whether both are clones of one.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Ends it with `output` if it runs still: what runs is dropped, and all who await it are woken.
     pub(crate) fn end_with(&self, output: T) {
         let mut run = self.shared.run.lock();

@@ -81,6 +81,13 @@ impl Pending {
     }
 }
 
+impl PartialEq for Pending {
+    /// Whether they are the same command.
+    fn eq(&self, other: &Self) -> bool {
+        self.outcome.is_same(&other.outcome)
+    }
+}
+
 impl Future for Pending {
     type Output = Outcome;
 

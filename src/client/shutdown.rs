@@ -39,13 +39,13 @@ impl ShutdownReport {
 
 /// Those of `holds` that are held now.
 pub(super) fn held(holds: &[Arc<Hold>]) -> Vec<String> {
-    names(holds, |hold| hold.with(|state| state.phase) == Phase::Held)
+    names(holds, |hold| hold.phase() == Phase::Held)
 }
 
 /// Those of `holds` whose last release has no answer.
 pub(super) fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
     names(holds, |hold| {
-        let outcome = hold.with(|state| state.outcome.clone());
+        let outcome = hold.with(|state| state.outcome().cloned());
         // That the key is gone, or somebody else's, is an answer.
         !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
     })

@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::gate::Entered;
-use super::hold::Hold;
+use super::core::Core;
+use super::effects::Effects;
+use super::gate::Arrival;
+use super::hold::{Hold, Origin};
 use super::kind::Kind;
-use super::owner::{Found, OwnerState};
+use super::owner::{Entered, Found, OwnerState};
+use super::reentry;
 use super::release::drop_level;
-use super::settle::{reap_unsettled, settle};
+use super::settle::settle_attempt;
 use super::state::Level;
-use super::ticket::{Patience, Request, Ticket, Verdict, Wakes};
-use super::{Core, reentry};
+use super::ticket::{Patience, Request, Ticket, Verdict};
 use crate::backend::{Failure, Lane, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -66,7 +68,7 @@ const GRACE: Duration = Duration::from_millis(25);
 /// What the first steps of an acquire led to.
 enum Begun<'a> {
     /// The owner's hold was entered again.
-    In(Arc<Hold>, Level),
+    In(Entered),
     /// Its ticket is decided, or queued: the latter if `true`.
     Asked(Waiting<'a>, bool),
 }
@@ -75,26 +77,26 @@ enum Begun<'a> {
 pub(crate) fn acquire(
     core: &Arc<Core>,
     request: Request,
-) -> impl Future<Output = Result<Option<(Arc<Hold>, Level)>, Error>> + Send {
-    // Apart: none of it is left while a task waits.
+) -> impl Future<Output = Result<Option<Entered>, Error>> + Send {
+    // Boxed: none of it is left while a task waits.
     let mut begun = Box::pin(begin(core, request));
     async move {
         loop {
             let (waiting, queued) = match begun.await? {
-                Begun::In(hold, level) => return Ok(Some((hold, level))),
+                Begun::In(entered) => return Ok(Some(entered)),
                 Begun::Asked(waiting, queued) => (waiting, queued),
             };
             let verdict = waiting.verdict().await;
             if queued {
                 waiting.tell_of_wait(&verdict);
             }
-            let level = waiting.ticket.request.level;
+            let request = &waiting.ticket.request;
             match verdict {
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                    return Ok(Some((hold, level)));
+                    return Ok(Some(request.entered(hold)));
                 }
                 // It lay uncollected until it was lost.
-                Verdict::Granted(hold) => drop_level(core, &hold, level),
+                Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
                 Verdict::Busy => return Ok(None),
                 Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
@@ -114,8 +116,8 @@ fn begin(
     request: Request,
 ) -> impl Future<Output = Result<Begun<'_>, Error>> + Send {
     async move {
-        if let Some(hold) = enter(core, &request).await? {
-            return Ok(Begun::In(hold, request.level));
+        if let Some(entered) = enter_own(core, &request).await? {
+            return Ok(Begun::In(entered));
         }
         core.check_accepting()?;
         let lane = core.backend.callers_lane()?;
@@ -123,26 +125,20 @@ fn begin(
         let ticket = Ticket::new(core.number(), request);
         let waiting = Waiting { core, ticket };
         let queued = match waiting.pass_gate(&lane, now)? {
-            Entered::Busy => {
-                let busy = Verdict::Busy;
-                waiting.ticket.decide(busy, &mut Wakes::default());
-                false
-            }
-            Entered::First(hold, pending) => {
+            (Arrival::First(pending), Some(hold)) => {
                 waiting.first_try(&hold, pending).await;
                 !waiting.ticket.is_decided()
             }
-            Entered::Queued => {
-                core.serve(waiting.ticket.request.kind.names(), true);
-                true
-            }
+            (Arrival::Busy, _) => waiting.knows(Verdict::Busy),
+            (Arrival::Again, _) => waiting.knows(Verdict::Again),
+            (Arrival::First(_) | Arrival::Queued, _) => true,
         };
         Ok(Begun::Asked(waiting, queued))
     }
 }
 
 /// Enters what the owner holds, if it holds the lock.
-async fn enter(core: &Arc<Core>, request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered>, Error> {
     let Some(owner) = &request.owner else {
         return Ok(None);
     };
@@ -151,17 +147,25 @@ async fn enter(core: &Arc<Core>, request: &Request) -> Result<Option<Arc<Hold>>,
         Found::Nothing => return Ok(None),
         Found::Live(hold) => hold,
     };
-    let (level, lease, patience) = (request.level, request.lease, request.patience);
-    // Apart: most acquires have nothing to enter.
-    let entry = Box::pin(reentry::enter(core, &hold, level, lease, patience));
-    Ok((entry.await? == reentry::Entry::In).then_some(hold))
+    let (lease, patience) = (request.lease, request.patience);
+    // Boxed: most acquires have nothing to enter.
+    Box::pin(reentry::enter(core, request.entered(hold), lease, patience)).await
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
 pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     let number = core.number();
     let finish_by = now + core.config.command_timeout;
-    let hold = Hold::trying(core.hold_id(number), number, ticket, finish_by);
+    let request = &ticket.request;
+    let origin = Origin {
+        kind: request.kind.clone(),
+        id: core.hold_id(number),
+        number,
+        lease: request.lease,
+        owner: request.owner_number(),
+        task: ticket.task,
+    };
+    let hold = Hold::trying(origin, finish_by);
     core.look_by(&hold, finish_by);
     hold
 }
@@ -173,12 +177,19 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    fn pass_gate(&self, lane: &Arc<Lane>, now: Moment) -> Result<Entered, Error> {
+    /// Where the ticket is now, and the attempt that it is the caller's to send, if there is one.
+    fn pass_gate(
+        &self,
+        lane: &Arc<Lane>,
+        now: Moment,
+    ) -> Result<(Arrival<Pending>, Option<Arc<Hold>>), Error> {
         let (core, ticket) = (self.core, &self.ticket);
-        let entered = core.gates.with(ticket.request.kind.names(), |gate| {
-            gate.enter(ticket, now, || {
+        let mut attempt = None;
+        let arrival = core.at(ticket.request.kind.names(), |gate, _| {
+            gate.arrive(ticket, now, || {
                 let hold = new_hold(core, ticket, now);
                 let call = hold.kind.acquire(&hold.id, hold.lease);
+                attempt = Some(Arc::clone(&hold));
                 (hold, Pending::start(lane, call))
             })
         });
@@ -186,7 +197,14 @@ impl Waiting<'_> {
         if core.is_closing() {
             return Err(Error::Closed);
         }
-        Ok(entered)
+        Ok((arrival, attempt))
+    }
+
+    /// The gate knew the answer: there is nothing to wait for.
+    fn knows(&self, verdict: Verdict) -> bool {
+        // The gate does not have the ticket, so nobody else decides it and nobody is to be woken.
+        self.ticket.decide(verdict, &mut Effects::default());
+        false
     }
 
     /// Sends the first try; then the ticket is decided, or in the queue. It has no timer: the keeper ends a
@@ -197,10 +215,11 @@ impl Waiting<'_> {
                 return Poll::Ready(None);
             }
             pending.poll_unpin(context).map(Some)
-        });
-        if let Some(outcome) = outcome.await {
+        })
+        .await;
+        if let Some(outcome) = outcome {
             self.ticket.is_awake();
-            settle(self.core, hold, &self.ticket, outcome);
+            settle_attempt(self.core, hold, &pending, outcome);
         }
     }
 
@@ -255,7 +274,7 @@ impl Waiting<'_> {
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
-                if gate.trying_by(&self.ticket).is_some() {
+                if gate.is_trying_for(&self.ticket) {
                     let silent = Verdict::failed(Failure::no_reply());
                     return final_.then_some(silent);
                 }
@@ -272,23 +291,16 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.core.is_forked() {
+        // What was collected is its caller's; in a forked child everything is the parent's.
+        if self.core.is_forked() || self.ticket.is_collected() {
             return;
         }
-        if !self.ticket.is_collected() {
-            let uncollected = self.ticket.close();
-            let names = self.ticket.request.kind.names();
-            let abandoned = self.core.gates.with(names, |gate| {
-                gate.leave(&self.ticket);
-                gate.trying_by(&self.ticket).is_some()
-            });
-            if abandoned {
-                self.core.serve(names, true);
-            }
-            if let Some(hold) = uncollected {
-                drop_level(self.core, &hold, self.ticket.request.level);
-            }
+        let names = self.ticket.request.kind.names();
+        let uncollected = self
+            .core
+            .at(names, |gate, effects| gate.withdraw(&self.ticket, effects));
+        if let Some(hold) = uncollected {
+            drop_level(self.core, &self.ticket.request.entered(hold));
         }
-        reap_unsettled(self.core, &self.ticket);
     }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+use super::effects::Effects;
+use super::gate::{Gate, Rules};
 use super::gates::Gates;
 use super::hold::Hold;
 use super::schedule::Schedule;
 use super::state::{Due, RenewalPlan};
-use super::ticket::Wakes;
 use crate::backend::{Backend, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -26,10 +27,10 @@ pub(crate) enum Mail {
     /// Run the job of this name: somebody waits, or an attempt was abandoned.
     Serve(Arc<Names>),
     /// See the last release of this hold through.
-    Reap(Arc<Hold>),
-    /// Write the hold count of a hold that lost a level.
-    Write(Arc<Hold>, u32),
-    /// Flush what is queued, and end.
+    Release(Arc<Hold>),
+    /// Write the hold count of this hold.
+    Write(Arc<Hold>),
+    /// See through what is under way, and end.
     Close,
 }
 
@@ -167,18 +168,47 @@ impl Core {
         (self.plan.period() / 10).mul_f64(fastrand::f64())
     }
 
-    /// Sees to it that a job runs for `names` when one is needed.
-    pub(crate) fn serve(&self, names: &Arc<Names>, needed: bool) {
-        if self.gates.with(names, |gate| gate.wants_job(needed)) {
+    /// Lets `change` act on the gate of `names`, and carries out what that leads to.
+    pub(crate) fn at<R>(
+        &self,
+        names: &Arc<Names>,
+        change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R,
+    ) -> R {
+        let mut effects = Effects::default();
+        let (result, start_job) = self.gates.with(names, |gate| {
+            let result = change(gate, &mut effects);
+            (result, gate.start_job())
+        });
+        if start_job {
             self.post(Mail::Serve(Arc::clone(names)));
+        }
+        for hold in effects.carry_out() {
+            self.post(Mail::Release(hold));
+        }
+        result
+    }
+
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            command_timeout: self.config.command_timeout,
+            unavailable_after: self.config.unavailable_after,
         }
     }
 
-    /// Every hold that has a seat. The schedule does not know of those that the keeper looks at just now.
+    /// Every hold and attempt that has a seat. The schedule does not know of those that the keeper looks at
+    /// just now.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
-        self.gates.for_each(|gate| holds.extend(gate.occupant()));
+        self.gates
+            .for_each(|gate| holds.extend(gate.holds().cloned()));
         holds
+    }
+
+    /// Whether something is under way that would leave a key behind.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        let mut in_flight = false;
+        self.gates.for_each(|gate| in_flight |= gate.is_in_flight());
+        in_flight
     }
 
     /// One call over the keeper's lane, for at most `limit`.
@@ -196,25 +226,29 @@ impl Core {
 
     /// What a loss leads to, whoever saw it first.
     pub(crate) fn bury(&self, hold: &Arc<Hold>, reason: LostReason) {
-        if !hold.reap() {
+        let names = hold.kind.names();
+        let first = self.at(names, |gate, effects| {
+            gate.vacate(hold);
+            effects.release(hold)
+        });
+        if !first {
             return;
         }
-        let name = hold.kind.names().name();
+        self.schedule.forget(hold);
+        let name = names.name();
         if reason == LostReason::Shutdown {
             tracing::info!(name, "hold given up: the client is being shut down");
         } else {
             tracing::warn!(name, %reason, "hold lost");
         }
-        self.schedule.forget(hold);
-        self.gates.with(hold.kind.names(), |gate| gate.vacate(hold));
-        self.post(Mail::Reap(Arc::clone(hold)));
     }
 
     /// No new holds from now on; whoever waits for one hears it.
     pub(crate) fn stop_accepting(&self) {
         self.closing.store(true, Ordering::Release);
-        let mut wakes = Wakes::default();
-        self.gates.for_each(|gate| gate.close(&mut wakes));
+        for names in self.gates.names() {
+            self.at(&names, Gate::close);
+        }
     }
 
     /// The end: nothing is kept alive any more. Every hold that is left is lost.
@@ -234,7 +268,8 @@ impl Core {
             hold.end(Err(Error::Closed));
         }
         let mut commands = Vec::new();
-        self.gates.for_each(|gate| commands.extend(gate.command()));
+        self.gates
+            .for_each(|gate| commands.extend(gate.commands().cloned()));
         for pending in commands {
             // Nobody counts the time for their callers any more.
             pending.overdue();

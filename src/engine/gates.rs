@@ -5,9 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::gate::Gate;
+use crate::backend::Pending;
 use crate::names::{ByNames, Names};
 
-type Shard = Mutex<ByNames<Gate>>;
+type Shard = Mutex<ByNames<Gate<Pending>>>;
 
 /// All gates of a client, by name.
 pub(crate) struct Gates {
@@ -25,7 +26,11 @@ impl Gates {
     }
 
     /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
-    pub(crate) fn with<R>(&self, names: &Arc<Names>, change: impl FnOnce(&mut Gate) -> R) -> R {
+    pub(crate) fn with<R>(
+        &self,
+        names: &Arc<Names>,
+        change: impl FnOnce(&mut Gate<Pending>) -> R,
+    ) -> R {
         // The map takes the low bits.
         let shard = usize::try_from((names.hash_code() >> 32) % SHARDS).unwrap_or(0);
         let mut gates = self.shards[shard].lock();
@@ -44,10 +49,18 @@ impl Gates {
         result
     }
 
-    /// Lets `change` act on every gate there is.
-    pub(crate) fn for_each(&self, mut change: impl FnMut(&mut Gate)) {
+    /// The names that have a gate now.
+    pub(crate) fn names(&self) -> Vec<Arc<Names>> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Lets `look` see every gate there is.
+    pub(crate) fn for_each(&self, mut look: impl FnMut(&Gate<Pending>)) {
         for shard in &self.shards {
-            shard.lock().values_mut().for_each(&mut change);
+            shard.lock().values().for_each(&mut look);
         }
     }
 }

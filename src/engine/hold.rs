@@ -1,19 +1,20 @@
 //! A hold: one owner's possession of one name, shared by its guards, its gate and the keeper.
 //!
-//! 1. Its life is the state machine of [`state`](super::state); every change goes through [`Hold::with`].
-//! 2. Validity is read without a lock.
-//! 3. The number of a hold is used by one attempt, and never again once that ended without a hold.
+//! 1. Its life is the state machine of [`state`](super::state); every change goes through [`Hold::with`], or
+//!    [`Hold::change`] where a lock is held that wakers must not meet.
+//! 2. Validity is read without a lock (I8).
+//! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
+//! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::effects::Effects;
 use super::kind::Kind;
-use super::owner::OwnerState;
 use super::state::{Phase, State};
-use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::LeaseMs;
@@ -26,19 +27,13 @@ pub(crate) struct Hold {
     pub(crate) number: u64,
     /// The lease it was first asked with.
     pub(crate) lease: LeaseMs,
-    pub(crate) owner: Option<Weak<OwnerState>>,
+    /// The number of the owner that may enter it again.
+    pub(crate) owner: Option<u64>,
     /// The task that asked for it, to tell a task that it waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
     state: Mutex<State>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
-    tainted: AtomicBool,
-    /// Whether the keeper already sees its release through.
-    reaped: AtomicBool,
-    /// Whether a last release was sent that nobody answered.
-    pub(crate) release_unanswered: AtomicBool,
-    /// Whether the gate expects to hear of its release; the gate's.
-    pub(crate) echo: AtomicBool,
     /// When the keeper looks next; the schedule's.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
@@ -62,29 +57,28 @@ impl Drop for Waiter<'_> {
     }
 }
 
+/// What a new hold is made of.
+pub(crate) struct Origin {
+    pub(crate) kind: Kind,
+    pub(crate) id: Box<str>,
+    pub(crate) number: u64,
+    pub(crate) lease: LeaseMs,
+    pub(crate) owner: Option<u64>,
+    pub(crate) task: Option<tokio::task::Id>,
+}
+
 impl Hold {
-    pub(crate) fn trying(
-        id: Box<str>,
-        number: u64,
-        ticket: &Ticket,
-        finish_by: Moment,
-    ) -> Arc<Self> {
-        let mut state = State::trying();
-        state.finish_by = finish_by;
-        let request = &ticket.request;
+    /// An attempt to start a hold, overdue at `finish_by`.
+    pub(crate) fn trying(origin: Origin, finish_by: Moment) -> Arc<Self> {
         Arc::new(Self {
-            kind: request.kind.clone(),
-            id,
-            number,
-            lease: request.lease,
-            owner: request.owner.as_ref().map(Arc::downgrade),
-            task: ticket.task,
-            state: Mutex::new(state),
+            kind: origin.kind,
+            id: origin.id,
+            number: origin.number,
+            lease: origin.lease,
+            owner: origin.owner,
+            task: origin.task,
+            state: Mutex::new(State::trying(finish_by)),
             valid_until: AtomicU64::new(0),
-            tainted: AtomicBool::new(false),
-            reaped: AtomicBool::new(false),
-            release_unanswered: AtomicBool::new(false),
-            echo: AtomicBool::new(false),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
             waiters: AtomicU32::new(0),
@@ -93,21 +87,41 @@ impl Hold {
 
     /// Lets `change` act on the state; readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
-        let before = (state.phase, state.announced);
-        let result = change(&mut state);
-        let valid_until = match state.phase {
-            Phase::Held => state.valid_until,
-            _ => Moment::default(),
-        };
-        self.valid_until
-            .store(valid_until.as_nanos(), Ordering::Release);
-        let changed = before != (state.phase, state.announced);
-        drop(state);
+        let (result, changed) = self.update(change);
         if changed {
             self.tell();
         }
         result
+    }
+
+    /// As [`with`](Self::with); waiters are told when the lock that the caller holds is free again, since a
+    /// waker may run code that takes it.
+    pub(crate) fn change<R>(
+        self: &Arc<Self>,
+        effects: &mut Effects,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
+        let (result, changed) = self.update(change);
+        if changed && self.has_waiters() {
+            effects.tell(self);
+        }
+        result
+    }
+
+    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
+        let mut state = self.state.lock();
+        let seen = |state: &State| (state.phase(), state.announced(), state.outcome().is_some());
+        let before = seen(&state);
+        let result = change(&mut state);
+        let valid_until = match state.phase() {
+            Phase::Held => state.valid_until(),
+            _ => Moment::default(),
+        };
+        // Release: who reads a validity sees what it was granted for. Under the lock, so that no older one
+        // comes last.
+        self.valid_until
+            .store(valid_until.as_nanos(), Ordering::Release);
+        (result, before != seen(&state))
     }
 
     /// Up to when the client vouches for it; the start of time when it does not.
@@ -119,25 +133,33 @@ impl Hold {
         self.with(|state| state.count())
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        self.state.lock().phase()
+    }
+
     /// Why it is lost, if it is (by the clock, too).
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
         self.with(|state| {
             state.expire(now);
-            match state.phase {
+            match state.phase() {
                 Phase::Lost(reason) => Some(reason),
                 _ => None,
             }
         })
     }
 
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.state.lock().is_tainted()
+    }
+
     /// Tells `lost()` without taking the hold away.
     pub(crate) fn announce(&self, reason: LostReason) {
-        self.with(|state| state.announced = Some(reason));
+        self.with(|state| state.announce(reason));
     }
 
     /// Resolves when the hold is lost, or its loss announced; never once it ended.
     pub(crate) async fn lost(&self) -> LostReason {
-        self.wait_for(|state| match (state.phase, state.announced) {
+        self.wait_for(|state| match (state.phase(), state.announced()) {
             (Phase::Lost(reason), _) | (Phase::Held, Some(reason)) => Some(reason),
             _ => None,
         })
@@ -146,7 +168,7 @@ impl Hold {
 
     /// Resolves when the hold is lost.
     pub(crate) async fn lost_for_good(&self) -> LostReason {
-        self.wait_for(|state| match state.phase {
+        self.wait_for(|state| match state.phase() {
             Phase::Lost(reason) => Some(reason),
             _ => None,
         })
@@ -155,20 +177,31 @@ impl Hold {
 
     /// How its last release ended; what is not known is no failure.
     pub(crate) fn outcome(&self) -> Result<(), Error> {
-        self.state.lock().outcome.clone().unwrap_or(Ok(()))
+        self.state.lock().outcome().cloned().unwrap_or(Ok(()))
     }
 
     /// Resolves when its last release was answered, or given up.
     pub(crate) async fn ended(&self) -> Result<(), Error> {
-        self.wait_for(|state| state.outcome.clone()).await
+        self.wait_for(|state| state.outcome().cloned()).await
     }
 
-    /// Tells those who wait for a change. To look whether there are any is cheaper than to tell nobody.
-    fn tell(&self) {
-        // After the change: who came before it is counted, who comes after it sees it.
-        if self.waiters.load(Ordering::Acquire) > 0 {
+    /// The last release was answered, or given up.
+    pub(crate) fn end(&self, outcome: Result<(), Error>) {
+        self.with(|state| state.end(outcome));
+    }
+
+    /// Tells those who wait for a change.
+    pub(crate) fn tell(&self) {
+        // To look whether there are any is cheaper than to tell nobody.
+        if self.has_waiters() {
             self.changed.notify_waiters();
         }
+    }
+
+    fn has_waiters(&self) -> bool {
+        // Acquire, after the state's lock: who counted himself before the change is seen here, who does it
+        // later sees the change.
+        self.waiters.load(Ordering::Acquire) > 0
     }
 
     async fn wait_for<R>(&self, mut seen: impl FnMut(&State) -> Option<R>) -> R {
@@ -185,31 +218,5 @@ impl Hold {
             }
             changed.await;
         }
-    }
-
-    /// The last release was answered, or given up.
-    pub(crate) fn end(&self, outcome: Result<(), Error>) {
-        self.with(|state| {
-            state.phase = match state.phase {
-                Phase::Lost(reason) => Phase::Lost(reason),
-                _ => Phase::Ended,
-            };
-            state.outcome.get_or_insert(outcome);
-        });
-        self.tell();
-    }
-
-    /// An acquire of this hold went unanswered: it may still run, whenever the server gets to it.
-    pub(crate) fn taint(&self) {
-        self.tainted.store(true, Ordering::Release);
-    }
-
-    /// Whether the caller is the first to see its release through.
-    pub(crate) fn reap(&self) -> bool {
-        !self.reaped.swap(true, Ordering::AcqRel)
-    }
-
-    pub(crate) fn is_tainted(&self) -> bool {
-        self.tainted.load(Ordering::Acquire)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -12,8 +13,9 @@ use crate::error::LostReason;
 use crate::names::{ByNames, Names};
 
 /// One owner's holds by name.
-#[derive(Default)]
 pub(crate) struct OwnerState {
+    /// No other owner of this process has it.
+    pub(crate) number: u64,
     inner: Mutex<Inner>,
 }
 
@@ -31,6 +33,16 @@ struct Held {
     detached: Vec<Level>,
 }
 
+/// One level of a hold, and whose it is: a guard is this with a face.
+#[derive(Clone)]
+pub(crate) struct Entered {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) level: Level,
+    pub(crate) owner: Option<Arc<OwnerState>>,
+    /// Whether the level is still to be given back.
+    pub(crate) open: bool,
+}
+
 /// What an owner has on a name.
 pub(crate) enum Found {
     Nothing,
@@ -40,21 +52,30 @@ pub(crate) enum Found {
 
 impl OwnerState {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            // Relaxed: only that no two are the same matters.
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            inner: Mutex::default(),
+        })
     }
 
     /// What this owner has on `names`. A lost hold counts while guards of it are left.
     pub(crate) fn find(&self, names: &Names, now: Moment) -> Found {
-        let inner = self.inner.lock();
-        let Some(held) = inner.holds.get(names) else {
+        let found = self.inner.lock().holds.get(names).map(|held| {
+            let hold = Arc::clone(&held.hold);
+            (hold, held.detached.len())
+        });
+        let Some((hold, detached)) = found else {
             return Found::Nothing;
         };
-        let lost = held.hold.lost_reason(now);
-        let (phase, count) = held.hold.with(|state| (state.phase, state.count()));
-        let attached = (count as usize).saturating_sub(held.detached.len());
-        match (lost, phase) {
-            (Some(reason), _) if attached > 0 => Found::Lost(reason),
-            (None, Phase::Held) => Found::Live(Arc::clone(&held.hold)),
+        let (phase, count) = hold.with(|state| {
+            state.expire(now);
+            (state.phase(), state.count())
+        });
+        match phase {
+            Phase::Lost(reason) if count as usize > detached => Found::Lost(reason),
+            Phase::Held => Found::Live(hold),
             // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
             _ => Found::Nothing,
         }
@@ -94,22 +115,31 @@ impl OwnerState {
     }
 
     /// The newest detached level of `names`.
-    pub(crate) fn take_detached(&self, names: &Names) -> Option<(Arc<Hold>, Level)> {
+    pub(crate) fn take_detached(self: &Arc<Self>, names: &Names) -> Option<Entered> {
         let mut inner = self.inner.lock();
         let held = inner.holds.get_mut(names)?;
         let level = held.detached.pop()?;
-        Some((Arc::clone(&held.hold), level))
+        let hold = Arc::clone(&held.hold);
+        Some(self.entered(hold, level))
+    }
+
+    fn entered(self: &Arc<Self>, hold: Arc<Hold>, level: Level) -> Entered {
+        Entered {
+            hold,
+            level,
+            owner: Some(Arc::clone(self)),
+            open: true,
+        }
     }
 
     /// Ends the owner: nothing is detached from now on. What was, for the caller to give back.
-    pub(crate) fn end(&self) -> Vec<(Arc<Hold>, Level)> {
+    pub(crate) fn end(self: &Arc<Self>) -> Vec<Entered> {
         let mut inner = self.inner.lock();
         inner.ended = true;
         let taken = inner.holds.values_mut().flat_map(|held| {
             let hold = &held.hold;
-            held.detached
-                .drain(..)
-                .map(|level| (Arc::clone(hold), level))
+            let levels = held.detached.drain(..);
+            levels.map(|level| self.entered(Arc::clone(hold), level))
         });
         taken.collect()
     }

@@ -1,82 +1,171 @@
-//! Who waits behind a gate: first come first served, and cheap to ask whether a kind of waiter is among
-//! them, since thousands may wait.
+//! Who waits behind a gate: first come first served.
+//!
+//! Thousands may wait, so nothing that happens at each grant walks the whole queue: those whose wait ends are
+//! found by when it ends, those of an owner by the owner.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::ticket::{Patience, Ticket};
+use crate::clock::Moment;
 
-#[derive(Default)]
-pub(crate) struct Queue {
-    /// By number, which is by arrival.
-    tickets: BTreeMap<u64, Arc<Ticket>>,
-    /// How many of them do not wait for ever.
-    bounded: usize,
-    /// How many of them have an owner.
-    owned: usize,
+/// What the queue knows of one who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Numbers grow by arrival.
+    pub(crate) number: u64,
+    /// When the wait ends, unless it is for ever.
+    pub(crate) end: Option<Moment>,
+    /// The owner's number, if there is one.
+    pub(crate) owner: Option<u64>,
 }
 
-impl Queue {
+/// One who can wait in a queue.
+pub(crate) trait Waits {
+    fn place(&self) -> Place;
+}
+
+pub(crate) struct Queue<T> {
+    waiters: BTreeMap<u64, T>,
+    ends: BTreeSet<(Moment, u64)>,
+    owners: BTreeSet<(u64, u64)>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            owners: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Waits> Queue<T> {
     pub(crate) fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
+        self.waiters.is_empty()
     }
 
-    pub(crate) fn head(&self) -> Option<&Arc<Ticket>> {
-        self.tickets.first_key_value().map(|(_, ticket)| ticket)
+    pub(crate) fn head(&self) -> Option<&T> {
+        self.waiters.first_key_value().map(|(_, first)| first)
     }
 
-    pub(crate) fn contains(&self, ticket: &Ticket) -> bool {
-        self.tickets.contains_key(&ticket.number)
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        self.waiters.contains_key(&number)
     }
 
-    pub(crate) fn any(&self, is: impl FnMut(&Arc<Ticket>) -> bool) -> bool {
-        self.tickets.values().any(is)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiters.values()
     }
 
     /// By arrival: a head that tried in vain goes back to the front.
-    pub(crate) fn insert(&mut self, ticket: &Arc<Ticket>) {
-        let before = self.tickets.insert(ticket.number, Arc::clone(ticket));
-        if before.is_none() {
-            self.bounded += usize::from(is_bounded(ticket));
-            self.owned += usize::from(ticket.request.owner.is_some());
-        }
+    pub(crate) fn insert(&mut self, waiter: T) {
+        let place = waiter.place();
+        self.ends.extend(place.end.map(|end| (end, place.number)));
+        self.owners
+            .extend(place.owner.map(|owner| (owner, place.number)));
+        self.waiters.insert(place.number, waiter);
     }
 
-    pub(crate) fn remove(&mut self, ticket: &Ticket) -> bool {
-        let removed = self.tickets.remove(&ticket.number);
-        if let Some(ticket) = &removed {
-            self.bounded -= usize::from(is_bounded(ticket));
-            self.owned -= usize::from(ticket.request.owner.is_some());
+    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+        let waiter = self.waiters.remove(&number)?;
+        let place = waiter.place();
+        if let Some(end) = place.end {
+            self.ends.remove(&(end, number));
         }
-        removed.is_some()
+        if let Some(owner) = place.owner {
+            self.owners.remove(&(owner, number));
+        }
+        Some(waiter)
     }
 
-    /// Removes those that do not wait for ever and that `decided` is true for.
-    pub(crate) fn remove_bounded(&mut self, decided: impl FnMut(&Arc<Ticket>) -> bool) {
-        if self.bounded > 0 {
-            self.remove_if(decided);
+    /// Takes one out whose wait is over at `now`, if there is one.
+    pub(crate) fn take_over(&mut self, now: Moment) -> Option<T> {
+        let (end, number) = *self.ends.first()?;
+        if end > now {
+            return None;
         }
+        self.remove(number)
     }
 
-    /// Removes those that have an owner and that `decided` is true for.
-    pub(crate) fn remove_owned(&mut self, decided: impl FnMut(&Arc<Ticket>) -> bool) {
-        if self.owned > 0 {
-            self.remove_if(decided);
-        }
+    /// Takes one of `owner` out, if there is one.
+    pub(crate) fn take_of(&mut self, owner: u64) -> Option<T> {
+        let (_, number) = *self.owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
+        self.remove(number)
     }
 
-    /// Removes those that `decided` is true for.
-    pub(crate) fn remove_if(&mut self, mut decided: impl FnMut(&Arc<Ticket>) -> bool) {
-        self.tickets.retain(|_, ticket| !decided(ticket));
-        self.bounded = self.tickets.values().filter(|t| is_bounded(t)).count();
-        self.owned = self
-            .tickets
-            .values()
-            .filter(|t| t.request.owner.is_some())
-            .count();
+    /// Takes out all that `chosen` is true for. Walks the whole queue.
+    pub(crate) fn take_if(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
+        let numbers: Vec<u64> = self
+            .waiters
+            .iter()
+            .filter(|(_, waiter)| chosen(waiter))
+            .map(|(number, _)| *number)
+            .collect();
+        numbers
+            .into_iter()
+            .filter_map(|number| self.remove(number))
+            .collect()
     }
 }
 
-fn is_bounded(ticket: &Ticket) -> bool {
-    ticket.request.patience != Patience::Forever
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Waits for Place {
+        fn place(&self) -> Place {
+            *self
+        }
+    }
+
+    fn places() -> impl Strategy<Value = Vec<Place>> {
+        let place = (
+            0u64..50,
+            proptest::option::of(0u64..20),
+            proptest::option::of(0u64..4),
+        );
+        let place = place.prop_map(|(number, end, owner)| Place {
+            number,
+            end: end.map(Moment::from_nanos),
+            owner,
+        });
+        proptest::collection::vec(place, 0..40)
+    }
+
+    proptest! {
+        /// Whatever is taken by one index is gone from the others, and nothing else is.
+        #[test]
+        fn all_indexes_tell_the_same(places in places(), now in 0u64..20, owner in 0u64..4) {
+            let now = Moment::from_nanos(now);
+            let mut queue = Queue::default();
+            let mut all = BTreeMap::new();
+            for place in places {
+                // A number is used once.
+                if all.insert(place.number, place).is_none() {
+                    queue.insert(place);
+                } else {
+                    all.insert(place.number, *queue.iter().find(|p| p.number == place.number).unwrap());
+                }
+            }
+            while let Some(over) = queue.take_over(now) {
+                prop_assert!(over.end.unwrap() <= now);
+                all.remove(&over.number);
+            }
+            while let Some(own) = queue.take_of(owner) {
+                prop_assert_eq!(own.owner, Some(owner));
+                all.remove(&own.number);
+            }
+            prop_assert!(all.values().all(|p| p.end.is_none_or(|end| end > now) && p.owner != Some(owner)));
+            prop_assert!(queue.iter().eq(all.values()));
+            let odd = queue.take_if(|place| place.number % 2 == 1);
+            prop_assert!(odd.iter().all(|place| place.number % 2 == 1));
+            prop_assert!(queue.iter().all(|place| place.number % 2 == 0));
+            while let Some(head) = queue.head().copied() {
+                prop_assert!(queue.contains(head.number));
+                queue.remove(head.number);
+            }
+            prop_assert!(queue.ends.is_empty() && queue.owners.is_empty());
+        }
+    }
 }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
+use super::count::Writing;
 use super::hold::Hold;
+use super::owner::Entered;
 use super::release::drop_level;
-use super::state::{Level, NoEntry};
+use super::state::NoEntry;
 use super::ticket::Patience;
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
@@ -18,50 +20,40 @@ use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 use crate::script::lock::found;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
-    In,
-    /// The hold's last release is on the way: the gate is the place to wait.
-    Over,
-}
-
 /// A level that is given back unless it is kept.
 struct NewLevel<'a> {
     core: &'a Arc<Core>,
-    hold: &'a Arc<Hold>,
-    level: Option<Level>,
+    entered: Option<Entered>,
 }
 
 impl Drop for NewLevel<'_> {
     fn drop(&mut self) {
-        if let Some(level) = self.level.take() {
-            drop_level(self.core, self.hold, level);
+        if let Some(entered) = self.entered.take() {
+            drop_level(self.core, &entered);
         }
     }
 }
 
-/// Adds a level to `hold`.
+/// Adds a level to its hold. `None` when the last release of that is on the way: the gate is the place to wait.
 pub(crate) async fn enter(
     core: &Arc<Core>,
-    hold: &Arc<Hold>,
-    level: Level,
+    entered: Entered,
     lease: LeaseMs,
     patience: Patience,
-) -> Result<Entry, Error> {
+) -> Result<Option<Entered>, Error> {
     core.check_open()?;
-    let count = match hold.with(|state| state.enter(level, core.now())) {
+    let hold = Arc::clone(&entered.hold);
+    let count = match hold.with(|state| state.enter(entered.level, core.now())) {
         Ok(count) => count,
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
-        Err(NoEntry::Over) => return Ok(Entry::Over),
+        Err(NoEntry::Over) => return Ok(None),
     };
     let mut new_level = NewLevel {
         core,
-        hold,
-        level: Some(level),
+        entered: Some(entered),
     };
-    write(core, hold, count, lease, patience).await?;
-    new_level.level = None;
-    Ok(Entry::In)
+    write(core, &hold, count, lease, patience).await?;
+    Ok(new_level.entered.take())
 }
 
 /// Writes the hold count and lengthens the lease, repeated while `patience` lasts.
@@ -79,9 +71,13 @@ pub(crate) async fn write(
         Patience::Forever => started + core.config.unavailable_after,
     };
     let mut delays = core.config.backoff.delays(hold.number);
+    let writing = Writing::begin(core, hold, count);
     loop {
         let failure = match send(core, hold, count, lease, started, end).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                writing.acknowledged();
+                return Ok(());
+            }
             Err(Wrong::Final(error)) => return Err(error),
             Err(Wrong::Passing(failure)) => failure,
         };

@@ -1,201 +1,101 @@
-//! What an attempt's outcome means: decided once, under the gate's lock, by whoever sees it first.
+//! What the reply to an attempt, or to a last release, says; the gate decides what it means.
+//!
+//! Whoever sees a reply first settles it: its caller, the keeper's job, or the keeper's reaper. Who comes
+//! second changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use super::gate::{Gate, Known};
+use super::core::Core;
 use super::hold::Hold;
-use super::state::Phase;
-use super::ticket::{Patience, Ticket, Verdict, Wakes};
-use super::{Core, Mail};
-use crate::backend::{Failure, Outcome};
-use crate::clock::Moment;
+use super::outcomes::{Answered, ReleaseAnswer, SentAs, Settled};
+use crate::backend::{Failure, Outcome, Pending};
 use crate::error::Error;
-use crate::lease::Term;
-use crate::script::Acquired;
+use crate::script::{Acquired, Released};
 
-/// An attempt is made on the lane of its caller, then on the keeper's.
-const LANES: u8 = 2;
-
-/// Sees to an attempt that nobody will try again, and whose outcome is unknown.
-pub(crate) fn reap_unsettled(core: &Core, ticket: &Ticket) {
-    if let Some(hold) = ticket.take_unsettled() {
-        discard(core, &hold);
-    }
-}
-
-/// Gives back what an unwanted attempt may have got.
-pub(crate) fn discard(core: &Core, hold: &Arc<Hold>) {
-    hold.with(|state| state.phase = Phase::Ending);
-    if hold.reap() {
-        core.post(Mail::Reap(Arc::clone(hold)));
-    }
-}
-
-/// Decides what an attempt's outcome means; once, whoever comes first.
-pub(crate) fn settle(core: &Arc<Core>, hold: &Arc<Hold>, ticket: &Arc<Ticket>, outcome: Outcome) {
-    let mut wakes = Wakes::default();
+/// Settles the attempt at `hold` that `command` is of.
+pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
     let now = core.now();
-    let answer = outcome.and_then(|answer| {
-        let acquired = hold.kind.acquired(&answer.reply);
-        let acquired = acquired.ok_or_else(Failure::strange_reply)?;
-        Ok((acquired, answer.sent_at))
-    });
+    let answered = answered(hold, outcome);
     let names = hold.kind.names();
-    let (settled, start_job) = core.gates.with(names, |gate| {
-        if !gate.is_trying(hold) {
-            return (Settled::Before, false);
-        }
-        let mut scene = Scene {
-            core,
-            gate,
-            hold,
-            ticket,
-            now,
-            wakes: &mut wakes,
-        };
-        let settled = match answer {
-            Ok((Acquired::Got, sent_at)) => scene.got(ticket.request.lease.term(sent_at)),
-            Ok((Acquired::Busy(ttl), _)) => scene.busy(ttl),
-            Ok((Acquired::WrongType, _)) => scene.failed(Error::wrong_type()),
-            Err(failure) if failure.is_transient() => scene.retry(failure),
-            Err(failure) => scene.failed(failure.into()),
-        };
-        (settled, gate.wants_job(false))
+    let settled = core.at(names, |gate, effects| {
+        gate.answered(command, answered, now, core.rules(), effects)
     });
-    drop(wakes);
-    if start_job {
-        core.post(Mail::Serve(Arc::clone(names)));
-    }
+    let Some((hold, settled)) = settled else {
+        return;
+    };
     match settled {
-        Settled::Before => {}
-        Settled::Held => core.look_in_time(hold, now),
+        Settled::Held => core.look_in_time(&hold, now),
         Settled::Unwanted => {
-            core.schedule.forget(hold);
+            core.schedule.forget(&hold);
             tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
-            discard(core, hold);
         }
         Settled::Over => {
-            core.schedule.forget(hold);
+            core.schedule.forget(&hold);
             hold.end(Ok(()));
         }
-        Settled::Unsettled => core.schedule.forget(hold),
-    }
-    if !ticket.is_waiting() && !matches!(settled, Settled::Held) {
-        reap_unsettled(core, ticket);
+        Settled::Unsettled => core.schedule.forget(&hold),
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Settled {
-    /// By somebody else.
-    Before,
-    Held,
-    /// Got, and nobody wants it (any more).
-    Unwanted,
-    /// Certainly not got.
-    Over,
-    /// Unknown: to be tried again under the same hold id.
-    Unsettled,
+fn answered(hold: &Hold, outcome: Outcome) -> Answered {
+    let answer = match outcome {
+        Ok(answer) => answer,
+        Err(failure) if failure.is_transient() => return Answered::Failed(failure),
+        Err(failure) => return Answered::Rejected(failure.into()),
+    };
+    match hold.kind.acquired(&answer.reply) {
+        Some(Acquired::Got) => Answered::Got(hold.lease.term(answer.sent_at)),
+        Some(Acquired::Busy(ttl)) => Answered::Busy(ttl),
+        Some(Acquired::WrongType) => Answered::Rejected(Error::wrong_type()),
+        None => Answered::Rejected(Failure::strange_reply().into()),
+    }
 }
 
-/// One outcome at one gate.
-struct Scene<'a> {
-    core: &'a Arc<Core>,
-    gate: &'a mut Gate,
-    hold: &'a Arc<Hold>,
-    ticket: &'a Arc<Ticket>,
-    now: Moment,
-    wakes: &'a mut Wakes,
+/// Settles a last release of `hold`. The failure when it is to be repeated.
+pub(crate) fn settle_release(
+    core: &Core,
+    hold: &Arc<Hold>,
+    sent: &SentAs<'_, Pending>,
+    outcome: Outcome,
+) -> Result<(), Failure> {
+    let (now, names) = (core.now(), hold.kind.names());
+    let answer = release_answer(core, hold, outcome);
+    let failure = match &answer {
+        ReleaseAnswer::Failed(failure) => Some(failure.clone()),
+        _ => None,
+    };
+    let over = core.at(names, |gate, effects| {
+        gate.release_answered(hold, sent, answer, now, core.rules(), effects)
+    });
+    if over {
+        core.schedule.forget(hold);
+    }
+    failure.map_or(Ok(()), Err)
 }
 
-impl Scene<'_> {
-    fn got(&mut self, term: Term) -> Settled {
-        let (hold, ticket, now) = (self.hold, self.ticket, self.now);
-        self.gate.keep(hold, now);
-        ticket.set_unsettled(None);
-        let wanted = ticket.is_waiting();
-        let granted = wanted && hold.with(|state| state.grant(ticket.request.level, term, now));
-        if granted {
-            if let Some(owner) = &ticket.request.owner {
-                owner.insert(hold);
-            }
-            self.gate.admit_owner(ticket, self.wakes);
-            self.gate.tell_busy(self.now, self.wakes);
-            if ticket.decide(Verdict::Granted(Arc::clone(hold)), self.wakes) {
-                self.gate.granted(ticket, now);
-                return Settled::Held;
-            }
-            if let Some(owner) = &ticket.request.owner {
-                owner.remove(hold);
-            }
+fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
+    let answer = match outcome {
+        Ok(answer) => answer,
+        Err(failure) if failure.is_transient() => return ReleaseAnswer::Failed(failure),
+        Err(failure) => return ReleaseAnswer::Rejected(failure.into()),
+    };
+    match hold.kind.released(&answer.reply) {
+        Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended {
+            heard_by: Some(heard_by),
+        },
+        Some(Released::Unheard) => {
+            core.warn_unheard(hold.kind.names().name());
+            ReleaseAnswer::Ended { heard_by: None }
         }
-        // The news came too late, or to nobody: released, and tried again if somebody still waits.
-        hold.with(|state| state.phase = Phase::Ending);
-        self.gate.fails(Failure::too_late(), now);
-        self.requeue(|| Verdict::failed(Failure::too_late()));
-        let patience = self.core.config.unavailable_after;
-        self.gate.give_up(now, patience, self.wakes);
-        Settled::Unwanted
+        Some(Released::Missing) => ReleaseAnswer::Missing,
+        None => ReleaseAnswer::Rejected(Failure::strange_reply().into()),
     }
+}
 
-    fn busy(&mut self, ttl: Option<Duration>) -> Settled {
-        let until = ttl.map(|ttl| self.now + ttl);
-        self.gate.stand(Known::Busy(until), self.now);
-        self.gate.tell_busy(self.now, self.wakes);
-        self.requeue(|| Verdict::Busy);
-        self.after()
-    }
-
-    fn failed(&mut self, error: Error) -> Settled {
-        self.gate.stand(Known::Nothing, self.now);
-        self.gate.head_is_new();
-        self.ticket.decide(Verdict::failed(error), self.wakes);
-        self.after()
-    }
-
-    fn retry(&mut self, failure: Failure) -> Settled {
-        let breaks = &self.ticket.breaks;
-        let cut = failure.is_of_connection() && breaks.fetch_add(1, Ordering::Relaxed) < LANES;
-        if failure.is_unanswered() {
-            self.hold.taint();
-        }
-        if self.hold.is_tainted() {
-            self.ticket.set_unsettled(Some(self.hold));
-        }
-        self.gate.stand(Known::Failed(failure.clone()), self.now);
-        if cut && self.ticket.request.patience == Patience::Once && self.is_early() {
-            // An idle connection that was cut says so at the first command, on each lane.
-            self.gate.enqueue(self.ticket);
-            self.gate.head_is_new();
-        } else {
-            self.requeue(|| Verdict::failed(failure));
-        }
-        let patience = self.core.config.unavailable_after;
-        self.gate.give_up(self.now, patience, self.wakes);
-        self.after()
-    }
-
-    /// Whether there is time for one more try within a command time-out.
-    fn is_early(&self) -> bool {
-        self.ticket.request.since + self.core.config.command_timeout / 2 > self.now
-    }
-
-    /// Back to the queue, or the end of the wait.
-    fn requeue(&mut self, verdict: impl FnOnce() -> Verdict) {
-        if self.ticket.is_over(self.now) {
-            self.ticket.decide(verdict(), self.wakes);
-        } else if self.ticket.is_waiting() {
-            self.gate.enqueue(self.ticket);
-        }
-    }
-
-    fn after(&self) -> Settled {
-        if self.hold.is_tainted() {
-            Settled::Unsettled
-        } else {
-            Settled::Over
-        }
-    }
+/// The last release of `hold` is given up: its key is left to its lease.
+pub(crate) fn give_up_release(core: &Core, hold: &Arc<Hold>, failure: Failure) {
+    core.schedule.forget(hold);
+    core.at(hold.kind.names(), |gate, effects| {
+        gate.end_release(hold, Err(failure.into()), None, effects);
+    });
 }

@@ -10,10 +10,14 @@
 //! 1. Validity is the largest of `sent + lease - drift` over acknowledged writes, because no write ever
 //!    shortens a lease.
 //! 2. `Lost` is final: nothing leads out of it, later good news is ignored.
-//! 3. `Ending` is never lost and never renewed: from the moment the last release is decided.
+//! 3. `Ending` is never lost and never renewed: from the moment the last release is decided (I8).
+//! 4. What a failed command may have done is decided here and nowhere else: a hold whose acquire went
+//!    unanswered is *tainted*, and only a release that may have run makes "not there" a success (I2).
+//! 5. One writer of the hold count is enough: who fails leaves it to the keeper, once.
 
 use std::time::Duration;
 
+use super::written::Written;
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
@@ -72,39 +76,149 @@ pub(crate) enum Due {
 /// The state machine.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) phase: Phase,
-    pub(crate) valid_until: Moment,
-    /// When the longest acknowledged lease ends.
-    pub(crate) lease_ends: Moment,
-    /// When an attempt or a last release is overdue.
-    pub(crate) finish_by: Moment,
+    phase: Phase,
+    valid_until: Moment,
+    lease_ends: Moment,
+    finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
+    announced: Option<LostReason>,
+    unanswered: Unanswered,
     /// The attempt was released by force while its answer was on the way: what that grants is void.
     undone: bool,
-    /// Announced while still valid, by a shutdown.
-    pub(crate) announced: Option<LostReason>,
-    /// How the last release ended, once it did.
-    pub(crate) outcome: Option<Result<(), Error>>,
+    /// The keeper sees the last release through.
+    claimed: bool,
+    written: Written,
+    outcome: Option<Result<(), Error>>,
+}
+
+/// What was sent, may have run, and was never answered.
+#[derive(Debug, Default)]
+struct Unanswered {
+    acquire: bool,
+    /// While the hold was valid.
+    release: bool,
 }
 
 impl State {
-    pub(crate) fn trying() -> Self {
+    /// An attempt that is overdue at `finish_by`.
+    pub(crate) fn trying(finish_by: Moment) -> Self {
         Self {
             phase: Phase::Trying,
             valid_until: Moment::default(),
             lease_ends: Moment::default(),
-            finish_by: Moment::default(),
+            finish_by,
             watchdogs: 0,
             fixed: 0,
             undone: false,
             announced: None,
+            unanswered: Unanswered::default(),
+            claimed: false,
+            written: Written::default(),
             outcome: None,
         }
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Up to when the client vouches for it, while it is held.
+    pub(crate) fn valid_until(&self) -> Moment {
+        self.valid_until
+    }
+
+    /// When the longest acknowledged lease ends.
+    pub(crate) fn lease_ends(&self) -> Moment {
+        self.lease_ends
+    }
+
+    /// When the attempt, or the last release, is overdue.
+    pub(crate) fn finish_by(&self) -> Moment {
+        self.finish_by
+    }
+
+    /// How the last release ended, once it did.
+    pub(crate) fn outcome(&self) -> Option<&Result<(), Error>> {
+        self.outcome.as_ref()
+    }
+
+    /// Announced as lost while still valid, by a shutdown.
+    pub(crate) fn announced(&self) -> Option<LostReason> {
+        self.announced
+    }
+
+    pub(crate) fn announce(&mut self, reason: LostReason) {
+        self.announced = Some(reason);
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.watchdogs + self.fixed
+    }
+
+    /// The attempt is sent once more; it is overdue at `finish_by`.
+    pub(crate) fn try_again(&mut self, finish_by: Moment) {
+        self.finish_by = finish_by;
+    }
+
+    /// An acquire of it went unanswered: it may run whenever the server gets to it.
+    pub(crate) fn taint(&mut self) {
+        self.unanswered.acquire = true;
+    }
+
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.unanswered.acquire
+    }
+
+    /// Nobody wants what the attempt got, or may still get: a last release follows it.
+    pub(crate) fn give_up(&mut self) {
+        if self.phase == Phase::Trying {
+            self.phase = Phase::Ending;
+        }
+    }
+
+    /// Whether the keeper is to see the last release through: true for the first who asks.
+    pub(crate) fn claim_release(&mut self) -> bool {
+        !std::mem::replace(&mut self.claimed, true)
+    }
+
+    /// A last release that was sent at `sent_at` failed, and may have run all the same.
+    pub(crate) fn release_may_have_run(&mut self, sent_at: Moment) {
+        self.unanswered.release |= sent_at < self.valid_until;
+    }
+
+    /// What it means that a last release found nothing.
+    pub(crate) fn found_nothing(&self) -> Result<(), LostReason> {
+        // By I2: an earlier one was executed.
+        if self.unanswered.release {
+            Ok(())
+        } else {
+            Err(LostReason::Missing)
+        }
+    }
+
+    /// The last release was answered, or given up; the first word stands.
+    pub(crate) fn end(&mut self, outcome: Result<(), Error>) {
+        if !matches!(self.phase, Phase::Lost(_)) {
+            self.phase = Phase::Ended;
+        }
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// A write of the hold count begins.
+    pub(crate) fn write_begins(&mut self) {
+        self.written.begins();
+    }
+
+    /// A write of `count` is over. Whether the keeper has to write the count.
+    pub(crate) fn write_ends(&mut self, count: u32, acknowledged: bool) -> bool {
+        self.written.ends(acknowledged && count == self.count());
+        self.phase == Phase::Held && self.written.claim()
+    }
+
+    /// Whether the keeper, who writes the count, has to go on.
+    pub(crate) fn still_needs_count(&mut self) -> bool {
+        self.written.goes_on(self.phase == Phase::Held)
     }
 
     /// Redis granted it. False when the news came too late to be of use.
@@ -149,8 +263,8 @@ impl State {
         }
     }
 
-    /// A level less.
-    pub(crate) fn leave(&mut self, level: Level, now: Moment) -> Left {
+    /// A level less. A last release is overdue at `finish_by`.
+    pub(crate) fn leave(&mut self, level: Level, now: Moment, finish_by: Moment) -> Left {
         self.expire(now);
         let levels = match level {
             Level::Watchdog => &mut self.watchdogs,
@@ -161,6 +275,7 @@ impl State {
             Phase::Lost(reason) => Left::Lost(reason),
             Phase::Held if self.count() == 0 => {
                 self.phase = Phase::Ending;
+                self.finish_by = finish_by;
                 Left::Last
             }
             _ => Left::Levels(self.count()),

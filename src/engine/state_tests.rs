@@ -41,6 +41,7 @@ enum Event {
     Leave(usize),
     Prolong(u64),
     Lose,
+    Undo,
     LetExpire,
     Look,
 }
@@ -53,6 +54,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => any::<usize>().prop_map(Event::Leave),
         3 => (1u64..2_000).prop_map(Event::Prolong),
         1 => Just(Event::Lose),
+        1 => Just(Event::Undo),
         1 => Just(Event::LetExpire),
         2 => Just(Event::Look),
     ];
@@ -68,17 +70,20 @@ struct Driven {
     promised: Moment,
     /// Left to its lease: the level is not counted off.
     left_alone: bool,
+    /// Released by force before it was granted.
+    undone: bool,
     releases: u32,
 }
 
 impl Driven {
     fn new() -> Self {
         Self {
-            state: State::trying(),
+            state: State::trying(start()),
             now: start(),
             levels: Vec::new(),
             promised: Moment::default(),
             left_alone: false,
+            undone: false,
             releases: 0,
         }
     }
@@ -106,6 +111,7 @@ impl Driven {
                 }
             }
             Event::Lose => assert_eq!(self.state.lose(LostReason::Missing), held),
+            Event::Undo => self.undone |= self.state.undo(),
             Event::LetExpire => self.let_expire(held),
             Event::Look => self.state.expire(now),
         }
@@ -113,9 +119,12 @@ impl Driven {
 
     fn grant(&mut self, level: Level, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
-        let fresh = self.state.phase == Phase::Trying;
+        let fresh = self.state.phase == Phase::Trying && !self.undone;
         let granted = self.state.grant(level, term(until), self.now);
-        assert_eq!(granted, fresh, "a hold starts once");
+        assert_eq!(
+            granted, fresh,
+            "a hold starts once, and not when it was undone before"
+        );
         if granted {
             self.levels.push(level);
             self.promised = until;
@@ -127,7 +136,7 @@ impl Driven {
             return;
         }
         let gone = self.levels.swap_remove(which % self.levels.len());
-        match self.state.leave(gone, self.now) {
+        match self.state.leave(gone, self.now, self.now) {
             Left::Last => {
                 assert!(valid && self.levels.is_empty());
                 self.releases += 1;
@@ -226,7 +235,7 @@ proptest! {
         let plan = RenewalPlan { lease: lease(life.lease_ms) };
         let part = |thousandths: u32| plan.period() * thousandths / 1_000;
         let mut now = start();
-        let mut state = State::trying();
+        let mut state = State::trying(start());
         let first = lease(life.first_ms.max(life.lease_ms));
         prop_assert!(state.grant(Level::Watchdog, first.term(now), now));
         let mut renewals = 0u32;
@@ -259,7 +268,7 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
     let lease = lease(30_000);
     let plan = RenewalPlan { lease };
     let now = start();
-    let mut state = State::trying();
+    let mut state = State::trying(start());
     assert!(state.grant(Level::Watchdog, lease.term(now), now));
     let due_at = |now| state.due(plan, now, now, Duration::ZERO);
     let third = now + Duration::from_secs(10);
@@ -271,7 +280,7 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
 
 #[test]
 fn news_that_comes_too_late_grants_nothing() {
-    let mut state = State::trying();
+    let mut state = State::trying(start());
     assert!(!state.grant(Level::Fixed, term(start()), start()));
     assert!(!state.grant(Level::Fixed, term(start().minus(EARLY)), start()));
     assert_eq!(state.phase, Phase::Trying);

@@ -1,7 +1,9 @@
 //! A ticket: one caller's acquire, from its call until somebody took its result.
 //!
-//! A result is put into the ticket and the caller woken. A hold that is not collected in time is taken
-//! back again, so that a future that nobody polls keeps the lock from nobody.
+//! 1. A result is put into the ticket and the caller woken. A hold that is not collected in time is taken
+//!    back again, so that a future that nobody polls keeps the lock from nobody (I9).
+//! 2. A ticket that waits is decided or closed only under the lock of its gate; a decided one is its caller's.
+//!    So whoever has that lock and sees it wait can rely on it: a grant is delivered, or not made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -10,9 +12,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::effects::Effects;
 use super::hold::Hold;
 use super::kind::Kind;
-use super::owner::OwnerState;
+use super::owner::{Entered, OwnerState};
+use super::queue::{Place, Waits};
 use super::state::Level;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -30,11 +34,11 @@ pub(crate) enum Patience {
 }
 
 /// What an acquire ended with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum Verdict {
     Granted(Arc<Hold>),
     Busy,
-    /// Apart: thousands may wait, and few fail.
+    /// Boxed: thousands may wait, and few fail.
     Failed(Box<Error>),
     /// Look again from the start: the owner holds the name now, or the grant was not collected.
     Again,
@@ -85,20 +89,33 @@ pub(crate) struct Ticket {
 /// After how long a task that waits for itself is told of.
 const SELF_CHECK: Duration = Duration::from_secs(1);
 
-impl std::fmt::Debug for Hold {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hold").finish_non_exhaustive()
+impl Request {
+    /// The number of its owner.
+    pub(crate) fn owner_number(&self) -> Option<u64> {
+        self.owner.as_ref().map(|owner| owner.number)
+    }
+
+    /// The first level of `hold`, for whoever asked for it.
+    pub(crate) fn entered(&self, hold: Arc<Hold>) -> Entered {
+        Entered {
+            hold,
+            level: self.level,
+            owner: self.owner.clone(),
+            open: true,
+        }
     }
 }
 
-/// Wakes that are due once no lock is held.
-#[derive(Default)]
-pub(crate) struct Wakes(Vec<Waker>);
-
-impl Drop for Wakes {
-    fn drop(&mut self) {
-        for waker in self.0.drain(..) {
-            waker.wake();
+impl Waits for Arc<Ticket> {
+    fn place(&self) -> Place {
+        Place {
+            number: self.number,
+            end: match self.request.patience {
+                Patience::Once => Some(self.request.since),
+                Patience::Until(end) => Some(end),
+                Patience::Forever => None,
+            },
+            owner: self.request.owner_number(),
         }
     }
 }
@@ -128,15 +145,13 @@ impl Ticket {
         matches!(self.inner.lock().state, State::Decided(_))
     }
 
-    /// Puts the result in; false when the caller is gone or has one already.
-    pub(crate) fn decide(&self, verdict: Verdict, wakes: &mut Wakes) -> bool {
+    /// Puts the result in, if the caller still waits for one. By 2: under the lock of its gate.
+    pub(crate) fn decide(&self, verdict: Verdict, effects: &mut Effects) {
         let state = &mut self.inner.lock().state;
-        let State::Waiting(waker) = state else {
-            return false;
-        };
-        wakes.0.extend(waker.take());
-        *state = State::Decided(verdict);
-        true
+        if let State::Waiting(waker) = state {
+            effects.wake(waker.take());
+            *state = State::Decided(verdict);
+        }
     }
 
     /// Takes an uncollected grant back.
@@ -158,7 +173,7 @@ impl Ticket {
         matches!(self.inner.lock().state, State::Closed)
     }
 
-    /// The caller is gone; a grant it did not collect.
+    /// The caller is gone; a grant it did not collect. By 2: under the lock of its gate.
     pub(crate) fn close(&self) -> Option<Arc<Hold>> {
         match std::mem::replace(&mut self.inner.lock().state, State::Closed) {
             State::Decided(Verdict::Granted(hold)) => Some(hold),
@@ -206,6 +221,7 @@ impl Ticket {
         self.inner.lock().unsettled.clone()
     }
 
+    /// For an attempt that nobody will make again.
     pub(crate) fn take_unsettled(&self) -> Option<Arc<Hold>> {
         self.inner.lock().unsettled.take()
     }
@@ -213,6 +229,7 @@ impl Ticket {
     /// Whether it waits in `task` for long enough to be told of, and was not before.
     pub(crate) fn told_of_itself(&self, task: Option<tokio::task::Id>, now: Moment) -> bool {
         let long = now >= self.request.since + SELF_CHECK;
+        // Relaxed: it only has to be true once.
         self.task == task && long && !self.told.swap(true, Ordering::Relaxed)
     }
 

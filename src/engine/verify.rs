@@ -39,7 +39,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
 async fn ask(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome), Error> {
     let lane = core.backend.callers_lane()?;
     let now = core.now();
-    let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends));
+    let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let lease = if watched {
         core.config.watchdog_lease
     } else {

@@ -1,15 +1,14 @@
 //! What a gate knows of its wake-up channel: whether it listens, which messages are its own, who else heard.
 
-use std::sync::atomic::Ordering;
-
-use super::hold::Hold;
-
-#[derive(Default)]
+/// Pure bookkeeping; a hold is known by its number.
+#[derive(Debug, Default)]
 pub(crate) struct Wakeups {
     /// Whether the channel is subscribed and confirmed.
     live: bool,
     /// Our own releases whose message is still to come back to us.
     echoes: u32,
+    /// The holds that those are of, as long as their release is not answered: one, rarely more.
+    expected: Vec<u64>,
     /// So many other clients heard our last release; until somebody asks for it.
     released: Option<u32>,
     /// Whether nobody else listened to our last release.
@@ -27,17 +26,20 @@ impl Wakeups {
         self.released.take()
     }
 
-    /// A last release of `hold` is being sent: its message comes back to us if we listen, once, however
-    /// often it is sent. To count too few costs a look, to count too many a wake-up.
-    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if self.live && !hold.echo.swap(true, Ordering::AcqRel) {
+    /// A last release of the hold `number` is being sent: its message comes back to us if we listen, once,
+    /// however often it is sent. To count too few costs a look, to count too many a wake-up.
+    pub(crate) fn expect_echo(&mut self, number: u64) {
+        if self.live && !self.expected.contains(&number) {
+            self.expected.push(number);
             self.echoes += 1;
         }
     }
 
-    /// The release of `hold` was answered. `told`: so many clients, when it was published.
-    pub(crate) fn release_answered(&mut self, hold: &Hold, told: Option<u32>) {
-        if hold.echo.swap(false, Ordering::AcqRel) && told.is_none() {
+    /// The release of the hold `number` was answered. `told`: so many clients, when it was published.
+    pub(crate) fn release_answered(&mut self, number: u64, told: Option<u32>) {
+        let before = self.expected.len();
+        self.expected.retain(|expected| *expected != number);
+        if self.expected.len() < before && told.is_none() {
             self.echoes = self.echoes.saturating_sub(1);
         }
         self.released = told.map(|listeners| listeners.saturating_sub(u32::from(self.live)));
@@ -56,8 +58,10 @@ impl Wakeups {
 
     /// Whether messages arrive from now on.
     pub(crate) fn listening(&mut self, live: bool) {
-        self.live = live;
-        self.echoes = 0;
-        self.alone = false;
+        *self = Self {
+            live,
+            released: self.released,
+            ..Self::default()
+        };
     }
 }

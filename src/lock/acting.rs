@@ -10,9 +10,8 @@ use tracing::Instrument;
 use super::{LockGuard, ReentrantLock, Ttl};
 use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
-use crate::engine::hold::Hold;
-use crate::engine::owner::{Found, OwnerState};
-use crate::engine::state::{Level, State};
+use crate::engine::owner::{Entered, Found, OwnerState};
+use crate::engine::state::State;
 use crate::engine::{Core, release};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
@@ -44,10 +43,7 @@ impl<'a> Acting<'a> {
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
-            Ok(got) => {
-                Ok(got
-                    .map(|(hold, level)| LockGuard::new(Arc::clone(handle.engine()), hold, level)))
-            }
+            Ok(got) => Ok(got.map(|entered| LockGuard::new(Arc::clone(handle.engine()), entered))),
             Err(error) => Err(error.about(handle.name())),
         })
     }
@@ -67,14 +63,14 @@ impl<'a> Acting<'a> {
 
     pub(super) async fn unlock(self) -> Result<(), Error> {
         let given_back = match self.detached() {
-            Ok((hold, level)) => release::give_back(self.core(), &hold, level).await,
+            Ok(entered) => release::give_back(self.core(), &entered).await,
             Err(error) => Err(error),
         };
         given_back.map_err(|error| error.about(self.handle.name()))
     }
 
     /// The newest detached level, which is the caller's from now on.
-    fn detached(&self) -> Result<(Arc<Hold>, Level), Error> {
+    fn detached(&self) -> Result<Entered, Error> {
         let kind = self.handle.kind()?;
         let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
         if self.core().is_forked() {
@@ -156,7 +152,8 @@ impl<'a> Acting<'a> {
                 if !heard {
                     core.warn_unheard(names.name());
                 }
-                let hit = own.and_then(|number| core.gates.with(names, |gate| gate.hold(number)));
+                let hit = own
+                    .and_then(|number| core.gates.with(names, |gate| gate.hold(number).cloned()));
                 // An attempt whose answer is on the way is made again.
                 if let Some(hold) = hit.filter(|hold| !hold.with(State::undo)) {
                     core.lose(&hold, LostReason::Forced);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::view::{HoldView, check, lost, valid_for};
 use crate::engine::attempt::level;
-use crate::engine::hold::Hold;
+use crate::engine::owner::Entered;
 use crate::engine::state::Level;
 use crate::engine::ticket::Patience;
 use crate::engine::{Engine, reentry, release, verify};
@@ -36,9 +36,7 @@ use crate::lease::{Lease, LeaseMs};
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
     engine: Arc<Engine>,
-    hold: Arc<Hold>,
-    level: Level,
-    armed: bool,
+    entered: Entered,
 }
 
 impl std::fmt::Debug for LockGuard {
@@ -51,19 +49,14 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(engine: Arc<Engine>, hold: Arc<Hold>, level: Level) -> Self {
-        Self {
-            engine,
-            hold,
-            level,
-            armed: true,
-        }
+    pub(super) fn new(engine: Arc<Engine>, entered: Entered) -> Self {
+        Self { engine, entered }
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.hold.kind.names().name()
+        self.entered.hold.kind.names().name()
     }
 
     /// The number of levels of the hold. Local.
@@ -72,7 +65,7 @@ impl LockGuard {
         if self.engine.core.is_forked() {
             return 0;
         }
-        self.hold.count()
+        self.entered.hold.count()
     }
 
     /// Whether the client vouches for the hold right now: it is not lost and its validity has not
@@ -87,7 +80,7 @@ impl LockGuard {
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         let core = &self.engine.core;
-        valid_for(&self.hold, core.process, core.now())
+        valid_for(&self.entered.hold, core.process, core.now())
     }
 
     /// [`is_valid`](Self::is_valid) with the reason, for use with `?` before a step that must not be
@@ -98,7 +91,7 @@ impl LockGuard {
     /// [`Error::Lost`]; [`Error::Closed`] after a `fork`, in the child.
     pub fn check(&self) -> Result<(), Error> {
         let core = &self.engine.core;
-        check(&self.hold, core.process, core.now())
+        check(&self.entered.hold, core.process, core.now())
     }
 
     /// Resolves when the hold is lost, about 2 ms before its validity ends at the latest; also when Redis
@@ -111,12 +104,12 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        lost(&self.hold, self.engine.core.process).await
+        lost(&self.entered.hold, self.engine.core.process).await
     }
 
     /// Resolves when the hold is lost; the announcement of a shutdown is no loss.
     pub(super) async fn lost_for_good(&self) -> LostReason {
-        self.hold.lost_for_good().await
+        self.entered.hold.lost_for_good().await
     }
 
     /// A view of the hold that spawned subtasks can keep. It does not keep the lock.
@@ -125,7 +118,7 @@ impl LockGuard {
         HoldView {
             clock: self.engine.core.config.clock.clone(),
             process: self.engine.core.process,
-            hold: Arc::clone(&self.hold),
+            hold: Arc::clone(&self.entered.hold),
         }
     }
 
@@ -148,7 +141,7 @@ impl LockGuard {
         let core = &self.engine.core;
         core.check_open()?;
         self.check()?;
-        let verified = verify::verify(core, &self.hold).await;
+        let verified = verify::verify(core, &self.entered.hold).await;
         verified.map_err(|error| error.about(self.name()))
     }
 
@@ -187,15 +180,15 @@ impl LockGuard {
         let core = &self.engine.core;
         let level = level(lease);
         let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
-        match reentry::enter(core, &self.hold, level, lease, Patience::Forever).await? {
-            reentry::Entry::In => Ok(Self::new(
-                Arc::clone(&self.engine),
-                Arc::clone(&self.hold),
-                level,
-            )),
-            // This guard's own level is alive, so the hold cannot be over.
-            reentry::Entry::Over => Err(Error::not_owner()),
-        }
+        let entered = Entered {
+            level,
+            open: true,
+            ..self.entered.clone()
+        };
+        let entered = reentry::enter(core, entered, lease, Patience::Forever).await?;
+        // This guard's own level is alive, so the hold cannot be over.
+        let entered = entered.ok_or_else(Error::not_owner)?;
+        Ok(Self::new(Arc::clone(&self.engine), entered))
     }
 
     /// Gives the level back, and waits for Redis to say so. The last level ends the hold and wakes the
@@ -211,10 +204,16 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: the level is given back at the first poll, the rest is done in the background.
-    pub async fn unlock(mut self) -> Result<(), Error> {
-        self.armed = false;
-        let given_back = release::give_back(&self.engine.core, &self.hold, self.level).await;
-        given_back.map_err(|error| error.about(self.name()))
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice"
+    )]
+    pub fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        async move {
+            self.entered.open = false;
+            let given_back = release::give_back(&self.engine.core, &self.entered).await;
+            given_back.map_err(|error| error.about(self.name()))
+        }
     }
 
     /// Raises the promise of a fixed lease: from now on Redis keeps the hold for at least `lease`, and it is
@@ -236,13 +235,13 @@ impl LockGuard {
     async fn raise(&self, lease: Duration) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
-        if self.level != Level::Fixed {
+        if self.entered.level != Level::Fixed {
             return Err(LeaseError::Watchdog.into());
         }
         let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
         self.check()?;
         let count = self.hold_count();
-        reentry::write(core, &self.hold, count, lease, Patience::Once).await
+        reentry::write(core, &self.entered.hold, count, lease, Patience::Once).await
     }
 
     /// Leaves the level to the owner: `unlock` of a handle gives it back, in another place than where it
@@ -257,9 +256,9 @@ impl LockGuard {
         if let Err(lost) = self.check() {
             return Err(self.back_with(lost));
         }
-        let owner = self.hold.owner.as_ref().and_then(std::sync::Weak::upgrade);
-        if owner.is_some_and(|owner| owner.detach(&self.hold, self.level)) {
-            self.armed = false;
+        let owner = self.entered.owner.clone();
+        if owner.is_some_and(|owner| owner.detach(&self.entered.hold, self.entered.level)) {
+            self.entered.open = false;
             Ok(())
         } else {
             Err(self.back_with(Error::not_owner()))
@@ -278,16 +277,20 @@ impl LockGuard {
         if let Err(lost) = self.check() {
             return Err(self.back_with(lost));
         }
-        if self.level == Level::Watchdog {
+        if self.entered.level == Level::Watchdog {
             return Err(self.back_with(LeaseError::Watchdog.into()));
         }
-        if !self.hold.with(|state| state.let_expire(self.level)) {
+        if !self
+            .entered
+            .hold
+            .with(|state| state.let_expire(self.entered.level))
+        {
             // Lost in this very moment, or there are others.
             let refused = self.check().err();
             return Err(self.back_with(refused.unwrap_or(LeaseError::OtherLevels.into())));
         }
-        self.armed = false;
-        release::let_go(&self.engine.core, &self.hold);
+        self.entered.open = false;
+        release::let_go(&self.engine.core, &self.entered);
         Ok(())
     }
 }
@@ -301,8 +304,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.armed {
-            release::drop_level(&self.engine.core, &self.hold, self.level);
+        if self.entered.open {
+            release::drop_level(&self.engine.core, &self.entered);
         }
     }
 }

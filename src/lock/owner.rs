@@ -93,8 +93,8 @@ impl Drop for Owner {
                 "an owner ended with detached levels; they are given back"
             );
         }
-        for (hold, level) in detached {
-            release::drop_level(&self.engine.core, &hold, level);
+        for entered in detached {
+            release::drop_level(&self.engine.core, &entered);
         }
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn check(hold: &Hold, process: Process, now: Moment) -> Result<(), Er
     }
     let refused = match hold.lost_reason(now) {
         Some(reason) => Error::lost(reason),
-        None if hold.with(|state| state.phase) == Phase::Held => return Ok(()),
+        None if hold.phase() == Phase::Held => return Ok(()),
         None => Error::not_owner(),
     };
     Err(refused.about(hold.kind.names().name()))

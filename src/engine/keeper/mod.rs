@@ -6,7 +6,9 @@
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod asking;
+mod counts;
 mod hub;
+mod listening;
 mod policy;
 mod reaper;
 mod renewals;

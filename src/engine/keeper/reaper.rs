@@ -10,34 +10,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Keeper;
+use crate::backend::Failure;
 use crate::engine::hold::Hold;
-use crate::engine::release;
+use crate::engine::outcomes::SentAs;
+use crate::engine::settle::{give_up_release, settle_release};
 use crate::engine::state::Phase;
 use crate::error::LostReason;
 
 /// The longest that releases of a tainted hold are repeated.
 const GHOST: Duration = Duration::from_secs(60);
 
-pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
+pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
-    let command = core.config.command_timeout;
-    let (phase, lease_ends) = hold.with(|state| (state.phase, state.lease_ends));
+    let (phase, lease_ends) = hold.with(|state| (state.phase(), state.lease_ends()));
     if phase == Phase::Lost(LostReason::Expired) {
         tokio::select! {
             () = tokio::time::sleep(core.now().until(lease_ends)) => {}
             () = keeper.closing() => {}
         }
     }
-    let give_up = lease_ends.max(core.now() + command + ghost_time(&hold));
+    let give_up = lease_ends.max(core.now() + core.config.command_timeout + ghost_time(&hold));
     let mut delays = core.config.backoff.delays(hold.number);
     let mut ghost_until = None;
     loop {
-        if hold.with(|state| state.phase) == Phase::Ending {
-            core.gates
-                .with(hold.kind.names(), |gate| gate.wakeups.expect_echo(&hold));
-        }
-        let outcome = core.ask(hold.kind.release(&hold.id, 0), command).await;
-        let settled = release::settle(core, &hold, outcome);
+        let settled = send(&keeper, &hold).await;
         let now = core.now();
         let done = match settled {
             Ok(()) if !hold.is_tainted() => true,
@@ -45,7 +41,7 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             Err(failure) => {
                 let over = now >= give_up;
                 if over {
-                    release::finish(core, &hold, Err(failure.into()), None);
+                    give_up_release(core, &hold, failure);
                 }
                 over
             }
@@ -58,6 +54,24 @@ pub(crate) async fn reap(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             () = keeper.closing() => {}
         }
     }
+}
+
+/// Awaits the release that is in flight, or sends one.
+async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
+    let core = &keeper.core;
+    let limit = core.config.command_timeout;
+    let names = hold.kind.names();
+    if let Some(command) = core.gates.with(names, |gate| gate.release_of(hold)) {
+        let outcome = command.clone().within(limit).await;
+        return settle_release(core, hold, &SentAs::Seat(&command), outcome);
+    }
+    let since = core.now();
+    if hold.phase() == Phase::Ending {
+        core.gates
+            .with(names, |gate| gate.wakeups.expect_echo(hold.number));
+    }
+    let outcome = core.ask(hold.kind.release(&hold.id, 0), limit).await;
+    settle_release(core, hold, &SentAs::Keeper(since), outcome)
 }
 
 /// How long an old acquire may still be executed.

@@ -18,8 +18,8 @@ use super::Keeper;
 use super::asking::{BATCH, Batch, Outcome};
 use crate::backend::{Answer, Failure};
 use crate::clock::Moment;
+use crate::engine::Core;
 use crate::engine::hold::Hold;
-use crate::engine::release;
 use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
@@ -47,13 +47,13 @@ pub(crate) fn look(keeper: &Keeper) {
     for hold in core.schedule.take(due_by, soon, BATCH) {
         let (what, phase) = hold.with(|state| {
             let what = state.due(core.plan, now, horizon, core.jitter());
-            (what, state.phase)
+            (what, state.phase())
         });
         match what {
             Due::Renew => due.push(hold),
             Due::Later(moment) => drop(core.schedule.no_later_than(&hold, moment)),
             Due::Lose => core.lose(&hold, LostReason::Expired),
-            Due::Finish => finish(keeper, &hold, phase),
+            Due::Finish => finish(core, &hold),
             Due::Nothing => {
                 if let Phase::Lost(reason) = phase {
                     core.bury(&hold, reason);
@@ -66,7 +66,7 @@ pub(crate) fn look(keeper: &Keeper) {
 
 /// Has every hold asked for: a connection was broken, Redis may have restarted.
 pub(crate) fn verify_all(keeper: &Keeper) {
-    let held = |hold: &Arc<Hold>| hold.with(|state| state.phase) == Phase::Held;
+    let held = |hold: &Arc<Hold>| hold.phase() == Phase::Held;
     let mut holds = keeper.core.holds();
     holds.retain(held);
     want(keeper, &holds, true);
@@ -105,19 +105,11 @@ pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
 }
 
 /// An attempt or a release that is overdue. Callers have no timer for them: this is what ends their wait.
-fn finish(keeper: &Keeper, hold: &Arc<Hold>, phase: Phase) {
-    let core = &keeper.core;
-    let pending = core
-        .gates
-        .with(hold.kind.names(), |gate| gate.command_of(hold));
-    if let Some(pending) = pending {
-        pending.overdue();
+fn finish(core: &Core, hold: &Arc<Hold>) {
+    let names = hold.kind.names();
+    if let Some(command) = core.at(names, |gate, effects| gate.overdue(hold, effects)) {
+        command.overdue();
     }
-    if phase == Phase::Ending {
-        hold.release_unanswered.store(true, Ordering::Release);
-        release::reap(core, hold);
-    }
-    core.serve(hold.kind.names(), true);
 }
 
 /// One batch, as one call; each for itself when it was refused as a whole: one bad name must not cost the others.
@@ -218,7 +210,7 @@ struct Asserted {
 }
 
 fn lease_of(keeper: &Keeper, hold: &Hold, now: Moment) -> Asserted {
-    let (watched, promised) = hold.with(|state| (state.is_watched(), state.lease_ends));
+    let (watched, promised) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let vouched = watched.then_some(keeper.core.plan.lease);
     let written = vouched.max(LeaseMs::covering(now.until(promised)));
     Asserted { written, vouched }

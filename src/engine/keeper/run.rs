@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Keeper, reaper, renewals, waiting};
+use super::{Keeper, counts, reaper, renewals, waiting};
 use crate::clock::Moment;
 use crate::engine::{Core, Mail};
 
 /// While anything is held the clock is looked at this often: timers stop during a suspend.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long the end of a client waits for releases that are under way.
+/// How long the end of a client waits for what is under way, and how often it looks.
 const FLUSH: Duration = Duration::from_millis(400);
+const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
 /// The tasks that run, and those of them that a closing client waits for.
 #[derive(Default)]
@@ -75,40 +75,38 @@ impl Chores {
             Mail::Serve(names) => {
                 self.all.spawn(waiting::serve(keeper, names));
             }
-            Mail::Reap(hold) => {
-                self.releases.spawn(reaper::reap(keeper, hold));
+            Mail::Release(hold) => {
+                self.releases.spawn(reaper::see_through(keeper, hold));
             }
-            Mail::Write(hold, count) => {
-                let write = async move {
-                    let call = hold.kind.release(&hold.id, count);
-                    let limit = keeper.core.config.command_timeout;
-                    let answer = keeper.core.ask(call, limit).await;
-                    // Only a count for readers; who holds learns of a loss by the renewals.
-                    drop(answer.map(|answer| hold.kind.released(&answer.reply)));
-                };
-                self.all.spawn(write);
+            Mail::Write(hold) => {
+                self.all.spawn(counts::write(keeper, hold));
             }
             Mail::Close => {}
         }
     }
 }
 
-/// Sees the releases through that are under way, for a moment.
+/// Sees through what is under way, for a moment: attempts whose outcome nobody waits for any more, releases,
+/// and hand-overs, which are both.
 async fn flush(
     keeper: &Arc<Keeper>,
     mut chores: Chores,
     mut mailbox: mpsc::UnboundedReceiver<Mail>,
 ) {
-    mailbox.close();
-    while let Some(Some(mail)) = mailbox.recv().now_or_never() {
-        if matches!(mail, Mail::Reap(_)) {
-            chores.start(keeper, mail);
-        }
-    }
     keeper.closing.store(true, Ordering::Release);
     keeper.closed.notify_waiters();
-    let releases = async { while chores.releases.join_next().await.is_some() {} };
-    // What cannot be released in time ends with its lease.
-    let _ = tokio::time::timeout(FLUSH, releases).await;
+    let at_rest = async {
+        while keeper.core.is_in_flight() || !chores.releases.is_empty() || !mailbox.is_empty() {
+            tokio::select! {
+                Some(mail) = mailbox.recv() => chores.start(keeper, mail),
+                Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
+                Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
+                () = tokio::time::sleep(FLUSH_LOOK) => {}
+            }
+        }
+    };
+    // What cannot be seen through in time ends with its lease.
+    let _ = tokio::time::timeout(FLUSH, at_rest).await;
+    mailbox.close();
     keeper.hub.close();
 }

@@ -1,31 +1,37 @@
 //! Waiting: the keeper's job for one name that somebody queues for, or that an abandoned attempt left.
 //!
 //! For the head of the queue: subscribe, wait for the confirmation, try; then sleep until the first of
-//! a wake-up, the end of the holder's lease, or the poll; try again (no lost wake-ups). A wake-up is a
+//! a wake-up, the end of the holder's lease, or the poll; try again. By I5 no wake-up is lost: a wake-up is a
 //! permit that is consumed before the try. Without a subscription the jittered poll alone carries on.
 //!
 //! While the lock is held here and others queue, the hold is verified at each wake-up that is not the
 //! echo of our own release, and at each poll: somebody may have freed it.
+//!
+//! What is to be done next is decided by the gate ([`steps`](crate::engine::steps)); each step awaits something
+//! or changes the gate.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 
-use super::hub::{self, Route};
+use super::listening::{Heard, Listening};
 use super::policy::WaitPolicy;
 use super::turns::{Turns, WAY};
 use super::{Keeper, renewals};
 use crate::backend::{Failure, Pending};
-use crate::backoff::Delays;
 use crate::clock::Moment;
+use crate::engine::Core;
 use crate::engine::attempt::new_hold;
-use crate::engine::gate::{Gate, Job, Known, Seat, Step};
+use crate::engine::effects::Effects;
+use crate::engine::gate::{Gate, Job, Known};
 use crate::engine::hold::Hold;
+use crate::engine::outcomes::SentAs;
 use crate::engine::release;
-use crate::engine::settle::{discard, settle};
-use crate::engine::ticket::{Ticket, Wakes};
+use crate::engine::seat::Attempt;
+use crate::engine::settle::{settle_attempt, settle_release};
+use crate::engine::steps::Step;
+use crate::engine::ticket::Ticket;
 use crate::names::Names;
 
 /// How long a subscription outlives its last waiter.
@@ -37,18 +43,15 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     };
     let mut line = Line {
         policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
+        listening: Listening::new(&keeper, &names),
         keeper,
         names,
         job,
-        listening: Listening::Off,
-        refusals: hub::refusals(),
-        next: None,
-        early: false,
         turns: Turns::new(),
         way: None,
         cut: false,
     };
-    while !line.advance().await {}
+    while line.advance().await {}
 }
 
 /// Why a job looks up.
@@ -63,38 +66,14 @@ enum Event {
     Nothing,
 }
 
-enum Listening {
-    Off,
-    Starting(Arc<Route>, BoxFuture<'static, Result<(), Failure>>),
-    Live(Arc<Route>),
-    /// Not now, or not allowed: polls must do until it is tried again, at a poll from then on.
-    Barred {
-        until: Moment,
-    },
-}
-
-/// A try that is in flight before the seat is free for it.
-struct Next {
-    head: Arc<Ticket>,
-    hold: Arc<Hold>,
-    pending: Pending,
-    since: Moment,
-}
-
 /// One name's job.
 struct Line {
     keeper: Arc<Keeper>,
     names: Arc<Names>,
     job: Arc<Job>,
     listening: Listening,
-    /// When a subscription that was refused is tried again.
-    refusals: Delays,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
-    /// The try that was sent along with the release in the seat.
-    next: Option<Next>,
-    /// The try in the seat was sent before the seat was free.
-    early: bool,
     turns: Turns,
     /// Until then the lock is left to others.
     way: Option<Moment>,
@@ -107,22 +86,31 @@ impl Line {
         self.keeper.core.now()
     }
 
-    fn gate<R>(&self, change: impl FnOnce(&mut Gate) -> R) -> R {
-        self.keeper.core.gates.with(&self.names, change)
+    fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
+        self.keeper.core.at(&self.names, change)
     }
 
-    /// One step; true when the job is over.
+    /// One step; false when the job has ended.
     async fn advance(&mut self) -> bool {
-        let now = self.now();
-        let mut wakes = Wakes::default();
-        self.follow();
-        let step = self.gate(|gate| gate.step(now, &mut wakes));
-        drop(wakes);
+        let (now, rules) = (self.now(), self.keeper.core.rules());
+        let listening = self.listening.is_live();
+        let step = self.at(|gate, effects| gate.step(now, rules, listening, effects));
         match step {
-            Step::Finish(seat) => self.finish(seat).await,
+            Step::FinishAttempt(hold, command, since) => {
+                if let Some(outcome) = self.outcome(&command, since).await {
+                    settle_attempt(&self.keeper.core, &hold, &command, outcome);
+                }
+            }
+            Step::FinishRelease(hold, command, since) => {
+                if let Some(outcome) = self.outcome(&command, since).await {
+                    let core = &self.keeper.core;
+                    // What is to be repeated is left to the reaper by the gate.
+                    let _ = settle_release(core, &hold, &SentAs::Seat(&command), outcome);
+                }
+            }
             Step::HandOver { hold, head } => self.hand_over(&hold, head),
             Step::AwaitRelease => self.job.changed.notified().await,
-            Step::Watch { hold, uncollected } => self.watch(hold, uncollected).await,
+            Step::Watch { hold, collect_by } => self.watch(hold, collect_by).await,
             Step::Serve {
                 head,
                 prompt,
@@ -132,83 +120,57 @@ impl Line {
                     self.try_for(&head);
                 }
             }
-            Step::Idle => return self.idle().await,
+            Step::Linger => self.linger().await,
+            Step::Over => {
+                self.listening.stop().await;
+                return false;
+            }
         }
-        false
+        true
     }
 
-    /// Awaits the command in the seat, whoever sent it, so that nobody depends on its caller.
-    async fn finish(&mut self, seat: Seat) {
-        let Some(pending) = seat.pending else { return };
+    /// Awaits the command in the seat, whoever sent it, so that nobody depends on its caller (I9). `None` when
+    /// something changed meanwhile.
+    async fn outcome(
+        &mut self,
+        command: &Pending,
+        since: Moment,
+    ) -> Option<crate::backend::Outcome> {
         let core = &self.keeper.core;
-        let end = seat.since + core.config.command_timeout;
+        let left = core.now().until(since + core.config.command_timeout);
         let outcome = tokio::select! {
-            outcome = pending.within(core.now().until(end)) => outcome,
-            () = self.job.changed.notified() => return,
+            outcome = command.clone().within(left) => outcome,
+            () = self.job.changed.notified() => return None,
         };
         self.policy.again();
-        match seat.ticket {
-            Some(ticket) => {
-                settle(core, &seat.hold, &ticket, outcome);
-                if std::mem::take(&mut self.early) {
-                    // It may have been answered by the hold before.
-                    self.gate(Gate::head_is_new);
-                }
-            }
-            None => {
-                if release::settle(core, &seat.hold, outcome).is_err() {
-                    let now = core.now();
-                    self.gate(|gate| gate.release(&seat.hold, None, now));
-                    release::reap(core, &seat.hold);
-                }
-            }
-        }
+        Some(outcome)
     }
 
     /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
     fn hand_over(&mut self, hold: &Arc<Hold>, head: Option<Arc<Ticket>>) {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
-        let call = hold.kind.release(&hold.id, 0);
-        let release = Pending::start(&core.keeper_lane, call);
-        self.gate(|gate| {
-            gate.wakeups.expect_echo(hold);
-            gate.release(hold, Some(release.clone()), since);
-        });
-        // The first poll sends it.
-        let _ = release.now_or_never();
-        if let Some(head) = head {
-            let (hold, pending) = self.start_try(&head, since);
-            let _ = pending.clone().now_or_never();
-            self.next = Some(Next {
-                head,
+        let release = Pending::start(&core.keeper_lane, hold.kind.release(&hold.id, 0));
+        let next = head.map(|ticket| {
+            let (hold, command) = start_try(&core, &ticket, since);
+            Attempt {
                 hold,
-                pending,
+                ticket,
+                command,
                 since,
-            });
+                early: true,
+                overdue: false,
+            }
+        });
+        let commands = [
+            Some(release.clone()),
+            next.as_ref().map(|next| next.command.clone()),
+        ];
+        self.at(|gate, _| gate.handed_over(hold, release, next, since));
+        for command in commands.into_iter().flatten() {
+            // The first poll sends it.
+            let _ = command.now_or_never();
         }
-    }
-
-    /// The try that was sent along with a release gets the seat as soon as that is free; also when its
-    /// caller is gone, since it may have got the lock.
-    fn follow(&mut self) {
-        let Some(next) = self.next.take() else { return };
-        if self.gate(|gate| gate.follow(&next.hold, &next.head, &next.pending, next.since)) {
-            self.early = true;
-        } else {
-            self.next = Some(next);
-        }
-    }
-
-    /// Makes the try for `head`.
-    fn start_try(&self, head: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
-        let core = &self.keeper.core;
-        let hold = head
-            .unsettled()
-            .unwrap_or_else(|| new_hold(core, head, now));
-        let call = head.request.kind.acquire(&hold.id, head.request.lease);
-        let pending = Pending::start(&core.keeper_lane, call);
-        (hold, pending)
     }
 
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
@@ -245,38 +207,23 @@ impl Line {
 
     /// Tries for the head of the queue.
     fn try_for(&mut self, head: &Arc<Ticket>) {
-        let now = self.now();
-        let (hold, pending) = self.start_try(head, now);
         self.policy.again();
-        let sits = self.gate(|gate| {
-            let free = gate.call_up(head);
-            if free {
-                gate.sit(Arc::clone(&hold), head, pending, now);
-            }
-            free
-        });
-        if !sits && !hold.is_tainted() {
-            self.keeper.core.schedule.forget(&hold);
-        }
+        let core = Arc::clone(&self.keeper.core);
+        let now = core.now();
+        self.at(|gate, _| gate.call_up(head, now, || start_try(&core, head, now)));
     }
 
     /// Watches over our own hold while others wait, and over a grant that nobody collects.
-    async fn watch(&mut self, hold: Arc<Hold>, uncollected: Option<(Arc<Ticket>, Moment)>) {
+    async fn watch(&mut self, hold: Arc<Hold>, collect_by: Option<Moment>) {
         let core = Arc::clone(&self.keeper.core);
-        let timeout = core.config.command_timeout;
-        let end = uncollected
-            .as_ref()
-            .map_or(Moment::NEVER, |(_, since)| *since + timeout);
-        let event = self.event(end).await;
-        if let Some((ticket, _)) = uncollected
-            && self.now() >= end
-            && let Some(hold) = ticket.revoke()
-        {
-            release::drop_level(&core, &hold, ticket.request.level);
+        let event = self.event(collect_by.unwrap_or(Moment::NEVER)).await;
+        let now = core.now();
+        if let Some((hold, ticket)) = self.at(|gate, _| gate.take_back(now, core.rules())) {
+            release::drop_level(&core, &ticket.request.entered(hold));
             return;
         }
         let reason = matches!(event, Event::Reason | Event::News);
-        if reason && self.gate(|gate| gate.has_queue()) {
+        if reason && self.at(|gate, _| gate.has_queue()) {
             self.warn_of_self();
             self.policy.again();
             renewals::verify(&self.keeper, &hold);
@@ -285,7 +232,7 @@ impl Line {
 
     fn warn_of_self(&self) {
         let now = self.now();
-        if self.gate(|gate| gate.waits_for_itself(now)) {
+        if self.at(|gate, _| gate.waits_for_itself(now)) {
             tracing::warn!(
                 name = self.names.name(),
                 "a task waits for a lock that it holds itself under another owner: \
@@ -296,17 +243,18 @@ impl Line {
 
     /// The first of: news on the channel, a change at the gate, the poll, `end`.
     async fn event(&mut self, end: Moment) -> Event {
-        let wanted = self.gate(|gate| gate.has_queue());
-        if wanted && matches!(self.listening, Listening::Off) {
-            self.start_listening();
+        if self.policy.is_open() {
+            self.listening.retry(self.now());
+        }
+        if self.at(|gate, _| gate.has_queue()) {
+            self.listening.start();
         }
         let poll_at = self.next_try();
-        let now = self.now();
-        let timer = tokio::time::sleep(now.until(poll_at.min(end)));
+        let timer = tokio::time::sleep(self.now().until(poll_at.min(end)));
         tokio::select! {
             biased;
             () = self.job.changed.notified() => Event::Changed,
-            heard = news(&mut self.listening) => self.hear(heard),
+            heard = self.listening.heard() => self.hear(&heard),
             () = timer => {
                 if self.now() < poll_at {
                     return Event::Nothing;
@@ -317,26 +265,15 @@ impl Line {
         }
     }
 
-    fn start_listening(&mut self) {
-        let keeper = Arc::clone(&self.keeper);
-        let names = Arc::clone(&self.names);
-        let route = Arc::<Route>::default();
-        let starting = Arc::clone(&route);
-        let subscribing = async move { keeper.hub.subscribe(names.channel(), &starting).await };
-        self.listening = Listening::Starting(route, subscribing.boxed());
-    }
-
-    fn hear(&mut self, heard: Heard) -> Event {
-        match heard {
-            Heard::Confirmed(route) => {
-                self.listening = Listening::Live(route);
-                self.admitted();
+    fn hear(&mut self, heard: &Heard) -> Event {
+        match *heard {
+            Heard::Confirmed => {
                 self.policy.again();
-                self.gate(|gate| gate.wakeups.listening(true));
+                self.at(|gate, _| gate.wakeups.listening(true));
                 Event::Reason
             }
             Heard::Messages(messages) => {
-                let news = self.gate(|gate| gate.wakeups.news(messages));
+                let news = self.at(|gate, _| gate.hear(messages));
                 if news == 0 {
                     return Event::Nothing;
                 }
@@ -344,120 +281,50 @@ impl Line {
                 Event::News
             }
             Heard::Broken => {
-                self.listening = Listening::Off;
-                self.gate(|gate| gate.wakeups.listening(false));
+                self.at(|gate, _| gate.wakeups.listening(false));
                 // Subscribing anew may fail as well: then the next try must not be as far as was planned.
                 self.policy.again();
                 self.cut = true;
                 Event::Nothing
             }
-            Heard::Failed(failure) => {
-                self.barred(&failure);
-                Event::Nothing
-            }
-        }
-    }
-
-    /// Subscribing failed: the polls carry on. It is tried again at the next one, or later if it was refused.
-    fn barred(&mut self, failure: &Failure) {
-        let name = self.names.name();
-        let mut until = self.now();
-        if hub::is_refusal(failure) {
-            until = until + self.refusals.step();
-            if self.keeper.hub.refused(self.names.channel()) {
-                tracing::warn!(name, cause = %failure, "subscribing was refused: waiters poll until it works");
-            }
-        }
-        tracing::debug!(name, cause = %failure, "not subscribed, polling");
-        self.listening = Listening::Barred { until };
-    }
-
-    /// Subscribing worked.
-    fn admitted(&mut self) {
-        self.refusals.reset();
-        if self.keeper.hub.granted(self.names.channel()) {
-            tracing::info!(name = self.names.name(), "subscribing works again");
+            Heard::Failed => Event::Nothing,
         }
     }
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
-        if self.policy.is_open()
-            && matches!(self.listening, Listening::Barred { until } if now >= until)
-        {
-            // The connection may be back, or the right given back.
-            self.listening = Listening::Off;
-        }
         let known = if std::mem::take(&mut self.cut) {
             Known::Failed(Failure::no_connection())
         } else {
-            self.gate(|gate| gate.known.clone())
+            self.at(|gate, _| gate.known().clone())
         };
-        let listening = matches!(self.listening, Listening::Live(_));
-        self.policy.next_try(now, &known, listening)
+        self.policy.next_try(now, &known, self.listening.is_live())
     }
 
-    /// Nobody waits: listens a while longer, then ends. True when the job is over.
-    async fn idle(&mut self) -> bool {
-        if matches!(self.listening, Listening::Live(_)) {
-            tokio::select! {
-                () = self.job.changed.notified() => return false,
-                () = tokio::time::sleep(LINGER) => {}
+    /// Nobody waits: listens a while longer, and then no more.
+    async fn linger(&mut self) {
+        tokio::select! {
+            () = self.job.changed.notified() => {}
+            () = tokio::time::sleep(LINGER) => {
+                self.at(|gate, _| gate.wakeups.listening(false));
+                self.listening.stop().await;
             }
-        }
-        self.keeper.hub.forget(self.names.channel());
-        let was = std::mem::replace(&mut self.listening, Listening::Off);
-        self.gate(|gate| gate.wakeups.listening(false));
-        let route = match was {
-            Listening::Starting(route, subscribing) => {
-                drop(subscribing);
-                Some(route)
-            }
-            Listening::Live(route) => Some(route),
-            Listening::Off | Listening::Barred { .. } => None,
-        };
-        if let Some(route) = route {
-            let hub = &self.keeper.hub;
-            hub.unsubscribe(self.names.channel(), &route).await;
-        }
-        self.gate(Gate::end_job)
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if let Some(next) = self.next.take() {
-            // It found no seat, and may still get the lock.
-            next.hold.taint();
-            discard(&self.keeper.core, &next.hold);
         }
     }
 }
 
-/// What came of listening.
-enum Heard {
-    Confirmed(Arc<Route>),
-    Failed(Failure),
-    Messages(u32),
-    Broken,
-}
-
-async fn news(listening: &mut Listening) -> Heard {
-    match listening {
-        Listening::Starting(route, subscribing) => match subscribing.await {
-            Ok(()) => Heard::Confirmed(Arc::clone(route)),
-            Err(failure) => Heard::Failed(failure),
-        },
-        Listening::Live(route) => loop {
-            route.told.notified().await;
-            if route.is_broken() {
-                return Heard::Broken;
-            }
-            let messages = route.take_messages();
-            if messages > 0 {
-                return Heard::Messages(messages);
-            }
-        },
-        Listening::Off | Listening::Barred { .. } => std::future::pending().await,
-    }
+/// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
+fn start_try(core: &Core, ticket: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
+    let hold = match ticket.unsettled() {
+        Some(hold) => {
+            let finish_by = now + core.config.command_timeout;
+            hold.with(|state| state.try_again(finish_by));
+            core.look_by(&hold, finish_by);
+            hold
+        }
+        None => new_hold(core, ticket, now),
+    };
+    let call = hold.kind.acquire(&hold.id, hold.lease);
+    let command = Pending::start(&core.keeper_lane, call);
+    (hold, command)
 }

@@ -1,0 +1,50 @@
+//! What a change at a gate leads to, once the gate's lock is free again.
+//!
+//! A waker may run any code, also code that comes back to the same gate; so nothing is woken under a lock.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::hold::Hold;
+use super::state::State;
+
+/// Collected under a gate's lock, carried out after it.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Effects {
+    wakers: Vec<Waker>,
+    changed: Vec<Arc<Hold>>,
+    releases: Vec<Arc<Hold>>,
+}
+
+impl Effects {
+    /// Wake its task.
+    pub(crate) fn wake(&mut self, waker: Option<Waker>) {
+        self.wakers.extend(waker);
+    }
+
+    /// Tell those who wait for a change of `hold`.
+    pub(crate) fn tell(&mut self, hold: &Arc<Hold>) {
+        self.changed.push(Arc::clone(hold));
+    }
+
+    /// Leave the last release of `hold` to the keeper. False when the keeper has it already.
+    pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
+        let first = hold.change(self, State::claim_release);
+        if first {
+            self.releases.push(Arc::clone(hold));
+        }
+        first
+    }
+
+    /// Wakes and tells. The last releases that are left to the keeper.
+    pub(crate) fn carry_out(self) -> Vec<Arc<Hold>> {
+        for waker in self.wakers {
+            waker.wake();
+        }
+        for hold in self.changed {
+            hold.tell();
+        }
+        self.releases
+    }
+}

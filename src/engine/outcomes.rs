@@ -1,0 +1,394 @@
+//! What the outcome of an attempt, or of a last release, means at its gate. Decided once, under the gate's
+//! lock, by whoever sees it first: its caller, the keeper's job, or the keeper's reaper.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::effects::Effects;
+use super::gate::{Gate, Known, Rules};
+use super::hold::Hold;
+use super::seat::Attempt;
+use super::state::{Left, Level, State};
+use super::ticket::{Patience, Verdict};
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::lease::Term;
+
+/// An attempt is made on the lane of its caller, then on the keeper's.
+const LANES: u8 = 2;
+
+/// After so many holds in a row that were handed over, the lock is free for a moment: those who poll
+/// without a subscription get a chance, too.
+const IN_A_ROW: u32 = 8;
+
+/// What an attempt was answered.
+#[derive(Debug, Clone)]
+pub(crate) enum Answered {
+    Got(Term),
+    /// Held by a stranger; how much longer, if its lease ends.
+    Busy(Option<Duration>),
+    Rejected(Error),
+    /// A later try may do better.
+    Failed(Failure),
+}
+
+/// How a last release was sent.
+#[derive(Debug)]
+pub(crate) enum SentAs<'a, C> {
+    /// As the command in the seat.
+    Seat(&'a C),
+    /// By the keeper, which repeats it, at that time.
+    Keeper(Moment),
+}
+
+/// What a last release was answered.
+#[derive(Debug, Clone)]
+pub(crate) enum ReleaseAnswer {
+    /// So many clients heard it, when it could be published.
+    Ended {
+        heard_by: Option<u32>,
+    },
+    Missing,
+    Rejected(Error),
+    /// A later try may do better.
+    Failed(Failure),
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Held,
+    /// Got, and nobody wants it (any more): it is released.
+    Unwanted,
+    /// Certainly not got.
+    Over,
+    /// Unknown: to be tried again under the same hold id.
+    Unsettled,
+}
+
+/// What became of a level that was given back.
+pub(crate) enum GivenBack<C> {
+    /// Others are left.
+    Levels(u32),
+    Lost(crate::error::LostReason),
+    /// It was the last one: the release is started.
+    Sent(C),
+    /// It was the last one: the keeper sends the release.
+    Left,
+}
+
+impl<C: Clone + PartialEq> Gate<C> {
+    /// The attempt whose command this is was answered; `None` when somebody else saw it before.
+    pub(crate) fn answered(
+        &mut self,
+        command: &C,
+        answer: Answered,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> Option<(Arc<Hold>, Settled)> {
+        let attempt = self.seat.answered(command)?;
+        self.prompt = false;
+        let hold = Arc::clone(&attempt.hold);
+        let mut scene = Scene {
+            gate: self,
+            attempt,
+            now,
+            rules,
+            effects,
+        };
+        let settled = match answer {
+            Answered::Got(term) => scene.got(term),
+            Answered::Busy(ttl) => scene.busy(ttl),
+            Answered::Rejected(error) => scene.rejected(error),
+            Answered::Failed(failure) => scene.failed(failure),
+        };
+        Some((hold, settled))
+    }
+
+    /// Gives a level of `hold` back. The last one starts the release by `send`, if there is one, or leaves it
+    /// to the job, which sends the next try along with it, or to the keeper.
+    pub(crate) fn give_back(
+        &mut self,
+        hold: &Arc<Hold>,
+        level: Level,
+        now: Moment,
+        rules: Rules,
+        send: Option<impl FnOnce() -> C>,
+        effects: &mut Effects,
+    ) -> GivenBack<C> {
+        let finish_by = now + rules.command_timeout;
+        match hold.change(effects, |state| state.leave(level, now, finish_by)) {
+            Left::Levels(count) => return GivenBack::Levels(count),
+            Left::Lost(reason) => return GivenBack::Lost(reason),
+            Left::Last => {}
+        }
+        self.tell_job();
+        if self.may_hand_over() && self.seat.hand_over(hold) {
+            self.handed_over += 1;
+            return GivenBack::Left;
+        }
+        self.handed_over = 0;
+        let command = send.map(|send| send());
+        self.seat.release(hold, command.clone(), None, now);
+        if let Some(command) = command {
+            self.wakeups.expect_echo(hold.number);
+            GivenBack::Sent(command)
+        } else {
+            effects.release(hold);
+            GivenBack::Left
+        }
+    }
+
+    /// Whether the job is to send the next release: others wait here and nobody elsewhere, so it gets the
+    /// lock for the next one in the same round trip.
+    fn may_hand_over(&self) -> bool {
+        let wanted = self.job.is_some() && !self.queue.is_empty();
+        wanted && self.wakeups.are_ours_alone() && self.handed_over < IN_A_ROW
+    }
+
+    /// The job sent the release of a hold that is handed over, and `next` along with it.
+    pub(crate) fn handed_over(
+        &mut self,
+        hold: &Arc<Hold>,
+        command: C,
+        next: Option<Attempt<C>>,
+        now: Moment,
+    ) {
+        self.wakeups.expect_echo(hold.number);
+        self.seat.release(hold, Some(command), next, now);
+    }
+
+    /// A last release of `hold` was answered. Whether that was the end: what failed is repeated by the keeper, and those who wait behind it hear of
+    /// it when it goes on for too long.
+    pub(crate) fn release_answered(
+        &mut self,
+        hold: &Arc<Hold>,
+        sent: &SentAs<'_, C>,
+        answer: ReleaseAnswer,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> bool {
+        let (result, told) = match answer {
+            ReleaseAnswer::Ended { heard_by } => (Ok(()), heard_by),
+            ReleaseAnswer::Missing => {
+                let found = hold.change(effects, |state| state.found_nothing());
+                (found.map_err(Error::lost), None)
+            }
+            ReleaseAnswer::Rejected(error) => (Err(error), None),
+            ReleaseAnswer::Failed(failure) => {
+                let (command, sent_at) = match *sent {
+                    SentAs::Seat(command) => (Some(command), self.seat.released_since(hold)),
+                    SentAs::Keeper(sent_at) => (None, Some(sent_at)),
+                };
+                if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {
+                    hold.change(effects, |state| state.release_may_have_run(sent_at));
+                }
+                self.wakeups.release_answered(hold.number, None);
+                if self.seat.release_failed(hold, command) {
+                    let since = self.failing_since.or(sent_at).unwrap_or(now);
+                    self.fails(failure, since);
+                    self.give_up(now, rules, effects);
+                    self.tell_job();
+                }
+                effects.release(hold);
+                return false;
+            }
+        };
+        self.end_release(hold, result, told, effects);
+        true
+    }
+
+    /// The last release of `hold` is answered, or given up: the name is free for the next one here. `told`: so
+    /// many clients, when it was published.
+    pub(crate) fn end_release(
+        &mut self,
+        hold: &Arc<Hold>,
+        result: Result<(), Error>,
+        told: Option<u32>,
+        effects: &mut Effects,
+    ) {
+        self.wakeups.release_answered(hold.number, told);
+        if result.is_ok() {
+            self.failing_since = None;
+        }
+        hold.change(effects, |state| state.end(result));
+        self.vacate(hold);
+        if hold.is_tainted() {
+            // What was sent for it may still run, after this.
+            effects.release(hold);
+        }
+    }
+
+    /// The try, or release, that began at `since` gave no clean answer.
+    fn fails(&mut self, failure: Failure, since: Moment) {
+        self.failing_since.get_or_insert(since);
+        self.known = Known::Failed(failure);
+    }
+
+    /// Gives up for those who would wait for ever, when no clean answer came for long enough.
+    pub(super) fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
+        let patience = rules.unavailable_after;
+        let failing = self
+            .failing_since
+            .filter(|since| since.until(now) >= patience);
+        let (Known::Failed(failure), Some(_)) = (&self.known, failing) else {
+            return;
+        };
+        let error = Error::from(failure.clone());
+        let over = self.queue.take_if(|ticket| {
+            let request = &ticket.request;
+            request.patience == Patience::Forever && request.since.until(now) >= patience
+        });
+        for ticket in over {
+            self.conclude(&ticket, Verdict::failed(error.clone()), effects);
+        }
+    }
+
+    /// Answers those in the queue whose wait is over: a hold of this client, or a busy answer, decides them.
+    fn tell_busy(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(ticket) = self.queue.take_over(now) {
+            self.conclude(&ticket, Verdict::Busy, effects);
+        }
+    }
+
+    /// Sends those in the queue that belong to the hold's owner in again: they can enter now.
+    fn admit(&mut self, owner: u64, effects: &mut Effects) {
+        while let Some(ticket) = self.queue.take_of(owner) {
+            self.conclude(&ticket, Verdict::Again, effects);
+        }
+    }
+}
+
+/// One outcome at one gate; the seat is free.
+struct Scene<'a, C> {
+    gate: &'a mut Gate<C>,
+    attempt: Attempt<C>,
+    now: Moment,
+    rules: Rules,
+    effects: &'a mut Effects,
+}
+
+impl<C: Clone + PartialEq> Scene<'_, C> {
+    fn got(&mut self, term: Term) -> Settled {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        let (now, level) = (self.now, ticket.request.level);
+        ticket.set_unsettled(None);
+        self.gate.known = Known::Nothing;
+        if !ticket.is_waiting() {
+            return self.unwanted();
+        }
+        if !hold.change(self.effects, |state| state.grant(level, term, now)) {
+            let since = self.attempt.since;
+            self.gate.fails(Failure::too_late(), since);
+            let settled = self.unwanted();
+            self.requeue(|| Verdict::failed(Failure::too_late()));
+            self.gate.give_up(now, self.rules, self.effects);
+            return settled;
+        }
+        self.gate.failing_since = None;
+        // While a job runs it sees to it that the grant is collected.
+        let uncollected = self.gate.job.is_some();
+        let uncollected = uncollected.then(|| (Arc::clone(ticket), now));
+        self.gate.seat.hold(Arc::clone(hold), uncollected);
+        if let Some(owner) = &ticket.request.owner {
+            owner.insert(hold);
+            self.gate.admit(owner.number, self.effects);
+        }
+        self.gate.tell_busy(now, self.effects);
+        // The ticket waits, and we have its gate's lock: it is delivered.
+        ticket.decide(Verdict::Granted(Arc::clone(hold)), self.effects);
+        Settled::Held
+    }
+
+    /// Released by the keeper; the seat is kept until that is answered.
+    fn unwanted(&mut self) -> Settled {
+        let hold = &self.attempt.hold;
+        hold.change(self.effects, State::give_up);
+        self.gate.seat.release(hold, None, None, self.now);
+        self.effects.release(hold);
+        Settled::Unwanted
+    }
+
+    fn busy(&mut self, ttl: Option<Duration>) -> Settled {
+        self.gate.failing_since = None;
+        self.gate.known = Known::Busy(ttl.map(|ttl| self.now + ttl));
+        self.gate.tell_busy(self.now, self.effects);
+        self.requeue(|| Verdict::Busy);
+        if self.attempt.early {
+            // It may have been answered by the hold before.
+            self.gate.known = Known::Nothing;
+            self.gate.prompt = true;
+        }
+        self.not_got()
+    }
+
+    fn rejected(&mut self, error: Error) -> Settled {
+        self.gate.known = Known::Nothing;
+        self.gate.prompt = true;
+        self.attempt
+            .ticket
+            .decide(Verdict::failed(error), self.effects);
+        self.not_got()
+    }
+
+    fn failed(&mut self, failure: Failure) -> Settled {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        if failure.is_unanswered() {
+            hold.change(self.effects, State::taint);
+        }
+        if hold.is_tainted() {
+            ticket.set_unsettled(Some(hold));
+        }
+        // Relaxed: only counted under the gate's lock.
+        let breaks = ticket
+            .breaks
+            .fetch_add(u8::from(failure.is_of_connection()), Ordering::Relaxed);
+        let cut = failure.is_of_connection() && breaks < LANES;
+        self.gate.fails(failure.clone(), self.attempt.since);
+        if cut
+            && ticket.request.patience == Patience::Once
+            && self.is_early()
+            && ticket.is_waiting()
+        {
+            // An idle connection that was cut says so at the first command, on each lane.
+            self.gate.queue.insert(Arc::clone(ticket));
+            self.gate.prompt = true;
+        } else {
+            self.requeue(|| Verdict::failed(failure));
+        }
+        self.gate.give_up(self.now, self.rules, self.effects);
+        self.not_got()
+    }
+
+    /// Whether there is time for one more try within a command time-out.
+    fn is_early(&self) -> bool {
+        self.attempt.ticket.request.since + self.rules.command_timeout / 2 > self.now
+    }
+
+    /// Back to the queue, or the end of the wait.
+    fn requeue(&mut self, verdict: impl FnOnce() -> Verdict) {
+        let ticket = &self.attempt.ticket;
+        if ticket.is_over(self.now) {
+            ticket.decide(verdict(), self.effects);
+        } else if ticket.is_waiting() {
+            self.gate.queue.insert(Arc::clone(ticket));
+        }
+    }
+
+    fn not_got(&mut self) -> Settled {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        let tainted = hold.is_tainted();
+        if !self.gate.queue.contains(ticket.number) {
+            self.gate.abandon(ticket, self.effects);
+        }
+        if tainted {
+            Settled::Unsettled
+        } else {
+            Settled::Over
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What Redis was told of a hold count: whether the last write was acknowledged, as far as anybody can know.
+//!
+//! Levels come and go at the same time, and their writes travel over several connections. Only a write that was
+//! alone, was acknowledged, and wrote the present count makes Redis' count the present one.
+
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    in_flight: u32,
+    /// Writes overlapped, so nobody knows which was executed last.
+    overlapped: bool,
+    /// The count in Redis may be another.
+    stale: bool,
+    /// The keeper writes it.
+    claimed: bool,
+}
+
+impl Written {
+    pub(crate) fn begins(&mut self) {
+        self.overlapped |= self.in_flight > 0;
+        self.in_flight += 1;
+        self.stale = true;
+    }
+
+    /// A write is over; `good` when it was acknowledged and wrote the present count.
+    pub(crate) fn ends(&mut self, good: bool) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.in_flight == 0 {
+            let overlapped = std::mem::take(&mut self.overlapped);
+            self.stale = overlapped || !good;
+        }
+    }
+
+    /// Whether the keeper has to write it: true for the first who asks.
+    pub(crate) fn claim(&mut self) -> bool {
+        let needed = self.in_flight == 0 && self.stale;
+        needed && !std::mem::replace(&mut self.claimed, true)
+    }
+
+    /// Whether the keeper has to go on, for a hold that is `held`.
+    pub(crate) fn goes_on(&mut self, held: bool) -> bool {
+        self.claimed = held && self.stale;
+        self.claimed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_was_alone_and_acknowledged_is_enough() {
+        let mut written = Written::default();
+        written.begins();
+        written.ends(true);
+        assert!(!written.claim());
+    }
+
+    #[test]
+    fn the_keeper_writes_what_failed_and_what_overlapped_once() {
+        for good in [true, false] {
+            let mut written = Written::default();
+            written.begins();
+            if good {
+                written.begins();
+                written.ends(true);
+                assert!(!written.claim(), "another one is in flight");
+            }
+            written.ends(good);
+            assert!(written.claim());
+            assert!(!written.claim(), "one writer is enough");
+            assert!(written.goes_on(true));
+            written.begins();
+            written.ends(true);
+            assert!(!written.goes_on(true));
+        }
+    }
+
+    #[test]
+    fn nobody_writes_for_a_hold_that_is_over() {
+        let mut written = Written::default();
+        written.begins();
+        written.ends(false);
+        assert!(written.claim());
+        assert!(!written.goes_on(false));
+    }
+}
