@@ -276,3 +276,25 @@ fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
 fn is_unknown_script(result: &RedisResult<Value>) -> bool {
     matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::IntoConnectionInfo;
+
+    /// The driver ends between the moment it takes a command and the one its sender looks for the answer:
+    /// that looks just like a driver that had ended before.
+    #[tokio::test]
+    async fn only_a_refused_knock_proves_that_nothing_was_sent() {
+        let (near, _far) = tokio::io::duplex(1024);
+        let info = "redis://127.0.0.1/".into_connection_info().unwrap();
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let made = MultiplexedConnection::new(&settings, near).await;
+        let (mut connection, driver) = made.unwrap();
+        assert!(!is_cut(&mut connection).await);
+        drop(driver);
+        let result = connection.send_packed_command(&redis::cmd("PING")).await;
+        assert!(read(result).unwrap_err().is_unanswered());
+        assert!(is_cut(&mut connection).await);
+    }
+}

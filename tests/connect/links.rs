@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use watchlock::{Client, Lease};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, is_free, soon, subscribed, try_once};
+use crate::common::{LONG, clean, is_free, ms, soon, subscribed, try_once};
 use crate::works;
 
 /// Waits until the server has exactly that many.
@@ -195,4 +196,28 @@ async fn a_hold_outlives_its_connections() {
     }
     guard.unlock().await.unwrap();
     works(&client).await;
+}
+
+/// What was certainly not sent is no acquire that may still run: nothing is cleaned up behind it.
+#[tokio::test]
+async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up() {
+    const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+    let server = RedisServer::options().config("timeout", "1").start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    for _ in 0..2 {
+        eventually("the server cut all", LONG, async || {
+            server.connections().await == 0
+        })
+        .await;
+        let releases = proxy.count(Match::script(RELEASE));
+        let guard = try_once(&client, "x").await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+        // A late acquire would be released again and again, for as long as its lease of 30 s.
+        let other = client.get_lock("other").lock_for(ms(1_500)).await.unwrap();
+        soon(other.lost()).await;
+        drop(other);
+        clean(&server).await;
+        assert!(releases.seen() <= 4, "{} releases", releases.seen());
+    }
 }

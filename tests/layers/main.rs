@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 9] = [
+const PURE: [&str; 11] = [
     "error.rs",
     "backoff.rs",
     "lease.rs",
@@ -28,6 +28,8 @@ const PURE: [&str; 9] = [
     "engine/queue.rs",
     "engine/schedule.rs",
     "engine/keeper/policy.rs",
+    "engine/keeper/asking.rs",
+    "backend/pace.rs",
 ];
 
 const MOST_CODE_LINES: usize = 400;

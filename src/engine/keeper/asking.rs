@@ -19,8 +19,11 @@ pub(super) const BATCH: usize = 100;
 /// How many calls are out at a time.
 const CALLS: usize = 16;
 
-/// The shortest wait for an answer, and between two calls about the same.
+/// The shortest wait for an answer, and until a hold that was refused is asked for again.
 const LEAST: Duration = Duration::from_millis(10);
+
+/// The shortest that the wait after a failed call is cut to, for what is near its end.
+const HURRY: Duration = Duration::from_millis(50);
 
 /// By when a hold ends, and its number.
 type Key = (Moment, u64);
@@ -168,6 +171,11 @@ impl<T> Asking<T> {
         self.failing.is_some() || !self.refused.is_empty()
     }
 
+    /// Whether calls fail at the moment.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.is_some()
+    }
+
     fn may_call(&self, now: Moment) -> bool {
         match &self.failing {
             Some(failing) => self.out == 0 && now >= failing.next,
@@ -233,7 +241,7 @@ impl<T> Asking<T> {
         let delay = failing.delays.step();
         // The first to end must have its chance.
         let left = self.wanted.keys().next().map(|(end, _)| now.until(*end));
-        let delay = left.map_or(delay, |left| delay.min(left / 4));
+        let delay = left.map_or(delay, |left| delay.min((left / 4).max(HURRY)));
         failing.next = now + delay.max(LEAST);
     }
 }

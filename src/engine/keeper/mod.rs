@@ -43,6 +43,8 @@ pub(crate) struct Keeper {
     /// Whether renewals fail at the moment; told once per outage.
     trouble: AtomicBool,
     asking: Mutex<Asking<Arc<Hold>>>,
+    /// Whether all holds are to be asked for once calls are answered again.
+    unverified: AtomicBool,
     /// Whether a question for a quiet connection is on its way.
     knocking: AtomicBool,
     closing: AtomicBool,
@@ -59,6 +61,7 @@ impl Keeper {
             hub: Hub::new(core.backend.config()),
             trouble: AtomicBool::new(false),
             asking: Mutex::new(Asking::new(config.backoff, config.command_timeout, end)),
+            unverified: AtomicBool::new(false),
             knocking: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             closed: Notify::new(),

@@ -64,8 +64,13 @@ pub(crate) fn look(keeper: &Keeper) {
     want(keeper, &due, false);
 }
 
-/// Has every hold asked for: a connection was broken, Redis may have restarted.
+/// Has every hold asked for: a connection was broken, Redis may have restarted. While nothing is answered
+/// that is left to the end of the trouble: connections may break as long as that lasts.
 pub(crate) fn verify_all(keeper: &Keeper) {
+    if keeper.asking.lock().is_failing() {
+        keeper.unverified.store(true, Ordering::Relaxed);
+        return;
+    }
     let held = |hold: &Arc<Hold>| hold.phase() == Phase::Held;
     let mut holds = keeper.core.holds();
     holds.retain(held);
@@ -126,12 +131,16 @@ async fn renew_batch(keeper: Arc<Keeper>, batch: Holds) {
     };
     let answers = numbers.into_iter().zip(holds).zip(outcomes);
     let answers = answers.map(|((number, hold), outcome)| (number, hold, outcome));
-    let troubled = {
+    let (failing, troubled) = {
         let mut asking = keeper.asking.lock();
         asking.answered(answers, keeper.core.now());
-        asking.is_troubled()
+        (asking.is_failing(), asking.is_troubled())
     };
     keeper.tell_trouble(troubled, failure);
+    // The keeper's thread alone reads and writes it.
+    if !failing && keeper.unverified.swap(false, Ordering::Relaxed) {
+        verify_all(&keeper);
+    }
 }
 
 /// Asks for each hold by itself. When that is refused for all of them, it is not for single ones.
