@@ -44,7 +44,8 @@ impl Pace {
         if ago > self.longest {
             self.delays.reset();
         }
-        if ago > DEMOTED {
+        // A replica is noticed by the next command, which may come a while after the delay.
+        if ago > DEMOTED * 2 {
             self.demotions.reset();
         }
         self.last = Some(now);

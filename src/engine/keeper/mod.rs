@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use self::asking::Asking;
 use self::hub::Hub;
@@ -36,6 +36,9 @@ use crate::script::Call;
 /// renewals are far apart, and that Redis restarted is to be known before the next one.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// How many repeated releases are out at a time.
+const RELEASES: usize = 64;
+
 /// What the keeper's tasks share.
 pub(crate) struct Keeper {
     pub(crate) core: Arc<Core>,
@@ -45,6 +48,8 @@ pub(crate) struct Keeper {
     asking: Mutex<Asking<Arc<Hold>>>,
     /// Whether all holds are to be asked for once calls are answered again.
     unverified: AtomicBool,
+    /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
+    sending: Semaphore,
     /// Whether a question for a quiet connection is on its way.
     knocking: AtomicBool,
     closing: AtomicBool,
@@ -62,6 +67,7 @@ impl Keeper {
             trouble: AtomicBool::new(false),
             asking: Mutex::new(Asking::new(config.backoff, config.command_timeout, end)),
             unverified: AtomicBool::new(false),
+            sending: Semaphore::new(RELEASES),
             knocking: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             closed: Notify::new(),

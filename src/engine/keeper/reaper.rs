@@ -65,6 +65,7 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
         let outcome = command.clone().within(limit).await;
         return settle_release(core, hold, &SentAs::Seat(&command), outcome);
     }
+    let _turn = keeper.sending.acquire().await;
     let since = core.now();
     if hold.phase() == Phase::Ending {
         core.gates

@@ -38,30 +38,48 @@ pub(crate) fn look(keeper: &Keeper) {
         // What comes soon is left to share the call of the first that is due.
         return;
     }
+    let due = sort_out(keeper, core.schedule.take(now, now, BATCH), now);
+    if due.is_empty() {
+        // Thousands of holds may end at about the same time: none is looked at before its own.
+        return;
+    }
+    for hold in &due {
+        let _ = core.schedule.no_later_than(hold, now);
+    }
     let period = core.plan.period();
     let (due_by, soon) = (now + period / 100, now + period / 10);
+    let due = sort_out(keeper, core.schedule.take(due_by, soon, BATCH), now);
+    want(keeper, &due, false);
+}
+
+/// Does what those need that were taken from the schedule; gives back which are to be renewed.
+fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold>> {
+    let core = &keeper.core;
     // An entry is up to a tenth of a period before its renewal; further only when an answer came late, and
     // then it is looked at again.
-    let horizon = now + period / 5;
-    let mut due = Vec::new();
-    for hold in core.schedule.take(due_by, soon, BATCH) {
+    let horizon = now + core.plan.period() / 5;
+    let (mut due, mut lost) = (Vec::new(), Vec::new());
+    for hold in holds {
         let (what, phase) = hold.with(|state| {
             let what = state.due(core.plan, now, horizon, core.jitter());
+            if what == Due::Lose {
+                state.lose(LostReason::Expired);
+            }
             (what, state.phase())
         });
-        match what {
-            Due::Renew => due.push(hold),
-            Due::Later(moment) => drop(core.schedule.no_later_than(&hold, moment)),
-            Due::Lose => core.lose(&hold, LostReason::Expired),
-            Due::Finish => finish(core, &hold),
-            Due::Nothing => {
-                if let Phase::Lost(reason) = phase {
-                    core.bury(&hold, reason);
-                }
-            }
+        match (what, phase) {
+            (Due::Renew, _) => due.push(hold),
+            (Due::Later(moment), _) => drop(core.schedule.no_later_than(&hold, moment)),
+            (Due::Finish, _) => finish(core, &hold),
+            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => lost.push((hold, reason)),
+            (Due::Lose | Due::Nothing, _) => {}
         }
     }
-    want(keeper, &due, false);
+    // Their holders know by now; what else is to be done for one must not keep the next one waiting.
+    for (hold, reason) in lost {
+        core.bury(&hold, reason);
+    }
+    due
 }
 
 /// Has every hold asked for: a connection was broken, Redis may have restarted. While nothing is answered
