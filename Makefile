@@ -15,6 +15,9 @@ target = $${CARGO_TARGET_DIR:-target}
 # Together with the crate itself, so that all of these, and the demo, share one build of what they depend on.
 release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
 
+# Tests wait most of their time: three for each processor.
+threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test interop chaos soak bench micro lint doc msrv ci
 
@@ -27,7 +30,7 @@ demo: ## the story in a minute, on a real redis-server
 test: ## all tests, examples and documentation tests
 	@$(with_redis) \
 	$(CARGO) build --quiet --workspace --bins --examples && \
-	$(CARGO) test --quiet --workspace
+	$(threads) $(CARGO) test --quiet --workspace
 
 interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17 and Maven)
 	@$(with_redis) \

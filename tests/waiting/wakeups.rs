@@ -33,7 +33,7 @@ async fn i5_a_dropped_guard_wakes_a_waiter_of_another_client() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    let guard = holder.get_lock("drop").lock().await.unwrap();
+    let guard = holder.get_lock("drop").lock_for(LONG * 4).await.unwrap();
     let lock = client.get_lock("drop");
     let waiter = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "drop").await;
@@ -49,7 +49,7 @@ async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let rare = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     let builder = Client::builder(&proxy.url()).backoff(rare);
     let client = builder.connect().await.unwrap();
-    let guard = holder.get_lock("gap").lock().await.unwrap();
+    let guard = holder.get_lock("gap").lock_for(LONG * 4).await.unwrap();
     let late = proxy
         .inject(Fault::DelayRequest(ms(300)))
         .on(Match::command("SUBSCRIBE"))
@@ -73,7 +73,7 @@ async fn i5_a_release_during_a_try_is_not_missed() {
     let rare = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     let builder = Client::builder(&proxy.url()).backoff(rare);
     let client = builder.connect().await.unwrap();
-    let guard = holder.get_lock("during").lock().await.unwrap();
+    let guard = holder.get_lock("during").lock_for(LONG * 4).await.unwrap();
     let slow = proxy
         .inject(Fault::DelayReply(ms(300)))
         .on(Match::script(ACQUIRE).and(Match::key("during")))
