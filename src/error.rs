@@ -356,15 +356,16 @@ pub enum ConfigError {
     /// The pool and the address lead to different databases.
     #[error("the pool and the address lead to different Redis databases")]
     PoolMismatch,
-    /// The server cannot be used: older than Redis 6.2, or in cluster mode.
+    /// The server cannot be used: older than Redis 6.2, in cluster mode, a sentinel, or a replica.
     #[error("the server is not supported: {reason}")]
     #[non_exhaustive]
     Unsupported {
         /// Why not.
         reason: &'static str,
     },
-    /// `connect` was not called inside a tokio runtime.
-    #[error("no tokio runtime: connect must be called inside one")]
+    /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
+    /// I/O (`enable_all`), or it is being shut down.
+    #[error("no tokio runtime with timers and I/O: this must be called inside one")]
     NoRuntime,
 }
 

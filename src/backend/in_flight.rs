@@ -66,6 +66,7 @@ impl<T> InFlight<T> {
 
 impl<T> Clone for InFlight<T> {
     fn clone(&self) -> Self {
+        // As `Arc` counts: whoever clones has one, so the count cannot be at its end; and a number is only its own.
         self.shared.clones.fetch_add(1, Ordering::Relaxed);
         Self {
             number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
@@ -77,6 +78,7 @@ impl<T> Clone for InFlight<T> {
 impl<T> Drop for InFlight<T> {
     fn drop(&mut self) {
         self.shared.forget(self.number);
+        // The last one sees all that the others did with what it ends.
         if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
             let run = std::mem::replace(&mut *self.shared.run.lock(), Run::Dropped);
             drop(run);

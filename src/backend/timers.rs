@@ -1,8 +1,8 @@
 //! Timers for futures of callers: those of the keeper's runtime.
 //!
-//! A caller may poll a future of ours on one runtime, and then on another, on none, or on one without timers.
-//! A timer belongs to the runtime on which it was made, and panics where there is none; so all timers on a
-//! caller's way are made on the keeper's, which ends with the client.
+//! A caller may poll a future of ours on one runtime, and then on another, on none, or on one without timers;
+//! I6 and I9 hold wherever that is. A timer belongs to the runtime on which it was made, and panics where there
+//! is none; so all timers on a caller's way are made on the keeper's, which ends with the client.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

@@ -66,6 +66,10 @@ impl ClientBuilder {
     /// Makes the connections for commands the way the application's pool does, by its manager. None is
     /// taken out of the pool: locks need connections that nothing else uses. Subscriptions, which a pool
     /// cannot give, come from the address; both must lead to the same database.
+    ///
+    /// How the sockets of these connections are tuned is the pool's choice, and cannot be changed from here:
+    /// give its manager a `ConnectionInfo` whose TCP settings have `nodelay`, keepalive and, on Linux, a user
+    /// time-out, as connections by an address have. Without `nodelay` commands may wait for each other.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self

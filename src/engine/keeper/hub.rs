@@ -74,14 +74,16 @@ pub(crate) struct Route {
     broken: AtomicBool,
 }
 
+/// `told` orders what it tells of: a permit is given after the change, and its taker sees that. So the counter
+/// and the flag need no order of their own.
 impl Route {
     /// How many messages came since the last call.
     pub(crate) fn take_messages(&self) -> u32 {
-        self.messages.swap(0, Ordering::AcqRel)
+        self.messages.swap(0, Ordering::Relaxed)
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+        self.broken.load(Ordering::Relaxed)
     }
 }
 
@@ -145,7 +147,7 @@ impl Listener {
         let channels = self.channels.lock();
         let channel = channels.as_ref().and_then(|all| all.get(channel));
         for route in channel.iter().flat_map(|channel| &channel.routes) {
-            route.messages.fetch_add(1, Ordering::AcqRel);
+            route.messages.fetch_add(1, Ordering::Relaxed);
             route.told.notify_one();
         }
     }
@@ -154,7 +156,7 @@ impl Listener {
     fn end(&self) {
         let channels = self.channels.lock().take().unwrap_or_default();
         for route in channels.values().flat_map(|channel| &channel.routes) {
-            route.broken.store(true, Ordering::Release);
+            route.broken.store(true, Ordering::Relaxed);
             route.told.notify_one();
         }
         for task in self.tasks.lock().drain(..) {

@@ -39,7 +39,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How many repeated releases are out at a time.
 const RELEASES: usize = 64;
 
-/// What the keeper's tasks share.
+/// What the keeper's tasks share. They run on one thread: its flags order nothing.
 pub(crate) struct Keeper {
     pub(crate) core: Arc<Core>,
     hub: Hub,
@@ -80,16 +80,16 @@ impl Keeper {
         let limit = self.core.config.command_timeout;
         // Any answer will do; a broken connection is replaced, and then every hold verified.
         let _ = self.core.ask(Call::ping(), limit).await;
-        self.knocking.store(false, Ordering::Release);
+        self.knocking.store(false, Ordering::Relaxed);
     }
 
     fn is_quiet(&self, now: Moment) -> bool {
         let quiet = now >= self.core.keeper_lane.heard_at() + QUIET;
-        quiet && !self.knocking.swap(true, Ordering::AcqRel)
+        quiet && !self.knocking.swap(true, Ordering::Relaxed)
     }
 
     fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.closing.load(Ordering::Relaxed)
     }
 
     async fn closing(&self) {

@@ -3,9 +3,9 @@
 //! 1. Holds share a call; what is due within the next tenth of a period fills it up. Which hold is asked for
 //!    when, and by how many calls, is [`asking`](super::asking)'s.
 //! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
-//!    after a silence. Whatever happens to it, the schedule has an entry not later than that end.
-//! 3. What is asked for is asserted, too: the TTL is lengthened to what the client still vouches for
-//!    (a server whose clock is ahead ends leases early). That raises no promise: only the watchdog's lease,
+//!    after a silence. Whatever happens to it, the schedule has an entry not later than that end (I8).
+//! 3. What is asked for is asserted, too (T5): the TTL is lengthened to what the client still vouches for
+//!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
 //!    once it is acknowledged, lengthens the validity.
 
 use std::sync::Arc;
