@@ -5,10 +5,11 @@ use std::sync::OnceLock;
 
 use redis::TlsCertificates;
 use watchlock::{Client, Error};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::alone;
-use crate::common::{clean, ms, soon, try_once};
+use crate::common::{LONG, clean, ms, soon, try_once};
 use crate::tls_server::TlsServer;
 use crate::works;
 
@@ -76,11 +77,31 @@ fn the_certificates_of_the_system() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let tls = runtime.block_on(TlsServer::start());
     let authority = tls.certificates.path("ca.crt");
-    let url = tls.url();
+    let (url, plain) = (tls.url(), tls.server.url());
     alone::run(
         "tls::an_address_is_enough",
-        &[("SSL_CERT_FILE", &authority), ("TLS_URL", Path::new(&url))],
+        &[
+            ("SSL_CERT_FILE", &authority),
+            ("TLS_URL", Path::new(&url)),
+            ("PLAIN_URL", Path::new(&plain)),
+        ],
     );
+}
+
+/// The connections that were encrypted here have ended with their client.
+async fn only_ours_is_left() {
+    let plain = std::env::var("PLAIN_URL").expect("run by the_certificates_of_the_system");
+    let plain = redis::Client::open(plain).unwrap();
+    let mut plain = plain.get_multiplexed_async_connection().await.unwrap();
+    eventually("the client's connections end", LONG, async || {
+        let mut list = redis::cmd("CLIENT");
+        let list: String = list.arg("LIST").query_async(&mut plain).await.unwrap();
+        // Ours, and that of the test which looks into the server.
+        list.lines()
+            .all(|line| !line.contains("cmd=evalsha") && !line.contains("cmd=hello"))
+            && list.lines().count() <= 2
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -90,6 +111,7 @@ async fn an_address_is_enough() {
     works(&soon(Client::connect(&url)).await.unwrap()).await;
     let chosen = rustls::crypto::CryptoProvider::get_default();
     assert!(chosen.is_none(), "that is the application's to choose");
+    only_ours_is_left().await;
     let resp3 = format!("{url}?protocol=resp3");
     works(&soon(Client::connect(&resp3)).await.unwrap()).await;
     let secret = url.replace("rediss://", "rediss://:some@");
