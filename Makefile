@@ -19,7 +19,7 @@ release = $(CARGO) build --quiet --release --package watchlock --example worker 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop chaos soak bench micro lint doc msrv ci
+.PHONY: help demo test interop chaos soak bench micro lint doc msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,6 +66,12 @@ doc: ## the documentation; warnings are errors
 
 msrv: ## builds with the oldest supported Rust, where it is installed
 	@scripts/msrv.sh
+
+package: ## the crate as crates.io would get it: builds and passes its tests by itself
+	@scripts/package.sh
+
+minimal: ## builds with the oldest versions of dependencies, where there is a nightly
+	@scripts/minimal-versions.sh
 
 ci: ## all of it, as CI runs it
 	@.ci/run

@@ -46,19 +46,19 @@ impl std::fmt::Debug for HoldView {
 }
 
 impl HoldView {
-    /// As [`LockGuard::is_valid`]; false once the hold has ended.
+    /// As [`LockGuard::is_valid`](crate::LockGuard::is_valid); false once the hold has ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.valid_for().is_zero()
     }
 
-    /// As [`LockGuard::valid_for`]; zero once the hold has ended.
+    /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         valid_for(&self.hold, self.process, self.clock.now())
     }
 
-    /// As [`LockGuard::check`].
+    /// As [`LockGuard::check`](crate::LockGuard::check).
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl HoldView {
         check(&self.hold, self.process, self.clock.now())
     }
 
-    /// As [`LockGuard::lost`]; pending for ever once the hold has ended in order.
+    /// As [`LockGuard::lost`](crate::LockGuard::lost); pending for ever once the hold has ended in order.
     ///
     /// # Cancel safety
     ///

@@ -48,8 +48,6 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use watchlock_support::server::RedisServer;
-
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -72,15 +70,6 @@ mod tests {
         for script in ALL {
             let text = fs::read_to_string(root.join(script.path)).unwrap();
             assert_eq!(script.text, text, "{}", script.path);
-        }
-    }
-
-    #[tokio::test]
-    async fn the_server_knows_each_script_by_the_same_digest() {
-        let server = RedisServer::start();
-        for script in ALL {
-            let digest: String = server.query(&["SCRIPT", "LOAD", script.text]).await;
-            assert_eq!(script.sha(), digest, "{}", script.path);
         }
     }
 }

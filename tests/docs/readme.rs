@@ -153,17 +153,40 @@ fn links(markdown: &str) -> Vec<String> {
         .collect()
 }
 
+/// A link into the repository as a path from its root, with a slash first; others as they are. The README has them
+/// absolute, since crates.io shows it, too.
+fn at_home(link: &str) -> &str {
+    let ours = [
+        "https://github.com/watchlock/watchlock/blob/main",
+        "https://github.com/watchlock/watchlock/tree/main",
+        "https://raw.githubusercontent.com/watchlock/watchlock/main",
+    ];
+    let path = ours.iter().find_map(|base| link.strip_prefix(base));
+    path.unwrap_or(link)
+}
+
+#[test]
+fn the_readme_is_whole_where_crates_io_shows_it() {
+    let readme = text("README.md");
+    for link in links(&readme) {
+        let whole = link.starts_with('#') || link.starts_with("https://");
+        assert!(whole, "{link}");
+    }
+}
+
 #[test]
 fn every_link_leads_somewhere() {
     for document in DOCUMENTS {
         let markdown = text(document);
         let folder = root().join(document).parent().expect("a folder").to_owned();
-        for link in links(&markdown)
-            .iter()
-            .filter(|link| !link.starts_with("http"))
-        {
+        for link in links(&markdown).iter().map(|link| at_home(link)) {
+            if link.starts_with("http") {
+                continue;
+            }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if path.is_empty() {
+            let target = if let Some(path) = path.strip_prefix('/') {
+                root().join(path)
+            } else if path.is_empty() {
                 root().join(document)
             } else {
                 folder.join(path)

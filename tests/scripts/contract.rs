@@ -1,6 +1,18 @@
 //! What each script does, and that a repeat changes nothing.
 
-use super::{CLIENT, LATER, LOCK, MINE, Scene, is_wrong_type};
+use super::{
+    ACQUIRE, CLIENT, FORCE, LATER, LOCK, MINE, REENTER, RELEASE, RENEW, Scene, VERIFY,
+    is_wrong_type,
+};
+
+#[tokio::test]
+async fn the_server_knows_each_script_by_the_digest_that_it_is_called_by() {
+    let scene = Scene::new().await;
+    for script in [ACQUIRE, REENTER, RENEW, VERIFY, RELEASE, FORCE] {
+        let digest: String = scene.server.query(&["SCRIPT", "LOAD", script]).await;
+        assert_eq!(redis::Script::new(script).get_hash(), digest);
+    }
+}
 
 #[tokio::test]
 async fn acquire_takes_a_free_lock_and_a_repeat_takes_it_again() {

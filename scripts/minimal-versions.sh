@@ -1,0 +1,27 @@
+#!/bin/sh
+# Builds the packaged crate with the oldest versions that Cargo.toml allows, where a nightly cargo can choose them. Where
+# there is none it says so, loudly: then nothing guards the lower bounds.
+set -eu
+cd "$(dirname "$0")/.."
+
+if ! command -v rustup >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
+    echo "MINIMAL VERSIONS NOT BUILT: no nightly toolchain is here (rustup toolchain install nightly)."
+    exit 0
+fi
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target/minimal"
+target=$(cd "$target/minimal" && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+scripts/package.sh unpack "$folder"
+cd "$folder"
+rm -f Cargo.lock
+# Chosen by a nightly, for its option alone; built by the compiler in use.
+cargo +nightly update --quiet -Z direct-minimal-versions
+CARGO_TARGET_DIR=$target
+export CARGO_TARGET_DIR
+cargo check --quiet --locked
+cargo check --quiet --locked --features tls
+echo "built with the oldest versions allowed:"
+cargo tree --quiet --locked --features tls --edges normal --depth 1 --prefix none | sed 1d | sort | tr '\n' ';'
+echo

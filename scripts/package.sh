@@ -1,0 +1,31 @@
+#!/bin/sh
+# Packs the crate as crates.io would get it, and uses what is in the package: it builds, its examples too, and its
+# own tests pass, without anything that stands beside it here. `scripts/package.sh unpack FOLDER` only unpacks it there.
+set -eu
+cd "$(dirname "$0")/.."
+
+mkdir -p "${CARGO_TARGET_DIR:-target}"
+target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+
+# unpack FOLDER
+unpack() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    cargo package --quiet --package watchlock --allow-dirty --no-verify
+    tar --extract --gzip --file "$target/package/watchlock-$version.crate" --directory "$1" --strip-components 1
+}
+
+if [ "${1:-}" = unpack ]; then
+    unpack "$2"
+    exit
+fi
+folder=$target/packaged
+unpack "$folder"
+cd "$folder"
+# What the package depends on is built already, mostly.
+CARGO_TARGET_DIR=$target
+export CARGO_TARGET_DIR
+cargo test --quiet --lib --examples
+cargo test --quiet --doc
+echo "the package has $(find . -type f | wc -l) files and works by itself"
