@@ -88,7 +88,7 @@ async fn closure_returns_values_and_ends_with_its_lock() {
         "the body returned 2026",
         "the task returned 2026",
         "while it is busy: None",
-        "taken away: the hold was lost: it was released by force",
+        "taken away: lock \"closure:invoices\": the hold was lost: it was released by force",
     ];
     assert_eq!(lines, expected);
 }
@@ -129,7 +129,7 @@ async fn long_job_stops_when_its_lock_is_taken_away() {
         "{said}"
     );
     assert!(
-        said.contains("the upload stops: the hold was lost"),
+        said.contains("the upload stops: lock \"long_job:nightly\": the hold was lost"),
         "{said}"
     );
     assert!(!said.contains("the job is done"), "{said}");
