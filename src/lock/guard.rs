@@ -222,7 +222,9 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::InvalidLease`] for a level under the watchdog, or a lease out of bounds;
-    /// [`Error::Lost`]; and the errors of a command.
+    /// [`Error::Lost`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`], [`Error::Closed`] of the
+    /// command; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio
+    /// runtime.
     ///
     /// # Cancel safety
     ///

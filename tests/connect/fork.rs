@@ -103,6 +103,7 @@ fn in_a_forked_child_everything_is_closed() {
         closed(home, "a scope", client.scope(stranger.lock()))?;
         closed(home, "reenter", held.reenter(Lease::Watchdog))?;
         closed(home, "extend", other.extend(LONG))?;
+        closed(home, "verify", held.verify())?;
         closed(home, "unlock", held.unlock())?;
         ended(home, "shutdown", client.shutdown(LONG))?;
         drop(other);

@@ -82,6 +82,21 @@ async fn i9_an_extension_can_be_dropped_at_any_await() {
 }
 
 #[tokio::test]
+async fn i9_a_verification_can_be_dropped_at_any_await() {
+    let (server, client, connections) = scene().await;
+    at_every_await(async |polls| {
+        let guard = client.get_lock("sure").lock().await.unwrap();
+        let verified = after(polls, guard.verify()).await;
+        assert!(guard.is_valid() && guard.hold_count() == 1);
+        guard.unlock().await.unwrap();
+        gone(&server, "sure").await;
+        verified.is_some_and(|verified| verified.is_ok())
+    })
+    .await;
+    nothing_is_left(&server, connections).await;
+}
+
+#[tokio::test]
 async fn i9_unlocking_a_detached_level_can_be_dropped_at_any_await() {
     let (server, client, connections) = scene().await;
     at_every_await(async |polls| {
