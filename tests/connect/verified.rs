@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Lease, LockGuard};
+use watchlock::{Client, Lease, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -164,6 +164,28 @@ async fn an_outage_is_watched_by_one_call_at_a_time() {
         drop(guard);
     }
     clean(&server).await;
+}
+
+/// Connections that break while nothing is answered are made up for when it is.
+#[tokio::test]
+async fn what_broke_in_an_outage_is_verified_after_it() {
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url()).watchdog_lease(ms(3_000));
+    let client = client.connect().await.unwrap();
+    let fixed = fixed(&client, "fixed", 10 * LONG).await;
+    let watched = try_once(&client, "watched").await.unwrap().unwrap();
+    server
+        .cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+        .await;
+    eventually("a renewal was refused", LONG, async || {
+        let refused = server.info("errorstats", "errorstat_NOREPLICAS").await;
+        refused.is_some()
+    })
+    .await;
+    // With all that it knew, and what it was set to.
+    server.restart();
+    assert_eq!(soon(fixed.lost()).await, LostReason::Missing);
+    soon(watched.lost()).await;
 }
 
 /// A forced release may hit an attempt of ours whose answer is on its way.
