@@ -4,6 +4,7 @@
 //! |---|---|
 //! | F1, F2, F14, F16: the holder dies, stands still, sleeps, goes away | `holders` |
 //! | F3, F4, F15: replies that are lost or late, callers that are gone | `replies` |
+//! | F3, F10: what is sent again, and what is known of it then | `repeats` |
 //! | F5, F19: wake-ups that do not arrive | `wakeups` |
 //! | F6, F7, F8, F22: the server restarts, forgets, stalls | `servers` |
 //! | F9 to F11: the server refuses | `errors` |
@@ -19,6 +20,7 @@ mod common;
 mod deadlines;
 mod errors;
 mod holders;
+mod repeats;
 mod replies;
 mod servers;
 mod values;

@@ -6,6 +6,7 @@ mod common;
 
 mod bounds;
 mod crowds;
+mod grants;
 mod handover;
 mod starvation;
 mod wakeups;
