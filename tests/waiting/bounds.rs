@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Error, Lease};
+use watchlock::{Client, Clock, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -166,4 +166,52 @@ async fn f21_a_wait_ends_with_the_release_however_long_it_may_be() {
         let guard = soon(waiter).await.unwrap().unwrap();
         guard.expect("acquired").unlock().await.unwrap();
     }
+}
+
+/// Those who were told busy have gone since, and so has the holder.
+#[tokio::test]
+async fn busy_is_not_said_from_what_somebody_was_told_who_is_gone() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let lock = client.get_lock("gone");
+    let held = holder.get_lock("gone").lock().await.unwrap();
+    assert!(lock.try_lock(ms(100), LONG).await.unwrap().is_none());
+    held.unlock().await.unwrap();
+    // Somebody tries, and nobody knows what comes of it.
+    proxy.hold(Direction::Requests);
+    let mut first = Box::pin(lock.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut second = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut second).await.is_none());
+    drop(first);
+    proxy.heal();
+    let guard = soon(second).await.unwrap().expect("the lock is free");
+    guard.unlock().await.unwrap();
+}
+
+/// A waiter was told busy, and until when.
+#[tokio::test]
+async fn busy_is_not_said_for_longer_than_the_holders_lease() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&proxy.url()).clock(clock);
+    let client = builder.connect().await.unwrap();
+    let lock = client.get_lock("over");
+    let held = holder.get_lock("over").lock_for(LONG).await.unwrap();
+    let mut waiting = Box::pin(lock.lock());
+    assert!(poll_once(&mut waiting).await.is_none());
+    subscribed(&server, "over").await;
+    assert!(try_once(&client, "over").await.unwrap().is_none());
+    proxy.hold(Direction::Requests);
+    ahead.advance(LONG * 2);
+    let mut once = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut once).await.is_none(), "it may be free");
+    drop((waiting, held));
+    proxy.heal();
+    let guard = soon(once).await.unwrap().expect("the lock is free");
+    guard.unlock().await.unwrap();
 }

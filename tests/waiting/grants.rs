@@ -1,13 +1,6 @@
 //! A grant and its caller: not collected, collected by another of the same owner, or refused in the very moment.
 
-use std::hint::spin_loop;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
-
-use tokio::runtime::Handle;
-use watchlock::{Client, Error, Lease, LockGuard, Owner};
+use watchlock::{Client, Lease};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 

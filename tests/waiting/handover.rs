@@ -1,16 +1,22 @@
 //! Inside a client a lock goes from one to the next in one round trip: the release and the next try
 //! travel together.
 
+use std::time::Duration;
+
 use tokio::task::JoinHandle;
-use watchlock::{Client, Error, LockGuard, ReentrantLock};
+use watchlock::{Backoff, Client, ClientBuilder, Error, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, gone, ms, poll_once, soon, subscribed};
 
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+/// After so many hand-overs in a row the lock is free for a moment.
+const IN_A_ROW: usize = 8;
+/// A lease that no test waits for.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 type Waiter = JoinHandle<Result<LockGuard, Error>>;
 
@@ -25,9 +31,14 @@ struct Line {
 
 impl Line {
     async fn of(waiters: usize) -> Self {
+        Self::by(waiters, |builder| builder).await
+    }
+
+    async fn by(waiters: usize, settings: fn(ClientBuilder) -> ClientBuilder) -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::to(&server);
-        let client = Client::connect(&proxy.url()).await.unwrap();
+        let builder = settings(Client::builder(&proxy.url()));
+        let client = builder.connect().await.unwrap();
         let lock = client.get_lock("line");
         let first = lock.lock().await.unwrap();
         let mut line = Vec::new();
@@ -140,6 +151,101 @@ async fn a_dropped_guard_hands_over_as_well() {
     let waiter = line.waiters.next().unwrap();
     assert!(!waiter.is_finished(), "nobody has heard of the release");
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    drop(line.lock);
+    clean(&line.server).await;
+}
+
+/// Those who poll without a subscription are counted by nobody, and get a chance this way.
+#[tokio::test]
+async fn after_eight_hand_overs_in_a_row_the_lock_is_free_for_a_moment() {
+    let Line {
+        server,
+        proxy,
+        lock,
+        mut guard,
+        waiters,
+    } = Line::of(IN_A_ROW + 2).await;
+    let mut in_a_row = 0;
+    for waiter in waiters {
+        let ended = server.calls_of("hdel").await;
+        let tries = server.calls_of("hset").await;
+        // Who tries before it knows the answer to the release has sent both together.
+        proxy.hold(Direction::Replies);
+        let unlocking = tokio::spawn(guard.unlock());
+        eventually("it is released", LONG, async || {
+            server.calls_of("hdel").await > ended
+        })
+        .await;
+        let together = tokio::time::timeout(ms(300), one_more_than(tries, &server)).await;
+        proxy.heal();
+        soon(unlocking).await.unwrap().unwrap();
+        guard = soon(waiter).await.unwrap().unwrap();
+        if together.is_err() {
+            break;
+        }
+        in_a_row += 1;
+        assert!(in_a_row <= IN_A_ROW, "it goes on and on");
+    }
+    assert!(in_a_row > 0, "nothing was handed over");
+    drop((guard, lock));
+    clean(&server).await;
+}
+
+/// The release failed, so the try behind it found the hold that was to end; nobody tells when it has.
+#[tokio::test]
+async fn i5_a_try_that_was_answered_by_the_hold_before_it_is_made_again() {
+    let minute = |builder: ClientBuilder| {
+        let rare = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+        builder.backoff(rare).watchdog_lease(HOUR)
+    };
+    let mut line = Line::by(1, minute).await;
+    let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".to_owned());
+    let on = Match::script(RELEASE).and(Match::key("line"));
+    let aim = line.proxy.inject(loading).on(on).arm();
+    let tries = line
+        .proxy
+        .count(Match::script(ACQUIRE).and(Match::key("line")));
+    drop(line.guard);
+    let next = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
+    assert_eq!((aim.fired(), tries.seen()), (1, 2));
+    next.unlock().await.unwrap();
+    drop(line.lock);
+    clean(&line.server).await;
+}
+
+/// Nobody is left who would give the lock back that the next one gets.
+#[tokio::test]
+async fn i7_the_end_of_a_client_waits_for_a_hand_over_that_is_under_way() {
+    let long = |builder: ClientBuilder| builder.watchdog_lease(HOUR);
+    let line = Line::by(1, long).await;
+    let tries = line.server.calls_of("hset").await;
+    line.proxy.hold(Direction::Replies);
+    drop(line.guard);
+    one_more_than(tries, &line.server).await;
+    for waiter in line.waiters {
+        waiter.abort();
+        assert!(waiter.await.is_err_and(|error| error.is_cancelled()));
+    }
+    drop(line.lock);
+    line.proxy.heal();
+    clean(&line.server).await;
+}
+
+/// Its waiter hears of a release that cannot be made, though its own try is under way behind it.
+#[tokio::test]
+async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
+    let hasty = |builder: ClientBuilder| {
+        let builder = builder.command_timeout(ms(400)).unavailable_after(ms(800));
+        builder.watchdog_lease(HOUR)
+    };
+    let mut line = Line::by(1, hasty).await;
+    let noreplicas = Fault::Answer("NOREPLICAS Not enough good replicas to write.".to_owned());
+    let on = Match::script(RELEASE).and(Match::key("line"));
+    let aim = line.proxy.inject(noreplicas).on(on).always().arm();
+    drop(line.guard);
+    let told = soon(line.waiters.next().unwrap()).await.unwrap();
+    assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
+    aim.cancel();
     drop(line.lock);
     clean(&line.server).await;
 }
