@@ -101,11 +101,14 @@ impl Future for Pending {
     }
 }
 
+/// A lane for each runtime.
+type Lanes = Vec<(Id, Arc<Lane>)>;
+
 /// The lanes of one client.
 pub(crate) struct Backend {
     config: LaneConfig,
     /// The callers' lanes, one per runtime: a few at most. None once the client is closed, and then for ever.
-    lanes: Mutex<Option<Vec<(Id, Arc<Lane>)>>>,
+    lanes: Mutex<Option<Lanes>>,
 }
 
 impl Backend {
