@@ -13,13 +13,13 @@ use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::config::Settings;
 use crate::engine::hold::{Hold, Origin};
-use crate::engine::kind::{Commands, Kind};
 use crate::engine::schedule::Schedule;
 use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
 use crate::error::Error;
 use crate::lease::LeaseMs;
+use crate::lock::plain;
 use crate::names::{MAX_KEY_BYTES, Names};
-use crate::script::{Acquired, Call, Released, Reply, lock};
+use crate::script::{Call, Renewal, lock};
 
 /// Far enough from the start of time that nothing saturates.
 const NOW: Moment = Moment::from_nanos(3_600_000_000_000);
@@ -89,10 +89,15 @@ pub fn encode_release() -> Result<impl Fn() -> Vec<u8>, Error> {
 /// Encodes one renewal of `count` holds.
 pub fn encode_renew(count: u64) -> Result<impl Fn() -> Vec<u8>, Error> {
     let lease = lease()?;
-    let holds: Vec<_> = (1..=count).map(|n| (name(n), hold_id(n))).collect();
+    let holds = (1..=count).map(|n| Ok((names(n)?, hold_id(n))));
+    let holds: Vec<(Names, String)> = holds.collect::<Result<_, Error>>()?;
     Ok(move || {
-        let named = holds.iter().map(|(key, id)| (&**key, &**id, Some(lease)));
-        packed(&lock::renew(named))
+        let renewals = holds.iter().map(|(names, hold_id)| Renewal {
+            names,
+            hold_id,
+            lease: Some(lease),
+        });
+        packed(&lock::renew(&renewals.collect::<Vec<_>>()))
     })
 }
 
@@ -167,10 +172,7 @@ fn hold_id(number: u64) -> String {
 /// A hold that asks Redis nothing.
 fn hold(number: u64) -> Result<Arc<Hold>, Error> {
     let origin = Origin {
-        kind: Kind {
-            names: Arc::new(names(number)?),
-            commands: &Silent,
-        },
+        kind: plain::kind(&Settings::default().validate()?, &name(number))?,
         id: hold_id(number).into(),
         number,
         lease: lease()?,
@@ -178,33 +180,4 @@ fn hold(number: u64) -> Result<Arc<Hold>, Error> {
         task: None,
     };
     Ok(Hold::trying(origin, NOW))
-}
-
-/// Commands that nobody sends.
-struct Silent;
-
-impl Commands for Silent {
-    fn acquire(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-
-    fn acquired(&self, _: &Reply) -> Option<Acquired> {
-        None
-    }
-
-    fn reenter(&self, _: &Names, _: &str, _: u32, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-
-    fn verify(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-
-    fn release(&self, _: &Names, _: &str, _: u32) -> Call {
-        Call::ping()
-    }
-
-    fn released(&self, _: &Reply) -> Option<Released> {
-        None
-    }
 }

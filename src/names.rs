@@ -11,10 +11,13 @@ pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 /// What one lock is called: by the user, and in Redis.
 ///
-/// Two are equal when their keys are. One text holds all of them, and the key is hashed once: handles are
+/// Two are equal when their families and keys are: a read/write lock `x` is none that an owner of the plain lock `x`
+/// may enter. One text holds all of them, and the key is hashed once: handles are
 /// made by the thousand, and every step of a hold looks its name up.
 #[derive(Debug)]
 pub(crate) struct Names {
+    /// What the channel's name begins with: kinds that share it share their locks.
+    family: &'static str,
     channel: Box<str>,
     /// Where the key begins, where the user's name does, and where both end.
     key_at: u32,
@@ -30,6 +33,16 @@ impl Names {
     ///
     /// `InvalidName` when the name is empty or the key longer than `max_key_bytes`.
     pub(crate) fn plain(prefix: &str, name: &str, max_key_bytes: usize) -> Result<Self, Error> {
+        Self::of("redisson_lock__channel", prefix, name, max_key_bytes)
+    }
+
+    /// The names of a lock of the family whose channels begin with `family`.
+    fn of(
+        family: &'static str,
+        prefix: &str,
+        name: &str,
+        max_key_bytes: usize,
+    ) -> Result<Self, Error> {
         let bytes = prefix.len() + name.len();
         let bad = || Error::InvalidName {
             lock: Some(name.into()),
@@ -39,11 +52,12 @@ impl Names {
         if name.is_empty() || bytes > max_key_bytes {
             return Err(bad());
         }
-        let parts = tagged("redisson_lock__channel", prefix, name);
+        let parts = tagged(family, prefix, name);
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
         let place = |at: usize| u32::try_from(at).map_err(|_| bad());
         let channel = parts.concat().into_boxed_str();
         Ok(Self {
+            family,
             hash: HASHER.hash_one(&channel[key_at..key_at + bytes]),
             key_at: place(key_at)?,
             name_at: place(key_at + prefix.len())?,
@@ -75,7 +89,7 @@ impl Names {
 
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || self.key() == other.key()
+        std::ptr::eq(self, other) || (self.family, self.key()) == (other.family, other.key())
     }
 }
 
@@ -154,5 +168,14 @@ mod tests {
         map.insert(one, 1);
         assert_eq!(map.get(&other), Some(&1));
         assert_eq!(map.get(&Names::plain("", "a:c", 512).unwrap()), None);
+    }
+
+    #[test]
+    fn a_lock_of_another_family_is_another_lock() {
+        let names = |family| Arc::new(Names::of(family, "", "x", 512).unwrap());
+        let mut map = ByNames::default();
+        map.insert(names("redisson_lock__channel"), 1);
+        assert_eq!(map.get(&names("redisson_lock__channel")), Some(&1));
+        assert_eq!(map.get(&names("redisson_rwlock")), None);
     }
 }

@@ -103,7 +103,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         now: Moment,
         attempt: impl FnOnce() -> (Arc<Hold>, C),
     ) -> Arrival<C> {
-        if self.is_held_by(ticket.request.owner_number(), now) {
+        if self.may_enter(ticket, now) {
             return Arrival::Again;
         }
         if self.seat.is_free() && self.queue.is_empty() {
@@ -124,10 +124,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         Arrival::Queued
     }
 
-    /// By 4: whether the hold in the seat can be entered by `owner`.
-    fn is_held_by(&self, owner: Option<u64>, now: Moment) -> bool {
+    /// By 4: whether `ticket` can enter the hold in the seat.
+    fn may_enter(&self, ticket: &Ticket, now: Moment) -> bool {
+        let request = &ticket.request;
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
-        owner.is_some() && held.is_some_and(|hold| hold.owner == owner)
+        let commands = request.kind.commands;
+        held.is_some_and(|hold| commands.may_enter(hold.owner, request.owner_number()))
     }
 
     /// Takes the seat for an attempt.

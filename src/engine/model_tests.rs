@@ -26,7 +26,7 @@ use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Released, Reply};
+use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
 
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
@@ -171,6 +171,9 @@ struct Scenario {
 struct Silent;
 
 impl Commands for Silent {
+    fn name(&self) -> &'static str {
+        "silent"
+    }
     fn acquire(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
         Call::ping()
     }
@@ -187,6 +190,27 @@ impl Commands for Silent {
         Call::ping()
     }
     fn released(&self, _: &Reply) -> Option<Released> {
+        None
+    }
+    fn found(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+    fn renew(&self, _: &[Renewal<'_>]) -> Call {
+        Call::ping()
+    }
+    fn renewed(&self, _: &Reply) -> Option<Vec<Renewed>> {
+        None
+    }
+    fn force(&self, _: &Names, _: &str) -> Call {
+        Call::ping()
+    }
+    fn forced(&self, _: &Reply) -> Option<Forced> {
+        None
+    }
+    fn look(&self, _: &Names) -> Call {
+        Call::ping()
+    }
+    fn looked(&self, _: &Reply) -> Option<bool> {
         None
     }
 }
@@ -446,9 +470,8 @@ impl World {
                 ..
             } => self.told(*command) != Told::InFlight,
             Seat::Releasing { next, .. } => next.is_none() && !self.gate.has_queue(),
-            Seat::HandingOver { .. } => true,
-            // It looks, and waits again.
-            Seat::Held { .. } => true,
+            // Behind a hold it looks, and waits again.
+            Seat::HandingOver { .. } | Seat::Held { .. } => true,
             Seat::Free => self.gate.prompt || !self.gate.has_queue(),
         }
     }

@@ -18,7 +18,6 @@ use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
-use crate::script::lock::found;
 
 /// A level that is given back unless it is kept.
 struct NewLevel<'a> {
@@ -125,7 +124,7 @@ async fn send(
             Wrong::Final(failure.into())
         }
     })?;
-    match found(&answer.reply) {
+    match hold.kind.found(&answer.reply) {
         Some(true) => {
             prolong(core, hold, lease.term(answer.sent_at));
             hold.lost_reason(core.now())

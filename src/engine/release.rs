@@ -21,7 +21,6 @@ use super::state::Phase;
 use crate::backend::{Failure, Lane, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
-use crate::script::lock::found;
 
 /// Gives a level back; the last one ends the hold.
 #[expect(
@@ -152,7 +151,7 @@ async fn write_count(
     let writing = Writing::begin(core, hold, count);
     let pending = Pending::start(&lane, hold.kind.release(&hold.id, count));
     let outcome = pending.within(core.config.command_timeout).await;
-    match outcome.map(|answer| found(&answer.reply)) {
+    match outcome.map(|answer| hold.kind.found(&answer.reply)) {
         Ok(Some(false)) => core.lose(hold, LostReason::Missing),
         Ok(_) => writing.acknowledged(),
         Err(failure) => {

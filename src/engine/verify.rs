@@ -13,7 +13,6 @@ use crate::backend::{Failure, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::LeaseMs;
-use crate::script::lock::found;
 
 /// Asks once, and once more if the connection was cut, within a command time-out.
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
@@ -23,7 +22,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
         (lease, outcome) = ask(core, hold, end).await?;
     }
     let answer = outcome?;
-    match found(&answer.reply) {
+    match hold.kind.found(&answer.reply) {
         Some(true) => {
             prolong(core, hold, lease.term(answer.sent_at));
             match hold.lost_reason(core.now()) {

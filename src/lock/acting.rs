@@ -10,13 +10,13 @@ use tracing::Instrument;
 use super::{LockGuard, ReentrantLock, Ttl};
 use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
+use crate::engine::kind::Kind;
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::state::State;
 use crate::engine::{Core, release};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
-use crate::script::lock::{Forced, force_release, forced};
-use crate::script::{Call, Reply};
+use crate::script::{Call, Forced, Reply};
 
 /// Who does what to which lock.
 pub(super) struct Acting<'a> {
@@ -94,15 +94,17 @@ impl<'a> Acting<'a> {
     }
 
     pub(super) async fn locked(self) -> Result<bool, Error> {
-        let reply = self.look_up("EXISTS").await?;
-        reply
-            .integer()
-            .map(|exists| exists > 0)
-            .ok_or_else(|| self.strange_reply())
+        let kind = self.kind()?;
+        let reply = self.look_up(kind.commands.look(kind.names())).await?;
+        let locked = kind.commands.looked(&reply);
+        locked.ok_or_else(|| self.strange_reply())
     }
 
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
-        let reply = self.look_up("PTTL").await?;
+        let kind = self.kind()?;
+        let reply = self
+            .look_up(Call::plain("PTTL", kind.names().key()))
+            .await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
             Some(-1) => Ok(Ttl::NoExpiry),
@@ -113,12 +115,14 @@ impl<'a> Acting<'a> {
         }
     }
 
-    /// What a plain command on the key answers.
-    async fn look_up(&self, command: &'static str) -> Result<Reply, Error> {
-        let answered = match self.handle.kind() {
-            Ok(kind) => look_up(self.core(), Call::plain(command, kind.names().key())).await,
-            Err(error) => Err(error),
-        };
+    fn kind(&self) -> Result<&'a Kind, Error> {
+        let kind = self.handle.kind();
+        kind.map_err(|error| error.about(self.handle.name()))
+    }
+
+    /// What a question is answered.
+    async fn look_up(&self, question: Call) -> Result<Reply, Error> {
+        let answered = look_up(self.core(), question).await;
         answered.map_err(|error| error.about(self.handle.name()))
     }
 
@@ -138,14 +142,14 @@ impl<'a> Acting<'a> {
         let lane = open_lane(core)?;
         // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
         // know that the connection works; any answer shows that.
-        let probe = Call::plain("EXISTS", names.key());
+        let probe = kind.commands.look(names);
         if let Err(silence @ Error::Unavailable { .. }) = look_up(self.core(), probe).await {
             return Err(silence);
         }
-        let call = force_release(names, core.client_text());
+        let call = kind.commands.force(names, core.client_text());
         let pending = Pending::start(&lane, call);
         let answer = pending.within(core.config.command_timeout).await?;
-        match forced(&answer.reply) {
+        match kind.commands.forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
             Some(Forced::WrongType) => Err(Error::wrong_type()),
             Some(Forced::Ended { own, heard }) => {

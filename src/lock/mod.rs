@@ -4,7 +4,7 @@ mod acting;
 mod guard;
 mod object;
 mod owner;
-mod plain;
+pub(crate) mod plain;
 mod reentrant;
 mod run;
 mod scope;

@@ -5,10 +5,10 @@ use crate::engine::kind::{Commands, Kind};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{self, Acquired, Call, Released, Reply};
+use crate::script::{self, Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
 
 /// The plain lock `name` of a client.
-pub(super) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
+pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::plain(&config.key_prefix, name, config.max_key_bytes)?;
     Ok(Kind {
         names: names.into(),
@@ -20,6 +20,10 @@ pub(super) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 struct Plain;
 
 impl Commands for Plain {
+    fn name(&self) -> &'static str {
+        "lock"
+    }
+
     fn acquire(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
         script::lock::acquire(names, hold_id, lease)
     }
@@ -42,5 +46,33 @@ impl Commands for Plain {
 
     fn released(&self, reply: &Reply) -> Option<Released> {
         script::lock::released(reply)
+    }
+
+    fn found(&self, reply: &Reply) -> Option<bool> {
+        script::lock::found(reply)
+    }
+
+    fn renew(&self, holds: &[Renewal<'_>]) -> Call {
+        script::lock::renew(holds)
+    }
+
+    fn renewed(&self, reply: &Reply) -> Option<Vec<Renewed>> {
+        script::lock::renewed(reply)
+    }
+
+    fn force(&self, names: &Names, client: &str) -> Call {
+        script::lock::force_release(names, client)
+    }
+
+    fn forced(&self, reply: &Reply) -> Option<Forced> {
+        script::lock::forced(reply)
+    }
+
+    fn look(&self, names: &Names) -> Call {
+        script::lock::look(names)
+    }
+
+    fn looked(&self, reply: &Reply) -> Option<bool> {
+        script::lock::looked(reply)
     }
 }

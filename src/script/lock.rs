@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, VERIFY};
-use super::{Acquired, Call, Released, Reply};
+use super::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -72,25 +72,16 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
     }
 }
 
-/// What a renewal says of one hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Held,
-    Missing,
-    Unknown,
-}
-
-/// Renews all of `holds` (key, hold id, lease; no lease only looks) in one call.
-pub(crate) fn renew<'a>(
-    holds: impl ExactSizeIterator<Item = (&'a str, &'a str, Option<LeaseMs>)> + Clone,
-) -> Call {
+/// Renews all of `holds` in one call.
+pub(crate) fn renew(holds: &[Renewal<'_>]) -> Call {
     let count = holds.len();
     let mut call = Call::script(&RENEW, count, count * 2 * SMALL);
-    for (key, ..) in holds.clone() {
-        call = call.arg(key);
+    for hold in holds {
+        call = call.arg(hold.names.key());
     }
-    for (_, hold_id, lease) in holds {
-        call = call.arg(hold_id).arg(lease.map_or(0, LeaseMs::as_millis));
+    for hold in holds {
+        let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
+        call = call.arg(hold.hold_id).arg(lease_ms);
     }
     call
 }
@@ -115,18 +106,6 @@ pub(crate) fn force_release(names: &Names, client: &str) -> Call {
         .arg(names.channel())
 }
 
-/// What a forced release did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forced {
-    Free,
-    WrongType,
-    /// A hold ended; its number, when it was one of the caller's client.
-    Ended {
-        own: Option<u64>,
-        heard: bool,
-    },
-}
-
 pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
     let Reply::Integers(reply) = reply else {
         return None;
@@ -140,4 +119,13 @@ pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
         }),
         _ => None,
     }
+}
+
+/// Whether anybody holds the lock.
+pub(crate) fn look(names: &Names) -> Call {
+    Call::plain("EXISTS", names.key())
+}
+
+pub(crate) fn looked(reply: &Reply) -> Option<bool> {
+    reply.integer().map(|exists| exists > 0)
 }

@@ -10,6 +10,8 @@ pub(crate) mod registry;
 use redis::{Arg, Cmd, Value};
 
 use self::registry::Script;
+use crate::lease::LeaseMs;
+use crate::names::Names;
 
 /// One command, ready to be sent.
 #[derive(Clone)]
@@ -119,4 +121,33 @@ pub(crate) enum Released {
     /// Ended, but the wake-up was refused: waiters come by their polls.
     Unheard,
     Missing,
+}
+
+/// A hold that is renewed together with others.
+#[derive(Clone, Copy)]
+pub(crate) struct Renewal<'a> {
+    pub(crate) names: &'a Names,
+    pub(crate) hold_id: &'a str,
+    /// Without one it is only looked at.
+    pub(crate) lease: Option<LeaseMs>,
+}
+
+/// What a renewal says of one hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Held,
+    Missing,
+    Unknown,
+}
+
+/// What a forced release did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forced {
+    Free,
+    WrongType,
+    /// A hold ended; its number, when it was one of the caller's client.
+    Ended {
+        own: Option<u64>,
+        heard: bool,
+    },
 }

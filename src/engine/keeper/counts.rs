@@ -7,7 +7,6 @@ use crate::engine::count::Writing;
 use crate::engine::hold::Hold;
 use crate::engine::state::State;
 use crate::error::LostReason;
-use crate::script::lock::found;
 
 pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
@@ -17,7 +16,7 @@ pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let writing = Writing::begin(core, &hold, count);
         let call = hold.kind.release(&hold.id, count);
         let answer = core.ask(call, core.config.command_timeout).await;
-        match answer.map(|answer| found(&answer.reply)) {
+        match answer.map(|answer| hold.kind.found(&answer.reply)) {
             Ok(Some(true)) => writing.acknowledged(),
             Ok(Some(false)) => {
                 drop(writing);

@@ -8,10 +8,12 @@
 //!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
 //!    once it is acknowledged, lengthens the validity.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::Keeper;
@@ -23,7 +25,7 @@ use crate::engine::hold::Hold;
 use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
-use crate::script::lock::{Renewed, renew, renewed};
+use crate::script::{Renewal, Renewed};
 
 /// A silence that is shorter says nothing of the connection, nor of the server.
 const TELLING: Duration = Duration::from_millis(100);
@@ -135,29 +137,47 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// One batch, as one call; each for itself when it was refused as a whole: one bad name must not cost the others.
+/// One batch: a call for each kind of lock in it.
 async fn renew_batch(keeper: Arc<Keeper>, batch: Holds) {
     let Batch { holds, patience } = batch;
-    let (numbers, holds): (Vec<_>, Vec<_>) = holds.into_iter().unzip();
-    let (outcomes, failure) = match call(&keeper, &holds, patience).await {
+    let mut kinds = BTreeMap::<_, (Vec<_>, Vec<_>)>::new();
+    for (number, hold) in holds {
+        let (numbers, holds) = kinds.entry(hold.kind.commands.name()).or_default();
+        numbers.push(number);
+        holds.push(hold);
+    }
+    let calls = kinds.into_values().map(async |(numbers, holds)| {
+        let (outcomes, failure) = renew_kind(&keeper, &holds, patience).await;
+        let answers = numbers.into_iter().zip(holds).zip(outcomes);
+        let answers = answers.map(|((number, hold), outcome)| (number, hold, outcome));
+        (answers, failure)
+    });
+    let (answers, failures): (Vec<_>, Vec<_>) = join_all(calls).await.into_iter().unzip();
+    let (failing, troubled) = {
+        let mut asking = keeper.asking.lock();
+        asking.answered(answers.into_iter().flatten(), keeper.core.now());
+        (asking.is_failing(), asking.is_troubled())
+    };
+    keeper.tell_trouble(troubled, failures.into_iter().flatten().next());
+    // The keeper's thread alone reads and writes it.
+    if !failing && keeper.unverified.swap(false, Ordering::Relaxed) {
+        verify_all(&keeper);
+    }
+}
+
+/// One call; each for itself when it was refused as a whole: one bad name must not cost the others.
+async fn renew_kind(
+    keeper: &Keeper,
+    holds: &[Arc<Hold>],
+    patience: Duration,
+) -> (Vec<Outcome>, Option<Failure>) {
+    match call(keeper, holds, patience).await {
         Ok(outcomes) => (outcomes, None),
         Err(failure) if failure.is_transient() || holds.len() == 1 => {
             let outcome = of_failure(&failure, patience);
             (vec![outcome; holds.len()], Some(failure))
         }
-        Err(failure) => (one_by_one(&keeper, &holds, patience).await, Some(failure)),
-    };
-    let answers = numbers.into_iter().zip(holds).zip(outcomes);
-    let answers = answers.map(|((number, hold), outcome)| (number, hold, outcome));
-    let (failing, troubled) = {
-        let mut asking = keeper.asking.lock();
-        asking.answered(answers, keeper.core.now());
-        (asking.is_failing(), asking.is_troubled())
-    };
-    keeper.tell_trouble(troubled, failure);
-    // The keeper's thread alone reads and writes it.
-    if !failing && keeper.unverified.swap(false, Ordering::Relaxed) {
-        verify_all(&keeper);
+        Err(failure) => (one_by_one(keeper, holds, patience).await, Some(failure)),
     }
 }
 
@@ -187,7 +207,7 @@ fn of_failure(failure: &Failure, patience: Duration) -> Outcome {
     }
 }
 
-/// One call.
+/// One call, for holds of one kind.
 async fn call(
     keeper: &Keeper,
     holds: &[Arc<Hold>],
@@ -199,12 +219,17 @@ async fn call(
         .iter()
         .map(|hold| lease_of(keeper, hold, now))
         .collect();
-    let named = holds.iter().zip(&leases).map(|(hold, lease)| {
-        let key = hold.kind.names().key();
-        (key, &*hold.id, lease.written)
+    let Some(commands) = holds.first().map(|hold| hold.kind.commands) else {
+        return Ok(Vec::new());
+    };
+    let renewals = holds.iter().zip(&leases).map(|(hold, lease)| Renewal {
+        names: hold.kind.names(),
+        hold_id: &hold.id,
+        lease: lease.written,
     });
+    let renewals: Vec<_> = renewals.collect();
     let generation = core.keeper_lane.generation();
-    let outcome = core.ask(renew(named), patience).await;
+    let outcome = core.ask(commands.renew(&renewals), patience).await;
     let answer = outcome.inspect_err(|failure| {
         // The next try shall be on another connection, while there is time for one.
         let silent = patience >= TELLING && core.keeper_lane.is_silent_for(patience);
@@ -212,7 +237,9 @@ async fn call(
             core.keeper_lane.replace(generation);
         }
     })?;
-    let codes = renewed(&answer.reply).filter(|codes| codes.len() == holds.len());
+    let codes = commands
+        .renewed(&answer.reply)
+        .filter(|codes| codes.len() == holds.len());
     let codes = codes.ok_or_else(Failure::strange_reply)?;
     let outcomes = holds.iter().zip(leases).zip(codes);
     let outcomes = outcomes.map(|((hold, lease), code)| match code {
