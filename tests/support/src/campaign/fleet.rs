@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -94,6 +94,8 @@ pub(super) struct Slot {
     current: RwLock<Arc<Incarnation>>,
     /// The numbers of all processes that were here.
     clients: Mutex<Vec<u32>>,
+    /// Whether its link takes long for each round trip.
+    pub(super) far: AtomicBool,
     /// Since when connections may be deaf.
     pub(super) deaf_since: Mutex<Option<Nanos>>,
 }
@@ -113,6 +115,7 @@ impl Slot {
             proxy,
             clients: Mutex::new(vec![first.client]),
             current: RwLock::new(first),
+            far: AtomicBool::new(false),
             deaf_since: Mutex::new(None),
         }
     }

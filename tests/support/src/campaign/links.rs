@@ -1,6 +1,7 @@
 //! What happens to one worker and its link, storm after storm.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -15,7 +16,7 @@ use crate::now_ns;
 use crate::proxy::{Direction, Fault, Match, Odds};
 
 /// The round trip of a link that is far away.
-const FAR: Duration = Duration::from_millis(30);
+const FAR: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
 enum Strike {
@@ -55,6 +56,7 @@ pub(super) async fn run(
         let near = rng.u32(..4) > 0;
         let round_trip = if near { Duration::ZERO } else { FAR };
         struck.proxy.latency(round_trip);
+        struck.far.store(!near, Ordering::Relaxed);
         while weather.is_storm() {
             let pause = ms(rng.u64(10..250));
             let strike = match struck.kind {

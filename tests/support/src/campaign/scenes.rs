@@ -8,6 +8,7 @@
 //! | `Delay`: the answer to the acquire is late, and the other waits | a validity that is counted from the answer |
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -94,16 +95,21 @@ impl Stage<'_> {
         }
     }
 
-    /// Subscribing takes a while, on whichever link that is; this is no fault that excuses anything.
+    /// Subscribing takes a while, on either link; this is no fault that excuses anything. On a link that is far it
+    /// takes longer than that by itself.
     async fn meet(&self, moment: Duration) -> Option<()> {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
-        let slow = self.slots.map(|slot| {
-            let subscribe = Match::command("SUBSCRIBE").and(Match::arg(&channel));
-            let shot = self.ground.slots[slot]
-                .proxy
-                .inject(Fault::DelayRequest(SLOW));
-            shot.on(subscribe).arm()
-        });
+        let slots = self.slots.map(|slot| &self.ground.slots[slot]);
+        let near = slots
+            .iter()
+            .filter(|slot| !slot.far.load(Ordering::Relaxed));
+        let slow: Vec<_> = near
+            .map(|slot| {
+                let subscribe = Match::command("SUBSCRIBE").and(Match::arg(&channel));
+                let shot = slot.proxy.inject(Fault::DelayRequest(SLOW));
+                shot.on(subscribe).arm()
+            })
+            .collect();
         let plan = self.plan(None, moment);
         let (one, other) = (self.actor(0, &plan), self.actor(1, &plan));
         let (one, other) = tokio::join!(one.section(), other.section());

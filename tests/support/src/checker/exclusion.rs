@@ -22,15 +22,14 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-/// Holds in the order of their starts: each is held against the one before it that lasts longest.
+/// Holds in the order of their starts: each is held against all before it that last until then. Who claims for ever
+/// hides nobody else.
 fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
-    let mut lasting: Option<&Hold> = None;
+    let mut open: Vec<&Hold> = Vec::new();
     for hold in holds {
         report.looked(Invariant::I1);
-        if let Some(earlier) = lasting
-            && hold.window.from < earlier.window.until
-            && hold.window.len() > 0
-        {
+        open.retain(|earlier| earlier.window.until > hold.window.from);
+        for earlier in open.iter().filter(|_| hold.window.len() > 0) {
             let end = earlier.window.until.min(hold.window.until);
             let by = end - hold.window.from;
             let mut evidence = model.evidence(earlier);
@@ -40,9 +39,7 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
                 report.add(Breach::NotTold, name, evidence);
             }
         }
-        if lasting.is_none_or(|earlier| hold.window.until > earlier.window.until) {
-            lasting = Some(hold);
-        }
+        open.push(hold);
     }
 }
 

@@ -144,6 +144,14 @@ fn overlapping_windows_break_i1() {
 }
 
 #[test]
+fn who_claims_for_ever_hides_no_other_overlap() {
+    let story = story().lock(1, (0, 5), 1).lock(2, (0, 50), 1);
+    let story = story.lock(3, (0, 55), 1).unlock(2, (60, 61), 0);
+    let story = story.unlock(3, (70, 71), 0).unlock(1, (100, 101), 0);
+    assert_eq!(story.check().count(Invariant::I1), 3);
+}
+
+#[test]
 fn a_late_signal_breaks_i8_as_well() {
     let held = || story().lock(1, (0, 5), 1).fault(5, 900, Scope::Client(1));
     let next = |story: Story| story.lock(2, (100, 1010), 1).unlock(2, (1200, 1201), 0);
