@@ -14,9 +14,11 @@
 //! ```
 //!
 //! - [`Client`]: one per process, cheap to clone. [`Client::builder`] sets it up, [`Client::shutdown`] ends it.
-//! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`]. `lock`, `lock_for`, `try_lock`, `run`.
+//! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`] or [`Owner::get_lock`]. `lock`, `lock_for`,
+//!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do.
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
-//!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost.
+//!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost;
+//!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
 //! - [`Owner`], [`Client::scope`]: who may enter again. Without one, every acquire stands for itself.
 //! - [`Lease`]: kept alive by the watchdog, or fixed.
 //! - [`Error`]: lost, not yours, unreachable, refused and denied are different things; busy is `None`.
@@ -35,7 +37,8 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` addresses, by rustls with the certificates of the system.
+//! - `tls`: `rediss://` addresses, by rustls with the certificates of the system. Nothing is installed for the
+//!   process. A client that the application made ([`Client::builder_from`]) has its own TLS and does not need it.
 //!
 //! Everything runs on [tokio](https://docs.rs/tokio). Events and spans go to [tracing](https://docs.rs/tracing).
 

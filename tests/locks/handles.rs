@@ -4,7 +4,9 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease, LeaseError, Lock, LostReason, ReentrantLock};
+use watchlock::{
+    Client, Error, Lease, LeaseError, Lock, LockGuard, LostReason, ReentrantLock, Ttl,
+};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, clean, connect, connect_short, count, gone, is_free, ms, soon};
@@ -231,17 +233,50 @@ async fn verify_does_not_believe_a_replica() {
     }
 }
 
+/// A lock around another one, with no more than it must have.
+struct Wrapped<L>(L);
+
+#[async_trait::async_trait]
+impl<L: Lock> Lock for Wrapped<L> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
+        self.0.try_lock(wait, lease).await
+    }
+
+    async fn unlock(&self) -> Result<(), Error> {
+        self.0.unlock().await
+    }
+
+    fn hold_count(&self) -> u32 {
+        self.0.hold_count()
+    }
+
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        self.0.remain_time_to_live().await
+    }
+
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock().await
+    }
+}
+
 #[tokio::test]
 async fn whatever_points_to_a_lock_is_one() {
     async fn through(lock: impl Lock) -> Result<(), Error> {
         assert_eq!(lock.name(), "pointed");
         let guard = lock.lock_for(LONG).await?;
         assert!(lock.is_locked().await?);
+        let left = lock.remain_time_to_live().await?;
+        assert!(matches!(left, Ttl::Left(left) if left <= LONG), "{left:?}");
+        assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
         let busy = lock.try_lock(Duration::ZERO, Lease::Watchdog).await?;
         assert!(busy.is_none() && !lock.is_held() && lock.hold_count() == 0);
         guard.unlock().await?;
         let guard = lock.lock().await?;
-        assert!(lock.force_unlock().await?);
+        assert!(lock.force_unlock().await? && !lock.force_unlock().await?);
         drop(guard);
         Ok(())
     }
@@ -254,8 +289,16 @@ async fn whatever_points_to_a_lock_is_one() {
     let any: Box<dyn Lock> = Box::new(lock.clone());
     through(&any).await.unwrap();
     through(any).await.unwrap();
-    let any: Arc<dyn Lock> = Arc::new(lock);
+    let any: Arc<dyn Lock> = Arc::new(lock.clone());
     through(any).await.unwrap();
+    through(Wrapped(lock)).await.unwrap();
+
+    let owner = client.new_owner();
+    let owned: Box<dyn Lock> = Box::new(Wrapped(owner.get_lock("owned")));
+    owned.lock().await.unwrap().detach().unwrap();
+    assert!(owned.is_held() && owned.hold_count() == 1);
+    owned.unlock().await.unwrap();
+    assert!(!owned.is_locked().await.unwrap());
 }
 
 #[tokio::test]
