@@ -103,11 +103,9 @@ impl Address {
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);
         let settings = settings.set_skip_set_lib_name();
-        let client = redis::Client::open(info.set_redis_settings(settings)).ok()?;
-        Some(Self {
-            client,
-            ..self.clone()
-        })
+        let mut address = self.clone();
+        address.client = redis::Client::open(info.set_redis_settings(settings)).ok()?;
+        Some(address)
     }
 
     #[cfg(test)]
