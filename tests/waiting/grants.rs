@@ -1,6 +1,13 @@
 //! A grant and its caller: not collected, collected by another of the same owner, or refused in the very moment.
 
-use watchlock::{Client, Lease};
+use std::hint::spin_loop;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use watchlock::{Client, Error, Lease, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -51,16 +58,82 @@ async fn nobody_waits_behind_a_hold_of_its_own_owner() {
     for round in 0..1_000 {
         let owner = client.new_owner();
         let lock = owner.get_lock(&format!("own-{round}"));
-        let both = [(); 2].map(|()| {
+        let all = [(); 4].map(|()| {
             let lock = lock.clone();
             tokio::spawn(async move { lock.lock().await })
         });
         let mut guards = Vec::new();
-        for acquiring in both {
+        for acquiring in all {
             guards.push(soon(acquiring).await.unwrap().unwrap());
         }
-        assert_eq!(lock.hold_count(), 2);
+        assert_eq!(lock.hold_count(), 4);
         drop(guards);
     }
+    clean(&server).await;
+}
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<LockGuard, Error>> + Send>>;
+
+/// Queues, and is not polled any more.
+async fn queued(lock: ReentrantLock) -> Acquiring {
+    let mut acquiring: Acquiring = Box::pin(async move { lock.lock().await });
+    assert!(poll_once(&mut acquiring).await.is_none());
+    acquiring
+}
+
+/// A caller goes away in the moment of its grant, and in the same moment another one of its owner enters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i8_nobody_enters_a_hold_whose_grant_goes_back() {
+    const ROUNDS: usize = 20;
+    const CROWD: usize = 10_000;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let line = client.get_lock("line");
+    let mut held = line.lock().await.unwrap();
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let owner = client.new_owner();
+        let leaves = queued(owner.get_lock("line")).await;
+        rounds.push((owner, leaves, queued(line.clone()).await));
+    }
+    // All that wait behind make the moment a long one, if a grant has anything to do with them.
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD {
+        let mut waiting = Box::pin(line.try_lock(LONG * 10, Lease::Watchdog));
+        assert!(poll_once(&mut waiting).await.is_none());
+        crowd.push(waiting);
+    }
+    for (owner, leaves, next) in rounds {
+        let left = Arc::new(AtomicBool::new(false));
+        let leaving = spawn_blocking({
+            let (lock, left) = (owner.get_lock("line"), Arc::clone(&left));
+            move || {
+                while !lock.is_held() {
+                    spin_loop();
+                }
+                drop(leaves);
+                left.store(true, Ordering::SeqCst);
+            }
+        });
+        let entering = spawn_blocking({
+            let (lock, runtime) = (owner.get_lock("line"), Handle::current());
+            move || {
+                while !lock.is_held() && !left.load(Ordering::SeqCst) {
+                    spin_loop();
+                }
+                runtime.block_on(lock.try_lock(ms(50), Lease::Watchdog))
+            }
+        });
+        held.unlock().await.unwrap();
+        soon(leaving).await.unwrap();
+        // Too late is busy, since others wait.
+        if let Some(guard) = soon(entering).await.unwrap().unwrap() {
+            guard.check().expect("what was entered is held");
+            guard.unlock().await.unwrap();
+        }
+        held = soon(next).await.unwrap();
+    }
+    drop(crowd);
+    held.unlock().await.unwrap();
     clean(&server).await;
 }
