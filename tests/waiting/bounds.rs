@@ -210,7 +210,8 @@ async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     ahead.advance(LONG * 2);
     let mut once = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
     assert!(poll_once(&mut once).await.is_none(), "it may be free");
-    drop((waiting, held));
+    drop(waiting);
+    held.unlock().await.unwrap();
     proxy.heal();
     let guard = soon(once).await.unwrap().expect("the lock is free");
     guard.unlock().await.unwrap();
