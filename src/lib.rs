@@ -26,9 +26,11 @@
 //! # What is guaranteed
 //!
 //! While Redis keeps its data and clocks run at about the same rate, a lock has at most one holder, and a
-//! holder knows by its own clock when it is none any more. A failover to a replica that lacks the lock, an
+//! holder knows by its own clock when it has lost the lock. A failover to a replica that lacks the lock, an
 //! eviction, a forced release, a stepped wall clock or a pause longer than the lease can let a second one
-//! in: the [README](https://docs.rs/crate/watchlock/latest/source/README.md) has the list, and what to do about each.
+//! in: [Guarantees and limits](https://github.com/watchlock/watchlock/blob/main/docs/guarantees.md) has the
+//! list, and what to do about each. [Recipes](https://github.com/watchlock/watchlock/blob/main/docs/recipes.md)
+//! has what services need: shutdown on SIGTERM, a scope per HTTP request, blocking code, tests.
 //!
 //! # Cancel safety
 //!
@@ -76,3 +78,9 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/porting-from-redisson.md")]
 struct PortingGuide;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/configuration.md")]
+struct Configuration;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/recipes.md")]
+struct Recipes;

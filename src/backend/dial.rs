@@ -115,7 +115,7 @@ impl Dialer {
             Err(_) => {
                 // The flag guards nothing but itself.
                 if !self.panicked.swap(true, Ordering::Relaxed) {
-                    tracing::error!("connecting to Redis panicked: it is tried again");
+                    tracing::error!("connecting to Redis panicked; it is tried again");
                 }
                 Err(Failure::panic())
             }

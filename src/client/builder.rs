@@ -122,7 +122,7 @@ impl ClientBuilder {
         self
     }
 
-    /// For how long `lock` puts up with a server that gives no clean answer: up to 24 h. Default 5 s.
+    /// For how long `lock` goes on trying while Redis is unreachable or refuses: up to 24 h. Default 5 s.
     #[doc(alias = "retryAttempts")]
     pub fn unavailable_after(mut self, span: Duration) -> Self {
         self.settings.unavailable_after = span;

@@ -41,7 +41,7 @@ pub(super) async fn greet_later(core: Arc<Core>) {
             tracing::error!(
                 %error,
                 cause,
-                "the server is not what locks need: connect would have refused it"
+                "the server cannot be used for locks: connect would have refused it"
             );
             return;
         }

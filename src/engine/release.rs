@@ -140,7 +140,7 @@ fn leave_count_to_keeper(core: &Core, hold: &Arc<Hold>) {
     drop(Writing::begin(core, hold, hold.count()));
 }
 
-/// Writes the number of levels left. Only readers need it: that it cannot be written fails nobody, and the
+/// Writes the number of levels left. Only readers need it, so no caller fails when it cannot be written: the
 /// keeper writes it later.
 async fn write_count(
     core: &Arc<Core>,
@@ -159,7 +159,7 @@ async fn write_count(
             tracing::debug!(name, cause = %failure, "hold count not written");
         }
     }
-    // Lost while the count was written is lost, too. An end that other levels brought is none.
+    // Lost while the count was written is lost, too; ended by the other levels is not.
     match hold.lost_reason(core.now()) {
         Some(reason) => Err(Error::lost(reason)),
         None => Ok(()),
@@ -213,8 +213,8 @@ impl Core {
         if self.first_unheard() {
             tracing::warn!(
                 name,
-                "the wake-up of a release was denied: waiters come by their polls only; \
-                 allow the channel in the ACL"
+                "the wake-up of a release was denied: waiters notice the release at \
+                 their next poll; allow the channel in the ACL"
             );
         }
     }

@@ -164,7 +164,7 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::Lost`] when the hold is lost; [`Error::InvalidLease`]; [`Error::Unavailable`],
-    /// [`Error::Refused`] when Redis gave no clean answer for `unavailable_after`; [`Error::Denied`],
+    /// [`Error::Refused`] when Redis was unreachable or refused for `unavailable_after`; [`Error::Denied`],
     /// [`Error::Closed`]; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a
     /// tokio runtime.
     ///

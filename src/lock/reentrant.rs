@@ -109,7 +109,7 @@ impl ReentrantLock {
     /// # Errors
     ///
     /// [`Error::InvalidName`]; [`Error::WrongType`]; [`Error::Denied`]; [`Error::Closed`];
-    /// [`Error::Unavailable`] or [`Error::Refused`] when Redis gave no clean answer for
+    /// [`Error::Unavailable`] or [`Error::Refused`] when Redis was unreachable or refused for
     /// `unavailable_after` (5 s unless set); [`Error::Lost`] when the owner it acts for has lost this
     /// lock and still has guards of it; [`Error::Config`] with
     /// [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
@@ -269,7 +269,8 @@ impl ReentrantLock {
     /// Ends whoever holds the lock, and wakes the next waiter. Whether anybody held it.
     ///
     /// For operators: the holder's work goes on until it looks. A hold of this client is lost at
-    /// once, with reason [`Forced`](crate::LostReason::Forced); others learn of it at their next renewal.
+    /// once, with reason [`Forced`](crate::LostReason::Forced); others learn of it at their next
+    /// renewal, or at the end of a fixed lease.
     ///
     /// # Errors
     ///

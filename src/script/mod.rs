@@ -118,7 +118,7 @@ pub(crate) enum Released {
     Ended {
         heard_by: u32,
     },
-    /// Ended, but the wake-up was refused: waiters come by their polls.
+    /// Ended, but the wake-up was refused: waiters notice it at their next poll.
     Unheard,
     Missing,
 }

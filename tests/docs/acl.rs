@@ -1,4 +1,4 @@
-//! The ACL that the README tells users to give: enough for everything, and each right is there for a reason.
+//! The ACL that the documents tell users to give: enough for everything, and each right is there for a reason.
 
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
@@ -17,19 +17,19 @@ const PROMPT: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_millis(900);
 const PASSWORD: &str = "secret";
 
-/// The rights of the line in the README, without the user's name and password.
+/// The rights of the line in docs/acl.md, without the user's name and password.
 fn documented_rights() -> Vec<&'static str> {
-    let readme = include_str!("../../README.md");
-    let line = readme
+    let document = include_str!("../../docs/acl.md");
+    let line = document
         .lines()
         .find(|line| line.starts_with("ACL SETUSER "))
-        .expect("the README shows an ACL");
+        .expect("the document shows an ACL");
     let rights: Vec<_> = line.split_whitespace().skip(5).collect();
     assert!(rights.iter().all(|right| !right.contains('>')), "{line}");
     rights
 }
 
-/// The commands that the README allows.
+/// The commands that the document allows.
 fn documented_commands() -> Vec<&'static str> {
     let rights = documented_rights().into_iter();
     rights.filter_map(|right| right.strip_prefix('+')).collect()

@@ -1,6 +1,56 @@
 //! The documents: they keep up with the code, the ACL that they give is enough, the examples do what they say.
+//! Their Rust code is compiled as documentation tests of `src/lib.rs`.
 
 mod acl;
 mod api;
 mod examples;
-mod readme;
+mod links;
+mod tables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: [&str; 13] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/acl.md",
+    "docs/configuration.md",
+    "docs/guarantees.md",
+    "docs/porting-from-redisson.md",
+    "docs/recipes.md",
+    "docs/redisson-conformance.md",
+    "docs/troubleshooting.md",
+    "docs/waiting.md",
+    "tests/interop/README.md",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(|path| {
+            if path.is_dir() {
+                sources(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+/// What stands between backticks outside of code blocks.
+fn quoted(markdown: &str) -> Vec<String> {
+    let prose = markdown.split("```").step_by(2);
+    let quoted = prose.flat_map(|part| part.split('`').skip(1).step_by(2));
+    quoted.map(str::to_owned).collect()
+}

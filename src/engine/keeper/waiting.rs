@@ -236,7 +236,7 @@ impl Line {
             tracing::warn!(
                 name = self.names.name(),
                 "a task waits for a lock that it holds itself under another owner: \
-                 to enter again use guard.reenter(), one Owner, or Client::scope"
+                 to enter again use guard.reenter(lease), one Owner, or Client::scope"
             );
         }
     }

@@ -1,0 +1,140 @@
+//! What documents name is there: every link leads somewhere, and so do names of files, tests and make targets.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::{DOCUMENTS, quoted, root, sources, text};
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(markdown: &str) -> BTreeSet<String> {
+    let headings = markdown.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading
+                .chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+/// The targets of a document's links, those of code blocks left out.
+fn links(markdown: &str) -> Vec<String> {
+    let prose = markdown.split("```").step_by(2);
+    let targets = prose.flat_map(|part| part.split("](").skip(1));
+    targets
+        .filter_map(|rest| rest.split(')').next().map(str::to_owned))
+        .collect()
+}
+
+/// A link into the repository as a path from its root, with a slash first; others as they are. The README has them
+/// absolute, since crates.io shows it, too.
+fn at_home(link: &str) -> &str {
+    let ours = [
+        "https://github.com/watchlock/watchlock/blob/main",
+        "https://github.com/watchlock/watchlock/tree/main",
+        "https://raw.githubusercontent.com/watchlock/watchlock/main",
+    ];
+    let path = ours.iter().find_map(|base| link.strip_prefix(base));
+    path.unwrap_or(link)
+}
+
+#[test]
+fn the_readme_is_whole_where_crates_io_shows_it() {
+    let readme = text("README.md");
+    for link in links(&readme) {
+        let whole = link.starts_with('#') || link.starts_with("https://");
+        assert!(whole, "{link}");
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in DOCUMENTS {
+        let markdown = text(document);
+        let folder = root().join(document).parent().expect("a folder").to_owned();
+        for link in links(&markdown).iter().map(|link| at_home(link)) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if let Some(path) = path.strip_prefix('/') {
+                root().join(path)
+            } else if path.is_empty() {
+                root().join(document)
+            } else {
+                folder.join(path)
+            };
+            assert!(target.exists(), "{document}: {link}");
+            if !anchor.is_empty() {
+                let there = fs::read_to_string(&target).expect("a document");
+                assert!(anchors(&there).contains(anchor), "{document}: {link}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_make_target_that_is_named_exists() {
+    let makefile = text("Makefile");
+    for document in DOCUMENTS {
+        for named in text(document).split("`make ").skip(1) {
+            let target: String = named.chars().take_while(|c| c.is_alphanumeric()).collect();
+            let there = makefile
+                .lines()
+                .any(|line| line.starts_with(&format!("{target}:")));
+            assert!(there, "{document}: make {target}");
+        }
+    }
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let folders = [
+        "src/",
+        "engine/",
+        "backend/",
+        "lua/",
+        "tests/",
+        "docs/",
+        "scripts/",
+        "benches/",
+        "examples/",
+    ];
+    for document in DOCUMENTS {
+        for named in quoted(&text(document)) {
+            if !folders.iter().any(|folder| named.starts_with(folder)) {
+                continue;
+            }
+            // What `make bench` writes is there after its first whole run.
+            let written = named == "benches/RESULTS.md";
+            let there = root().join(&named).exists() || root().join("src").join(&named).exists();
+            assert!(there || written, "{document}: {named}");
+        }
+    }
+}
+
+#[test]
+fn every_test_that_a_document_names_exists() {
+    let mut code = String::new();
+    for folder in ["src", "tests"] {
+        let files = sources(&root().join(folder)).into_iter();
+        for path in files.filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+            code.push_str(&fs::read_to_string(path).expect("a source"));
+        }
+    }
+    let documents: String = DOCUMENTS.iter().map(|document| text(document)).collect();
+    let tests = quoted(&documents).into_iter().filter(|name| {
+        let is_name = name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        is_name && name.matches('_').count() >= 3
+    });
+    let mut checked = 0;
+    for test in tests.filter(|name| !name.contains("redisson_lock__channel")) {
+        assert!(code.contains(&format!("fn {test}(")), "no test {test}");
+        checked += 1;
+    }
+    assert!(checked >= 40, "the names were found");
+}
