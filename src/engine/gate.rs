@@ -154,6 +154,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         let told = self.seat.is_trying_for(ticket) || self.is_head(ticket);
         if self.queue.remove(ticket.number).is_some() && told {
             self.prompt = true;
+        }
+        if told {
+            // The next one is the head now, or the attempt is the job's to see through.
             self.tell_job();
         }
         if told && matches!(self.known, Known::Busy(_)) {

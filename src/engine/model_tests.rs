@@ -117,9 +117,19 @@ struct Caller {
     patience: Patience,
     /// How often it acquires.
     rounds: u32,
-    /// It only drops what it gets, instead of unlocking.
-    careless: bool,
-    detaches: bool,
+    manner: Manner,
+}
+
+/// What a caller does with what it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Unlocks,
+    /// Its futures and guards are dropped somewhere.
+    Drops,
+    /// It detaches its guard, and its owner ends somewhere.
+    Detaches,
+    /// Its future is polled no more once it waits.
+    Sleeps,
 }
 
 enum Reaping {
@@ -130,9 +140,26 @@ enum Reaping {
     Over,
 }
 
+/// What the job of the name waits for, beside a change at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asleep {
+    /// For nothing: it takes a step next.
+    Awake,
+    Change,
+    Command(usize),
+    /// Its poll, or the end of its own hold's lease.
+    Poll,
+    /// The end of listening.
+    Linger,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
     gate: Gate<usize>,
     job: bool,
+    asleep: Asleep,
+    /// Whether the job listens to the channel.
+    listening: bool,
     callers: Vec<Caller>,
     reaps: Vec<(Arc<Hold>, Reaping)>,
     commands: Vec<Command>,
@@ -152,8 +179,8 @@ struct World {
     kind: Kind,
 }
 
-/// (owner, patience, careless, detaches, rounds)
-type Role = (Option<u8>, Patience, bool, bool, u32);
+/// Owner, patience, manner, rounds.
+type Role = (Option<u8>, Patience, Manner, u32);
 
 /// What a scenario allows.
 #[derive(Debug, Clone, Copy)]
@@ -227,7 +254,7 @@ impl World {
     fn new(scenario: Scenario) -> Self {
         let mut owners: Vec<(u8, Arc<OwnerState>)> = Vec::new();
         let callers = scenario.callers.iter();
-        let callers = callers.map(|&(owner, patience, careless, detaches, rounds)| {
+        let callers = callers.map(|&(owner, patience, manner, rounds)| {
             let owner = owner.map(|owner| {
                 if let Some((_, known)) = owners.iter().find(|(known, _)| *known == owner) {
                     return Arc::clone(known);
@@ -241,13 +268,14 @@ impl World {
                 owner_ended: false,
                 patience,
                 rounds,
-                careless,
-                detaches,
+                manner,
             }
         });
         let mut world = Self {
             gate: Gate::default(),
             job: false,
+            asleep: Asleep::Awake,
+            listening: false,
             callers: callers.collect(),
             reaps: Vec::new(),
             commands: Vec::new(),
@@ -281,6 +309,16 @@ impl World {
         let result = change(&mut self.gate, &mut effects);
         if self.gate.start_job() {
             self.job = true;
+            self.asleep = Asleep::Awake;
+            // As a name that others wait for now and then: its subscription is there at once.
+            self.listening = true;
+        }
+        if let Some(job) = self.gate.job() {
+            let mut told = std::pin::pin!(job.changed.notified());
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            if told.as_mut().poll(&mut context).is_ready() {
+                self.asleep = Asleep::Awake;
+            }
         }
         for hold in effects.carry_out() {
             self.reaps.push((hold, Reaping::Begun));
@@ -349,11 +387,8 @@ impl World {
         if self.job && self.job_is_able() {
             choices.push(Choice::Job);
         }
-        if self.job
-            && self.polls > 0
-            && matches!(self.gate.seat, Seat::Free)
-            && self.gate.has_queue()
-        {
+        let polls = self.polls > 0 && self.asleep == Asleep::Poll && self.gate.seat.is_free();
+        if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
         }
         if let Seat::Held {
@@ -361,7 +396,7 @@ impl World {
             ..
         } = &self.gate.seat
             && self.job
-            && self.ticks > 0
+            && (self.ticks > 0 || self.is_asleep(ticket))
             && ticket.is_decided()
         {
             choices.push(Choice::Tick);
@@ -389,10 +424,10 @@ impl World {
             if self.faults > 0 && !lost && !command.refused && command.executed.is_some() {
                 choices.push(Choice::LoseReply(i));
             }
-            // Silence comes by a fault, or behind a reply that was lost.
+            // Silence comes by a fault, behind a reply that was lost, or when nobody polls for the reply.
             if !command.ended
                 && !command.refused
-                && (command.reply_lost || (waits && self.faults > 0))
+                && (self.is_free_to_end(command) || (waits && self.faults > 0))
             {
                 choices.push(Choice::Overdue(i));
             }
@@ -423,6 +458,7 @@ impl World {
                 }
             }
             At::Looked => choices.push(Choice::Arrive(i)),
+            At::Waiting(..) if caller.manner == Manner::Sleeps => {}
             At::Waiting(ticket, first) => {
                 let first = first.is_some_and(|command| self.told(command) != Told::InFlight);
                 if ticket.is_decided() || first {
@@ -431,10 +467,10 @@ impl World {
                 choices.push(Choice::Drop(i));
             }
             At::Holding(_) => {
-                if caller.detaches {
+                if caller.manner == Manner::Detaches {
                     choices.push(Choice::Detach(i));
                 }
-                if caller.careless {
+                if caller.manner == Manner::Drops {
                     choices.push(Choice::Drop(i));
                 } else {
                     choices.push(Choice::Unlock(i));
@@ -444,7 +480,7 @@ impl World {
                 if self.told(*command) != Told::InFlight {
                     choices.push(Choice::Poll(i));
                 }
-                if caller.careless || self.faults > 0 {
+                if caller.manner == Manner::Drops || self.faults > 0 {
                     choices.push(Choice::Drop(i));
                 }
             }
@@ -455,24 +491,35 @@ impl World {
             }
             At::Start | At::Detached | At::Gone => {}
         }
-        if caller.detaches && !caller.owner_ended && !matches!(caller.at, At::Start | At::Looked) {
+        if caller.manner == Manner::Detaches
+            && !caller.owner_ended
+            && !matches!(caller.at, At::Start | At::Looked)
+        {
             choices.push(Choice::EndOwner(i));
         }
         choices
     }
 
+    /// Whether the caller of `ticket` is not polled.
+    fn is_asleep(&self, ticket: &Arc<Ticket>) -> bool {
+        self.callers.iter().any(|caller| {
+            let its = matches!(&caller.at, At::Waiting(own, _) if Arc::ptr_eq(own, ticket));
+            its && caller.manner == Manner::Sleeps
+        })
+    }
+
+    /// Whether it is no fault that a command ends without a reply.
+    fn is_free_to_end(&self, command: &Command) -> bool {
+        let sender = self.callers.get(command.lane);
+        command.reply_lost || sender.is_some_and(|caller| caller.manner == Manner::Sleeps)
+    }
+
     /// Whether the job would not only wait.
     fn job_is_able(&self) -> bool {
-        match &self.gate.seat {
-            Seat::Trying(attempt) => self.told(attempt.command) != Told::InFlight,
-            Seat::Releasing {
-                command: Some(command),
-                ..
-            } => self.told(*command) != Told::InFlight,
-            Seat::Releasing { next, .. } => next.is_none() && !self.gate.has_queue(),
-            // Behind a hold it looks, and waits again.
-            Seat::HandingOver { .. } | Seat::Held { .. } => true,
-            Seat::Free => self.gate.prompt || !self.gate.has_queue(),
+        match self.asleep {
+            Asleep::Awake => true,
+            Asleep::Command(command) => self.told(command) != Told::InFlight,
+            Asleep::Change | Asleep::Poll | Asleep::Linger => false,
         }
     }
 
@@ -502,25 +549,34 @@ impl World {
             Choice::EndOwner(i) => self.end_owner(i),
             Choice::Close => self.closed = true,
             Choice::Job => self.job_step(),
+            Choice::JobPoll if self.asleep == Asleep::Linger => {
+                self.listening = false;
+                self.at(|gate, _| gate.wakeups.listening(false));
+                self.job_step();
+            }
             Choice::JobPoll => {
                 self.polls -= 1;
                 self.gate.prompt = true;
                 self.job_step();
             }
             Choice::Tick => {
-                self.ticks -= 1;
+                // Who sleeps is waited for once.
+                self.ticks = self.ticks.saturating_sub(1);
                 self.now = self.now + RULES.command_timeout;
                 let now = self.now;
+                self.asleep = Asleep::Awake;
                 if let Some((hold, ticket)) = self.at(|gate, _| gate.take_back(now, RULES)) {
                     self.give_back(&ticket.request.entered(hold), None, usize::MAX);
                 }
             }
             Choice::Reap(i) => self.reap(i),
             Choice::Overdue(i) => {
-                if !self.commands[i].reply_lost {
+                if !self.is_free_to_end(&self.commands[i]) {
                     self.faults -= 1;
                 }
                 self.commands[i].ended = true;
+                // The connection is replaced: what is on its way comes whenever it comes.
+                self.commands[i].lane = 1_000 + i;
                 let hold = Arc::clone(&self.commands[i].hold);
                 self.at(|gate, effects| gate.overdue(&hold, effects));
             }
@@ -691,7 +747,7 @@ impl World {
         self.callers[i].at = if owner.detach(&entered.hold, entered.level) {
             At::Detached
         } else {
-            self.callers[i].detaches = false;
+            self.callers[i].manner = Manner::Unlocks;
             At::Holding(entered)
         };
     }
@@ -741,17 +797,18 @@ impl World {
 
     fn job_step(&mut self) {
         let now = self.now;
-        let step = self.at(|gate, effects| gate.step(now, RULES, false, effects));
+        let listening = self.listening;
+        self.asleep = Asleep::Awake;
+        let step = self.at(|gate, effects| gate.step(now, RULES, listening, effects));
         match step {
-            Step::FinishAttempt(_, command, _) => {
-                if self.told(command) != Told::InFlight {
-                    self.settle(command);
-                }
+            Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
+                if self.told(command) == Told::InFlight =>
+            {
+                self.asleep = Asleep::Command(command);
             }
+            Step::FinishAttempt(_, command, _) => self.settle(command),
             Step::FinishRelease(hold, command, since) => {
-                if self.told(command) != Told::InFlight {
-                    self.settle_release(&hold, Some(command), command, since);
-                }
+                self.settle_release(&hold, Some(command), command, since);
             }
             Step::HandOver { hold, head } => {
                 let release = self.send(&hold, false, KEEPER);
@@ -773,6 +830,8 @@ impl World {
                     let (hold, command) = self.start_try(&head);
                     let sits = self.at(|gate, _| gate.call_up(&head, now, || (hold, command)));
                     assert!(sits, "the head of a free seat sits");
+                } else {
+                    self.asleep = Asleep::Poll;
                 }
             }
             Step::Watch { collect_by, .. } => {
@@ -784,9 +843,11 @@ impl World {
                     _ => false,
                 };
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");
+                self.asleep = Asleep::Poll;
             }
             Step::Over => self.job = false,
-            Step::AwaitRelease | Step::Linger => {}
+            Step::AwaitRelease => self.asleep = Asleep::Change,
+            Step::Linger => self.asleep = Asleep::Linger,
         }
     }
 
@@ -960,6 +1021,20 @@ impl World {
             let seen_to = self.job || !ticket.is_decided();
             assert!(seen_to, "{choice:?}: a grant that nobody takes back");
         }
+        let deaf = matches!(self.asleep, Asleep::Linger);
+        let waits = match &self.gate.seat {
+            Seat::HandingOver { .. } => true,
+            Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
+            Seat::Held {
+                uncollected: Some((ticket, _)),
+                ..
+            } => ticket.is_decided(),
+            _ => self.gate.has_queue(),
+        };
+        assert!(
+            !(self.job && deaf && waits),
+            "{choice:?}: a job that nobody told"
+        );
         assert!(
             self.job || !self.gate.has_queue(),
             "{choice:?}: a queue that nobody serves"
@@ -983,6 +1058,7 @@ impl World {
         assert!(!held, "nobody ends with a guard");
         for (i, caller) in self.callers.iter().enumerate() {
             match &caller.at {
+                At::Waiting(..) if caller.manner == Manner::Sleeps => {}
                 At::Waiting(ticket, _) => {
                     // Who waits for ever behind a stranger is polled by the clock, which is not among the choices.
                     let queued = self.gate.queue.contains(ticket.number);
@@ -992,11 +1068,13 @@ impl World {
                 _ => {}
             }
         }
-        if self
-            .callers
-            .iter()
-            .all(|c| matches!(c.at, At::Gone | At::Start))
-        {
+        let done = |c: &Caller| match &c.at {
+            At::Gone | At::Start => true,
+            // What nobody polls for waits, or was decided.
+            At::Waiting(ticket, _) => c.manner == Manner::Sleeps && ticket.is_decided(),
+            _ => false,
+        };
+        if self.callers.iter().all(done) {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
@@ -1017,8 +1095,8 @@ impl World {
             .collect();
         let _ = write!(
             text,
-            "|{queue:?} {} {:?} {} {} {} {:?}",
-            self.job,
+            "|{queue:?} {:?} {:?} {} {} {} {:?}",
+            (self.job, self.listening, self.asleep_text()),
             gate.known,
             gate.failing_since.is_some(),
             gate.prompt,
@@ -1032,7 +1110,7 @@ impl World {
                 Self::caller_text(caller),
                 caller.rounds,
                 caller.owner_ended,
-                caller.detaches
+                caller.manner as u8
             );
         }
         for (of, reaping) in &self.reaps {
@@ -1072,6 +1150,13 @@ impl World {
             .count();
         let _ = write!(text, "|{waiting}");
         ranked(&text)
+    }
+
+    fn asleep_text(&self) -> String {
+        match self.asleep {
+            Asleep::Command(command) => format!("c{command}"),
+            other => format!("{other:?}"),
+        }
     }
 
     fn seat_text(&self) -> String {
@@ -1218,8 +1303,8 @@ const QUIET: Scenario = Scenario {
 };
 
 /// Waits for ever and unlocks; or is dropped somewhere.
-const PLAIN: Role = (None, FOREVER, false, false, 1);
-const CARELESS: Role = (None, FOREVER, true, false, 1);
+const PLAIN: Role = (None, FOREVER, Manner::Unlocks, 1);
+const CARELESS: Role = (None, FOREVER, Manner::Drops, 1);
 
 fn all_orders(name: &str, scenario: Scenario, at_least: usize) {
     let states = explore(scenario);
@@ -1235,9 +1320,9 @@ fn ten_thousand_random_orders() {
         let roles = [
             PLAIN,
             CARELESS,
-            (Some(1), FOREVER, false, false, 2),
-            (Some(1), FOREVER, true, true, 2),
-            (None, ONCE, true, false, 2),
+            (Some(1), FOREVER, Manner::Unlocks, 2),
+            (Some(1), FOREVER, Manner::Detaches, 2),
+            (None, ONCE, Manner::Drops, 2),
         ];
         let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
         let scenario = Scenario {
@@ -1278,6 +1363,16 @@ fn two_callers_and_a_fault() {
 }
 
 #[test]
+fn a_caller_behind_one_that_is_not_polled() {
+    let scenario = Scenario {
+        callers: &[(None, FOREVER, Manner::Sleeps, 1), PLAIN],
+        polls: 2,
+        ..QUIET
+    };
+    all_orders("not polled", scenario, 500);
+}
+
+#[test]
 fn two_callers_whose_grants_lie_there_for_a_time_out() {
     let scenario = Scenario {
         callers: &[PLAIN, CARELESS],
@@ -1300,8 +1395,8 @@ fn one_caller_and_two_faults() {
 fn an_owner_that_acquires_twice_at_once() {
     let scenario = Scenario {
         callers: &[
-            (Some(1), FOREVER, false, false, 1),
-            (Some(1), FOREVER, true, false, 1),
+            (Some(1), FOREVER, Manner::Unlocks, 1),
+            (Some(1), FOREVER, Manner::Drops, 1),
         ],
         ..QUIET
     };
@@ -1312,8 +1407,8 @@ fn an_owner_that_acquires_twice_at_once() {
 fn an_owner_that_ends_while_its_guards_are_detached() {
     let scenario = Scenario {
         callers: &[
-            (Some(1), FOREVER, false, true, 1),
-            (Some(1), FOREVER, true, false, 1),
+            (Some(1), FOREVER, Manner::Detaches, 1),
+            (Some(1), FOREVER, Manner::Drops, 1),
         ],
         ticks: 0,
         ..QUIET
@@ -1324,7 +1419,7 @@ fn an_owner_that_ends_while_its_guards_are_detached() {
 #[test]
 fn one_try_beside_those_who_wait_behind_a_stranger() {
     let scenario = Scenario {
-        callers: &[CARELESS, PLAIN, (None, ONCE, false, false, 1)],
+        callers: &[CARELESS, PLAIN, (None, ONCE, Manner::Unlocks, 1)],
         strangers: 1,
         polls: 0,
         ticks: 0,

@@ -105,6 +105,10 @@ impl<C: Clone + PartialEq> Gate<C> {
             Answered::Rejected(error) => scene.rejected(error),
             Answered::Failed(failure) => scene.failed(failure),
         };
+        if !self.queue.is_empty() {
+            // It may have had nothing to do until now.
+            self.tell_job();
+        }
         Some((hold, settled))
     }
 

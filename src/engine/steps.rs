@@ -170,7 +170,10 @@ impl<C: Clone + PartialEq> Gate<C> {
             .commands()
             .find_map(|(of, command)| Arc::ptr_eq(of, hold).then(|| command.clone()));
         match &mut self.seat {
-            Seat::Trying(attempt) if Arc::ptr_eq(&attempt.hold, hold) => attempt.overdue = true,
+            Seat::Trying(attempt) if Arc::ptr_eq(&attempt.hold, hold) => {
+                attempt.overdue = true;
+                self.tell_job();
+            }
             Seat::Releasing { hold: over, .. } if Arc::ptr_eq(over, hold) => {
                 effects.release(hold);
             }
