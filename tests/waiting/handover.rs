@@ -1,9 +1,16 @@
 //! Inside a client a lock goes from one to the next in one round trip: the release and the next try
 //! travel together.
 
-use std::time::Duration;
+use std::future::ready;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
-use tokio::task::JoinHandle;
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use watchlock::{Backoff, Client, ClientBuilder, Error, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
@@ -247,5 +254,93 @@ async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
     assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
     aim.cancel();
     drop(line.lock);
+    clean(&line.server).await;
+}
+
+/// What is done once, in the middle of what wakes it.
+struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for Meanwhile {
+    fn wake(self: Arc<Self>) {
+        let then = self.0.lock().unwrap().take();
+        if let Some(then) = then {
+            then();
+        }
+    }
+}
+
+/// Releases (r) and tries (a) of the lock, in the order in which they are sent from now on.
+fn order(proxy: &Proxy) -> Arc<Mutex<String>> {
+    let sent = Arc::new(Mutex::new(String::new()));
+    for (script, letter) in [(RELEASE, 'r'), (ACQUIRE, 'a')] {
+        let sent = Arc::clone(&sent);
+        let log = Match::when(move |_| {
+            sent.lock().unwrap().push(letter);
+            true
+        });
+        let on = Match::script(script).and(Match::key("line")).and(log);
+        drop(proxy.count(on));
+    }
+    sent
+}
+
+/// An acquire on a thread of its own, which begins as soon as `go` is there.
+fn comes_at(
+    go: Arc<AtomicBool>,
+    lock: ReentrantLock,
+) -> JoinHandle<impl Future<Output = Result<LockGuard, Error>>> {
+    let runtime = Handle::current();
+    spawn_blocking(move || {
+        let mut comes = Box::pin(async move { lock.lock().await });
+        let _entered = runtime.enter();
+        while !go.load(Ordering::SeqCst) {
+            spin_loop();
+        }
+        match comes.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(came) => ready(came).left_future(),
+            Poll::Pending => comes.right_future(),
+        }
+    })
+}
+
+/// The one it was sent for goes away, and another one comes in the moment in which the release is settled: it must
+/// not get into the seat between the two. If it did, the next hand-over would forget the try that is under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
+    let line = Line::of(0).await;
+    let (proxy, lock, mut guard) = (&line.proxy, &line.lock, line.guard);
+    for round in 0..100 {
+        guard.unlock().await.unwrap();
+        let held = lock.lock().await.unwrap();
+        let waiter = lock.clone();
+        let mut leaves = Box::pin(async move { waiter.lock().await });
+        assert!(poll_once(&mut leaves).await.is_none());
+        let sent = order(proxy);
+        let on = Match::script(ACQUIRE).and(Match::key("line"));
+        proxy.inject(Fault::DelayRequest(ms(5))).on(on).arm();
+
+        let go = Arc::new(AtomicBool::new(false));
+        let comes = comes_at(Arc::clone(&go), lock.clone());
+        // Done by the keeper, while it settles the release. How long the moment is varies with the round.
+        let meanwhile: Box<dyn FnOnce() + Send> = Box::new(move || {
+            drop(leaves);
+            let now = Instant::now();
+            go.store(true, Ordering::SeqCst);
+            while now.elapsed() < Duration::from_nanos(round % 50 * 400) {
+                spin_loop();
+            }
+        });
+        let waker = Waker::from(Arc::new(Meanwhile(Mutex::new(Some(meanwhile)))));
+        let mut unlocking = Box::pin(held.unlock());
+        let polled = unlocking.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let comes = soon(comes).await.unwrap();
+        soon(unlocking).await.unwrap();
+        guard = soon(comes).await.unwrap();
+        proxy.calm();
+        let sent = sent.lock().unwrap();
+        assert!(!sent.contains("aa"), "two tries at a time: {sent}");
+    }
+    drop((guard, line.lock));
     clean(&line.server).await;
 }
