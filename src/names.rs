@@ -11,9 +11,9 @@ pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 /// What one lock is called: by the user, and in Redis.
 ///
-/// Two are equal when their families and keys are: a read/write lock `x` is none that an owner of the plain lock `x`
-/// may enter. One text holds all of them, and the key is hashed once: handles are
-/// made by the thousand, and every step of a hold looks its name up.
+/// Two are equal when their families and keys are: an owner of the plain lock `x` does not enter a read/write lock
+/// `x`. One text holds all of them, and the key is hashed once: handles are made by the thousand, and every step of a
+/// hold looks its name up.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// What the channel's name begins with: kinds that share it share their locks.

@@ -96,8 +96,8 @@ impl Address {
         self.client.get_async_pubsub().await
     }
 
-    /// The same server, asked in a way that has it answer for its refusal first: what it is told before it was
-    /// asked for anything is lost with the answers that the library ignores.
+    /// The same server, with settings under which the library reads the first answer. It ignores that answer
+    /// otherwise, and a refusal in it is lost.
     pub(super) fn asked_first(&self) -> Option<Self> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();

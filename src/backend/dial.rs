@@ -113,7 +113,7 @@ impl Dialer {
             Ok(Ok(result)) => result.map_err(Failure::connecting),
             Ok(Err(_)) => Err(Failure::no_connection()),
             Err(_) => {
-                // The flag guards nothing but itself.
+                // Relaxed: nothing else depends on the flag.
                 if !self.panicked.swap(true, Ordering::Relaxed) {
                     tracing::error!("connecting to Redis panicked; it is tried again");
                 }

@@ -93,12 +93,12 @@ impl Failure {
         Self::seen(Class::Closed, Seen::Closed)
     }
 
-    /// The lane went with its runtime: nothing was sent on it, and it connects no more.
+    /// The lane ended with its runtime: nothing was sent, and it does not connect again.
     pub(crate) fn runtime_ended() -> Self {
         Self::seen(Class::Unreached, Seen::RuntimeEnded)
     }
 
-    /// Something of the application's (a resolver, a provider of credentials) panicked.
+    /// Code of the application (a resolver, a provider of credentials) panicked.
     pub(crate) fn panic() -> Self {
         Self::seen(Class::Unreached, Seen::Panic)
     }

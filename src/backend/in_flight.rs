@@ -22,7 +22,7 @@ struct Shared<T> {
     run: Mutex<Run<T>>,
     /// Who awaits it.
     wakers: Mutex<Wakers>,
-    /// The clones there are. What runs keeps a waker, and so this: the last clone has to end it.
+    /// How many clones there are. The future keeps a waker, and by it this struct: so the last clone ends it.
     clones: AtomicU64,
     numbers: AtomicU64,
 }
@@ -66,7 +66,7 @@ impl<T> InFlight<T> {
 
 impl<T> Clone for InFlight<T> {
     fn clone(&self) -> Self {
-        // As `Arc` counts: whoever clones has one, so the count cannot be at its end; and a number is only its own.
+        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and nothing else is read by it.
         self.shared.clones.fetch_add(1, Ordering::Relaxed);
         Self {
             number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
@@ -78,7 +78,7 @@ impl<T> Clone for InFlight<T> {
 impl<T> Drop for InFlight<T> {
     fn drop(&mut self) {
         self.shared.forget(self.number);
-        // The last one sees all that the others did with what it ends.
+        // Acquired and released: the last clone must see what the others did before it ends the future.
         if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
             let run = std::mem::replace(&mut *self.shared.run.lock(), Run::Dropped);
             drop(run);
@@ -122,7 +122,7 @@ struct Wakers {
 impl<T> Shared<T> {
     fn remember(&self, number: u64, waker: &Waker) {
         let replaced = self.wakers.lock().put(number, waker);
-        // Dropped without the lock: a waker may be the last that keeps a task, and that an owner of this.
+        // Dropped outside the lock: a waker may drop its task, and that task a clone of this future.
         drop(replaced);
     }
 

@@ -206,7 +206,7 @@ impl Lane {
             _ => false,
         });
         if replaced {
-            // Whoever waits for the connection that came and went meanwhile has nobody else to ask for one.
+            // Somebody may wait for the connection that came and went meanwhile; nobody else asks for the next.
             self.wanted.notify_one();
             self.config.broken.notify_one();
         }
@@ -255,9 +255,9 @@ impl Lane {
         let mut generation = 0;
         loop {
             let connecting = AssertUnwindSafe(self.keep_connected(&mut pace, &mut generation));
-            // A subscriber of our events is the application's, too.
+            // A subscriber of tracing events is code of the application, and may panic.
             let _panic = connecting.catch_unwind().await;
-            // A wish may have been lost with it. By the pace, this is no busy loop.
+            // Somebody may still want a connection. The pace keeps this from being a busy loop.
             self.wanted.notify_one();
             tokio::task::yield_now().await;
         }

@@ -174,11 +174,11 @@ impl Backend {
     }
 }
 
-/// Whether the runtime that this is called on has timers and I/O. Nothing tells but the attempt to use them.
+/// Whether the runtime that this is called on has timers and I/O. The only way to find out is to use them.
 fn drives_connections() -> bool {
     let using = || {
         drop(tokio::time::sleep(Duration::ZERO));
-        // What cannot be made for want of files is no want of a driver.
+        // An error, as when there are no files left, is no panic: only a missing driver panics.
         #[cfg(unix)]
         drop(tokio::net::UnixDatagram::unbound());
     };

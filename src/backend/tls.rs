@@ -34,7 +34,7 @@ impl Tls {
             .unwrap_or_else(|| ring::default_provider().into());
         let versions =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // A provider that knows no version of TLS is none of ours: redis-rs will say what is wrong with it.
+        // A provider that knows no version of TLS is left to redis-rs, which says what is wrong with it.
         let config = versions
             .ok()?
             .with_root_certificates(of_the_system())
@@ -55,8 +55,8 @@ impl Tls {
     }
 }
 
-/// What could be read of them: one that is broken must not cost the others. With none of them every server is a
-/// stranger, and connecting says so.
+/// Those that could be read: a broken one must not cost the others. Without any no server is trusted, and
+/// connecting says so.
 fn of_the_system() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();

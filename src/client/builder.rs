@@ -139,10 +139,11 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, a server that is not
-    /// supported (a master of Redis 6.2 or newer, not in cluster mode), or when there is no tokio runtime with
-    /// timers and I/O (`enable_all`);
-    /// [`Error::Unavailable`] when the server cannot be reached; [`Error::Denied`] for a wrong password.
+    /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, or a server that cannot be used:
+    /// older than Redis 6.2, a replica, a sentinel, or in cluster mode; with
+    /// [`NoRuntime`](ConfigError::NoRuntime) when there is no tokio runtime with timers and I/O (`enable_all`).
+    /// [`Error::Unavailable`] when the server cannot be reached, or the system starts no thread;
+    /// [`Error::Refused`], [`Error::Denied`] (a wrong password) when it answers so.
     ///
     /// # Cancel safety
     ///
@@ -180,7 +181,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a bad address or value.
+    /// [`Error::Config`] for a bad address or value; [`Error::Unavailable`] when the system starts no thread.
     #[doc(alias = "lazyInitialization")]
     pub fn connect_lazy(self) -> Result<Client, Error> {
         let (config, dialer) = self.checked()?;

@@ -199,7 +199,8 @@ impl LockGuard {
     /// [`Error::Lost`] when the hold was lost before: what it protected may have been touched by others.
     /// [`Error::Unavailable`] or [`Error::Refused`] after the command time-out: the level is given back
     /// all the same, and the release is repeated in the background until the lease has ended.
-    /// [`Error::Denied`] when Redis denies the release: the lock stays until its lease ends.
+    /// [`Error::Denied`] when Redis denies the release: it is not repeated, and the lock stays until its lease
+    /// ends. [`Error::Closed`] when the client was closed before.
     ///
     /// # Cancel safety
     ///
@@ -267,8 +268,8 @@ impl LockGuard {
         }
     }
 
-    /// Leaves the key to its lease on purpose, for jobs that must run once in an interval. From then on it
-    /// is a stranger's to this client, too.
+    /// Leaves the key to its lease on purpose, for jobs that must run once in an interval. From then on
+    /// this client, too, finds the lock held by somebody else.
     ///
     /// # Errors
     ///

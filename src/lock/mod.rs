@@ -40,6 +40,6 @@ pub enum Ttl {
     /// The key has no expiry. No lock of this crate is ever like that: somebody wrote it by hand, removed its
     /// expiry, or locked with Redisson for a lease that Redis cannot count.
     NoExpiry,
-    /// For so long, unless it is renewed.
+    /// Held. Redis keeps it for so long, unless it is renewed or given back.
     Left(Duration),
 }

@@ -100,7 +100,7 @@ pub trait Lock: Send + Sync {
     /// How much longer Redis keeps the lock; asks Redis.
     async fn remain_time_to_live(&self) -> Result<Ttl, Error>;
 
-    /// Ends whoever holds the lock; whether anybody did.
+    /// Releases the lock, whoever holds it. Returns whether anybody did.
     async fn force_unlock(&self) -> Result<bool, Error>;
 }
 

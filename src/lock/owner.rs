@@ -15,8 +15,8 @@ use crate::engine::{Engine, release};
 /// the same time are put in order: the first starts the hold, the others enter it.
 ///
 /// **Its end.** When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a
-/// warning in the log, and nothing can be detached any more. Guards live on. So do handles: they go on acting
-/// for this owner, and enter what it holds, but for nobody else; no other owner is ever equal to it.
+/// warning in the log, and nothing can be detached any more. Guards stay what they are. Handles go on
+/// acting for this owner, and enter what it holds; no owner that is made later is the same.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {

@@ -266,7 +266,7 @@ impl ReentrantLock {
         self.acting().remain_time_to_live().await
     }
 
-    /// Ends whoever holds the lock, and wakes the next waiter. Whether anybody held it.
+    /// Releases the lock, whoever holds it, and wakes the next waiter. Returns whether anybody held it.
     ///
     /// For operators: the holder's work goes on until it looks. A hold of this client is lost at
     /// once, with reason [`Forced`](crate::LostReason::Forced); others learn of it at their next

@@ -38,7 +38,7 @@ impl Call {
         Self { script: None, cmd }
     }
 
-    /// A question that only wants any answer.
+    /// A question to which any answer will do.
     pub(crate) fn ping() -> Self {
         Self {
             script: None,
@@ -74,7 +74,7 @@ impl Call {
 pub(crate) enum Reply {
     Integer(i64),
     Integers(Vec<i64>),
-    /// Nothing that any of our calls answers.
+    /// No reply of any of our calls.
     Other,
 }
 
