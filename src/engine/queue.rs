@@ -109,6 +109,8 @@ impl<T: Waits> Queue<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -117,6 +119,40 @@ mod tests {
         fn place(&self) -> Place {
             *self
         }
+    }
+
+    /// One who counts how often anybody looks at it.
+    struct Watched<'a>(Place, &'a Cell<usize>);
+
+    impl Waits for Watched<'_> {
+        fn place(&self) -> Place {
+            self.1.set(self.1.get() + 1);
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_grant_looks_at_nobody_whom_it_does_not_concern() {
+        let (looks, mut queue) = (Cell::new(0), Queue::default());
+        for number in 0..10_000 {
+            let place = Place {
+                number,
+                end: Some(Moment::from_nanos(1_000 + number)),
+                owner: Some(number),
+            };
+            queue.insert(Watched(place, &looks));
+        }
+        looks.set(0);
+        for number in 0..100 {
+            assert!(queue.head().is_some());
+            let granted = queue.remove(number).unwrap();
+            assert!(queue.take_of(granted.0.number).is_none(), "one each");
+            assert!(
+                queue.take_over(Moment::from_nanos(999)).is_none(),
+                "in time"
+            );
+        }
+        assert_eq!(looks.get(), 100, "at each that was granted");
     }
 
     fn places() -> impl Strategy<Value = Vec<Place>> {
