@@ -85,6 +85,7 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Moment {
+        // Relaxed: a number that stands for itself.
         let ahead = self.ahead.as_ref().map_or(0, |a| a.load(Ordering::Relaxed));
         Moment(elapsed_nanos().saturating_add(ahead))
     }

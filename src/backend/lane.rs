@@ -152,6 +152,7 @@ impl Lane {
 
     /// Something was heard on the lane. The moment stands for itself, so no order is needed with anything.
     pub(crate) fn heard(&self) {
+        // Relaxed: a time that stands for itself.
         self.heard_at
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }

@@ -108,11 +108,13 @@ impl Core {
 
     /// A number that no hold or ticket of this client had.
     pub(crate) fn number(&self) -> u64 {
+        // Relaxed: only that no two are the same matters (I3).
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Fails when the client is closed, or belongs to another process.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
+        // Acquire: who sees the end sees that all holds are lost, which comes before it.
         if self.closed.load(Ordering::Acquire) || self.is_forked() {
             return Err(Error::Closed);
         }
@@ -129,6 +131,8 @@ impl Core {
 
     /// Whether new holds are not to be started any more.
     pub(crate) fn is_closing(&self) -> bool {
+        // An acquire that passed its gate before `stop_accepting` came there was told; one that comes later has
+        // the gate's lock after it, and so sees this.
         self.closing.load(Ordering::Acquire)
     }
 
@@ -138,7 +142,8 @@ impl Core {
 
     /// Whether this is the first wake-up that was denied.
     pub(crate) fn first_unheard(&self) -> bool {
-        !self.unheard.swap(true, Ordering::AcqRel)
+        // Relaxed: it only has to be true once.
+        !self.unheard.swap(true, Ordering::Relaxed)
     }
 
     /// Leaves something to the keeper.

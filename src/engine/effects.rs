@@ -23,14 +23,22 @@ impl Effects {
         self.wakers.extend(waker);
     }
 
-    /// Tell those who wait for a change of `hold`.
-    pub(crate) fn tell(&mut self, hold: &Arc<Hold>) {
-        self.changed.push(Arc::clone(hold));
+    /// Lets `change` act on the state of `hold`; those who wait for a change of it are told later.
+    pub(crate) fn change<R>(
+        &mut self,
+        hold: &Arc<Hold>,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
+        let (result, told) = hold.update(change);
+        if told {
+            self.changed.push(Arc::clone(hold));
+        }
+        result
     }
 
     /// Leave the last release of `hold` to the keeper. False when the keeper has it already.
     pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
-        let first = hold.change(self, State::claim_release);
+        let first = self.change(hold, State::claim_release);
         if first {
             self.releases.push(Arc::clone(hold));
         }

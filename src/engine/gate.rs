@@ -22,24 +22,14 @@ use tokio::sync::Notify;
 
 use super::effects::Effects;
 use super::hold::Hold;
+use super::known::Known;
 use super::queue::Queue;
 use super::seat::{Attempt, Seat, Vacated};
 use super::state::State;
 use super::ticket::{Patience, Ticket, Verdict};
 use super::wakeups::Wakeups;
-use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::error::Error;
-
-/// What is known of the lock from its last answer.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum Known {
-    #[default]
-    Nothing,
-    /// Held by a stranger; when its lease ends, if it does.
-    Busy(Option<Moment>),
-    Failed(Failure),
-}
 
 /// The times that a gate goes by.
 #[derive(Debug, Clone, Copy)]
@@ -179,7 +169,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if !self.seat.is_trying_for(ticket)
             && let Some(hold) = ticket.take_unsettled()
         {
-            hold.change(effects, State::give_up);
+            effects.change(&hold, State::give_up);
             effects.release(&hold);
         }
     }

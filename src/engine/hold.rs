@@ -1,7 +1,7 @@
 //! A hold: one owner's possession of one name, shared by its guards, its gate and the keeper.
 //!
 //! 1. Its life is the state machine of [`state`](super::state); every change goes through [`Hold::with`], or
-//!    [`Hold::change`] where a lock is held that wakers must not meet.
+//!    `Effects::change` where a lock is held that wakers must not meet.
 //! 2. Validity is read without a lock (I8).
 //! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
 //! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::effects::Effects;
 use super::kind::Kind;
 use super::state::{Phase, State};
 use crate::clock::Moment;
@@ -46,6 +45,7 @@ struct Waiter<'a>(&'a Hold);
 
 impl<'a> Waiter<'a> {
     fn of(hold: &'a Hold) -> Self {
+        // Before the state is locked and looked at: see `has_waiters`.
         hold.waiters.fetch_add(1, Ordering::AcqRel);
         Self(hold)
     }
@@ -53,6 +53,7 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
+        // One who is counted for too long costs a notification.
         self.0.waiters.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -87,28 +88,15 @@ impl Hold {
 
     /// Lets `change` act on the state; readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let (result, changed) = self.update(change);
-        if changed {
+        let (result, told) = self.update(change);
+        if told {
             self.tell();
         }
         result
     }
 
-    /// As [`with`](Self::with); waiters are told when the lock that the caller holds is free again, since a
-    /// waker may run code that takes it.
-    pub(crate) fn change<R>(
-        self: &Arc<Self>,
-        effects: &mut Effects,
-        change: impl FnOnce(&mut State) -> R,
-    ) -> R {
-        let (result, changed) = self.update(change);
-        if changed && self.has_waiters() {
-            effects.tell(self);
-        }
-        result
-    }
-
-    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
+    /// Lets `change` act on the state; whether those who wait for a change are to be told.
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
         let mut state = self.state.lock();
         let seen = |state: &State| (state.phase(), state.announced(), state.outcome().is_some());
         let before = seen(&state);
@@ -121,11 +109,14 @@ impl Hold {
         // comes last.
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
-        (result, before != seen(&state))
+        let changed = before != seen(&state);
+        drop(state);
+        (result, changed && self.has_waiters())
     }
 
     /// Up to when the client vouches for it; the start of time when it does not.
     pub(crate) fn valid_until(&self) -> Moment {
+        // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
@@ -191,13 +182,11 @@ impl Hold {
     }
 
     /// Tells those who wait for a change.
-    pub(crate) fn tell(&self) {
-        // To look whether there are any is cheaper than to tell nobody.
-        if self.has_waiters() {
-            self.changed.notify_waiters();
-        }
+    pub(super) fn tell(&self) {
+        self.changed.notify_waiters();
     }
 
+    /// To look whether there are any is cheaper than to tell nobody.
     fn has_waiters(&self) -> bool {
         // Acquire, after the state's lock: who counted himself before the change is seen here, who does it
         // later sees the change.

@@ -15,6 +15,7 @@ pub(crate) mod hold;
 pub(crate) mod keep_alive;
 pub(crate) mod keeper;
 pub(crate) mod kind;
+pub(crate) mod known;
 pub(crate) mod outcomes;
 pub(crate) mod owner;
 pub(crate) mod queue;

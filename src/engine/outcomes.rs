@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::effects::Effects;
-use super::gate::{Gate, Known, Rules};
+use super::gate::{Gate, Rules};
 use super::hold::Hold;
+use super::known::Known;
 use super::seat::Attempt;
 use super::state::{Left, Level, State};
 use super::ticket::{Patience, Verdict};
@@ -124,7 +125,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> GivenBack<C> {
         let finish_by = now + rules.command_timeout;
-        match hold.change(effects, |state| state.leave(level, now, finish_by)) {
+        match effects.change(hold, |state| state.leave(level, now, finish_by)) {
             Left::Levels(count) => return GivenBack::Levels(count),
             Left::Lost(reason) => return GivenBack::Lost(reason),
             Left::Last => {}
@@ -179,7 +180,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let (result, told) = match answer {
             ReleaseAnswer::Ended { heard_by } => (Ok(()), heard_by),
             ReleaseAnswer::Missing => {
-                let found = hold.change(effects, |state| state.found_nothing());
+                let found = effects.change(hold, |state| state.found_nothing());
                 (found.map_err(Error::lost), None)
             }
             ReleaseAnswer::Rejected(error) => (Err(error), None),
@@ -189,7 +190,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                     SentAs::Keeper(sent_at) => (None, Some(sent_at)),
                 };
                 if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {
-                    hold.change(effects, |state| state.release_may_have_run(sent_at));
+                    effects.change(hold, |state| state.release_may_have_run(sent_at));
                 }
                 self.wakeups.release_answered(hold.number, None);
                 if self.seat.release_failed(hold, command) {
@@ -219,7 +220,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if result.is_ok() {
             self.failing_since = None;
         }
-        hold.change(effects, |state| state.end(result));
+        effects.change(hold, |state| state.end(result));
         self.vacate(hold);
         if hold.is_tainted() {
             // What was sent for it may still run, after this.
@@ -285,7 +286,10 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         if !ticket.is_waiting() {
             return self.unwanted();
         }
-        if !hold.change(self.effects, |state| state.grant(level, term, now)) {
+        if !self
+            .effects
+            .change(hold, |state| state.grant(level, term, now))
+        {
             let since = self.attempt.since;
             self.gate.fails(Failure::too_late(), since);
             let settled = self.unwanted();
@@ -311,7 +315,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     /// Released by the keeper; the seat is kept until that is answered.
     fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
-        hold.change(self.effects, State::give_up);
+        self.effects.change(hold, State::give_up);
         self.gate.seat.release(hold, None, None, self.now);
         self.effects.release(hold);
         Settled::Unwanted
@@ -342,7 +346,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     fn failed(&mut self, failure: Failure) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         if failure.is_unanswered() {
-            hold.change(self.effects, State::taint);
+            self.effects.change(hold, State::taint);
         }
         if hold.is_tainted() {
             ticket.set_unsettled(Some(hold));

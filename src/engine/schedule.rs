@@ -111,7 +111,8 @@ impl Inner {
     }
 }
 
-/// Only written under the schedule's lock.
+/// Only written under the schedule's lock. Read without it, it may be too old: then the lock is taken for nothing,
+/// or, as the head of this file says, the keeper is just taking the entry out.
 fn look_at(hold: &Hold) -> Moment {
     Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
 }

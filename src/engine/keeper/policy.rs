@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
-use crate::engine::gate::Known;
+use crate::engine::known::Known;
 
 /// The longest pause between tries while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);

@@ -93,7 +93,8 @@ async fn flush(
     mut chores: Chores,
     mut mailbox: mpsc::UnboundedReceiver<Mail>,
 ) {
-    keeper.closing.store(true, Ordering::Release);
+    // Relaxed: all who read it run on this thread.
+    keeper.closing.store(true, Ordering::Relaxed);
     keeper.closed.notify_waiters();
     let at_rest = async {
         while keeper.core.is_in_flight() || !chores.releases.is_empty() || !mailbox.is_empty() {
