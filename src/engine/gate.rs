@@ -35,7 +35,7 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
-    /// For how long those who wait for ever put up with a server that gives no clean answer.
+    /// For how long those who wait for ever keep trying while every try fails.
     pub(crate) unavailable_after: Duration,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Gate<C> {
     pub(super) queue: Queue<Arc<Ticket>>,
     pub(super) job: Option<Arc<Job>>,
     pub(super) known: Known,
-    /// Since when there is no clean answer (got it, or busy): the start of the first try that failed.
+    /// Since when every try failed, instead of being answered "got it" or "busy": the start of the first of them.
     pub(super) failing_since: Option<Moment>,
     pub(crate) wakeups: Wakeups,
     /// Whether the head must try at once: it is new, or the seat was just given up.

@@ -228,13 +228,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The try, or release, that began at `since` gave no clean answer.
+    /// The try, or release, that began at `since` failed: nobody knows whether the lock is free.
     fn fails(&mut self, failure: Failure, since: Moment) {
         self.failing_since.get_or_insert(since);
         self.known = Known::Failed(failure);
     }
 
-    /// Gives up for those who would wait for ever, when no clean answer came for long enough.
+    /// Gives up for those who would wait for ever, when tries have failed for long enough.
     pub(super) fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
         let patience = rules.unavailable_after;
         let failing = self

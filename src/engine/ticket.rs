@@ -29,7 +29,7 @@ pub(crate) enum Patience {
     Once,
     /// Until then, busy or not.
     Until(Moment),
-    /// For ever while the lock is busy; a server that gives no clean answer is waited for a while.
+    /// For ever while the lock is busy; while every try fails, for a bounded time.
     Forever,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     fn new(core: Arc<Core>) -> Self {
         let config = &core.config;
-        // By when a hold ends; nothing when it is none any more.
+        // By when a hold ends; nothing once it has ended.
         let end =
             |hold: &Arc<Hold>| Some(hold.valid_until()).filter(|end| *end > Moment::default());
         Self {

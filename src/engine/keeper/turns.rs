@@ -1,9 +1,9 @@
 //! Whose turn it is, when several clients wait for one name.
 //!
 //! A release wakes one waiter of every client that listens, and whoever is quickest gets in; inside a client
-//! it is first come first served. So a client that had its turn gives way for a moment until the others had
+//! it is first come first served. So a client that had its turn leaves the lock to the others for a moment until they had
 //! theirs, as far as it can know: a release tells how many listened to it, and every release of theirs is
-//! heard. Nobody is made to wait for a client that does not want the lock: giving way costs a moment, and
+//! heard. Nobody is made to wait for a client that does not want the lock: leaving it costs a moment, and
 //! when nobody takes it, it is not done again for a while.
 
 use std::time::Duration;
@@ -46,13 +46,13 @@ impl Turns {
         self.offended = 0;
     }
 
-    /// Nobody took the lock while we gave way.
+    /// Nobody took the lock while we left it to others.
     pub(crate) fn in_vain(&mut self) {
         self.offended = OFFENDED;
     }
 
     /// Whether the lock is to be left to others for a moment.
-    pub(crate) fn gives_way(&self) -> bool {
+    pub(crate) fn leaves_it_to_others(&self) -> bool {
         self.since < self.others && self.offended == 0
     }
 }
@@ -65,45 +65,48 @@ mod tests {
     #[test]
     fn after_our_turn_it_is_the_others() {
         let mut turns = Turns::new();
-        assert!(!turns.gives_way(), "there was no turn yet");
+        assert!(!turns.leaves_it_to_others(), "there was no turn yet");
         turns.released(0);
-        assert!(!turns.gives_way(), "nobody else listens");
+        assert!(!turns.leaves_it_to_others(), "nobody else listens");
         turns.released(2);
-        assert!(turns.gives_way());
+        assert!(turns.leaves_it_to_others());
         turns.heard(1);
-        assert!(turns.gives_way(), "one of two had it");
+        assert!(turns.leaves_it_to_others(), "one of two had it");
         turns.heard(1);
-        assert!(!turns.gives_way());
+        assert!(!turns.leaves_it_to_others());
     }
 
     #[test]
     fn nobody_waits_for_those_who_do_not_come() {
         let mut turns = Turns::new();
         turns.released(1);
-        assert!(turns.gives_way());
+        assert!(turns.leaves_it_to_others());
         turns.in_vain();
         for _ in 1..OFFENDED {
             turns.released(1);
-            assert!(!turns.gives_way());
+            assert!(!turns.leaves_it_to_others());
         }
         turns.released(1);
-        assert!(turns.gives_way(), "it is tried again now and then");
+        assert!(
+            turns.leaves_it_to_others(),
+            "it is tried again now and then"
+        );
         turns.in_vain();
         turns.released(1);
         turns.heard(1);
         turns.released(1);
-        assert!(turns.gives_way(), "the other one is back");
+        assert!(turns.leaves_it_to_others(), "the other one is back");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
-        /// The next turn goes to one who does not give way, or to anybody when all do; whoever it is.
+        /// The next turn goes to one who does not leave it to others, or to anybody when all do.
         #[test]
         fn everybody_has_a_turn_in_every_round(clients in 2_usize..8, picks: [u8; 64]) {
             let mut all: Vec<_> = (0..clients).map(|_| Turns::new()).collect();
             let mut last = vec![0; clients];
             for (turn, pick) in picks.into_iter().enumerate() {
-                let mut able: Vec<_> = (0..clients).filter(|&c| !all[c].gives_way()).collect();
+                let mut able: Vec<_> = (0..clients).filter(|&c| !all[c].leaves_it_to_others()).collect();
                 if able.is_empty() {
                     able = (0..clients).collect();
                 }

@@ -180,10 +180,10 @@ impl Line {
             self.turns.released(others);
         }
         if prompt {
-            return !(released.is_some() && self.gives_way());
+            return !(released.is_some() && self.leaves_it_to_others());
         }
         match self.event(self.way.unwrap_or(Moment::NEVER)).await {
-            Event::News => !self.gives_way(),
+            Event::News => !self.leaves_it_to_others(),
             Event::Reason => {
                 self.way = None;
                 true
@@ -201,8 +201,8 @@ impl Line {
     }
 
     /// Whether others have their turn first.
-    fn gives_way(&mut self) -> bool {
-        self.way = self.turns.gives_way().then(|| self.now() + WAY);
+    fn leaves_it_to_others(&mut self) -> bool {
+        self.way = self.turns.leaves_it_to_others().then(|| self.now() + WAY);
         self.way.is_some()
     }
 
