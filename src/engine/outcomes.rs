@@ -130,8 +130,14 @@ impl<C: Clone + PartialEq> Gate<C> {
             Left::Lost(reason) => return GivenBack::Lost(reason),
             Left::Last => {}
         }
+        if !self.seat.held().is_some_and(|held| Arc::ptr_eq(held, hold)) {
+            // Not the seat's any more: what has it now is left alone.
+            effects.release(hold);
+            return GivenBack::Left;
+        }
         self.tell_job();
-        if self.may_hand_over() && self.seat.hand_over(hold) {
+        if self.may_hand_over() {
+            self.seat.hand_over(hold);
             self.handed_over += 1;
             return GivenBack::Left;
         }

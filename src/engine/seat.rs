@@ -160,15 +160,11 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 
-    /// The last release of `hold` is decided, and left to the job. False when the hold has no seat.
-    pub(crate) fn hand_over(&mut self, hold: &Arc<Hold>) -> bool {
-        let here = self.held().is_some_and(|held| Arc::ptr_eq(held, hold));
-        if here {
-            *self = Self::HandingOver {
-                hold: Arc::clone(hold),
-            };
-        }
-        here
+    /// The last release of `hold`, which has the seat, is decided, and left to the job.
+    pub(crate) fn hand_over(&mut self, hold: &Arc<Hold>) {
+        *self = Self::HandingOver {
+            hold: Arc::clone(hold),
+        };
     }
 
     /// The last release of `hold` is under way.

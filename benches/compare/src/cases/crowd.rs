@@ -6,7 +6,7 @@ use crate::bench::Bench;
 use crate::load::Load;
 use crate::load::crowd::Crowd;
 use crate::locks::{Role, Setup};
-use crate::report::{Findings, Table, Target, figure};
+use crate::report::{Chart, Findings, Table, Target, figure};
 
 const TASKS: usize = 10_000;
 
@@ -32,6 +32,12 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         "commands each",
     ];
     table.columns(columns.map(str::to_owned));
+    let title = format!(
+        "{} tasks wait for one name, then pass one by one",
+        figure(tasks as f64)
+    );
+    let mut chart = Chart::new("crowd", &title, "tasks a second");
+    chart.groups = vec!["passed".to_owned()];
     for who in bench
         .roster
         .those(|info| info.waits && info.setup == Setup::Default)
@@ -53,12 +59,14 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
                     Some(format!("{:.1}", commands / passed.max(1.0))),
                 ],
             );
+            chart.series(&who.info.name, vec![Some(passed / crowd.seconds)]);
             if who.info.role == Role::Ours {
                 targets(crowd, tasks, findings);
             }
         }
     }
     findings.tables.push(table);
+    findings.charts.push(chart);
 }
 
 fn targets(crowd: &Crowd, tasks: usize, findings: &mut Findings) {
