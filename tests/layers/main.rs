@@ -77,6 +77,11 @@ impl Source {
         top.strip_suffix(".rs").unwrap_or(top)
     }
 
+    /// Whether it is compiled for tests only.
+    fn is_tests(&self) -> bool {
+        self.path.ends_with("_tests.rs") || self.path.contains("_tests/")
+    }
+
     /// How many modules deep the file is.
     fn depth(&self) -> usize {
         let folders = self.path.matches('/').count();
@@ -86,7 +91,7 @@ impl Source {
     /// Code without comments; of the tests at the end of the file only when asked.
     fn code(&self, with_tests: bool) -> impl Iterator<Item = &str> {
         let lines = self.lines.iter().map(|line| line.trim());
-        let only_tests = self.path.ends_with("_tests.rs");
+        let only_tests = self.is_tests();
         lines
             .take_while(move |line| with_tests || !(only_tests || is_start_of_tests(line)))
             .filter(|line| !line.is_empty() && !line.starts_with("//"))
@@ -190,7 +195,7 @@ fn imports_of_the_engine_only_point_down() {
             continue;
         };
         let own = file.split(['/', '.']).next().expect("a name");
-        if own == "mod" || file.ends_with("_tests.rs") {
+        if own == "mod" || source.is_tests() {
             continue;
         }
         let row = engine_row(own);

@@ -1,0 +1,165 @@
+//! What may happen next.
+
+use super::*;
+
+impl World {
+    /// Everything that may happen next.
+    pub(super) fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (i, caller) in self.callers.iter().enumerate() {
+            choices.extend(self.choices_of(i, caller));
+        }
+        if self.closes && !self.closed && self.callers.iter().all(|c| matches!(c.at, At::Gone)) {
+            choices.push(Choice::Close);
+        }
+        if self.is_over() {
+            return Vec::new();
+        }
+        if self.job && self.job_is_able() {
+            choices.push(Choice::Job);
+        }
+        let polls = self.polls > 0 && self.asleep == Asleep::Poll && self.gate.seat.is_free();
+        if self.job && (polls || self.asleep == Asleep::Linger) {
+            choices.push(Choice::JobPoll);
+        }
+        if let Seat::Held {
+            uncollected: Some((ticket, _)),
+            ..
+        } = &self.gate.seat
+            && self.job
+            && (self.ticks > 0 || self.is_asleep(ticket))
+            && ticket.is_decided()
+        {
+            choices.push(Choice::Tick);
+        }
+        for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
+            match reaping {
+                Reaping::Begun => choices.push(Choice::Reap(i)),
+                Reaping::Haunted if self.has_no_ghost(hold) => choices.push(Choice::Reap(i)),
+                Reaping::Sent(_, command, _) if self.told(*command) != Told::InFlight => {
+                    choices.push(Choice::Reap(i));
+                }
+                Reaping::Sent(..) | Reaping::Haunted | Reaping::Over => {}
+            }
+        }
+        let mut lanes = BTreeSet::new();
+        for (i, command) in self.commands.iter().enumerate() {
+            let waits = command.executed.is_none() && !command.refused;
+            if waits && lanes.insert(command.lane) {
+                choices.push(Choice::Execute(command.lane));
+                if self.faults > 0 && !command.ended {
+                    choices.push(Choice::Refuse(command.lane));
+                }
+            }
+            let lost = command.reply_lost || command.ended;
+            if self.faults > 0 && !lost && !command.refused && command.executed.is_some() {
+                choices.push(Choice::LoseReply(i));
+            }
+            // Silence comes by a fault, behind a reply that was lost, or when nobody polls for the reply.
+            if !command.ended
+                && !command.refused
+                && (self.is_free_to_end(command) || (waits && self.faults > 0))
+            {
+                choices.push(Choice::Overdue(i));
+            }
+        }
+        if self.faults > 0 && self.held_by.is_some_and(|by| by > 0) {
+            choices.push(Choice::Vanish);
+            if self
+                .gate
+                .seat
+                .held()
+                .is_some_and(|hold| hold.phase() == Phase::Held)
+            {
+                choices.push(Choice::Lose);
+            }
+        }
+        if self.held_by == Some(0) || (self.strangers > 0 && self.held_by.is_none()) {
+            choices.push(Choice::Stranger);
+        }
+        choices
+    }
+
+    pub(super) fn choices_of(&self, i: usize, caller: &Caller) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        match &caller.at {
+            At::Start if caller.rounds > 0 => {
+                if !caller.owner_ended {
+                    choices.push(Choice::Look(i));
+                }
+            }
+            At::Looked => choices.push(Choice::Arrive(i)),
+            At::Waiting(..) if caller.manner == Manner::Sleeps => {}
+            At::Waiting(ticket, first) => {
+                let first = first.is_some_and(|command| self.told(command) != Told::InFlight);
+                if ticket.is_decided() || first {
+                    choices.push(Choice::Poll(i));
+                }
+                choices.push(Choice::Drop(i));
+            }
+            At::Holding(_) => {
+                if caller.manner == Manner::Detaches {
+                    choices.push(Choice::Detach(i));
+                }
+                if caller.manner == Manner::Drops {
+                    choices.push(Choice::Drop(i));
+                } else {
+                    choices.push(Choice::Unlock(i));
+                }
+            }
+            At::Unlocking(_, command, _) => {
+                if self.told(*command) != Told::InFlight {
+                    choices.push(Choice::Poll(i));
+                }
+                if caller.manner == Manner::Drops || self.faults > 0 {
+                    choices.push(Choice::Drop(i));
+                }
+            }
+            At::Watching(hold) => {
+                if hold.phase() == Phase::Ended || matches!(hold.phase(), Phase::Lost(_)) {
+                    choices.push(Choice::Poll(i));
+                }
+            }
+            At::Start | At::Detached | At::Gone => {}
+        }
+        if caller.manner == Manner::Detaches
+            && !caller.owner_ended
+            && !matches!(caller.at, At::Start | At::Looked)
+        {
+            choices.push(Choice::EndOwner(i));
+        }
+        choices
+    }
+
+    /// Whether the caller of `ticket` is not polled.
+    pub(super) fn is_asleep(&self, ticket: &Arc<Ticket>) -> bool {
+        self.callers.iter().any(|caller| {
+            let its = matches!(&caller.at, At::Waiting(own, _) if Arc::ptr_eq(own, ticket));
+            its && caller.manner == Manner::Sleeps
+        })
+    }
+
+    /// Whether it is no fault that a command ends without a reply.
+    pub(super) fn is_free_to_end(&self, command: &Command) -> bool {
+        let sender = self.callers.get(command.lane);
+        command.reply_lost || sender.is_some_and(|caller| caller.manner == Manner::Sleeps)
+    }
+
+    /// Whether the job would not only wait.
+    pub(super) fn job_is_able(&self) -> bool {
+        match self.asleep {
+            Asleep::Awake => true,
+            Asleep::Command(command) => self.told(command) != Told::InFlight,
+            Asleep::Change | Asleep::Poll | Asleep::Linger => false,
+        }
+    }
+
+    /// A client that was closed sees through what is in flight, and no more.
+    pub(super) fn is_over(&self) -> bool {
+        let reaps = self
+            .reaps
+            .iter()
+            .all(|(_, reaping)| matches!(reaping, Reaping::Over));
+        self.closed && reaps && !self.gate.is_in_flight()
+    }
+}

@@ -1,0 +1,380 @@
+//! Gate, ticket, owner and hold together, with every order of what callers, the keeper and Redis do.
+//!
+//! A [`World`] has one name, a few callers, the keeper and a Redis; a [`Choice`] is one step of one of them. What
+//! they decide is decided by the code that runs in production; the world only carries commands and replies. All
+//! orders are tried: a state that was seen before is not gone on from. Faults are among the choices, as many as a
+//! scenario allows. After each step the rules of [`World::check`] hold, and where nothing is left to do nothing may
+//! be left over.
+
+mod check;
+mod choices;
+mod replies;
+mod scenarios;
+mod steps;
+mod text;
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::engine::effects::Effects;
+use crate::engine::gate::{Arrival, Gate, Rules};
+use crate::engine::hold::{Hold, Origin};
+use crate::engine::kind::{Commands, Kind};
+use crate::engine::outcomes::{Answered, GivenBack, ReleaseAnswer, SentAs};
+use crate::engine::owner::{Entered, Found, OwnerState};
+use crate::engine::seat::{Attempt, Seat};
+use crate::engine::state::{Level, Phase, State};
+use crate::engine::steps::Step;
+use crate::engine::ticket::{Patience, Request, Ticket, Verdict};
+use crate::error::LostReason;
+use crate::lease::LeaseMs;
+use crate::names::Names;
+use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
+
+const RULES: Rules = Rules {
+    command_timeout: Duration::from_secs(1),
+    unavailable_after: Duration::from_secs(5),
+};
+
+/// Steps that a caller, the keeper or Redis may take next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// A caller looks whether its owner holds the lock, and enters it if so.
+    Look(usize),
+    /// It passes the gate.
+    Arrive(usize),
+    /// Its future is polled.
+    Poll(usize),
+    /// Its future, or its guard, is dropped.
+    Drop(usize),
+    Unlock(usize),
+    Detach(usize),
+    /// Its owner ends.
+    EndOwner(usize),
+    /// The last handle is gone, and the client ends.
+    Close,
+    /// The job of the name takes a step.
+    Job,
+    /// The job's poll comes.
+    JobPoll,
+    /// A command time-out passes.
+    Tick,
+    /// The keeper goes on with a last release.
+    Reap(usize),
+    /// The keeper's schedule finds a command overdue.
+    Overdue(usize),
+    /// Redis executes the next command of a connection: a caller's, or the keeper's.
+    Execute(usize),
+    /// Redis refuses it for a while.
+    Refuse(usize),
+    /// The reply to a command is lost.
+    LoseReply(usize),
+    /// The key is deleted.
+    Vanish,
+    /// The keeper hears that the hold is not there.
+    Lose,
+    /// A stranger takes the free lock, or gives it back.
+    Stranger,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    InFlight,
+    Done(i64),
+    Refused,
+    /// No reply came: it may still run.
+    Silence,
+}
+
+#[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct Command {
+    hold: Arc<Hold>,
+    acquires: bool,
+    lane: usize,
+    executed: Option<i64>,
+    refused: bool,
+    reply_lost: bool,
+    ended: bool,
+    at: Moment,
+}
+
+enum At {
+    Start,
+    /// Its owner holds nothing.
+    Looked,
+    /// A first try of its own, if it has one.
+    Waiting(Arc<Ticket>, Option<usize>),
+    Holding(Entered),
+    Unlocking(Arc<Hold>, usize, Moment),
+    /// The keeper releases; it waits for the end.
+    Watching(Arc<Hold>),
+    Detached,
+    Gone,
+}
+
+struct Caller {
+    at: At,
+    owner: Option<Arc<OwnerState>>,
+    owner_ended: bool,
+    patience: Patience,
+    /// How often it acquires.
+    rounds: u32,
+    manner: Manner,
+}
+
+/// What a caller does with what it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Unlocks,
+    /// Its futures and guards are dropped somewhere.
+    Drops,
+    /// It detaches its guard, and its owner ends somewhere.
+    Detaches,
+    /// Its future is polled no more once it waits.
+    Sleeps,
+}
+
+enum Reaping {
+    Begun,
+    /// An old acquire may still run: once more behind it.
+    Haunted,
+    Sent(Option<usize>, usize, Moment),
+    Over,
+}
+
+/// What the job of the name waits for, beside a change at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asleep {
+    /// For nothing: it takes a step next.
+    Awake,
+    Change,
+    Command(usize),
+    /// Its poll, or the end of its own hold's lease.
+    Poll,
+    /// The end of listening.
+    Linger,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    gate: Gate<usize>,
+    job: bool,
+    asleep: Asleep,
+    /// Whether the job listens to the channel.
+    listening: bool,
+    callers: Vec<Caller>,
+    reaps: Vec<(Arc<Hold>, Reaping)>,
+    commands: Vec<Command>,
+    /// Who has the lock in Redis: a hold's number, or 0 for a stranger.
+    held_by: Option<u64>,
+    /// Releases that found what they were to end.
+    ended: BTreeSet<u64>,
+    busy_told: Vec<Arc<Ticket>>,
+    numbers: u64,
+    now: Moment,
+    faults: u32,
+    polls: u32,
+    ticks: u32,
+    strangers: u32,
+    closes: bool,
+    closed: bool,
+    kind: Kind,
+}
+
+/// Owner, patience, manner, rounds.
+type Role = (Option<u8>, Patience, Manner, u32);
+
+/// What a scenario allows.
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    callers: &'static [Role],
+    faults: u32,
+    polls: u32,
+    ticks: u32,
+    strangers: u32,
+    closes: bool,
+    /// Wake-ups arrive, and nobody else listens.
+    alone: bool,
+}
+
+struct Silent;
+
+impl Commands for Silent {
+    fn name(&self) -> &'static str {
+        "silent"
+    }
+    fn acquire(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+    fn acquired(&self, _: &Reply) -> Option<Acquired> {
+        None
+    }
+    fn reenter(&self, _: &Names, _: &str, _: u32, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+    fn verify(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
+        Call::ping()
+    }
+    fn release(&self, _: &Names, _: &str, _: u32) -> Call {
+        Call::ping()
+    }
+    fn released(&self, _: &Reply) -> Option<Released> {
+        None
+    }
+    fn found(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+    fn renew(&self, _: &[Renewal<'_>]) -> Call {
+        Call::ping()
+    }
+    fn renewed(&self, _: &Reply) -> Option<Vec<Renewed>> {
+        None
+    }
+    fn force(&self, _: &Names, _: &str) -> Call {
+        Call::ping()
+    }
+    fn forced(&self, _: &Reply) -> Option<Forced> {
+        None
+    }
+    fn look(&self, _: &Names) -> Call {
+        Call::ping()
+    }
+    fn looked(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+}
+
+fn lease() -> LeaseMs {
+    let day = Duration::from_secs(24 * 3600);
+    LeaseMs::new(day, &(day..=day)).unwrap()
+}
+
+/// The keeper's connection; a caller's is its own number.
+const KEEPER: usize = 99;
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let mut owners: Vec<(u8, Arc<OwnerState>)> = Vec::new();
+        let callers = scenario.callers.iter();
+        let callers = callers.map(|&(owner, patience, manner, rounds)| {
+            let owner = owner.map(|owner| {
+                if let Some((_, known)) = owners.iter().find(|(known, _)| *known == owner) {
+                    return Arc::clone(known);
+                }
+                owners.push((owner, OwnerState::new()));
+                Arc::clone(&owners.last().unwrap().1)
+            });
+            Caller {
+                at: At::Start,
+                owner,
+                owner_ended: false,
+                patience,
+                rounds,
+                manner,
+            }
+        });
+        let mut world = Self {
+            gate: Gate::default(),
+            job: false,
+            asleep: Asleep::Awake,
+            listening: false,
+            callers: callers.collect(),
+            reaps: Vec::new(),
+            commands: Vec::new(),
+            held_by: None,
+            ended: BTreeSet::new(),
+            busy_told: Vec::new(),
+            numbers: 0,
+            now: Moment::from_nanos(1_000_000_000_000),
+            faults: scenario.faults,
+            polls: scenario.polls,
+            ticks: scenario.ticks,
+            strangers: scenario.strangers,
+            closes: scenario.closes,
+            closed: false,
+            kind: Kind {
+                names: Arc::new(Names::plain("", "x", 512).unwrap()),
+                commands: &Silent,
+            },
+        };
+        if scenario.alone {
+            world.gate.wakeups.listening(true);
+            world.gate.wakeups.release_answered(0, Some(1));
+            world.gate.wakeups.take_released();
+        }
+        world
+    }
+
+    /// As `Core::at`.
+    fn at<R>(&mut self, change: impl FnOnce(&mut Gate<usize>, &mut Effects) -> R) -> R {
+        let mut effects = Effects::default();
+        let result = change(&mut self.gate, &mut effects);
+        if self.gate.start_job() {
+            self.job = true;
+            self.asleep = Asleep::Awake;
+            // As a name that others wait for now and then: its subscription is there at once.
+            self.listening = true;
+        }
+        if let Some(job) = self.gate.job() {
+            let mut told = std::pin::pin!(job.changed.notified());
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            if told.as_mut().poll(&mut context).is_ready() {
+                self.asleep = Asleep::Awake;
+            }
+        }
+        for hold in effects.carry_out() {
+            self.reaps.push((hold, Reaping::Begun));
+        }
+        result
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn send(&mut self, hold: &Arc<Hold>, acquires: bool, lane: usize) -> usize {
+        self.commands.push(Command {
+            hold: Arc::clone(hold),
+            acquires,
+            lane,
+            executed: None,
+            refused: false,
+            reply_lost: false,
+            ended: false,
+            at: self.now,
+        });
+        self.commands.len() - 1
+    }
+
+    fn new_hold(&mut self, ticket: &Ticket) -> Arc<Hold> {
+        let number = self.number();
+        let origin = Origin {
+            kind: self.kind.clone(),
+            id: number.to_string().into(),
+            number,
+            lease: lease(),
+            owner: ticket.request.owner_number(),
+            task: None,
+        };
+        Hold::trying(origin, self.now + RULES.command_timeout)
+    }
+
+    fn told(&self, command: usize) -> Told {
+        let command = &self.commands[command];
+        match command {
+            Command { ended: true, .. } => Told::Silence,
+            Command { refused: true, .. } => Told::Refused,
+            Command {
+                executed: Some(reply),
+                reply_lost: false,
+                ..
+            } => Told::Done(*reply),
+            _ => Told::InFlight,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Tries and their answers, releases that the keeper sees through, and the Redis of the model.
+
+use super::*;
+
+impl World {
+    pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
+        let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
+        let command = self.send(&hold, true, KEEPER);
+        (hold, command)
+    }
+
+    /// As `settle::settle_attempt`.
+    pub(super) fn settle(&mut self, command: usize) {
+        let now = self.now;
+        let answer = match self.told(command) {
+            Told::Done(-2) => Answered::Got(lease().term(self.commands[command].at)),
+            Told::Done(_) => Answered::Busy(None),
+            Told::Refused => Answered::Failed(Failure::too_late()),
+            Told::Silence | Told::InFlight => Answered::Failed(Failure::no_reply()),
+        };
+        if matches!(answer, Answered::Busy(_)) {
+            let mut waiting: Vec<_> = self.gate.queue.iter().cloned().collect();
+            if let Seat::Trying(attempt) = &self.gate.seat {
+                waiting.push(Arc::clone(&attempt.ticket));
+            }
+            self.busy_told = waiting;
+        }
+        self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+    }
+
+    /// As `settle::settle_release`: whether it is over.
+    pub(super) fn settle_release(
+        &mut self,
+        hold: &Arc<Hold>,
+        in_seat: Option<usize>,
+        command: usize,
+        since: Moment,
+    ) -> bool {
+        let now = self.now;
+        let answer = match self.told(command) {
+            Told::Done(0) => ReleaseAnswer::Missing,
+            Told::Done(_) => ReleaseAnswer::Ended { heard_by: Some(1) },
+            Told::Refused => ReleaseAnswer::Failed(Failure::too_late()),
+            Told::Silence | Told::InFlight => ReleaseAnswer::Failed(Failure::no_reply()),
+        };
+        let sent = match &in_seat {
+            Some(command) => SentAs::Seat(command),
+            None => SentAs::Keeper(since),
+        };
+        let over = self
+            .at(|gate, effects| gate.release_answered(hold, &sent, answer, now, RULES, effects));
+        if over {
+            self.check_outcome(hold);
+        }
+        over
+    }
+
+    pub(super) fn reap(&mut self, i: usize) {
+        let hold = Arc::clone(&self.reaps[i].0);
+        let reaping = std::mem::replace(&mut self.reaps[i].1, Reaping::Over);
+        self.reaps[i].1 = match reaping {
+            Reaping::Begun => {
+                if let Some(command) = self.gate.release_of(&hold) {
+                    Reaping::Sent(Some(command), command, self.now)
+                } else {
+                    let command = self.send(&hold, false, KEEPER);
+                    Reaping::Sent(None, command, self.now)
+                }
+            }
+            Reaping::Sent(in_seat, command, since) => {
+                let over = self.settle_release(&hold, in_seat, command, since);
+                // For as long as an old acquire may still run.
+                match over {
+                    false => Reaping::Begun,
+                    true if hold.is_tainted() && !self.is_laid(&hold) => Reaping::Haunted,
+                    true => Reaping::Over,
+                }
+            }
+            Reaping::Haunted => Reaping::Begun,
+            Reaping::Over => Reaping::Over,
+        };
+    }
+
+    /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
+    pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
+        self.has_no_ghost(hold) && self.held_by != Some(hold.number)
+    }
+
+    pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
+        let of_hold = |c: &&Command| c.acquires && c.hold.number == hold.number;
+        let mut ghosts = self.commands.iter().filter(of_hold);
+        ghosts.all(|c| c.executed.is_some() || c.refused)
+    }
+
+    pub(super) fn next_of(&self, lane: usize) -> usize {
+        let next = |c: &Command| c.lane == lane && c.executed.is_none() && !c.refused;
+        self.commands.iter().position(next).unwrap()
+    }
+
+    pub(super) fn execute(&mut self, lane: usize) {
+        let next = self.next_of(lane);
+        let number = self.commands[next].hold.number;
+        let reply = if self.commands[next].acquires {
+            if self.held_by.is_none_or(|by| by == number) {
+                self.held_by = Some(number);
+                -2
+            } else {
+                1000
+            }
+        } else if self.held_by == Some(number) {
+            self.held_by = None;
+            self.ended.insert(number);
+            // Whoever waits here hears of it.
+            2
+        } else {
+            0
+        };
+        self.commands[next].executed = Some(reply);
+    }
+}

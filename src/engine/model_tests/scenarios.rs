@@ -1,0 +1,204 @@
+//! The scenarios, and how all their orders are gone through.
+
+use super::*;
+
+fn replay(scenario: Scenario, choices: &[Choice]) -> World {
+    let mut world = World::new(scenario);
+    for choice in choices {
+        world.step(*choice);
+    }
+    world
+}
+
+/// Goes through all orders of a scenario; how many states there were.
+fn explore(scenario: Scenario) -> usize {
+    let mut seen = HashSet::new();
+    let mut open = vec![Vec::new()];
+    while let Some(path) = open.pop() {
+        let outcome = std::panic::catch_unwind(|| {
+            let world = replay(scenario, &path);
+            let choices = world.choices();
+            if choices.is_empty() {
+                world.check_end();
+            }
+            (world.fingerprint(), choices)
+        });
+        let (fingerprint, choices) = outcome.unwrap_or_else(|_| panic!("after {path:?}"));
+        assert!(seen.len() < 300_000, "too many states, as after {path:?}");
+        if seen.insert(fingerprint) {
+            for choice in choices {
+                let mut next = path.clone();
+                next.push(choice);
+                open.push(next);
+            }
+        }
+    }
+    seen.len()
+}
+
+const FOREVER: Patience = Patience::Forever;
+const ONCE: Patience = Patience::Once;
+
+const QUIET: Scenario = Scenario {
+    callers: &[],
+    faults: 0,
+    polls: 1,
+    ticks: 1,
+    strangers: 0,
+    closes: false,
+    alone: false,
+};
+
+/// Waits for ever and unlocks; or is dropped somewhere.
+const PLAIN: Role = (None, FOREVER, Manner::Unlocks, 1);
+const CARELESS: Role = (None, FOREVER, Manner::Drops, 1);
+
+fn all_orders(name: &str, scenario: Scenario, at_least: usize) {
+    let states = explore(scenario);
+    println!("{name}: {states} states");
+    assert!(states >= at_least, "{name}: only {states} states");
+}
+
+/// Longer ones than can all be gone through: one order each, at random.
+#[test]
+fn ten_thousand_random_orders() {
+    for seed in 0..10_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let roles = [
+            PLAIN,
+            CARELESS,
+            (Some(1), FOREVER, Manner::Unlocks, 2),
+            (Some(1), FOREVER, Manner::Detaches, 2),
+            (None, ONCE, Manner::Drops, 2),
+        ];
+        let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
+        let scenario = Scenario {
+            callers: Vec::leak(callers),
+            faults: random.u32(..4),
+            polls: random.u32(..6),
+            ticks: random.u32(..3),
+            strangers: random.u32(..3),
+            closes: random.bool(),
+            alone: random.bool(),
+        };
+        let mut taken = Vec::new();
+        let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut world = World::new(scenario);
+            for _ in 0..200 {
+                let choices = world.choices();
+                let Some(choice) = random.choice(choices) else {
+                    world.check_end();
+                    break;
+                };
+                taken.push(choice);
+                world.step(choice);
+            }
+        }));
+        assert!(walked.is_ok(), "seed {seed}: {scenario:?} after {taken:?}");
+    }
+}
+
+#[test]
+fn two_callers_and_a_fault() {
+    let scenario = Scenario {
+        callers: &[PLAIN, CARELESS],
+        faults: 1,
+        ticks: 0,
+        ..QUIET
+    };
+    all_orders("a fault", scenario, 10_000);
+}
+
+#[test]
+fn a_caller_behind_one_that_is_not_polled() {
+    let scenario = Scenario {
+        callers: &[(None, FOREVER, Manner::Sleeps, 1), PLAIN],
+        polls: 2,
+        ..QUIET
+    };
+    all_orders("not polled", scenario, 500);
+}
+
+#[test]
+fn two_callers_whose_grants_lie_there_for_a_time_out() {
+    let scenario = Scenario {
+        callers: &[PLAIN, CARELESS],
+        ..QUIET
+    };
+    all_orders("a time-out", scenario, 1_000);
+}
+
+#[test]
+fn one_caller_and_two_faults() {
+    let scenario = Scenario {
+        callers: &[PLAIN],
+        faults: 2,
+        ..QUIET
+    };
+    all_orders("two faults", scenario, 1_000);
+}
+
+#[test]
+fn an_owner_that_acquires_twice_at_once() {
+    let scenario = Scenario {
+        callers: &[
+            (Some(1), FOREVER, Manner::Unlocks, 1),
+            (Some(1), FOREVER, Manner::Drops, 1),
+        ],
+        ..QUIET
+    };
+    all_orders("one owner", scenario, 500);
+}
+
+#[test]
+fn an_owner_that_ends_while_its_guards_are_detached() {
+    let scenario = Scenario {
+        callers: &[
+            (Some(1), FOREVER, Manner::Detaches, 1),
+            (Some(1), FOREVER, Manner::Drops, 1),
+        ],
+        ticks: 0,
+        ..QUIET
+    };
+    all_orders("detached", scenario, 500);
+}
+
+#[test]
+fn one_try_beside_those_who_wait_behind_a_stranger() {
+    let scenario = Scenario {
+        callers: &[CARELESS, PLAIN, (None, ONCE, Manner::Unlocks, 1)],
+        strangers: 1,
+        polls: 0,
+        ticks: 0,
+        ..QUIET
+    };
+    all_orders("one try", scenario, 500);
+}
+
+#[test]
+fn a_lock_that_is_handed_over() {
+    let scenario = Scenario {
+        callers: &[PLAIN, CARELESS],
+        faults: 1,
+        polls: 0,
+        ticks: 0,
+        alone: true,
+        ..QUIET
+    };
+    all_orders("handed over", scenario, 500);
+}
+
+#[test]
+fn a_client_that_ends_behind_its_callers() {
+    for alone in [false, true] {
+        let scenario = Scenario {
+            callers: &[CARELESS, PLAIN],
+            closes: true,
+            alone,
+            polls: 0,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders("closed", scenario, 200);
+    }
+}
