@@ -93,6 +93,8 @@ impl World {
             _ => false,
         });
         assert!(!held, "nobody ends with a guard");
+        let trying = matches!(&self.gate.seat, Seat::Trying(_) | Seat::HandingOver { .. });
+        assert!(!trying, "an attempt that nobody sees through");
         for (i, caller) in self.callers.iter().enumerate() {
             match &caller.at {
                 At::Waiting(..) if caller.manner == Manner::Sleeps => {}
