@@ -166,6 +166,11 @@ impl Hold {
         .await
     }
 
+    /// Whether its last release was answered, or given up.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.lock().outcome().is_some()
+    }
+
     /// How its last release ended; what is not known is no failure.
     pub(crate) fn outcome(&self) -> Result<(), Error> {
         self.state.lock().outcome().cloned().unwrap_or(Ok(()))

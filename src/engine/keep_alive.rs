@@ -33,8 +33,8 @@ impl Engine {
     }
 }
 
-/// How long a drop outside any runtime waits for queued releases.
-const FLUSH: Duration = Duration::from_millis(500);
+/// How long a drop outside any runtime waits for what the keeper sees through.
+const WAIT_FOR_KEEPER: Duration = Duration::from_millis(500);
 
 impl Drop for Engine {
     fn drop(&mut self) {
@@ -44,7 +44,7 @@ impl Drop for Engine {
         }
         self.core.post(Mail::Close);
         if tokio::runtime::Handle::try_current().is_err() {
-            self.keeper.wait(FLUSH);
+            self.keeper.wait(WAIT_FOR_KEEPER);
         }
     }
 }

@@ -172,8 +172,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.seat.release(hold, Some(command), next, now);
     }
 
-    /// A last release of `hold` was answered. Whether that was the end: what failed is repeated by the keeper, and those who wait behind it hear of
-    /// it when it goes on for too long.
+    /// A last release of `hold` was answered. Whether that was the end: what failed is repeated by the keeper, and
+    /// those who wait behind it hear of it when it goes on for too long. After the end an answer changes nothing.
     pub(crate) fn release_answered(
         &mut self,
         hold: &Arc<Hold>,
@@ -183,6 +183,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         rules: Rules,
         effects: &mut Effects,
     ) -> bool {
+        if hold.has_ended() {
+            return !matches!(answer, ReleaseAnswer::Failed(_));
+        }
         let (result, told) = match answer {
             ReleaseAnswer::Ended { heard_by } => (Ok(()), heard_by),
             ReleaseAnswer::Missing => {
