@@ -18,7 +18,7 @@ use crate::engine::state::{Due, Left, Level, RenewalPlan, State};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::lock::plain;
-use crate::names::{MAX_KEY_BYTES, Names};
+use crate::names::{Family, MAX_KEY_BYTES, Names};
 use crate::script::{Call, Renewal, lock};
 
 /// Far enough from the start of time that nothing saturates.
@@ -158,7 +158,7 @@ fn lease() -> Result<LeaseMs, Error> {
 }
 
 fn names(number: u64) -> Result<Names, Error> {
-    Names::plain("", &name(number), MAX_KEY_BYTES)
+    Names::of(&Family::PLAIN, "", &name(number), MAX_KEY_BYTES)
 }
 
 fn name(number: u64) -> String {

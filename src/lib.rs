@@ -65,7 +65,7 @@ pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use lease::Lease;
-pub use lock::{GuardError, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
+pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 
 /// What [`ClientBuilder::pool`] takes, and more.
 pub use deadpool_redis;

@@ -1,4 +1,4 @@
-//! The names of one lock: its key and its channel, as Redisson writes them.
+//! The names of one lock: its key, its channel and what else belongs to it, as Redisson writes them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
@@ -9,16 +9,37 @@ use crate::error::Error;
 /// Longest key, prefix included, in bytes, unless set otherwise.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
 
+/// Kinds of lock that are the same lock under one name: they share its key, its gate and its channel.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Tells families apart.
+    pub(crate) tag: &'static str,
+    /// What the channel's name begins with.
+    pub(crate) channel: &'static str,
+    /// What the names of further keys begin with.
+    pub(crate) others: &'static [&'static str],
+}
+
+impl Family {
+    pub(crate) const PLAIN: Self = Self {
+        tag: "lock",
+        channel: "redisson_lock__channel",
+        others: &[],
+    };
+}
+
 /// What one lock is called: by the user, and in Redis.
 ///
 /// Two are equal when their families and keys are: an owner of the plain lock `x` does not enter a read/write lock
-/// `x`. One text holds all of them, and the key is hashed once: handles are made by the thousand, and every step of a
-/// hold looks its name up.
+/// `x`. One text holds key and channel, and the key is hashed once: handles are made by the thousand, and every step
+/// of a hold looks its name up.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// What the channel's name begins with: kinds that share it share their locks.
-    family: &'static str,
+    /// Of its family.
+    tag: &'static str,
     channel: Box<str>,
+    /// In the order of the family.
+    others: Box<[Box<str>]>,
     /// Where the key begins, where the user's name does, and where both end.
     key_at: u32,
     name_at: u32,
@@ -27,18 +48,13 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names of the plain lock `name`, behind the client's key prefix.
+    /// The names of the lock `name`, behind the client's key prefix.
     ///
     /// # Errors
     ///
     /// `InvalidName` when the name is empty or the key longer than `max_key_bytes`.
-    pub(crate) fn plain(prefix: &str, name: &str, max_key_bytes: usize) -> Result<Self, Error> {
-        Self::of("redisson_lock__channel", prefix, name, max_key_bytes)
-    }
-
-    /// The names of a lock of the family whose channels begin with `family`.
-    fn of(
-        family: &'static str,
+    pub(crate) fn of(
+        family: &Family,
         prefix: &str,
         name: &str,
         max_key_bytes: usize,
@@ -52,12 +68,16 @@ impl Names {
         if name.is_empty() || bytes > max_key_bytes {
             return Err(bad());
         }
-        let parts = tagged(family, prefix, name);
+        let parts = tagged(family.channel, prefix, name);
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
         let place = |at: usize| u32::try_from(at).map_err(|_| bad());
         let channel = parts.concat().into_boxed_str();
+        let others = family.others.iter();
         Ok(Self {
-            family,
+            tag: family.tag,
+            others: others
+                .map(|other| tagged(other, prefix, name).concat().into())
+                .collect(),
             hash: HASHER.hash_one(&channel[key_at..key_at + bytes]),
             key_at: place(key_at)?,
             name_at: place(key_at + prefix.len())?,
@@ -76,9 +96,24 @@ impl Names {
         &self.channel[self.key_at as usize..self.end as usize]
     }
 
-    /// Where releases of a plain lock are told.
+    /// Where releases are told.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
+    }
+
+    /// The key whose name begins with the family's `others[index]`.
+    pub(crate) fn other(&self, index: usize) -> &str {
+        &self.others[index]
+    }
+
+    /// Redisson's `{key}:suffix`.
+    pub(crate) fn suffixed(&self, suffix: &str) -> String {
+        let key = self.key();
+        if key.contains('{') {
+            format!("{key}:{suffix}")
+        } else {
+            format!("{{{key}}}:{suffix}")
+        }
     }
 
     /// The same for the same key, in this process.
@@ -89,7 +124,7 @@ impl Names {
 
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || (self.family, self.key()) == (other.family, other.key())
+        std::ptr::eq(self, other) || (self.tag, self.key()) == (other.tag, other.key())
     }
 }
 
@@ -125,12 +160,12 @@ impl Hasher for Hashed {
     }
 }
 
-/// The parts of Redisson's `family:{prefix name}`, which keeps a lock's names in one cluster slot; a key
+/// The parts of Redisson's `first:{prefix name}`, which keeps a lock's names in one cluster slot; a key
 /// that has a brace of its own is left as it is.
-fn tagged<'a>(family: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
+fn tagged<'a>(first: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
     let braced = prefix.contains('{') || name.contains('{');
     let (open, close) = if braced { ("", "") } else { ("{", "}") };
-    [family, ":", open, prefix, name, close]
+    [first, ":", open, prefix, name, close]
 }
 
 #[cfg(test)]
@@ -139,7 +174,7 @@ mod tests {
 
     #[test]
     fn channels_follow_the_brace_rule() {
-        let names = |name| Names::plain("", name, 512).unwrap();
+        let names = |name| Names::of(&Family::PLAIN, "", name, 512).unwrap();
         assert_eq!(names("foo").channel(), "redisson_lock__channel:{foo}");
         assert_eq!(names("{a}b").channel(), "redisson_lock__channel:{a}b");
         assert_eq!(names("a}b").channel(), "redisson_lock__channel:{a}b}");
@@ -149,33 +184,57 @@ mod tests {
 
     #[test]
     fn the_prefix_is_part_of_the_key_and_of_the_bound() {
-        let names = Names::plain("app:", "foo", 512).unwrap();
+        let names = Names::of(&Family::PLAIN, "app:", "foo", 512).unwrap();
         assert_eq!((names.name(), names.key()), ("foo", "app:foo"));
         assert_eq!(names.channel(), "redisson_lock__channel:{app:foo}");
-        let braced = Names::plain("{app}:", "foo", 512).unwrap();
+        let braced = Names::of(&Family::PLAIN, "{app}:", "foo", 512).unwrap();
         assert_eq!((braced.name(), braced.key()), ("foo", "{app}:foo"));
         assert_eq!(braced.channel(), "redisson_lock__channel:{app}:foo");
-        assert!(Names::plain("app:", &"x".repeat(508), 512).is_ok());
-        assert!(Names::plain("app:", &"x".repeat(509), 512).is_err());
-        assert!(Names::plain("app:", "", 512).is_err());
+        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(508), 512).is_ok());
+        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(509), 512).is_err());
+        assert!(Names::of(&Family::PLAIN, "app:", "", 512).is_err());
     }
 
     #[test]
     fn names_with_the_same_key_are_the_same() {
-        let one = Arc::new(Names::plain("a:", "b", 512).unwrap());
-        let other = Names::plain("", "a:b", 512).unwrap();
+        let one = Arc::new(Names::of(&Family::PLAIN, "a:", "b", 512).unwrap());
+        let other = Names::of(&Family::PLAIN, "", "a:b", 512).unwrap();
         let mut map = ByNames::default();
         map.insert(one, 1);
         assert_eq!(map.get(&other), Some(&1));
-        assert_eq!(map.get(&Names::plain("", "a:c", 512).unwrap()), None);
+        assert_eq!(
+            map.get(&Names::of(&Family::PLAIN, "", "a:c", 512).unwrap()),
+            None
+        );
     }
 
     #[test]
     fn a_lock_of_another_family_is_another_lock() {
         let names = |family| Arc::new(Names::of(family, "", "x", 512).unwrap());
+        let fenced = Family {
+            others: &["redisson_lock_token"],
+            ..Family::PLAIN
+        };
+        let other = Family {
+            tag: "other",
+            ..Family::PLAIN
+        };
         let mut map = ByNames::default();
-        map.insert(names("redisson_lock__channel"), 1);
-        assert_eq!(map.get(&names("redisson_lock__channel")), Some(&1));
-        assert_eq!(map.get(&names("redisson_rwlock")), None);
+        map.insert(names(&Family::PLAIN), 1);
+        assert_eq!(map.get(&names(&fenced)), Some(&1), "the same lock");
+        assert_eq!(map.get(&names(&other)), None);
+    }
+
+    #[test]
+    fn further_keys_follow_the_brace_rule() {
+        let fenced = Family {
+            others: &["redisson_lock_token"],
+            ..Family::PLAIN
+        };
+        let names = |name| Names::of(&fenced, "", name, 512).unwrap();
+        assert_eq!(names("foo").other(0), "redisson_lock_token:{foo}");
+        assert_eq!(names("a{").other(0), "redisson_lock_token:a{");
+        assert_eq!(names("foo").suffixed("timeout"), "{foo}:timeout");
+        assert_eq!(names("{a}b").suffixed("timeout"), "{a}b:timeout");
     }
 }

@@ -10,7 +10,7 @@ use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, is_unknown_command, 
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
-use crate::names::Names;
+use crate::names::{Family, Names};
 use crate::script::lock;
 
 /// The oldest Redis whose scripts and ACLs are what we rely on.
@@ -132,7 +132,8 @@ async fn check_same(
     by_address: &mut MultiplexedConnection,
 ) -> Result<(), Error> {
     let id = uuid::Uuid::new_v4();
-    let names = Names::plain(
+    let names = Names::of(
+        &Family::PLAIN,
         &core.config.key_prefix,
         &format!("watchlock:probe:{id}"),
         usize::MAX,

@@ -14,7 +14,7 @@ pub use self::builder::ClientBuilder;
 pub use self::shutdown::ShutdownReport;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
-use crate::lock::{Owner, ReentrantLock};
+use crate::lock::{Owner, ReentrantLock, plain};
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
 /// the rule.
@@ -115,7 +115,7 @@ impl Client {
     #[must_use]
     #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: &str) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name, None)
+        ReentrantLock::new(&self.engine, name, None, plain::kind)
     }
 
     /// A new owner, to be handed down to whatever may enter its locks again.

@@ -18,7 +18,7 @@ use super::core::Core;
 use super::effects::Effects;
 use super::gate::Arrival;
 use super::hold::{Hold, Origin};
-use super::kind::Kind;
+use super::kind::{Kind, Try};
 use super::owner::{Entered, Found, OwnerState};
 use super::reentry;
 use super::release::drop_level;
@@ -149,7 +149,15 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered
     };
     let (lease, patience) = (request.lease, request.patience);
     // Boxed: most acquires have nothing to enter.
-    Box::pin(reentry::enter(core, request.entered(hold), lease, patience)).await
+    let entered = request.entered(hold);
+    Box::pin(reentry::enter(
+        core,
+        entered,
+        &request.kind,
+        lease,
+        patience,
+    ))
+    .await
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
@@ -188,7 +196,12 @@ impl Waiting<'_> {
         let arrival = core.at(ticket.request.kind.names(), |gate, _| {
             gate.arrive(ticket, now, || {
                 let hold = new_hold(core, ticket, now);
-                let call = hold.kind.acquire(&hold.id, hold.lease);
+                // Who waits is queued by the keeper, in the order of arrival.
+                let first = Try {
+                    again: false,
+                    waits: false,
+                };
+                let call = hold.kind.acquire(&hold.id, hold.lease, first);
                 attempt = Some(Arc::clone(&hold));
                 (hold, Pending::start(lane, call))
             })

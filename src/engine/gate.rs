@@ -118,7 +118,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     fn may_enter(&self, ticket: &Ticket, now: Moment) -> bool {
         let request = &ticket.request;
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
-        let commands = request.kind.commands;
+        let commands = &request.kind.commands;
         held.is_some_and(|hold| commands.may_enter(hold.owner, request.owner_number()))
     }
 

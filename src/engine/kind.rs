@@ -6,9 +6,18 @@ use std::sync::Arc;
 
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
+use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply, lock};
 
-/// What a kind of lock says.
+/// Of which sort a try is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Try {
+    /// It may have been sent before, under the same hold id.
+    pub(crate) again: bool,
+    /// Its caller goes on waiting when the lock is busy: it may take a place in a queue that Redis keeps.
+    pub(crate) waits: bool,
+}
+
+/// What a kind of lock says. What it does not say is as with the plain lock: one hash, one field.
 ///
 /// Every command must be harmless when it runs twice or late (I2, I3); replies are `None` when they are none
 /// that the script gives.
@@ -23,38 +32,72 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Starts a hold.
-    fn acquire(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call;
-    fn acquired(&self, reply: &Reply) -> Option<Acquired>;
+    fn acquire(&self, names: &Names, hold_id: &str, lease: LeaseMs, _try: Try) -> Call {
+        lock::acquire(names, hold_id, lease)
+    }
+
+    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
+        lock::acquired(reply)
+    }
 
     /// Adds a level to a hold that is there.
-    fn reenter(&self, names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call;
+    fn reenter(&self, names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
+        lock::reenter(names, hold_id, count, lease)
+    }
+
     /// Asks whether a hold is there, by a write.
-    fn verify(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call;
+    fn verify(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+        lock::verify(names, hold_id, lease)
+    }
+
     /// Gives a level back; with none left the hold ends.
-    fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call;
+    fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call {
+        lock::release(names, hold_id, left)
+    }
+
     /// What a last release was answered.
-    fn released(&self, reply: &Reply) -> Option<Released>;
+    fn released(&self, reply: &Reply) -> Option<Released> {
+        lock::released(reply)
+    }
+
     /// Whether the hold was there, by the reply to any of the three.
-    fn found(&self, reply: &Reply) -> Option<bool>;
+    fn found(&self, reply: &Reply) -> Option<bool> {
+        lock::found(reply)
+    }
 
     /// Lengthens the leases of many holds of this kind, each for itself.
-    fn renew(&self, holds: &[Renewal<'_>]) -> Call;
-    fn renewed(&self, reply: &Reply) -> Option<Vec<Renewed>>;
+    fn renew(&self, holds: &[Renewal<'_>]) -> Call {
+        lock::renew(holds)
+    }
+
+    fn renewed(&self, reply: &Reply) -> Option<Vec<Renewed>> {
+        lock::renewed(reply)
+    }
 
     /// Ends whoever holds the lock; `client` tells own holds from strangers'.
-    fn force(&self, names: &Names, client: &str) -> Call;
-    fn forced(&self, reply: &Reply) -> Option<Forced>;
+    fn force(&self, names: &Names, client: &str) -> Call {
+        lock::force_release(names, client)
+    }
+
+    fn forced(&self, reply: &Reply) -> Option<Forced> {
+        lock::forced(reply)
+    }
 
     /// Asks whether anybody holds the lock.
-    fn look(&self, names: &Names) -> Call;
-    fn looked(&self, reply: &Reply) -> Option<bool>;
+    fn look(&self, names: &Names) -> Call {
+        lock::look(names)
+    }
+
+    fn looked(&self, reply: &Reply) -> Option<bool> {
+        lock::looked(reply)
+    }
 }
 
 /// A lock of some kind, by name. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Kind {
     pub(crate) names: Arc<Names>,
-    pub(crate) commands: &'static dyn Commands,
+    pub(crate) commands: Arc<dyn Commands>,
 }
 
 impl Kind {
@@ -62,8 +105,8 @@ impl Kind {
         &self.names
     }
 
-    pub(crate) fn acquire(&self, hold_id: &str, lease: LeaseMs) -> Call {
-        self.commands.acquire(&self.names, hold_id, lease)
+    pub(crate) fn acquire(&self, hold_id: &str, lease: LeaseMs, sort: Try) -> Call {
+        self.commands.acquire(&self.names, hold_id, lease, sort)
     }
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {

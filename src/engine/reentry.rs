@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::Core;
 use super::count::Writing;
 use super::hold::Hold;
+use super::kind::Kind;
 use super::owner::Entered;
 use super::release::drop_level;
 use super::state::NoEntry;
@@ -18,6 +19,7 @@ use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
+use crate::script::Call;
 
 /// A level that is given back unless it is kept.
 struct NewLevel<'a> {
@@ -33,10 +35,11 @@ impl Drop for NewLevel<'_> {
     }
 }
 
-/// Adds a level to its hold. `None` when the last release of that is on the way: the gate is the place to wait.
+/// Adds a level to its hold, as a lock of `kind` does. `None` when the last release of that is on the way: the gate is the place to wait.
 pub(crate) async fn enter(
     core: &Arc<Core>,
     entered: Entered,
+    kind: &Kind,
     lease: LeaseMs,
     patience: Patience,
 ) -> Result<Option<Entered>, Error> {
@@ -51,7 +54,7 @@ pub(crate) async fn enter(
         core,
         entered: Some(entered),
     };
-    write(core, &hold, count, lease, patience).await?;
+    write(core, &hold, kind, count, lease, patience).await?;
     Ok(new_level.entered.take())
 }
 
@@ -59,6 +62,7 @@ pub(crate) async fn enter(
 pub(crate) async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
+    kind: &Kind,
     count: u32,
     lease: LeaseMs,
     patience: Patience,
@@ -72,7 +76,8 @@ pub(crate) async fn write(
     let mut delays = core.config.backoff.delays(hold.number);
     let writing = Writing::begin(core, hold, count);
     loop {
-        let failure = match send(core, hold, count, lease, started, end).await {
+        let call = kind.reenter(&hold.id, count, lease);
+        let failure = match send(core, hold, call, lease, started, end).await {
             Ok(()) => {
                 writing.acknowledged();
                 return Ok(());
@@ -107,13 +112,13 @@ enum Wrong {
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    count: u32,
+    call: Call,
     lease: LeaseMs,
     started: Moment,
     end: Moment,
 ) -> Result<(), Wrong> {
     let lane = core.backend.callers_lane().map_err(Wrong::Final)?;
-    let pending = Pending::start(&lane, hold.kind.reenter(&hold.id, count, lease));
+    let pending = Pending::start(&lane, call);
     let last = end.max(started + core.config.command_timeout);
     let limit = core.config.command_timeout.min(core.now().until(last));
     let outcome = pending.within(limit).await;

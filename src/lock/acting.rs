@@ -7,7 +7,8 @@ use futures_util::FutureExt;
 use futures_util::future::ready;
 use tracing::Instrument;
 
-use super::{LockGuard, ReentrantLock, Ttl};
+use super::handle::Handled;
+use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Lane, Pending};
 use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
@@ -20,7 +21,7 @@ use crate::script::{Call, Forced, Reply};
 
 /// Who does what to which lock.
 pub(super) struct Acting<'a> {
-    pub(super) handle: &'a ReentrantLock,
+    pub(super) handle: &'a Handled,
     pub(super) owner: Option<Arc<OwnerState>>,
 }
 
@@ -31,7 +32,7 @@ impl<'a> Acting<'a> {
         lease: Lease,
     ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send + use<'a> {
         let Self { handle, owner } = self;
-        let core = &handle.engine().core;
+        let core = &handle.engine.core;
         let request = handle
             .kind()
             .and_then(|kind| request(core, kind.clone(), owner, lease, wait));
@@ -43,7 +44,7 @@ impl<'a> Acting<'a> {
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
-            Ok(got) => Ok(got.map(|entered| LockGuard::new(Arc::clone(handle.engine()), entered))),
+            Ok(got) => Ok(got.map(|entered| LockGuard::new(Arc::clone(&handle.engine), entered))),
             Err(error) => Err(error.about(handle.name())),
         })
     }
@@ -58,15 +59,16 @@ impl<'a> Acting<'a> {
     }
 
     fn core(&self) -> &'a Arc<Core> {
-        &self.handle.engine().core
+        &self.handle.engine.core
     }
 
     pub(super) async fn unlock(self) -> Result<(), Error> {
+        let (core, handle) = (self.core(), self.handle);
         let given_back = match self.detached() {
-            Ok(entered) => release::give_back(self.core(), &entered).await,
+            Ok(entered) => release::give_back(core, &entered).await,
             Err(error) => Err(error),
         };
-        given_back.map_err(|error| error.about(self.handle.name()))
+        given_back.map_err(|error| error.about(handle.name()))
     }
 
     /// The newest detached level, which is the caller's from now on.

@@ -185,7 +185,8 @@ impl LockGuard {
             open: true,
             ..self.entered.clone()
         };
-        let entered = reentry::enter(core, entered, lease, Patience::Forever).await?;
+        let kind = &self.entered.hold.kind;
+        let entered = reentry::enter(core, entered, kind, lease, Patience::Forever).await?;
         // This guard's own level is alive, so the hold cannot be over.
         let entered = entered.ok_or_else(Error::not_owner)?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
@@ -244,7 +245,8 @@ impl LockGuard {
         let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
         self.check()?;
         let count = self.hold_count();
-        reentry::write(core, &self.entered.hold, count, lease, Patience::Once).await
+        let hold = &self.entered.hold;
+        reentry::write(core, hold, &hold.kind, count, lease, Patience::Once).await
     }
 
     /// Leaves the level to the owner: `unlock` of a handle gives it back, in another place than where it

@@ -1,11 +1,12 @@
-//! Kinds of lock: names, scripts and replies; nothing about waiting or renewing.
+//! Kinds of lock: names, scripts and replies; nothing about waiting or renewing. The verbs are the same for all.
 
 mod acting;
 mod guard;
+mod handle;
+pub mod kind;
 mod object;
 mod owner;
 pub(crate) mod plain;
-mod reentrant;
 mod run;
 mod scope;
 mod view;
@@ -13,9 +14,10 @@ mod view;
 use std::time::Duration;
 
 pub use self::guard::{GuardError, LockGuard};
+pub use self::handle::Handle;
+pub use self::kind::ReentrantLock;
 pub use self::object::Lock;
 pub use self::owner::Owner;
-pub use self::reentrant::ReentrantLock;
 pub use self::view::HoldView;
 
 /// How much longer Redis keeps a lock.

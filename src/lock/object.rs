@@ -11,7 +11,7 @@ use crate::lease::Lease;
 
 /// What every kind of lock can do, for code that does not care which it gets.
 ///
-/// Object-safe; each method is that of the same name of [`ReentrantLock`](crate::ReentrantLock), where it is
+/// Object-safe; each method is that of the same name of [`Handle`](crate::Handle), where it is
 /// described. What points to a lock is one: `&L`, `Box<L>`, `Arc<L>`.
 ///
 /// ```no_run

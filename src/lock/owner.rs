@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ReentrantLock, scope};
+use super::{ReentrantLock, plain, scope};
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
 
@@ -51,7 +51,7 @@ impl Owner {
     #[must_use]
     #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: &str) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name, Some(&self.state))
+        ReentrantLock::new(&self.engine, name, Some(&self.state), plain::kind)
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it

@@ -10,15 +10,16 @@ use std::task::Poll;
 
 use tracing::Instrument;
 
-use super::LockGuard;
+use super::kind::IsGuard;
 use crate::error::Error;
 
 /// Runs `body` while `guard` is valid, and gives the guard back.
-pub(super) async fn run_under<T>(
-    guard: LockGuard,
-    body: impl AsyncFnOnce(&LockGuard) -> T,
+pub(super) async fn run_under<G: IsGuard, T>(
+    guard: G,
+    body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
     let value = while_valid(&guard, body).await?;
+    let guard = guard.into_level();
     let name = guard.name().to_owned();
     match guard.unlock().await {
         Err(lost) if lost.is_lost() => Err(lost),
@@ -30,17 +31,18 @@ pub(super) async fn run_under<T>(
     }
 }
 
-async fn while_valid<T>(
-    guard: &LockGuard,
-    body: impl AsyncFnOnce(&LockGuard) -> T,
+async fn while_valid<G: IsGuard, T>(
+    guard: &G,
+    body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let span = tracing::debug_span!("run", name = guard.name());
+    let level = guard.level();
+    let span = tracing::debug_span!("run", name = level.name());
     let mut body = pin!(body(guard).instrument(span));
     // An announcement of a shutdown does not cancel the body.
-    let mut lost = pin!(guard.lost_for_good());
+    let mut lost = pin!(level.lost_for_good());
     poll_fn(|context| {
         // By the clock first: a runtime that was blocked has not heard yet what was told.
-        guard.check()?;
+        level.check()?;
         if let Poll::Ready(reason) = lost.as_mut().poll(context) {
             return Poll::Ready(Err(Error::lost(reason)));
         }

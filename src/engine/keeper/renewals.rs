@@ -219,7 +219,7 @@ async fn call(
         .iter()
         .map(|hold| lease_of(keeper, hold, now))
         .collect();
-    let Some(commands) = holds.first().map(|hold| hold.kind.commands) else {
+    let Some(commands) = holds.first().map(|hold| &hold.kind.commands) else {
         return Ok(Vec::new());
     };
     let renewals = holds.iter().zip(&leases).map(|(hold, lease)| Renewal {

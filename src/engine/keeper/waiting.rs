@@ -26,13 +26,14 @@ use crate::engine::attempt::new_hold;
 use crate::engine::effects::Effects;
 use crate::engine::gate::{Gate, Job};
 use crate::engine::hold::Hold;
+use crate::engine::kind::Try;
 use crate::engine::known::Known;
 use crate::engine::outcomes::SentAs;
 use crate::engine::release;
 use crate::engine::seat::Attempt;
 use crate::engine::settle::{settle_attempt, settle_release};
 use crate::engine::steps::Step;
-use crate::engine::ticket::Ticket;
+use crate::engine::ticket::{Patience, Ticket};
 use crate::names::Names;
 
 /// How long a subscription outlives its last waiter.
@@ -316,7 +317,12 @@ impl Line {
 
 /// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
 fn start_try(core: &Core, ticket: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
-    let hold = match ticket.unsettled() {
+    let unsettled = ticket.unsettled();
+    let sort = Try {
+        again: unsettled.is_some(),
+        waits: ticket.request.patience != Patience::Once,
+    };
+    let hold = match unsettled {
         Some(hold) => {
             let finish_by = now + core.config.command_timeout;
             hold.with(|state| state.try_again(finish_by));
@@ -325,7 +331,7 @@ fn start_try(core: &Core, ticket: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pend
         }
         None => new_hold(core, ticket, now),
     };
-    let call = hold.kind.acquire(&hold.id, hold.lease);
+    let call = hold.kind.acquire(&hold.id, hold.lease, sort);
     let command = Pending::start(&core.keeper_lane, call);
     (hold, command)
 }

@@ -32,8 +32,7 @@ use crate::engine::steps::Step;
 use crate::engine::ticket::{Patience, Request, Ticket, Verdict};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
-use crate::names::Names;
-use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
+use crate::names::{Family, Names};
 
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
@@ -208,45 +207,6 @@ impl Commands for Silent {
     fn name(&self) -> &'static str {
         "silent"
     }
-    fn acquire(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-    fn acquired(&self, _: &Reply) -> Option<Acquired> {
-        None
-    }
-    fn reenter(&self, _: &Names, _: &str, _: u32, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-    fn verify(&self, _: &Names, _: &str, _: LeaseMs) -> Call {
-        Call::ping()
-    }
-    fn release(&self, _: &Names, _: &str, _: u32) -> Call {
-        Call::ping()
-    }
-    fn released(&self, _: &Reply) -> Option<Released> {
-        None
-    }
-    fn found(&self, _: &Reply) -> Option<bool> {
-        None
-    }
-    fn renew(&self, _: &[Renewal<'_>]) -> Call {
-        Call::ping()
-    }
-    fn renewed(&self, _: &Reply) -> Option<Vec<Renewed>> {
-        None
-    }
-    fn force(&self, _: &Names, _: &str) -> Call {
-        Call::ping()
-    }
-    fn forced(&self, _: &Reply) -> Option<Forced> {
-        None
-    }
-    fn look(&self, _: &Names) -> Call {
-        Call::ping()
-    }
-    fn looked(&self, _: &Reply) -> Option<bool> {
-        None
-    }
 }
 
 fn lease() -> LeaseMs {
@@ -297,8 +257,8 @@ impl World {
             closes: scenario.closes,
             closed: false,
             kind: Kind {
-                names: Arc::new(Names::plain("", "x", 512).unwrap()),
-                commands: &Silent,
+                names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+                commands: Arc::new(Silent),
             },
         };
         if scenario.alone {

@@ -1,27 +1,31 @@
-//! A handle: a lock by name, and whom it acts for.
+//! A handle: a lock of some kind by name, and whom it acts for.
 //!
-//! The kind of lock is a value that the handle is made with; nothing below depends on it. What the verbs
-//! come down to is in [`acting`](super::acting).
+//! The verbs are the same for every kind; what they come down to is in [`acting`](super::acting).
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::acting::Acting;
+use super::kind::{IsGuard, LockKind};
 use super::run::run_under;
-use super::{Lock, LockGuard, Ttl, plain, scope};
+use super::{Lock, LockGuard, Ttl, scope};
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::kind::Kind;
 use crate::engine::owner::OwnerState;
 use crate::error::Error;
 use crate::lease::Lease;
 
-/// A reentrant lock by name: what Redisson calls an `RLock`.
+/// A lock of the kind `K` by name.
 ///
-/// Made without I/O by [`Client::get_lock`](crate::Client::get_lock) or
-/// [`Owner::get_lock`](crate::Owner::get_lock); cheap to clone, made to be kept, shared and sent to tasks. It
-/// holds nothing.
+/// Every kind has a name of its own for it: [`ReentrantLock`](crate::ReentrantLock) and so on; what the verbs
+/// give is the kind's guard.
+///
+/// Made without I/O by the `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner); cheap to
+/// clone, made to be kept, shared and sent to tasks. It holds nothing.
 ///
 /// **Whom it acts for.** One of an [`Owner`](crate::Owner) acts for that owner, wherever it is used, and
 /// enters again what the owner holds. One of a client acts for the
@@ -39,12 +43,31 @@ use crate::lease::Lease;
 /// # Ok(())
 /// # }
 /// ```
-#[doc(alias = "RLock")]
+pub struct Handle<K> {
+    handled: Handled,
+    of: PhantomData<fn() -> K>,
+}
+
+/// A handle without its type.
 #[derive(Clone)]
-pub struct ReentrantLock {
-    engine: Arc<Engine>,
+pub(super) struct Handled {
+    pub(super) engine: Arc<Engine>,
     kind: Result<Kind, Arc<BadName>>,
     owner: Option<Arc<OwnerState>>,
+}
+
+impl Handled {
+    /// Its kind and name, if it has a name that can be used.
+    pub(super) fn kind(&self) -> Result<&Kind, Error> {
+        self.kind.as_ref().map_err(|bad| bad.error.clone())
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.names().name(),
+            Err(bad) => &bad.name,
+        }
+    }
 }
 
 /// What a handle says that cannot be used.
@@ -53,43 +76,55 @@ struct BadName {
     error: Error,
 }
 
-impl std::fmt::Debug for ReentrantLock {
+/// Not derived: the kind itself need not be `Clone`.
+impl<K> Clone for Handle<K> {
+    fn clone(&self) -> Self {
+        Self {
+            handled: self.handled.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<K: LockKind> std::fmt::Debug for Handle<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReentrantLock")
+        f.debug_struct(K::HANDLE)
             .field("name", &self.name())
-            .field("has_owner", &self.owner.is_some())
+            .field("has_owner", &self.handled.owner.is_some())
             .finish_non_exhaustive()
     }
 }
 
-impl ReentrantLock {
-    pub(crate) fn new(engine: &Arc<Engine>, name: &str, owner: Option<&Arc<OwnerState>>) -> Self {
-        let kind = plain::kind(&engine.core.config, name);
-        Self {
+impl<K: LockKind> Handle<K> {
+    /// The lock `name`, made as `kind` says.
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        name: &str,
+        owner: Option<&Arc<OwnerState>>,
+        kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
+    ) -> Self {
+        let kind = kind(&engine.core.config, name);
+        let handled = Handled {
             engine: Arc::clone(engine),
             kind: kind.map_err(|error| {
                 let name = name.into();
                 Arc::new(BadName { name, error })
             }),
             owner: owner.cloned(),
+        };
+        Self {
+            handled,
+            of: PhantomData,
         }
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    /// Its kind and name, if it has a name that can be used.
-    pub(super) fn kind(&self) -> Result<&Kind, Error> {
-        self.kind.as_ref().map_err(|bad| bad.error.clone())
     }
 
     /// Acts for its owner, or for the scope that this is called in, or for nobody.
     fn acting(&self) -> Acting<'_> {
-        let ambient = || scope::current(self.engine.core.client_id);
+        let handled = &self.handled;
+        let ambient = || scope::current(handled.engine.core.client_id);
         Acting {
-            handle: self,
-            owner: self.owner.clone().or_else(ambient),
+            handle: handled,
+            owner: handled.owner.clone().or_else(ambient),
         }
     }
 
@@ -97,10 +132,7 @@ impl ReentrantLock {
     #[must_use]
     #[doc(alias = "getName")]
     pub fn name(&self) -> &str {
-        match &self.kind {
-            Ok(kind) => kind.names().name(),
-            Err(bad) => &bad.name,
-        }
+        self.handled.name()
     }
 
     /// Waits for the lock, for as long as it takes. The watchdog keeps it for as long as the guard
@@ -120,8 +152,8 @@ impl ReentrantLock {
     /// done. The place in the queue is lost.
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
-    pub async fn lock(&self) -> Result<LockGuard, Error> {
-        self.acting().acquire_forever(Lease::Watchdog).await
+    pub async fn lock(&self) -> Result<K::Guard, Error> {
+        K::Guard::of(self.acting().acquire_forever(Lease::Watchdog).await?)
     }
 
     /// Waits for the lock, and takes it for a fixed lease: when `lease` is over the hold is lost,
@@ -137,8 +169,8 @@ impl ReentrantLock {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
-    pub async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        self.acting().acquire_forever(Lease::Fixed(lease)).await
+    pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
+        K::Guard::of(self.acting().acquire_forever(Lease::Fixed(lease)).await?)
     }
 
     /// Waits for the lock for at most `wait`; `None` when it was busy to the end.
@@ -161,8 +193,9 @@ impl ReentrantLock {
         &self,
         wait: Duration,
         lease: impl Into<Lease>,
-    ) -> Result<Option<LockGuard>, Error> {
-        self.acting().acquire(Some(wait), lease.into()).await
+    ) -> Result<Option<K::Guard>, Error> {
+        let got = self.acting().acquire(Some(wait), lease.into()).await?;
+        got.map(K::Guard::of).transpose()
     }
 
     /// Runs `body` under the lock, and cancels it when the hold is lost.
@@ -179,7 +212,7 @@ impl ReentrantLock {
     /// # Cancel safety
     ///
     /// Dropping it drops the body and gives the lock back.
-    pub async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
+    pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
         run_under(guard, body).await
     }
@@ -197,7 +230,7 @@ impl ReentrantLock {
         &self,
         wait: Duration,
         lease: impl Into<Lease>,
-        body: impl AsyncFnOnce(&LockGuard) -> T,
+        body: impl AsyncFnOnce(&K::Guard) -> T,
     ) -> Result<Option<T>, Error> {
         match self.try_lock(wait, lease).await? {
             Some(guard) => run_under(guard, body).await.map(Some),
@@ -274,7 +307,7 @@ impl ReentrantLock {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] when the key is no plain lock: it is left alone. Else as
+    /// [`Error::WrongType`] when the key is no lock of this kind: it is left alone. Else as
     /// [`is_locked`](Self::is_locked).
     ///
     /// # Cancel safety
@@ -287,21 +320,22 @@ impl ReentrantLock {
 }
 
 #[async_trait]
-impl Lock for ReentrantLock {
+impl<K: LockKind> Lock for Handle<K> {
     fn name(&self) -> &str {
         self.name()
     }
 
     async fn lock(&self) -> Result<LockGuard, Error> {
-        self.lock().await
+        Ok(self.lock().await?.into_level())
     }
 
     async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        self.lock_for(lease).await
+        Ok(self.lock_for(lease).await?.into_level())
     }
 
     async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
-        self.try_lock(wait, lease).await
+        let got = self.try_lock(wait, lease).await?;
+        Ok(got.map(IsGuard::into_level))
     }
 
     async fn unlock(&self) -> Result<(), Error> {
