@@ -85,8 +85,15 @@ async fn open_is_refused_with_what_is_wrong() {
         refusal(&worker, "open", json!({"url": wrong})).await,
         "denied"
     );
-    let several = json!({"urls": [server.url()]});
-    assert_eq!(refusal(&worker, "open", several).await, "unsupported");
+    for (field, value) in [
+        ("urls", json!([server.url()])),
+        ("cluster", json!(true)),
+        ("sentinel", json!({"service": "x", "urls": [server.url()]})),
+        ("acks", json!(1)),
+    ] {
+        let fields = with(json!({"url": server.url()}), field, value);
+        assert_eq!(refusal(&worker, "open", fields).await, "unsupported");
+    }
     let url = server.url();
     server.kill();
     assert_eq!(
@@ -343,7 +350,7 @@ async fn benches_count_what_they_did() {
         "{pairs}"
     );
     let plan = json!({"kind": "lock", "name": "one", "tasks": 3, "ms": 200,
-        "hold_us": 1000, "pause_us": 2000});
+        "hold_us": 1000, "pause_us": 2000, "busy": true});
     let told = worker.call("bench_contended", plan).await.unwrap();
     assert!(told["sections"].as_u64().unwrap() >= 3, "{told}");
     assert_eq!(told["overlaps"], 0, "{told}");

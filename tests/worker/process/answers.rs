@@ -11,6 +11,7 @@ use watchlock::LostReason;
 use watchlock_support::now_ns;
 
 use crate::failure::Failure;
+use crate::kinds::Kind;
 
 /// Where answers and events go. The writer ends with the last clone.
 #[derive(Clone)]
@@ -94,9 +95,9 @@ impl Answers {
         self.send(json!({"id": null, "ok": false, "error": failure.to_json()}));
     }
 
-    pub(crate) fn lost(&self, owner: &str, name: &str, reason: LostReason) {
+    pub(crate) fn lost(&self, owner: &str, kind: &Kind, name: &str, reason: LostReason) {
         self.send(json!({
-            "event": "lost", "owner": owner, "kind": "lock", "name": name,
+            "event": "lost", "owner": owner, "kind": kind.word, "name": name,
             "t": now_ns(), "reason": reason.to_string(),
         }));
     }

@@ -8,11 +8,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use watchlock::{Client, Error, ReentrantLock};
+use watchlock::{Client, Error, Lock};
 use watchlock_support::now_ns;
+
+use crate::kinds::Kind;
 
 /// Uncontended: each task locks and unlocks a name of its own.
 pub(crate) struct Pairs {
+    pub(crate) kind: &'static Kind,
     pub(crate) prefix: String,
     pub(crate) tasks: usize,
     pub(crate) span: Duration,
@@ -20,18 +23,22 @@ pub(crate) struct Pairs {
 
 /// Contended: all tasks on one name.
 pub(crate) struct Contended {
+    pub(crate) kind: &'static Kind,
     pub(crate) name: String,
     pub(crate) tasks: usize,
     pub(crate) span: Duration,
     pub(crate) hold: Duration,
     pub(crate) pause: Duration,
+    /// The hold is spent computing, not asleep.
+    pub(crate) busy: bool,
 }
 
 pub(crate) async fn pairs(client: Client, plan: Pairs) -> Result<Value, Error> {
     let end = now_ns().saturating_add(nanos(plan.span));
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
-        let lock = client.get_lock(&format!("{}{task}", plan.prefix));
+        let name = format!("{}{task}", plan.prefix);
+        let lock = plan.kind.of_client(&client, &name);
         tasks.spawn(pairs_until(end, lock));
     }
     let mut took = Vec::new();
@@ -46,7 +53,7 @@ pub(crate) async fn pairs(client: Client, plan: Pairs) -> Result<Value, Error> {
     }))
 }
 
-async fn pairs_until(end: u64, lock: ReentrantLock) -> Result<Vec<u64>, Error> {
+async fn pairs_until(end: u64, lock: Arc<dyn Lock>) -> Result<Vec<u64>, Error> {
     let mut took = Vec::new();
     let mut start = now_ns();
     while start < end {
@@ -60,15 +67,14 @@ async fn pairs_until(end: u64, lock: ReentrantLock) -> Result<Vec<u64>, Error> {
 
 pub(crate) async fn contended(client: Client, plan: Contended) -> Result<Value, Error> {
     let end = now_ns().saturating_add(nanos(plan.span));
-    let lock = client.get_lock(&plan.name);
-    let course = Arc::new(Course::default());
+    let lock = plan.kind.of_client(&client, &plan.name);
+    let course = Arc::new(Course::of(&plan));
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
-        let (lock, course) = (lock.clone(), Arc::clone(&course));
-        let (hold, pause) = (plan.hold, plan.pause);
+        let (lock, course, pause) = (Arc::clone(&lock), Arc::clone(&course), plan.pause);
         tasks.spawn(async move {
             while now_ns() < end {
-                course.section(&lock, task, hold).await?;
+                course.section(&*lock, task).await?;
                 sleep(pause).await;
             }
             Ok::<_, Error>(())
@@ -81,8 +87,10 @@ pub(crate) async fn contended(client: Client, plan: Contended) -> Result<Value, 
 }
 
 /// What happened in the sections, in their order.
-#[derive(Default)]
 struct Course {
+    hold: Duration,
+    busy: bool,
+    shared: bool,
     inside: AtomicU32,
     overlaps: AtomicU32,
     told: Mutex<Told>,
@@ -100,23 +108,40 @@ struct Told {
 }
 
 impl Course {
-    async fn section(
-        &self,
-        lock: &ReentrantLock,
-        task: usize,
-        hold: Duration,
-    ) -> Result<(), Error> {
+    fn of(plan: &Contended) -> Self {
+        Self {
+            hold: plan.hold,
+            busy: plan.busy,
+            shared: plan.kind.shared,
+            inside: AtomicU32::new(0),
+            overlaps: AtomicU32::new(0),
+            told: Mutex::default(),
+        }
+    }
+
+    async fn section(&self, lock: &dyn Lock, task: usize) -> Result<(), Error> {
         let asked = now_ns();
         let guard = lock.lock().await?;
         let entered = now_ns();
-        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 {
+        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 && !self.shared {
             self.overlaps.fetch_add(1, Ordering::SeqCst);
         }
         self.told.lock().note(task, asked, entered);
-        sleep(hold).await;
+        self.stay().await;
         self.inside.fetch_sub(1, Ordering::SeqCst);
         self.told.lock().released = now_ns();
         guard.unlock().await
+    }
+
+    async fn stay(&self) {
+        if self.busy {
+            let end = now_ns().saturating_add(nanos(self.hold));
+            while now_ns() < end {
+                std::hint::spin_loop();
+            }
+        } else {
+            sleep(self.hold).await;
+        }
     }
 
     fn to_json(&self) -> Value {

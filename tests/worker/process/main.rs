@@ -19,6 +19,7 @@
 mod answers;
 mod bench;
 mod failure;
+mod kinds;
 mod owner;
 mod request;
 mod session;

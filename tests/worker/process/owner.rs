@@ -10,15 +10,17 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use watchlock::{Error, HoldView, Lease, LockGuard, Owner, ReentrantLock};
+use watchlock::{Error, HoldView, Lease, Lock, LockGuard, Owner};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
+use crate::kinds::Kind;
 use crate::request::Verb;
 
 /// A request to an owner.
 pub(crate) struct Job {
     pub(crate) id: Value,
+    pub(crate) kind: &'static Kind,
     pub(crate) name: String,
     pub(crate) verb: Verb,
 }
@@ -55,20 +57,23 @@ impl Label {
 }
 
 async fn work(owner: Owner, mut todo: mpsc::UnboundedReceiver<Job>, mut watch: Watch) {
-    while let Some(Job { id, name, verb }) = todo.recv().await {
-        let lock = owner.get_lock(&name);
-        let outcome = match verb {
-            Verb::Lock(lease) => watch.lock(&lock, lease).await,
-            Verb::TryLock(wait, lease) => watch.try_lock(&lock, wait, lease).await,
-            Verb::Unlock => watch.unlock(&lock).await,
+    while let Some(job) = todo.recv().await {
+        let target = Target {
+            kind: job.kind,
+            lock: job.kind.of_owner(&owner, &job.name),
+        };
+        let lock = &target.lock;
+        let outcome = match job.verb {
+            Verb::Lock(lease) => watch.lock(&target, lease).await,
+            Verb::TryLock(wait, lease) => watch.try_lock(&target, wait, lease).await,
+            Verb::Unlock => watch.unlock(&target).await,
             Verb::IsHeld => local(|| json!({"held": lock.is_held()})).await,
             Verb::HoldCount => local(|| json!({"count": lock.hold_count()})).await,
         };
-        watch.answers.answer(&id, outcome);
+        watch.answers.answer(&job.id, outcome);
     }
-    for name in watch.held.keys() {
-        let lock = owner.get_lock(name);
-        while lock.unlock().await.is_ok() {}
+    for watched in watch.held.into_values() {
+        while watched.target.lock.unlock().await.is_ok() {}
     }
 }
 
@@ -76,65 +81,88 @@ async fn local(ask: impl FnOnce() -> Value) -> Outcome {
     outcome_of::<Failure>(async { Ok(ask()) }).await
 }
 
+/// A lock of an owner, and its kind.
+#[derive(Clone)]
+struct Target {
+    kind: &'static Kind,
+    lock: Arc<dyn Lock>,
+}
+
+impl Target {
+    /// One name may be held as two kinds at once.
+    fn key(&self) -> (&'static str, String) {
+        (self.kind.word, self.lock.name().to_owned())
+    }
+}
+
+/// A hold of the owner; whoever watches it goes when this ends.
+struct Watched {
+    target: Target,
+    _until: oneshot::Sender<()>,
+}
+
 /// Takes and gives back levels, and tells of each hold that is lost, once.
 struct Watch {
     label: Arc<str>,
     answers: Answers,
     runtime: Handle,
-    /// Who watches the hold of a name goes by the end of this.
-    held: HashMap<String, oneshot::Sender<()>>,
+    held: HashMap<(&'static str, String), Watched>,
 }
 
 impl Watch {
-    async fn lock(&mut self, lock: &ReentrantLock, lease: Lease) -> Outcome {
+    async fn lock(&mut self, target: &Target, lease: Lease) -> Outcome {
         let (t_inv, t_ret, got) = timed(async {
             match lease {
-                Lease::Fixed(lease) => lock.lock_for(lease).await,
-                _ => lock.lock().await,
+                Lease::Fixed(lease) => target.lock.lock_for(lease).await,
+                _ => target.lock.lock().await,
             }
         })
         .await;
-        let count = got.and_then(|guard| self.keep(guard));
-        let result = count.map(|count| json!({"count": count}));
+        let result = got.and_then(|guard| self.keep(target, guard));
         Outcome::new(t_inv, t_ret, result)
     }
 
-    async fn try_lock(&mut self, lock: &ReentrantLock, wait: Duration, lease: Lease) -> Outcome {
-        let (t_inv, t_ret, got) = timed(lock.try_lock(wait, lease)).await;
+    async fn try_lock(&mut self, target: &Target, wait: Duration, lease: Lease) -> Outcome {
+        let (t_inv, t_ret, got) = timed(target.lock.try_lock(wait, lease)).await;
         let result = got.and_then(|got| match got {
             Some(guard) => {
-                let count = self.keep(guard)?;
-                Ok(json!({"acquired": true, "count": count}))
+                let mut result = self.keep(target, guard)?;
+                result["acquired"] = json!(true);
+                Ok(result)
             }
             None => Ok(json!({"acquired": false})),
         });
         Outcome::new(t_inv, t_ret, result)
     }
 
-    /// Keeps a level for a later `unlock`; the hold count with it.
-    fn keep(&mut self, guard: LockGuard) -> Result<u32, Error> {
-        let (name, count, hold) = (guard.name().to_owned(), guard.hold_count(), guard.hold());
+    /// Keeps a level for a later `unlock`; says what there is to say of its hold.
+    fn keep(&mut self, target: &Target, guard: LockGuard) -> Result<Value, Error> {
+        let (count, hold) = (guard.hold_count(), guard.hold());
         guard.detach()?;
         if count == 1 {
-            let (end, ended) = oneshot::channel();
-            self.tell_when_lost(&name, hold, ended);
-            self.held.insert(name, end);
+            let (until, ended) = oneshot::channel();
+            self.tell_when_lost(target, hold, ended);
+            let watched = Watched {
+                target: target.clone(),
+                _until: until,
+            };
+            self.held.insert(target.key(), watched);
         }
-        Ok(count)
+        Ok(json!({"count": count}))
     }
 
-    async fn unlock(&mut self, lock: &ReentrantLock) -> Outcome {
-        let (t_inv, t_ret, result) = timed(lock.unlock()).await;
-        let count = lock.hold_count();
+    async fn unlock(&mut self, target: &Target) -> Outcome {
+        let (t_inv, t_ret, result) = timed(target.lock.unlock()).await;
+        let count = target.lock.hold_count();
         if count == 0 {
-            self.held.remove(lock.name());
+            self.held.remove(&target.key());
         }
         let result = result.map(|()| json!({"count": count}));
         Outcome::new(t_inv, t_ret, result)
     }
 
-    fn tell_when_lost(&self, name: &str, hold: HoldView, ended: oneshot::Receiver<()>) {
-        let (label, name) = (Arc::clone(&self.label), name.to_owned());
+    fn tell_when_lost(&self, target: &Target, hold: HoldView, ended: oneshot::Receiver<()>) {
+        let (label, target) = (Arc::clone(&self.label), target.clone());
         let answers = self.answers.clone();
         self.runtime.spawn(async move {
             tokio::select! {
@@ -143,7 +171,7 @@ impl Watch {
                 reason = hold.lost() => {
                     // The announcement of our own shutdown comes while the hold is still good.
                     if !hold.is_valid() {
-                        answers.lost(&label, &name, reason);
+                        answers.lost(&label, target.kind, target.lock.name(), reason);
                     }
                 }
                 _ = ended => {}

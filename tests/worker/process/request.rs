@@ -7,6 +7,7 @@ use watchlock::Lease;
 
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
+use crate::kinds::Kind;
 
 /// A request and the number it is answered with.
 pub(crate) struct Request {
@@ -19,10 +20,12 @@ pub(crate) enum Op {
     Open(Opening),
     Owned {
         owner: String,
+        kind: &'static Kind,
         name: String,
         verb: Verb,
     },
     Named {
+        kind: &'static Kind,
         name: String,
         question: Question,
     },
@@ -96,8 +99,13 @@ impl Fields {
     }
 
     fn opening(&self) -> Result<Opening, Failure> {
-        if self.0.contains_key("urls") {
-            return Err(Failure::unsupported("lock over several servers"));
+        for deployment in ["urls", "cluster", "sentinel"] {
+            if self.0.contains_key(deployment) {
+                return Err(Failure::unsupported(deployment));
+            }
+        }
+        if self.number("acks")?.is_some_and(|acks| acks > 0) {
+            return Err(Failure::unsupported("acks"));
         }
         Ok(Opening {
             url: self.text("url")?.to_owned(),
@@ -113,7 +121,7 @@ impl Fields {
     }
 
     fn owned(&self, op: &str) -> Result<Op, Failure> {
-        self.plain_lock()?;
+        let kind = self.kind()?;
         let verb = match op {
             "lock" => Verb::Lock(self.lease()?),
             "try_lock" => Verb::TryLock(self.required_ms("wait_ms")?, self.lease()?),
@@ -123,25 +131,30 @@ impl Fields {
         };
         Ok(Op::Owned {
             owner: self.text("owner")?.to_owned(),
+            kind,
             name: self.text("name")?.to_owned(),
             verb,
         })
     }
 
     fn named(&self, op: &str) -> Result<Op, Failure> {
-        self.plain_lock()?;
+        let kind = self.kind()?;
         let question = match op {
             "force_unlock" => Question::ForceUnlock,
             "is_locked" => Question::IsLocked,
             _ => Question::TimeToLive,
         };
         let name = self.text("name")?.to_owned();
-        Ok(Op::Named { name, question })
+        Ok(Op::Named {
+            kind,
+            name,
+            question,
+        })
     }
 
     fn bench_pairs(&self) -> Result<Op, Failure> {
-        self.plain_lock()?;
         Ok(Op::BenchPairs(Pairs {
+            kind: self.kind()?,
             prefix: self.text("prefix")?.to_owned(),
             tasks: self.tasks()?,
             span: self.required_ms("ms")?,
@@ -149,21 +162,20 @@ impl Fields {
     }
 
     fn bench_contended(&self) -> Result<Op, Failure> {
-        self.plain_lock()?;
         Ok(Op::BenchContended(Contended {
+            kind: self.kind()?,
             name: self.text("name")?.to_owned(),
             tasks: self.tasks()?,
             span: self.required_ms("ms")?,
             hold: Duration::from_micros(self.required("hold_us")?),
             pause: Duration::from_micros(self.required("pause_us")?),
+            busy: self.0.get("busy") == Some(&Value::Bool(true)),
         }))
     }
 
-    fn plain_lock(&self) -> Result<(), Failure> {
-        match self.text("kind")? {
-            "lock" => Ok(()),
-            kind => Err(Failure::unsupported(&format!("kind {kind}"))),
-        }
+    fn kind(&self) -> Result<&'static Kind, Failure> {
+        let word = self.text("kind")?;
+        Kind::of(word).ok_or_else(|| Failure::unsupported(&format!("kind {word}")))
     }
 
     fn lease(&self) -> Result<Lease, Failure> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use watchlock::{Backoff, Client, Error, Ttl};
+use watchlock::{Backoff, Client, Error, Lock, Ttl};
 
 use crate::answers::{Answers, Outcome, outcome_of};
 use crate::bench;
@@ -62,12 +62,24 @@ impl Session {
                 let outcome = outcome_of(done).await;
                 self.answers.answer(&id, outcome);
             }
-            Op::Owned { owner, name, verb } => {
-                self.owner(&owner)?.submit(Job { id, name, verb });
-            }
-            Op::Named { name, question } => {
-                let client = self.client()?.clone();
-                self.answer_later(id, async move { ask(&client, &name, question).await });
+            Op::Owned {
+                owner,
+                kind,
+                name,
+                verb,
+            } => self.owner(&owner)?.submit(Job {
+                id,
+                kind,
+                name,
+                verb,
+            }),
+            Op::Named {
+                kind,
+                name,
+                question,
+            } => {
+                let lock = kind.of_client(self.client()?, &name);
+                self.answer_later(id, async move { ask(&*lock, question).await });
             }
             Op::BenchPairs(plan) => {
                 let client = self.client()?.clone();
@@ -190,8 +202,7 @@ async fn connect(opening: Opening) -> Result<Client, Error> {
     Box::pin(builder.connect()).await
 }
 
-async fn ask(client: &Client, name: &str, question: Question) -> Result<Value, Error> {
-    let lock = client.get_lock(name);
+async fn ask(lock: &dyn Lock, question: Question) -> Result<Value, Error> {
     Ok(match question {
         Question::ForceUnlock => json!({"released": lock.force_unlock().await?}),
         Question::IsLocked => json!({"locked": lock.is_locked().await?}),
