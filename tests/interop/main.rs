@@ -3,6 +3,7 @@
 
 mod coming_and_going;
 mod java_holds;
+mod java_kinds;
 mod names;
 mod peer;
 mod queue;

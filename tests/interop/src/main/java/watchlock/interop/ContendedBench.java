@@ -13,16 +13,18 @@ import org.redisson.api.RedissonClient;
  */
 final class ContendedBench {
     private final RedissonClient client;
+    private final Kind kind;
     private final String name;
     private final int tasks;
     private final long nanos;
     private final long holdNanos;
     private final long pauseNanos;
+    private final boolean busy;
 
     private final AtomicInteger inside = new AtomicInteger();
     private final AtomicInteger overlaps = new AtomicInteger();
 
-    // Written by the holder alone.
+    // Written by holders, of whom a shared lock has several.
     private final Samples handoffs = new Samples();
     private volatile int last = -1;
     private volatile long released;
@@ -30,19 +32,21 @@ final class ContendedBench {
     private long crossed;
     private long worstWait;
 
-    ContendedBench(RedissonClient client, Request request) throws Failure {
+    ContendedBench(RedissonClient client, Kind kind, Request request) throws Failure {
         this.client = client;
+        this.kind = kind;
         this.name = request.text("name");
         this.tasks = Math.toIntExact(request.number("tasks"));
         this.nanos = request.number("ms") * 1_000_000;
         this.holdNanos = request.number("hold_us") * 1_000;
         this.pauseNanos = request.number("pause_us") * 1_000;
+        this.busy = request.flag("busy", false);
     }
 
     Map<String, Object> run() throws InterruptedException {
         long end = System.nanoTime() + nanos;
         Threads.runAll(tasks, task -> {
-            RLock lock = client.getLock(name);
+            RLock lock = kind.lock(client, name);
             while (System.nanoTime() < end) {
                 section(lock, task);
                 LockSupport.parkNanos(pauseNanos);
@@ -60,19 +64,30 @@ final class ContendedBench {
 
     private void section(RLock lock, int task) {
         long asked = System.nanoTime();
-        lock.lock();
+        Kind.lock(lock);
         long entered = System.nanoTime();
-        if (inside.incrementAndGet() != 1) {
+        if (inside.incrementAndGet() != 1 && !kind.isShared()) {
             overlaps.incrementAndGet();
         }
         note(task, asked, entered);
-        LockSupport.parkNanos(holdNanos);
+        stay();
         inside.decrementAndGet();
         released = System.nanoTime();
         lock.unlock();
     }
 
-    private void note(int task, long asked, long entered) {
+    private void stay() {
+        if (busy) {
+            long end = System.nanoTime() + holdNanos;
+            while (System.nanoTime() < end) {
+                Thread.onSpinWait();
+            }
+        } else {
+            LockSupport.parkNanos(holdNanos);
+        }
+    }
+
+    private synchronized void note(int task, long asked, long entered) {
         if (last >= 0 && asked < released) {
             handoffs.add(entered - released);
         }

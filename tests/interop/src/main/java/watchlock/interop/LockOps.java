@@ -5,20 +5,24 @@ import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.OptionalLong;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** The operations on a plain lock, each one call of Redisson's {@link RLock}. */
+/** The operations on a lock, each one call of Redisson's {@link RLock}. */
 final class LockOps {
+    /** Redisson's own word for an acquire under the watchdog. */
+    private static final long NO_LEASE = -1;
+
     private LockOps() {}
 
     /** Run on the owner's thread. */
-    static Map<String, Object> owned(Owner owner, String name, RedissonClient client, Request request, Timed timed)
+    static Map<String, Object> owned(Owner owner, Owner.Held of, RedissonClient client, Request request, Timed timed)
             throws Exception {
-        RLock lock = client.getLock(name);
+        RLock lock = of.lock(client);
         return switch (request.op()) {
-            case "lock" -> lock(owner, lock, name, request, timed);
-            case "try_lock" -> tryLock(owner, lock, name, request, timed);
+            case "lock" -> lock(owner, lock, of, request, timed);
+            case "try_lock" -> tryLock(owner, lock, of, request, timed);
             case "unlock" -> {
                 timed.call(() -> {
                     lock.unlock();
@@ -31,15 +35,16 @@ final class LockOps {
         };
     }
 
-    static Map<String, Object> ownerless(RedissonClient client, Request request, Timed timed) throws Exception {
+    static Map<String, Object> ownerless(RedissonClient client, Kind kind, Request request, Timed timed)
+            throws Exception {
         switch (request.op()) {
             case "bench_pairs":
-                return timed.call(() -> new PairsBench(client, request).run());
+                return timed.call(() -> new PairsBench(client, kind, request).run());
             case "bench_contended":
-                return timed.call(() -> new ContendedBench(client, request).run());
+                return timed.call(() -> new ContendedBench(client, kind, request).run());
             default:
         }
-        RLock lock = client.getLock(request.text("name"));
+        RLock lock = kind.lock(client, request.text("name"));
         return switch (request.op()) {
             case "force_unlock" -> Map.of("released", timed.call(lock::forceUnlock));
             case "is_locked" -> Map.of("locked", timed.call(lock::isLocked));
@@ -47,13 +52,16 @@ final class LockOps {
         };
     }
 
-    private static Map<String, Object> lock(Owner owner, RLock lock, String name, Request request, Timed timed)
+    private static Map<String, Object> lock(Owner owner, RLock lock, Owner.Held of, Request request, Timed timed)
             throws Exception {
         OptionalLong lease = request.optionalNumber("lease_ms");
-        owner.waits(name);
+        Long token;
+        owner.waits(of);
         try {
-            timed.call(() -> {
-                if (lease.isPresent()) {
+            token = timed.call(() -> {
+                if (lock instanceof RFencedLock fenced) {
+                    return lockAndGetToken(fenced, lease);
+                } else if (lease.isPresent()) {
                     lock.lockInterruptibly(lease.getAsLong(), MILLISECONDS);
                 } else {
                     lock.lockInterruptibly();
@@ -63,27 +71,46 @@ final class LockOps {
         } finally {
             owner.waitsNoMore();
         }
-        return counted(lock);
+        return acquired(lock, token);
     }
 
-    private static Map<String, Object> tryLock(Owner owner, RLock lock, String name, Request request, Timed timed)
+    /** {@code lockAndGetToken(lease)} forgets the lease, so a wait without an end stands for it. */
+    private static Long lockAndGetToken(RFencedLock lock, OptionalLong lease) {
+        return lease.isPresent()
+                ? lock.tryLockAndGetToken(Long.MAX_VALUE, lease.getAsLong(), MILLISECONDS)
+                : lock.lockAndGetToken();
+    }
+
+    private static Map<String, Object> tryLock(Owner owner, RLock lock, Owner.Held of, Request request, Timed timed)
             throws Exception {
-        OptionalLong lease = request.optionalNumber("lease_ms");
+        long lease = request.optionalNumber("lease_ms").orElse(NO_LEASE);
         long wait = request.number("wait_ms");
-        owner.waits(name);
+        Long token = null;
         boolean acquired;
+        owner.waits(of);
         try {
-            acquired = timed.call(() -> lease.isPresent()
-                    ? lock.tryLock(wait, lease.getAsLong(), MILLISECONDS)
-                    : lock.tryLock(wait, MILLISECONDS));
+            if (lock instanceof RFencedLock fenced) {
+                token = timed.call(() -> fenced.tryLockAndGetToken(wait, lease, MILLISECONDS));
+                acquired = token != null;
+            } else {
+                acquired = timed.call(() -> lock.tryLock(wait, lease, MILLISECONDS));
+            }
         } finally {
             owner.waitsNoMore();
         }
         if (!acquired) {
             return Map.of("acquired", false);
         }
-        Map<String, Object> result = counted(lock);
+        Map<String, Object> result = acquired(lock, token);
         result.put("acquired", true);
+        return result;
+    }
+
+    private static Map<String, Object> acquired(RLock lock, Long token) {
+        Map<String, Object> result = counted(lock);
+        if (token != null) {
+            result.put("token", token);
+        }
         return result;
     }
 

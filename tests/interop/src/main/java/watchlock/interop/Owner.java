@@ -11,9 +11,16 @@ import org.redisson.api.RedissonClient;
 /** An owner is a thread: it runs the requests of one label in their order, and holds what they lock. */
 final class Owner {
     private final LinkedBlockingQueue<Runnable> queue = new LinkedBlockingQueue<>();
-    private final Set<String> names = new HashSet<>();
+    private final Set<Held> held = new HashSet<>();
     private final Thread thread;
     private volatile boolean waiting;
+
+    /** What an owner may hold: one name may be held as several kinds of lock. */
+    record Held(Kind kind, String name) {
+        RLock lock(RedissonClient client) {
+            return kind.lock(client, name);
+        }
+    }
 
     Owner(String label) {
         thread = new Thread(this::run, "owner-" + label);
@@ -25,9 +32,9 @@ final class Owner {
         queue.add(task);
     }
 
-    /** Notes, on the owner's thread, that it may wait now, and that it may hold the name from now on. */
-    void waits(String name) {
-        names.add(name);
+    /** Notes, on the owner's thread, that it may wait now, and that it may hold the lock from now on. */
+    void waits(Held of) {
+        held.add(of);
         waiting = true;
     }
 
@@ -47,7 +54,7 @@ final class Owner {
         submit(() -> {
             try {
                 Thread.interrupted();
-                names.forEach(name -> giveBack(client.getLock(name)));
+                held.forEach(of -> giveBack(of.lock(client)));
             } finally {
                 done.countDown();
             }

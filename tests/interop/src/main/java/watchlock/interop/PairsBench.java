@@ -9,12 +9,14 @@ import org.redisson.api.RedissonClient;
 /** Uncontended: each thread locks and unlocks its own name, for a time. */
 final class PairsBench {
     private final RedissonClient client;
+    private final Kind kind;
     private final String prefix;
     private final int tasks;
     private final long nanos;
 
-    PairsBench(RedissonClient client, Request request) throws Failure {
+    PairsBench(RedissonClient client, Kind kind, Request request) throws Failure {
         this.client = client;
+        this.kind = kind;
         this.prefix = request.text("prefix");
         this.tasks = Math.toIntExact(request.number("tasks"));
         this.nanos = request.number("ms") * 1_000_000;
@@ -28,7 +30,7 @@ final class PairsBench {
             synchronized (samples) {
                 samples.add(own);
             }
-            pairs(client.getLock(prefix + task), end, own);
+            pairs(kind.lock(client, prefix + task), end, own);
         });
         Samples all = Samples.merge(samples);
         return Map.of("pairs", all.size(), "p50_us", all.quantileUs(0.50), "p99_us", all.quantileUs(0.99));
@@ -36,7 +38,7 @@ final class PairsBench {
 
     private static void pairs(RLock lock, long end, Samples samples) {
         for (long start = System.nanoTime(); start < end; ) {
-            lock.lock();
+            Kind.lock(lock);
             lock.unlock();
             long now = System.nanoTime();
             samples.add(now - start);

@@ -45,25 +45,19 @@ final class Session {
 
     private void route(Request request) throws Failure {
         if (WITH_OWNER.contains(request.op())) {
-            requireLock(request);
+            Kind kind = Kind.of(request.text("kind"));
             Owner owner = owners.computeIfAbsent(request.text("owner"), Owner::new);
-            String name = request.text("name");
-            owner.submit(() -> answer(request, timed -> LockOps.owned(owner, name, use(), request, timed)));
+            var of = new Owner.Held(kind, request.text("name"));
+            owner.submit(() -> answer(request, timed -> LockOps.owned(owner, of, use(), request, timed)));
         } else if (WITHOUT_OWNER.contains(request.op())) {
-            requireLock(request);
-            ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(), request, timed)));
+            Kind kind = Kind.of(request.text("kind"));
+            ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(), kind, request, timed)));
         } else if (request.op().equals("open")) {
             answer(request, timed -> open(request, timed));
         } else if (request.op().equals("shutdown")) {
             answer(request, timed -> timed.call(() -> close(request.flag("release", true))));
         } else {
             throw Failure.unsupported("op " + request.op());
-        }
-    }
-
-    private static void requireLock(Request request) throws Failure {
-        if (!request.text("kind").equals("lock")) {
-            throw Failure.unsupported("kind " + request.text("kind"));
         }
     }
 
