@@ -101,8 +101,8 @@ pub fn encode_renew(count: u64) -> Result<impl Fn() -> Vec<u8>, Error> {
     })
 }
 
-fn packed(call: &Call) -> Vec<u8> {
-    call.cmd().get_packed_command()
+fn packed(call: &Call<'_>) -> Vec<u8> {
+    call.encode().cmd().get_packed_command()
 }
 
 /// A schedule with many entries, and a hold that is not among them.

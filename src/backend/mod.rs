@@ -33,7 +33,7 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
-use crate::script::{Call, Reply};
+use crate::script::{Call, Encoded, Reply};
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
@@ -57,9 +57,9 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Starts `call` on `lane`. It is sent when the result is first polled.
-    pub(crate) fn start(lane: &Arc<Lane>, call: Call) -> Self {
+    pub(crate) fn start(lane: &Arc<Lane>, call: Call<'_>) -> Self {
         Self {
-            outcome: InFlight::new(send(Arc::clone(lane), call).boxed()),
+            outcome: InFlight::new(send(Arc::clone(lane), call.encode()).boxed()),
             lane: Arc::clone(lane),
         }
     }
@@ -193,7 +193,7 @@ fn drives_connections() -> bool {
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments twice"
 )]
-fn send(lane: Arc<Lane>, call: Call) -> impl Future<Output = Outcome> + Send {
+fn send(lane: Arc<Lane>, call: Encoded) -> impl Future<Output = Outcome> + Send {
     async move {
         let (mut connection, generation) = loop {
             let (mut connection, generation) = match lane.connected() {
@@ -250,11 +250,12 @@ async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
 /// One call on a connection that belongs to no lane.
 pub(crate) async fn round_trip(
     connection: &mut MultiplexedConnection,
-    call: &Call,
+    call: &Call<'_>,
 ) -> Result<Reply, Failure> {
+    let call = call.encode();
     let mut result = connection.send_packed_command(call.cmd()).await;
     if is_unknown_script(&result) {
-        result = again_with_text(connection, call, result).await;
+        result = again_with_text(connection, &call, result).await;
     }
     read(result)
 }
@@ -262,7 +263,7 @@ pub(crate) async fn round_trip(
 /// A second round trip, since the server does not know the script.
 async fn again_with_text(
     connection: &mut MultiplexedConnection,
-    call: &Call,
+    call: &Encoded,
     unknown: RedisResult<Value>,
 ) -> RedisResult<Value> {
     match call.with_text() {

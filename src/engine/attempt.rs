@@ -202,8 +202,9 @@ impl Waiting<'_> {
                     waits: false,
                 };
                 let call = hold.kind.acquire(&hold.id, hold.lease, first);
+                let pending = Pending::start(lane, call);
                 attempt = Some(Arc::clone(&hold));
-                (hold, Pending::start(lane, call))
+                (hold, pending)
             })
         });
         // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.

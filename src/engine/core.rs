@@ -217,7 +217,7 @@ impl Core {
     }
 
     /// One call over the keeper's lane, for at most `limit`.
-    pub(crate) async fn ask(&self, call: Call, limit: Duration) -> Outcome {
+    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
         let pending = Pending::start(&self.keeper_lane, call);
         pending.within(limit).await
     }

@@ -32,7 +32,13 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Starts a hold.
-    fn acquire(&self, names: &Names, hold_id: &str, lease: LeaseMs, _try: Try) -> Call {
+    fn acquire<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        _try: Try,
+    ) -> Call<'a> {
         lock::acquire(names, hold_id, lease)
     }
 
@@ -41,17 +47,23 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Adds a level to a hold that is there.
-    fn reenter(&self, names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
+    fn reenter<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
         lock::reenter(names, hold_id, count, lease)
     }
 
     /// Asks whether a hold is there, by a write.
-    fn verify(&self, names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
+    fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         lock::verify(names, hold_id, lease)
     }
 
     /// Gives a level back; with none left the hold ends.
-    fn release(&self, names: &Names, hold_id: &str, left: u32) -> Call {
+    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         lock::release(names, hold_id, left)
     }
 
@@ -66,7 +78,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Lengthens the leases of many holds of this kind, each for itself.
-    fn renew(&self, holds: &[Renewal<'_>]) -> Call {
+    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
         lock::renew(holds)
     }
 
@@ -75,7 +87,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Ends whoever holds the lock; `client` tells own holds from strangers'.
-    fn force(&self, names: &Names, client: &str) -> Call {
+    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
         lock::force_release(names, client)
     }
 
@@ -84,7 +96,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Asks whether anybody holds the lock.
-    fn look(&self, names: &Names) -> Call {
+    fn look<'a>(&'a self, names: &'a Names) -> Call<'a> {
         lock::look(names)
     }
 
@@ -105,7 +117,7 @@ impl Kind {
         &self.names
     }
 
-    pub(crate) fn acquire(&self, hold_id: &str, lease: LeaseMs, sort: Try) -> Call {
+    pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
         self.commands.acquire(&self.names, hold_id, lease, sort)
     }
 
@@ -113,15 +125,15 @@ impl Kind {
         self.commands.acquired(reply)
     }
 
-    pub(crate) fn reenter(&self, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
+    pub(crate) fn reenter<'a>(&'a self, hold_id: &'a str, count: u32, lease: LeaseMs) -> Call<'a> {
         self.commands.reenter(&self.names, hold_id, count, lease)
     }
 
-    pub(crate) fn verify(&self, hold_id: &str, lease: LeaseMs) -> Call {
+    pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         self.commands.verify(&self.names, hold_id, lease)
     }
 
-    pub(crate) fn release(&self, hold_id: &str, left: u32) -> Call {
+    pub(crate) fn release<'a>(&'a self, hold_id: &'a str, left: u32) -> Call<'a> {
         self.commands.release(&self.names, hold_id, left)
     }
 

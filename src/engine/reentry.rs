@@ -112,7 +112,7 @@ enum Wrong {
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    call: Call,
+    call: Call<'_>,
     lease: LeaseMs,
     started: Moment,
     end: Moment,

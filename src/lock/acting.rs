@@ -105,7 +105,7 @@ impl<'a> Acting<'a> {
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
         let kind = self.kind()?;
         let reply = self
-            .look_up(Call::plain("PTTL", kind.names().key()))
+            .look_up(Call::plain("PTTL").key(kind.names().key()))
             .await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
@@ -123,7 +123,7 @@ impl<'a> Acting<'a> {
     }
 
     /// What a question is answered.
-    async fn look_up(&self, question: Call) -> Result<Reply, Error> {
+    async fn look_up(&self, question: Call<'_>) -> Result<Reply, Error> {
         let answered = look_up(self.core(), question).await;
         answered.map_err(|error| error.about(self.handle.name()))
     }
@@ -149,7 +149,7 @@ impl<'a> Acting<'a> {
             return Err(silence);
         }
         let call = kind.commands.force(names, core.client_text());
-        let pending = Pending::start(&lane, call);
+        let pending = Pending::start(&lane, call.clone());
         let answer = pending.within(core.config.command_timeout).await?;
         match kind.commands.forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
@@ -172,7 +172,7 @@ impl<'a> Acting<'a> {
 }
 
 /// A question that changes nothing: asked once more when the connection turned out to be cut.
-async fn look_up(core: &Core, call: Call) -> Result<Reply, Error> {
+async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let lane = open_lane(core)?;
     let end = core.now() + core.config.command_timeout;
     let pending = Pending::start(&lane, call.clone());

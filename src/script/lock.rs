@@ -7,13 +7,9 @@ use super::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
-/// Room for the numbers and the command's own words.
-const SMALL: usize = 64;
-
-pub(crate) fn acquire(names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
-    let bytes = names.key().len() + hold_id.len() + SMALL;
-    Call::script(&ACQUIRE, 1, bytes)
-        .arg(names.key())
+pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+    Call::script(&ACQUIRE)
+        .key(names.key())
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -30,19 +26,22 @@ pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
     }
 }
 
-pub(crate) fn reenter(names: &Names, hold_id: &str, count: u32, lease: LeaseMs) -> Call {
-    let bytes = names.key().len() + hold_id.len() + SMALL;
-    Call::script(&REENTER, 1, bytes)
-        .arg(names.key())
+pub(crate) fn reenter<'a>(
+    names: &'a Names,
+    hold_id: &'a str,
+    count: u32,
+    lease: LeaseMs,
+) -> Call<'a> {
+    Call::script(&REENTER)
+        .key(names.key())
         .arg(hold_id)
         .arg(count)
         .arg(lease.as_millis())
 }
 
-pub(crate) fn verify(names: &Names, hold_id: &str, lease: LeaseMs) -> Call {
-    let bytes = names.key().len() + hold_id.len() + SMALL;
-    Call::script(&VERIFY, 1, bytes)
-        .arg(names.key())
+pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+    Call::script(&VERIFY)
+        .key(names.key())
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -52,10 +51,9 @@ pub(crate) fn found(reply: &Reply) -> Option<bool> {
     reply.integer().map(|code| code != 0)
 }
 
-pub(crate) fn release(names: &Names, hold_id: &str, left: u32) -> Call {
-    let bytes = names.key().len() + names.channel().len() + hold_id.len() + SMALL;
-    Call::script(&RELEASE, 1, bytes)
-        .arg(names.key())
+pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+    Call::script(&RELEASE)
+        .key(names.key())
         .arg(hold_id)
         .arg(left)
         .arg(names.channel())
@@ -73,11 +71,10 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
 }
 
 /// Renews all of `holds` in one call.
-pub(crate) fn renew(holds: &[Renewal<'_>]) -> Call {
-    let count = holds.len();
-    let mut call = Call::script(&RENEW, count, count * 2 * SMALL);
+pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
+    let mut call = Call::script(&RENEW);
     for hold in holds {
-        call = call.arg(hold.names.key());
+        call = call.key(hold.names.key());
     }
     for hold in holds {
         let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
@@ -98,10 +95,9 @@ pub(crate) fn renewed(reply: &Reply) -> Option<Vec<Renewed>> {
     Some(renewed.collect())
 }
 
-pub(crate) fn force_release(names: &Names, client: &str) -> Call {
-    let bytes = names.key().len() + names.channel().len() + client.len() + SMALL;
-    Call::script(&FORCE_RELEASE, 1, bytes)
-        .arg(names.key())
+pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {
+    Call::script(&FORCE_RELEASE)
+        .key(names.key())
         .arg(client)
         .arg(names.channel())
 }
@@ -122,8 +118,8 @@ pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
 }
 
 /// Whether anybody holds the lock.
-pub(crate) fn look(names: &Names) -> Call {
-    Call::plain("EXISTS", names.key())
+pub(crate) fn look(names: &Names) -> Call<'_> {
+    Call::plain("EXISTS").key(names.key())
 }
 
 pub(crate) fn looked(reply: &Reply) -> Option<bool> {

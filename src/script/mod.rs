@@ -1,56 +1,123 @@
 //! Typed scripts: what is sent to Redis, and what its replies mean.
 //!
-//! Each Lua file under `lua/` is embedded and named in the [`registry`]. A [`Call`] is one command,
-//! ready to be sent: `EVALSHA`, or `EVAL` when the server does not know the script. Every script is
-//! harmless when it runs twice; its header says why.
+//! Each Lua file under `lua/` is embedded and named in the [`registry`]. A [`Call`] is one command: a script or a plain
+//! one, its keys, its arguments. It borrows them, and is encoded where it is sent: as `EVALSHA`, or as `EVAL` when the
+//! server does not know the script. Every script is harmless when it runs twice; its header says why.
 
 pub(crate) mod lock;
 pub(crate) mod registry;
 
-use redis::{Arg, Cmd, Value};
+use std::borrow::Cow;
+
+use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
+use smallvec::SmallVec;
 
 use self::registry::Script;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
-/// One command, ready to be sent.
+/// One command: what it runs, on which keys, with which arguments.
 #[derive(Clone)]
-pub(crate) struct Call {
-    script: Option<&'static Script>,
-    cmd: Cmd,
+pub(crate) struct Call<'a> {
+    command: Command,
+    /// So many of the arguments are keys.
+    keys: usize,
+    /// As many as any call for one hold has; those for many are rare.
+    args: SmallVec<[Arg<'a>; 6]>,
 }
 
-impl Call {
-    /// A call of `script`, by its digest.
-    fn script(script: &'static Script, keys: usize, bytes: usize) -> Self {
-        let mut cmd = Cmd::with_capacity(keys * 3 + 5, bytes + 64);
-        cmd.arg("EVALSHA").arg(script.sha()).arg(keys);
-        Self {
-            script: Some(script),
-            cmd,
-        }
+#[derive(Clone, Copy)]
+enum Command {
+    Script(&'static Script),
+    Plain(&'static str),
+}
+
+/// A key or an argument.
+#[derive(Clone)]
+pub(crate) enum Arg<'a> {
+    Text(Cow<'a, str>),
+    Number(u64),
+}
+
+impl<'a> Call<'a> {
+    /// A call of `script`.
+    pub(crate) fn script(script: &'static Script) -> Self {
+        Self::of(Command::Script(script))
     }
 
-    /// A plain command on one key.
-    pub(crate) fn plain(command: &'static str, key: &str) -> Self {
-        let mut cmd = redis::cmd(command);
-        cmd.arg(key);
-        Self { script: None, cmd }
+    /// A plain command.
+    pub(crate) fn plain(command: &'static str) -> Self {
+        Self::of(Command::Plain(command))
     }
 
     /// A question to which any answer will do.
     pub(crate) fn ping() -> Self {
+        Self::plain("PING")
+    }
+
+    fn of(command: Command) -> Self {
         Self {
-            script: None,
-            cmd: redis::cmd("PING"),
+            command,
+            keys: 0,
+            args: SmallVec::new(),
         }
     }
 
-    fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
-        self.cmd.arg(arg);
+    /// One key more. Keys come before arguments.
+    pub(crate) fn key(mut self, key: impl Into<Arg<'a>>) -> Self {
+        self.keys += 1;
+        self.arg(key)
+    }
+
+    /// One argument more.
+    pub(crate) fn arg(mut self, arg: impl Into<Arg<'a>>) -> Self {
+        self.args.push(arg.into());
         self
     }
 
+    /// As it is sent: a script goes by its digest.
+    pub(crate) fn encode(&self) -> Encoded {
+        match self.command {
+            Command::Script(script) => Encoded {
+                script: Some(script),
+                cmd: self.encode_as("EVALSHA", Some(script.sha())),
+            },
+            Command::Plain(command) => Encoded {
+                script: None,
+                cmd: self.encode_as(command, None),
+            },
+        }
+    }
+
+    fn encode_as(&self, command: &str, script: Option<&str>) -> Cmd {
+        let room = |arg: &Arg| match arg {
+            Arg::Text(text) => text.len(),
+            Arg::Number(_) => LONGEST_NUMBER,
+        };
+        let bytes = self.args.iter().map(room).sum::<usize>();
+        let script_bytes = script.map_or(0, |script| script.len() + LONGEST_NUMBER);
+        let mut cmd = Cmd::with_capacity(self.args.len() + 3, bytes + script_bytes + command.len());
+        cmd.arg(command);
+        if let Some(script) = script {
+            cmd.arg(script).arg(self.keys);
+        }
+        for arg in &self.args {
+            cmd.arg(arg);
+        }
+        cmd
+    }
+}
+
+/// The digits of the largest number.
+const LONGEST_NUMBER: usize = 20;
+
+/// A call as it is sent.
+pub(crate) struct Encoded {
+    script: Option<&'static Script>,
+    cmd: Cmd,
+}
+
+impl Encoded {
     pub(crate) fn cmd(&self) -> &Cmd {
         &self.cmd
     }
@@ -61,11 +128,44 @@ impl Call {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(script.text);
         for arg in self.cmd.args_iter().skip(2) {
-            if let Arg::Simple(arg) = arg {
+            if let redis::Arg::Simple(arg) = arg {
                 cmd.arg(arg);
             }
         }
         Some(cmd)
+    }
+}
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Arg<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<u32> for Arg<'_> {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<u64> for Arg<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl ToRedisArgs for Arg<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self {
+            Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Number(number) => number.write_redis_args(out),
+        }
     }
 }
 
