@@ -23,6 +23,7 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) unavailable_after: Duration,
+    pub(crate) fencing_token_ttl: Option<Duration>,
     pub(crate) clock: Clock,
 }
 
@@ -37,6 +38,7 @@ impl Default for Settings {
             command_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(2),
             unavailable_after: Duration::from_secs(5),
+            fencing_token_ttl: None,
             clock: Clock::system(),
         }
     }
@@ -53,6 +55,7 @@ pub(crate) struct Config {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) unavailable_after: Duration,
+    pub(crate) fencing_token_ttl: Option<LeaseMs>,
     pub(crate) clock: Clock,
 }
 
@@ -100,6 +103,11 @@ impl Settings {
             self.unavailable_after,
             "0 to 24 h",
         )?;
+        let fencing_token_ttl = self.fencing_token_ttl.map(|ttl| {
+            LeaseMs::new(ttl, &(ms(1000)..=365 * DAY))
+                .map_err(|_| ConfigError::out_of_range("fencing_token_ttl", ttl, "1 s to 365 days"))
+        });
+        let fencing_token_ttl = fencing_token_ttl.transpose()?;
         self.backoff.validate()?;
         Ok(Config {
             watchdog_lease,
@@ -110,6 +118,7 @@ impl Settings {
             command_timeout: self.command_timeout,
             connect_timeout: self.connect_timeout,
             unavailable_after: self.unavailable_after,
+            fencing_token_ttl,
             clock: self.clock,
         })
     }
@@ -139,7 +148,7 @@ mod tests {
     #[test]
     fn every_setting_has_bounds() {
         let ms = Duration::from_millis;
-        let bad: [fn(&mut Settings); 12] = [
+        let bad: [fn(&mut Settings); 14] = [
             |s| s.watchdog_lease = Duration::from_millis(499),
             |s| s.watchdog_lease = Duration::MAX,
             |s| s.lease_bounds = Duration::from_millis(9)..=DAY,
@@ -151,6 +160,8 @@ mod tests {
             |s| s.command_timeout = Duration::ZERO,
             |s| s.connect_timeout = Duration::MAX,
             |s| s.unavailable_after = Duration::MAX,
+            |s| s.fencing_token_ttl = Some(Duration::from_millis(999)),
+            |s| s.fencing_token_ttl = Some(Duration::MAX),
             |s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {

@@ -90,10 +90,19 @@ pub enum Error {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The key exists and is no plain lock: another type, or a hash of something else.
+    /// The key exists and is no plain lock: another type, or a hash of something else. Or the key of the lock's
+    /// fencing token exists and holds no number.
     #[error("{}the key exists and is not a plain lock", Of(lock))]
     #[non_exhaustive]
     WrongType {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+    },
+    /// The lock's next fencing token would be beyond 2^53, up to which Redis' scripts count exactly: somebody wrote
+    /// such a number into the token's key. The lock was not taken.
+    #[error("{}the next fencing token would be beyond 2^53", Of(lock))]
+    #[non_exhaustive]
+    FencingTokenTooLarge {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
@@ -180,6 +189,7 @@ impl Error {
             Self::Lost { lock, .. }
             | Self::NotOwner { lock }
             | Self::WrongType { lock }
+            | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
@@ -199,6 +209,10 @@ impl Error {
 
     pub(crate) fn wrong_type() -> Self {
         Self::WrongType { lock: None }
+    }
+
+    pub(crate) fn fencing_token_too_large() -> Self {
+        Self::FencingTokenTooLarge { lock: None }
     }
 
     pub(crate) fn denied(source: Cause) -> Self {
@@ -223,6 +237,7 @@ impl Error {
             Self::Lost { lock, .. }
             | Self::NotOwner { lock }
             | Self::WrongType { lock }
+            | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }

@@ -16,6 +16,8 @@
 //! - [`Client`]: one per process, cheap to clone. [`Client::builder`] sets it up, [`Client::shutdown`] ends it.
 //! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`] or [`Owner::get_lock`]. `lock`, `lock_for`,
 //!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do.
+//! - [`FencedLock`]: its holds have a [`FencingToken`], a number that grows from holder to holder; from
+//!   [`Client::get_fenced_lock`] or [`Owner::get_fenced_lock`].
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
 //!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
@@ -54,6 +56,7 @@ mod clock;
 mod config;
 mod engine;
 mod error;
+mod fencing;
 mod lease;
 mod lock;
 mod names;
@@ -64,7 +67,9 @@ pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
+pub use fencing::FencingToken;
 pub use lease::Lease;
+pub use lock::{FencedGuard, FencedLock};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 
 /// What [`ClientBuilder::pool`] takes, and more.

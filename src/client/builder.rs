@@ -129,6 +129,17 @@ impl ClientBuilder {
         self
     }
 
+    /// How long Redis keeps the key with a lock's newest fencing token after the last
+    /// [fenced](crate::FencedLock) acquire of it: 1 s to 365 days, whole milliseconds. Default for ever.
+    ///
+    /// For services that have a fenced lock per order, user or file, and would leave a key for each. Tokens go on
+    /// growing when the key is gone, since they follow Redis' clock. **Not with Java**: Redisson counts from the
+    /// key, and starts again at 1 when it is gone. A client without this setting makes the key stay for ever again.
+    pub fn fencing_token_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.fencing_token_ttl = Some(ttl);
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;

@@ -14,7 +14,7 @@ pub use self::builder::ClientBuilder;
 pub use self::shutdown::ShutdownReport;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
-use crate::lock::{Owner, ReentrantLock, plain};
+use crate::lock::{FencedLock, Owner, ReentrantLock, fenced, plain};
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
 /// the rule.
@@ -116,6 +116,14 @@ impl Client {
     #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: &str) -> ReentrantLock {
         ReentrantLock::new(&self.engine, name, None, plain::kind)
+    }
+
+    /// The fenced lock `name`: the reentrant lock of that name, with a fencing token to each hold. No I/O; a bad
+    /// name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getFencedLock")]
+    pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
+        FencedLock::new(&self.engine, name, None, fenced::kind)
     }
 
     /// A new owner, to be handed down to whatever may enter its locks again.

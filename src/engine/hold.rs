@@ -16,6 +16,7 @@ use super::kind::Kind;
 use super::state::{Phase, State};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 
 /// A hold, shared by its guards, its gate and the keeper.
@@ -33,6 +34,8 @@ pub(crate) struct Hold {
     state: Mutex<State>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
+    /// Its fencing token, 0 when it has none.
+    token: AtomicU64,
     /// When the keeper looks next; the schedule's.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
@@ -80,6 +83,7 @@ impl Hold {
             task: origin.task,
             state: Mutex::new(State::trying(finish_by)),
             valid_until: AtomicU64::new(0),
+            token: AtomicU64::new(0),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
             waiters: AtomicU32::new(0),
@@ -118,6 +122,20 @@ impl Hold {
     pub(crate) fn valid_until(&self) -> Moment {
         // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        // Relaxed: the number is all that is published by it.
+        FencingToken::new(self.token.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the first token that Redis gave this hold. Others that it took, in entries that were repeated or
+    /// made at the same time, are as good: all lie between those of the holders before and after.
+    pub(crate) fn keep_token(&self, token: FencingToken) {
+        // Relaxed: as in `token`; that the first one stays needs no order.
+        let _ =
+            self.token
+                .compare_exchange(0, token.as_u64(), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply, lock};
+use crate::script::{Acquired, Call, Entered, Forced, Released, Renewal, Renewed, Reply, lock};
 
 /// Of which sort a try is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,27 @@ pub(crate) trait Commands: Send + Sync {
         lease: LeaseMs,
     ) -> Call<'a> {
         lock::reenter(names, hold_id, count, lease)
+    }
+
+    /// Adds a level to a hold that has no fencing token. A kind whose guards have one takes one for the hold.
+    fn reenter_tokenless<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        self.reenter(names, hold_id, count, lease)
+    }
+
+    /// What adding a level was answered.
+    fn entered(&self, reply: &Reply) -> Option<Entered> {
+        let found = self.found(reply)?;
+        Some(if found {
+            Entered::In(None)
+        } else {
+            Entered::Missing
+        })
     }
 
     /// Asks whether a hold is there, by a write.
@@ -125,8 +147,23 @@ impl Kind {
         self.commands.acquired(reply)
     }
 
-    pub(crate) fn reenter<'a>(&'a self, hold_id: &'a str, count: u32, lease: LeaseMs) -> Call<'a> {
-        self.commands.reenter(&self.names, hold_id, count, lease)
+    /// Adds a level to a hold that has a fencing token, or has none.
+    pub(crate) fn reenter<'a>(
+        &'a self,
+        hold_id: &'a str,
+        token: Option<FencingToken>,
+        count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        let (names, commands) = (&self.names, &self.commands);
+        match token {
+            Some(_) => commands.reenter(names, hold_id, count, lease),
+            None => commands.reenter_tokenless(names, hold_id, count, lease),
+        }
+    }
+
+    pub(crate) fn entered(&self, reply: &Reply) -> Option<Entered> {
+        self.commands.entered(reply)
     }
 
     pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {

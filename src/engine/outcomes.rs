@@ -15,6 +15,7 @@ use super::ticket::{Patience, Verdict};
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::fencing::FencingToken;
 use crate::lease::Term;
 
 /// An attempt is made on the lane of its caller, then on the keeper's.
@@ -27,7 +28,8 @@ const IN_A_ROW: u32 = 8;
 /// What an attempt was answered.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
-    Got(Term),
+    /// With the hold's fencing token, if the kind has any.
+    Got(Term, Option<FencingToken>),
     /// Held by a stranger; how much longer, if its lease ends.
     Busy(Option<Duration>),
     Rejected(Error),
@@ -101,7 +103,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects,
         };
         let settled = match answer {
-            Answered::Got(term) => scene.got(term),
+            Answered::Got(term, token) => scene.got(term, token),
             Answered::Busy(ttl) => scene.busy(ttl),
             Answered::Rejected(error) => scene.rejected(error),
             Answered::Failed(failure) => scene.failed(failure),
@@ -287,7 +289,7 @@ struct Scene<'a, C> {
 }
 
 impl<C: Clone + PartialEq> Scene<'_, C> {
-    fn got(&mut self, term: Term) -> Settled {
+    fn got(&mut self, term: Term, token: Option<FencingToken>) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let (now, level) = (self.now, ticket.request.level);
         ticket.set_unsettled(None);
@@ -305,6 +307,9 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             self.requeue(|| Verdict::failed(Failure::too_late()));
             self.gate.give_up(now, self.rules, self.effects);
             return settled;
+        }
+        if let Some(token) = token {
+            hold.keep_token(token);
         }
         self.gate.failing_since = None;
         // While a job runs it sees to it that the grant is collected.

@@ -11,7 +11,7 @@ use super::Core;
 use super::count::Writing;
 use super::hold::Hold;
 use super::kind::Kind;
-use super::owner::Entered;
+use super::owner;
 use super::release::drop_level;
 use super::state::NoEntry;
 use super::ticket::Patience;
@@ -19,12 +19,12 @@ use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
-use crate::script::Call;
+use crate::script::Entered;
 
 /// A level that is given back unless it is kept.
 struct NewLevel<'a> {
     core: &'a Arc<Core>,
-    entered: Option<Entered>,
+    entered: Option<owner::Entered>,
 }
 
 impl Drop for NewLevel<'_> {
@@ -38,11 +38,11 @@ impl Drop for NewLevel<'_> {
 /// Adds a level to its hold, as a lock of `kind` does. `None` when the last release of that is on the way: the gate is the place to wait.
 pub(crate) async fn enter(
     core: &Arc<Core>,
-    entered: Entered,
+    entered: owner::Entered,
     kind: &Kind,
     lease: LeaseMs,
     patience: Patience,
-) -> Result<Option<Entered>, Error> {
+) -> Result<Option<owner::Entered>, Error> {
     core.check_open()?;
     let hold = Arc::clone(&entered.hold);
     let count = match hold.with(|state| state.enter(entered.level, core.now())) {
@@ -76,8 +76,7 @@ pub(crate) async fn write(
     let mut delays = core.config.backoff.delays(hold.number);
     let writing = Writing::begin(core, hold, count);
     loop {
-        let call = kind.reenter(&hold.id, count, lease);
-        let failure = match send(core, hold, call, lease, started, end).await {
+        let failure = match send(core, hold, kind, (count, lease), (started, end)).await {
             Ok(()) => {
                 writing.acknowledged();
                 return Ok(());
@@ -112,12 +111,12 @@ enum Wrong {
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    call: Call<'_>,
-    lease: LeaseMs,
-    started: Moment,
-    end: Moment,
+    kind: &Kind,
+    (count, lease): (u32, LeaseMs),
+    (started, end): (Moment, Moment),
 ) -> Result<(), Wrong> {
     let lane = core.backend.callers_lane().map_err(Wrong::Final)?;
+    let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&lane, call);
     let last = end.max(started + core.config.command_timeout);
     let limit = core.config.command_timeout.min(core.now().until(last));
@@ -129,13 +128,18 @@ async fn send(
             Wrong::Final(failure.into())
         }
     })?;
-    match hold.kind.found(&answer.reply) {
-        Some(true) => {
+    match kind.entered(&answer.reply) {
+        Some(Entered::In(token)) => {
+            if let Some(token) = token {
+                hold.keep_token(token);
+            }
             prolong(core, hold, lease.term(answer.sent_at));
             hold.lost_reason(core.now())
                 .map_or(Ok(()), |reason| Err(Wrong::Final(Error::lost(reason))))
         }
-        Some(false) => Err(Wrong::Final(missing(core, hold))),
+        Some(Entered::Missing) => Err(Wrong::Final(missing(core, hold))),
+        Some(Entered::WrongType) => Err(Wrong::Final(Error::wrong_type())),
+        Some(Entered::TokenTooLarge) => Err(Wrong::Final(Error::fencing_token_too_large())),
         None => Err(Wrong::Final(Failure::strange_reply().into())),
     }
 }

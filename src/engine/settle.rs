@@ -44,9 +44,10 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
         Err(failure) => return Answered::Rejected(failure.into()),
     };
     match hold.kind.acquired(&answer.reply) {
-        Some(Acquired::Got) => Answered::Got(hold.lease.term(answer.sent_at)),
+        Some(Acquired::Got(token)) => Answered::Got(hold.lease.term(answer.sent_at), token),
         Some(Acquired::Busy(ttl)) => Answered::Busy(ttl),
         Some(Acquired::WrongType) => Answered::Rejected(Error::wrong_type()),
+        Some(Acquired::TokenTooLarge) => Answered::Rejected(Error::fencing_token_too_large()),
         None => Answered::Rejected(Failure::strange_reply().into()),
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::state::Level;
 use crate::engine::ticket::Patience;
 use crate::engine::{Engine, reentry, release, verify};
 use crate::error::{Error, LeaseError, LostReason};
+use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
@@ -66,6 +67,13 @@ impl LockGuard {
             return 0;
         }
         self.entered.hold.count()
+    }
+
+    /// The hold's [fencing token](FencingToken), if it has one: a hold has it when a
+    /// [fenced](crate::FencedLock) handle started or entered it. Local.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.entered.hold.token()
     }
 
     /// Whether the client vouches for the hold right now: it is not lost and its validity has not

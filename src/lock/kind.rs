@@ -1,6 +1,7 @@
 //! Kinds of lock as types: what a handle is generic over.
 
 use super::LockGuard;
+pub use super::fenced::Fenced;
 use super::handle::Handle;
 use crate::error::Error;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ReentrantLock, plain, scope};
+use super::{FencedLock, ReentrantLock, fenced, plain, scope};
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
 
@@ -52,6 +52,13 @@ impl Owner {
     #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: &str) -> ReentrantLock {
         ReentrantLock::new(&self.engine, name, Some(&self.state), plain::kind)
+    }
+
+    /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getFencedLock")]
+    pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
+        FencedLock::new(&self.engine, name, Some(&self.state), fenced::kind)
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it

@@ -16,7 +16,7 @@ pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) ->
 
 pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
     match reply.integer()? {
-        -2 => Some(Acquired::Got),
+        -2 => Some(Acquired::Got(None)),
         -3 => Some(Acquired::WrongType),
         -1 => Some(Acquired::Busy(None)),
         ttl_ms => {

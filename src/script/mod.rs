@@ -4,6 +4,7 @@
 //! one, its keys, its arguments. It borrows them, and is encoded where it is sent: as `EVALSHA`, or as `EVAL` when the
 //! server does not know the script. Every script is harmless when it runs twice; its header says why.
 
+pub(crate) mod fenced;
 pub(crate) mod lock;
 pub(crate) mod registry;
 
@@ -13,6 +14,7 @@ use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 use smallvec::SmallVec;
 
 use self::registry::Script;
+use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -206,10 +208,24 @@ impl Reply {
 /// What an acquire answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    Got,
+    /// With the hold's fencing token, if the lock's kind has any.
+    Got(Option<FencingToken>),
     /// Held by somebody; how much longer, unless the key has no TTL.
     Busy(Option<std::time::Duration>),
     WrongType,
+    /// The next fencing token would be beyond 2^53.
+    TokenTooLarge,
+}
+
+/// What adding a level to a hold answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// With the token that was taken for the hold, if any was.
+    In(Option<FencingToken>),
+    /// The hold is not there.
+    Missing,
+    WrongType,
+    TokenTooLarge,
 }
 
 /// What a last release answered.

@@ -40,6 +40,8 @@ scripts! {
     RELEASE = "lock/release.lua",
     VERIFY = "lock/verify.lua",
     FORCE_RELEASE = "lock/force_release.lua",
+    FENCED_ACQUIRE = "fenced/acquire.lua",
+    FENCED_REENTER = "fenced/reenter.lua",
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The layers from the ground up. A module may use its own and those before it.
 const LAYERS: [&[&str]; 9] = [
     &["clock", "error", "process"],
-    &["backoff", "lease", "names"],
+    &["backoff", "fencing", "lease", "names"],
     &["config"],
     &["script"],
     &["backend"],
@@ -43,9 +43,10 @@ const ENGINE: [&[&str]; 17] = [
 ];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 15] = [
+const PURE: [&str; 16] = [
     "error.rs",
     "backoff.rs",
+    "fencing.rs",
     "lease.rs",
     "names.rs",
     "config.rs",

@@ -1,0 +1,39 @@
+-- Starts a hold with a fencing token: takes the lock when it is free, and the next token with it.
+--
+-- KEYS[1] lock      - hash: hold id -> hold count
+-- KEYS[2] token     - string: the newest fencing token of the lock
+-- ARGV[1] hold id   - field, fresh for every attempt
+-- ARGV[2] lease     - ms, 1 to 2^53
+-- ARGV[3] token ttl - ms that Redis keeps the token key; 0 for ever
+--
+-- Returns   {token} acquired; -3 the lock is no plain lock, or the token no number; -4 the token is 2^53
+--           or more; else busy: the holder's PTTL in ms (-1: no TTL)
+-- Publishes nothing
+-- Repeat    finds its own field, answers the same token, or a new one when that is gone; the TTL may grow
+local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
+if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
+  return redis.error_reply('ERR lease out of range')
+end
+local ttl_ms = redis.call('PTTL', lock)
+if ttl_ms ~= -2 then
+  if redis.call('HLEN', lock) ~= 1 then return -3 end
+  local holder = redis.call('HGETALL', lock)
+  if holder[1] == 'mode' or not string.match(holder[2], '^%d+$') then return -3 end
+  if holder[1] ~= hold_id then return ttl_ms end
+end
+local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
+if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
+local token = tonumber(stored)
+if token >= 2 ^ 53 then return -4 end
+
+if ttl_ms == -2 then redis.call('HSET', lock, hold_id, '1') end
+local reply = ttl_ms < lease_ms and redis.pcall('PEXPIRE', lock, ARGV[2])
+if type(reply) ~= 'table' and (ttl_ms == -2 or token < 1) then
+  token = math.max(token + 1, now[1] * 1000000 + now[2])
+  local keep = ARGV[3] == '0' and {} or { 'PX', ARGV[3] }
+  reply = redis.pcall('SET', tokens, string.format('%.0f', token), unpack(keep))
+end
+if type(reply) ~= 'table' or not reply.err then return { token } end
+-- No key without TTL, no hold without a token: a new field is taken back.
+if ttl_ms == -2 then redis.call('HDEL', lock, hold_id) end
+return reply

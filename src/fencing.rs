@@ -1,0 +1,51 @@
+//! Fencing tokens: numbers that grow from holder to holder.
+
+use std::fmt;
+
+/// A number that grows from holder to holder of a lock, for what the lock protects: who comes with a smaller one
+/// than it has seen is late, and to be refused.
+///
+/// From [`FencedGuard::token`](crate::FencedGuard::token) or
+/// [`LockGuard::fencing_token`](crate::LockGuard::fencing_token). At least 1 and at most 2^53, so it fits into a
+/// database's signed 64-bit column, and into a `double`. Tokens are not consecutive: as long as nobody but this
+/// crate takes them, they are about the time in µs since 1970 by Redis' clock.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let first = client.get_fenced_lock("report:2026").lock().await?;
+/// let token = first.token();
+/// first.unlock().await?;
+/// let second = client.get_fenced_lock("report:2026").lock().await?;
+/// assert!(second.token() > token);
+/// println!("the number for the database is {}", second.token().as_u64());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// 0 is no token.
+    pub(crate) fn new(number: u64) -> Option<Self> {
+        (number > 0).then_some(Self(number))
+    }
+
+    /// The number, from 1 to 2^53.
+    #[must_use]
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+/// The decimal number.
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

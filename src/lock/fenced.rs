@@ -1,0 +1,231 @@
+//! The lock with fencing tokens: the plain lock's hash, channel and gate, and Redisson's key for the newest token.
+//!
+//! It is the same lock as the plain one of its name, so an owner enters either by the other: a hold has the token
+//! that the first level by a fenced handle took for it, and no level after that takes one.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::handle::Handle;
+use super::kind::{IsGuard, LockKind, sealed};
+use super::{GuardError, LockGuard};
+use crate::backend::Failure;
+use crate::config::Config;
+use crate::engine::kind::{Commands, Kind, Try};
+use crate::error::Error;
+use crate::fencing::FencingToken;
+use crate::lease::{Lease, LeaseMs};
+use crate::names::{Family, Names};
+use crate::script::{Acquired, Call, Entered, Reply, fenced};
+
+/// The kind of [`FencedLock`].
+#[derive(Debug)]
+pub enum Fenced {}
+
+impl sealed::Sealed for Fenced {}
+
+impl LockKind for Fenced {
+    const HANDLE: &'static str = "FencedLock";
+    type Guard = FencedGuard;
+}
+
+/// A reentrant lock by name whose holds have a [fencing token](FencingToken): what Redisson calls an
+/// `RFencedLock`.
+///
+/// From [`Client::get_fenced_lock`](crate::Client::get_fenced_lock) or
+/// [`Owner::get_fenced_lock`](crate::Owner::get_fenced_lock). It is the [plain](crate::ReentrantLock) lock of its
+/// name with a number to each hold: the two exclude each other, and an owner enters either by the other.
+///
+/// **Tokens.** Each hold has one; entering it again keeps it. It is larger than that of every holder before, also
+/// after Redis lost its data, and also when a Java service with Redisson took the lock in between. A try that
+/// found the lock busy takes none. [At the resource](https://github.com/watchlock/watchlock/blob/main/docs/fencing.md)
+/// has what it is for, how the resource checks it, and what it does not give.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::FencedLock = client.get_fenced_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// write(guard.token().as_u64()).await; // refused there if a larger one was seen
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// # async fn write(fence: u64) {}
+/// ```
+///
+/// Beyond the errors of the plain lock: [`Error::WrongType`] when the token's key holds no number,
+/// [`Error::FencingTokenTooLarge`] when it holds one from which there is no next. Then nothing was taken.
+#[doc(alias = "RFencedLock")]
+pub type FencedLock = Handle<Fenced>;
+
+/// One level of a hold that has a fencing token. Dropping it gives the level back.
+///
+/// It is a [`LockGuard`], to which it derefs and converts, with the token in it.
+///
+/// ```no_run
+/// # async fn example(lock: watchlock::FencedLock) -> Result<(), watchlock::Error> {
+/// let guard = lock.lock().await?;
+/// println!("{} has {}", guard.name(), guard.token());
+/// let plain: watchlock::LockGuard = guard.into();
+/// assert!(plain.fencing_token().is_some());
+/// plain.unlock().await
+/// # }
+/// ```
+#[derive(Debug)]
+#[clippy::has_significant_drop]
+#[must_use = "dropping a guard gives its level back at once"]
+pub struct FencedGuard {
+    level: LockGuard,
+    token: FencingToken,
+}
+
+impl FencedGuard {
+    /// The hold's fencing token. The same for all levels of a hold.
+    #[must_use]
+    #[doc(alias = "lockAndGetToken")]
+    #[doc(alias = "tryLockAndGetToken")]
+    #[doc(alias = "getToken")]
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// The level as any other.
+    pub fn into_guard(self) -> LockGuard {
+        self.level
+    }
+
+    /// As [`LockGuard::reenter`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::reenter`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::reenter`].
+    pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        let level = self.level.reenter(lease).await?;
+        Ok(Self { level, ..*self })
+    }
+
+    /// As [`LockGuard::unlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::unlock`].
+    pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.level.unlock()
+    }
+
+    /// As [`LockGuard::detach`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::detach`].
+    pub fn detach(self) -> Result<(), GuardError> {
+        self.level.detach()
+    }
+
+    /// As [`LockGuard::let_expire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::let_expire`].
+    pub fn let_expire(self) -> Result<(), GuardError> {
+        self.level.let_expire()
+    }
+}
+
+impl Deref for FencedGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.level
+    }
+}
+
+impl From<FencedGuard> for LockGuard {
+    fn from(guard: FencedGuard) -> Self {
+        guard.level
+    }
+}
+
+impl sealed::Sealed for FencedGuard {}
+
+impl IsGuard for FencedGuard {
+    fn of(level: LockGuard) -> Result<Self, Error> {
+        match level.fencing_token() {
+            Some(token) => Ok(Self { level, token }),
+            None => Err(Error::from(Failure::strange_reply()).about(level.name())),
+        }
+    }
+
+    fn level(&self) -> &LockGuard {
+        &self.level
+    }
+
+    fn into_level(self) -> LockGuard {
+        self.level
+    }
+}
+
+/// The same lock as the plain one, and the key of its tokens.
+const FAMILY: Family = Family {
+    others: &["redisson_lock_token"],
+    ..Family::PLAIN
+};
+
+/// The fenced lock `name` of a client.
+pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
+    let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
+    Ok(Kind {
+        names: Arc::new(names),
+        commands: Arc::new(WithTokens {
+            token_ttl: config.fencing_token_ttl,
+        }),
+    })
+}
+
+/// The plain lock's commands, but for those that take a token.
+struct WithTokens {
+    /// How long Redis keeps the token's key; without one for ever.
+    token_ttl: Option<LeaseMs>,
+}
+
+impl Commands for WithTokens {
+    /// Renewals are the plain lock's, and share its calls.
+    fn name(&self) -> &'static str {
+        "lock"
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        _try: Try,
+    ) -> Call<'a> {
+        fenced::acquire(names, hold_id, lease, self.token_ttl)
+    }
+
+    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
+        fenced::acquired(reply)
+    }
+
+    fn reenter_tokenless<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        fenced::reenter(names, hold_id, count, lease, self.token_ttl)
+    }
+
+    fn entered(&self, reply: &Reply) -> Option<Entered> {
+        fenced::entered(reply)
+    }
+}
