@@ -18,6 +18,8 @@ use crate::error::ConfigError;
 /// let backoff = Backoff::new().base(Duration::from_millis(5)).cap(Duration::from_millis(250));
 /// # let _ = watchlock::Client::builder("redis://127.0.0.1/").backoff(backoff);
 /// ```
+#[doc(alias = "BackOff")]
+#[doc(alias = "ExponentialBackOff")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backoff {
     base: Duration,

@@ -26,6 +26,12 @@ impl Family {
         channel: "redisson_lock__channel",
         others: &[],
     };
+
+    /// String locks: what publishes there tells waiters of this crate on the plain lock's channel.
+    pub(crate) const SIMPLE: Self = Self {
+        tag: "simple",
+        ..Self::PLAIN
+    };
 }
 
 /// What one lock is called: by the user, and in Redis.

@@ -208,9 +208,9 @@ fn send(lane: Arc<Lane>, call: Encoded) -> impl Future<Output = Outcome> + Send 
         };
         let mut sent_at = lane.now();
         let mut result = connection.send_packed_command(call.cmd()).await;
-        if is_unknown_script(&result) {
-            sent_at = lane.now();
-            result = Box::pin(again_with_text(&mut connection, &call, result)).await;
+        if goes_on(&call, &result) {
+            let going_on = go_on(&lane, &mut connection, &call, result);
+            (result, sent_at) = Box::pin(going_on).await;
         }
         match read(result) {
             Ok(reply) => {
@@ -230,6 +230,31 @@ fn send(lane: Arc<Lane>, call: Encoded) -> impl Future<Output = Outcome> + Send 
             }
         }
     }
+}
+
+/// Whether a reply is not the answer yet.
+fn goes_on(call: &Encoded, result: &RedisResult<Value>) -> bool {
+    is_unknown_script(result) || matches!(result, Ok(reply) if call.goes_on(reply))
+}
+
+/// Asks on, on the same connection, until there is an answer; and when its own command was sent.
+async fn go_on(
+    lane: &Lane,
+    connection: &mut MultiplexedConnection,
+    call: &Encoded,
+    mut result: RedisResult<Value>,
+) -> (RedisResult<Value>, Moment) {
+    let mut sent_at = lane.now();
+    let next = call.next().filter(|_| !is_unknown_script(&result));
+    if let Some(next) = &next {
+        result = connection.send_packed_command(next.cmd()).await;
+    }
+    if is_unknown_script(&result) {
+        sent_at = lane.now();
+        let call = next.as_ref().unwrap_or(call);
+        result = again_with_text(connection, call, result).await;
+    }
+    (result, sent_at)
 }
 
 /// A question whose answer nobody awaits.

@@ -12,9 +12,12 @@ use uuid::Uuid;
 use self::builder::Address;
 pub use self::builder::ClientBuilder;
 pub use self::shutdown::ShutdownReport;
+use crate::backoff::Backoff;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
-use crate::lock::{FencedLock, Owner, ReentrantLock, fenced, plain};
+use crate::lock::{
+    FencedLock, Owner, ReentrantLock, SimpleLock, SpinLock, fenced, plain, simple, spin,
+};
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
 /// the rule.
@@ -124,6 +127,28 @@ impl Client {
     #[doc(alias = "getFencedLock")]
     pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
         FencedLock::new(&self.engine, name, None, fenced::kind)
+    }
+
+    /// The spin lock `name`, whose waiters poll every 1 ms, 2 ms, … up to 128 ms. No I/O; a bad name is an error of
+    /// the first use.
+    #[must_use]
+    #[doc(alias = "getSpinLock")]
+    pub fn get_spin_lock(&self, name: &str) -> SpinLock {
+        self.get_spin_lock_with(name, spin::backoff())
+    }
+
+    /// The spin lock `name`, whose waiters poll by `backoff`. No I/O; a bad name, or a backoff out of its ranges, is
+    /// an error of the first use.
+    #[must_use]
+    #[doc(alias = "getSpinLock")]
+    pub fn get_spin_lock_with(&self, name: &str, backoff: Backoff) -> SpinLock {
+        SpinLock::new(&self.engine, name, None, spin::kind(backoff))
+    }
+
+    /// The simple lock `name`: a string, as other libraries have it. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_simple_lock(&self, name: &str) -> SimpleLock {
+        SimpleLock::new(&self.engine, name, None, simple::kind)
     }
 
     /// A new owner, to be handed down to whatever may enter its locks again.

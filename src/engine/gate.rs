@@ -252,6 +252,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         !self.queue.is_empty()
     }
 
+    /// Whether somebody who waits is to be woken by messages.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.queue.has_listeners()
+    }
+
     pub(crate) fn known(&self) -> &Known {
         &self.known
     }

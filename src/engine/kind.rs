@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::backoff::Backoff;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
@@ -30,6 +31,11 @@ pub(crate) trait Commands: Send + Sync {
     /// behind it. Exclusive kinds let an owner in to what it has.
     fn may_enter(&self, holds: Option<u64>, asks: Option<u64>) -> bool {
         holds.is_some() && holds == asks
+    }
+
+    /// The delays by which its waiters try again, when they do not listen for wake-ups.
+    fn backoff(&self) -> Option<Backoff> {
+        None
     }
 
     /// Starts a hold.

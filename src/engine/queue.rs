@@ -16,6 +16,8 @@ pub(crate) struct Place {
     pub(crate) end: Option<Moment>,
     /// The owner's number, if there is one.
     pub(crate) owner: Option<u64>,
+    /// Whether it is to be woken by messages.
+    pub(crate) listens: bool,
 }
 
 /// One who can wait in a queue.
@@ -27,6 +29,8 @@ pub(crate) struct Queue<T> {
     waiters: BTreeMap<u64, T>,
     ends: BTreeSet<(Moment, u64)>,
     owners: BTreeSet<(u64, u64)>,
+    /// How many are to be woken by messages.
+    listeners: usize,
 }
 
 impl<T> Default for Queue<T> {
@@ -35,6 +39,7 @@ impl<T> Default for Queue<T> {
             waiters: BTreeMap::new(),
             ends: BTreeSet::new(),
             owners: BTreeSet::new(),
+            listeners: 0,
         }
     }
 }
@@ -42,6 +47,11 @@ impl<T> Default for Queue<T> {
 impl<T: Waits> Queue<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
+    }
+
+    /// Whether anybody is to be woken by messages.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.listeners > 0
     }
 
     pub(crate) fn head(&self) -> Option<&T> {
@@ -62,12 +72,15 @@ impl<T: Waits> Queue<T> {
         self.ends.extend(place.end.map(|end| (end, place.number)));
         self.owners
             .extend(place.owner.map(|owner| (owner, place.number)));
-        self.waiters.insert(place.number, waiter);
+        if self.waiters.insert(place.number, waiter).is_none() {
+            self.listeners += usize::from(place.listens);
+        }
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
         let waiter = self.waiters.remove(&number)?;
         let place = waiter.place();
+        self.listeners -= usize::from(place.listens);
         if let Some(end) = place.end {
             self.ends.remove(&(end, number));
         }
@@ -139,6 +152,7 @@ mod tests {
                 number,
                 end: Some(Moment::from_nanos(1_000 + number)),
                 owner: Some(number),
+                listens: true,
             };
             queue.insert(Watched(place, &looks));
         }
@@ -160,11 +174,13 @@ mod tests {
             0u64..50,
             proptest::option::of(0u64..20),
             proptest::option::of(0u64..4),
+            any::<bool>(),
         );
-        let place = place.prop_map(|(number, end, owner)| Place {
+        let place = place.prop_map(|(number, end, owner, listens)| Place {
             number,
             end: end.map(Moment::from_nanos),
             owner,
+            listens,
         });
         proptest::collection::vec(place, 0..40)
     }
@@ -194,6 +210,7 @@ mod tests {
             }
             prop_assert!(all.values().all(|p| p.end.is_none_or(|end| end > now) && p.owner != Some(owner)));
             prop_assert!(queue.iter().eq(all.values()));
+            prop_assert_eq!(queue.has_listeners(), all.values().any(|place| place.listens));
             let odd = queue.take_if(|place| place.number % 2 == 1);
             prop_assert!(odd.iter().all(|place| place.number % 2 == 1));
             prop_assert!(queue.iter().all(|place| place.number % 2 == 0));
@@ -201,7 +218,7 @@ mod tests {
                 prop_assert!(queue.contains(head.number));
                 queue.remove(head.number);
             }
-            prop_assert!(queue.ends.is_empty() && queue.owners.is_empty());
+            prop_assert!(queue.ends.is_empty() && queue.owners.is_empty() && !queue.has_listeners());
         }
     }
 }

@@ -116,6 +116,7 @@ impl Waits for Arc<Ticket> {
                 Patience::Forever => None,
             },
             owner: self.request.owner_number(),
+            listens: self.request.kind.commands.backoff().is_none(),
         }
     }
 }

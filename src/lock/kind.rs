@@ -3,6 +3,8 @@
 use super::LockGuard;
 pub use super::fenced::Fenced;
 use super::handle::Handle;
+pub use super::simple::Simple;
+pub use super::spin::Spin;
 use crate::error::Error;
 
 /// A kind of lock: the type parameter of its [`Handle`]. Only this crate has kinds.

@@ -10,6 +10,8 @@ mod owner;
 pub(crate) mod plain;
 mod run;
 mod scope;
+pub(crate) mod simple;
+pub(crate) mod spin;
 mod view;
 
 use std::time::Duration;
@@ -20,6 +22,8 @@ pub use self::handle::Handle;
 pub use self::kind::ReentrantLock;
 pub use self::object::Lock;
 pub use self::owner::Owner;
+pub use self::simple::SimpleLock;
+pub use self::spin::SpinLock;
 pub use self::view::HoldView;
 
 /// How much longer Redis keeps a lock.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{FencedLock, ReentrantLock, fenced, plain, scope};
+use super::{FencedLock, ReentrantLock, SimpleLock, SpinLock, fenced, plain, scope, simple, spin};
+use crate::backoff::Backoff;
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
 
@@ -59,6 +60,27 @@ impl Owner {
     #[doc(alias = "getFencedLock")]
     pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
         FencedLock::new(&self.engine, name, Some(&self.state), fenced::kind)
+    }
+
+    /// The spin lock `name`, for this owner; else as [`Client::get_spin_lock`](crate::Client::get_spin_lock).
+    #[must_use]
+    #[doc(alias = "getSpinLock")]
+    pub fn get_spin_lock(&self, name: &str) -> SpinLock {
+        self.get_spin_lock_with(name, spin::backoff())
+    }
+
+    /// The spin lock `name`, for this owner; else as
+    /// [`Client::get_spin_lock_with`](crate::Client::get_spin_lock_with).
+    #[must_use]
+    #[doc(alias = "getSpinLock")]
+    pub fn get_spin_lock_with(&self, name: &str, backoff: Backoff) -> SpinLock {
+        SpinLock::new(&self.engine, name, Some(&self.state), spin::kind(backoff))
+    }
+
+    /// The simple lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_simple_lock(&self, name: &str) -> SimpleLock {
+        SimpleLock::new(&self.engine, name, Some(&self.state), simple::kind)
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it

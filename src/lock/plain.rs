@@ -9,23 +9,26 @@ use crate::names::{Family, Names};
 
 /// The plain lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(
-        &Family::PLAIN,
-        &config.key_prefix,
-        name,
-        config.max_key_bytes,
-    )?;
     Ok(Kind {
-        names: Arc::new(names),
+        names: Arc::new(names(config, name)?),
         commands: Arc::new(Plain),
     })
 }
+
+/// What the plain lock `name` is called, and all that are the same lock.
+pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
+    let (prefix, longest) = (&config.key_prefix, config.max_key_bytes);
+    Names::of(&Family::PLAIN, prefix, name, longest)
+}
+
+/// What is said of it in renewals.
+pub(super) const NAME: &str = "lock";
 
 /// Its commands are those that every kind has which does not say otherwise.
 struct Plain;
 
 impl Commands for Plain {
     fn name(&self) -> &'static str {
-        "lock"
+        NAME
     }
 }

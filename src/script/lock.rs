@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, VERIFY};
+use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, Script, VERIFY};
 use super::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
@@ -72,7 +72,12 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
 
 /// Renews all of `holds` in one call.
 pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
-    let mut call = Call::script(&RENEW);
+    renew_by(&RENEW, holds)
+}
+
+/// The same by the script of another kind.
+pub(super) fn renew_by<'a>(script: &'static Script, holds: &[Renewal<'a>]) -> Call<'a> {
+    let mut call = Call::script(script);
     for hold in holds {
         call = call.key(hold.names.key());
     }

@@ -7,6 +7,7 @@
 pub(crate) mod fenced;
 pub(crate) mod lock;
 pub(crate) mod registry;
+pub(crate) mod simple;
 
 use std::borrow::Cow;
 
@@ -26,6 +27,15 @@ pub(crate) struct Call<'a> {
     keys: usize,
     /// As many as any call for one hold has; those for many are rare.
     args: SmallVec<[Arg<'a>; 6]>,
+    when_nil: Option<Next>,
+}
+
+/// A script that is asked next on the same connection, and whose answer counts.
+#[derive(Clone, Copy)]
+pub(crate) struct Next {
+    pub(crate) script: &'static Script,
+    /// Which words of the command before it are its key and its arguments; the command's name is word 0.
+    pub(crate) words: &'static [usize],
 }
 
 #[derive(Clone, Copy)]
@@ -62,6 +72,7 @@ impl<'a> Call<'a> {
             command,
             keys: 0,
             args: SmallVec::new(),
+            when_nil: None,
         }
     }
 
@@ -77,16 +88,24 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// What is asked when the reply is nil.
+    pub(crate) fn when_nil(self, next: Next) -> Self {
+        let when_nil = Some(next);
+        Self { when_nil, ..self }
+    }
+
     /// As it is sent: a script goes by its digest.
     pub(crate) fn encode(&self) -> Encoded {
         match self.command {
             Command::Script(script) => Encoded {
                 script: Some(script),
                 cmd: self.encode_as("EVALSHA", Some(script.sha())),
+                when_nil: self.when_nil,
             },
             Command::Plain(command) => Encoded {
                 script: None,
                 cmd: self.encode_as(command, None),
+                when_nil: self.when_nil,
             },
         }
     }
@@ -117,11 +136,37 @@ const LONGEST_NUMBER: usize = 20;
 pub(crate) struct Encoded {
     script: Option<&'static Script>,
     cmd: Cmd,
+    when_nil: Option<Next>,
 }
 
 impl Encoded {
     pub(crate) fn cmd(&self) -> &Cmd {
         &self.cmd
+    }
+
+    /// Whether something is asked behind this reply.
+    pub(crate) fn goes_on(&self, reply: &Value) -> bool {
+        self.when_nil.is_some() && *reply == Value::Nil
+    }
+
+    /// What that is.
+    pub(crate) fn next(&self) -> Option<Self> {
+        let Next { script, words } = self.when_nil?;
+        let of_command = |word: &usize| match self.cmd.args_iter().nth(*word) {
+            Some(redis::Arg::Simple(word)) => Some(word),
+            _ => None,
+        };
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(script.sha()).arg(1);
+        for word in words.iter().filter_map(of_command) {
+            cmd.arg(word);
+        }
+        let script = Some(script);
+        Some(Self {
+            script,
+            cmd,
+            when_nil: None,
+        })
     }
 
     /// The same call with the script's text, for a server that does not know its digest.
@@ -176,6 +221,8 @@ impl ToRedisArgs for Arg<'_> {
 pub(crate) enum Reply {
     Integer(i64),
     Integers(Vec<i64>),
+    /// Done, as a command says that has nothing to tell.
+    Done,
     /// No reply of any of our calls.
     Other,
 }
@@ -184,6 +231,7 @@ impl Reply {
     pub(crate) fn from_value(value: &Value) -> Self {
         match value {
             Value::Int(n) => Self::Integer(*n),
+            Value::Okay => Self::Done,
             Value::Array(items) => items
                 .iter()
                 .map(|item| match item {

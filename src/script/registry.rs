@@ -42,6 +42,11 @@ scripts! {
     FORCE_RELEASE = "lock/force_release.lua",
     FENCED_ACQUIRE = "fenced/acquire.lua",
     FENCED_REENTER = "fenced/reenter.lua",
+    SIMPLE_ACQUIRE = "simple/acquire.lua",
+    SIMPLE_RENEW = "simple/renew.lua",
+    SIMPLE_RELEASE = "simple/release.lua",
+    SIMPLE_VERIFY = "simple/verify.lua",
+    SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
 }
 
 #[cfg(test)]

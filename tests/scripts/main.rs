@@ -6,6 +6,7 @@ mod common;
 mod contract;
 mod denied;
 mod kept;
+mod simple;
 
 use futures_util::StreamExt;
 use redis::aio::PubSub;

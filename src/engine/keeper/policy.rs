@@ -5,6 +5,8 @@
 //! 3. Not later than just after the holder's lease: an expiry wakes nobody.
 //! 4. With a subscription the poll is a safety net and only comes at the cap; without one it is the only
 //!    way, and begins with the backoff's first delay.
+//! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
+//!    were promised who listen behind it, 2, holds for it as well then.
 
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ pub(crate) struct WaitPolicy {
     delays: Delays,
     random: fastrand::Rng,
     planned: Option<Moment>,
+    /// Those of the head of the queue, when its kind has a backoff of its own, and its number.
+    own: Option<(u64, Delays)>,
 }
 
 impl WaitPolicy {
@@ -32,6 +36,24 @@ impl WaitPolicy {
             delays: backoff.delays(seed),
             random: fastrand::Rng::with_seed(seed),
             planned: None,
+            own: None,
+        }
+    }
+
+    /// It is about the head of the queue, the ticket of that number, with the backoff of its kind.
+    pub(crate) fn serve(&mut self, head: u64, backoff: Option<Backoff>) {
+        if self.own.as_ref().map(|(of, _)| *of) == backoff.map(|_| head) {
+            return;
+        }
+        let seed = self.random.u64(..);
+        self.own = backoff.map(|backoff| (head, backoff.delays(seed)));
+        self.planned = None;
+    }
+
+    /// It is about a hold of this client: to look at that, the client's own backoff will do.
+    pub(crate) fn watch(&mut self) {
+        if self.own.take().is_some() {
+            self.planned = None;
         }
     }
 
@@ -50,7 +72,14 @@ impl WaitPolicy {
         if let Some(planned) = self.planned {
             return planned;
         }
-        let delay = if listening {
+        let delay = if let Some((_, delays)) = &mut self.own {
+            let delay = delays.step();
+            if listening {
+                delay.min(self.cap)
+            } else {
+                delay
+            }
+        } else if listening {
             self.delays.reset();
             self.cap.mul_f64(0.5 + self.random.f64() / 2.0)
         } else {
@@ -71,6 +100,33 @@ mod tests {
     use super::*;
     use crate::backend::Failure;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_head_with_a_backoff_of_its_own_is_tried_for_at_its_pace_from_the_first_delay_on() {
+        let ms = Duration::from_millis;
+        let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        let now = Moment::default() + Duration::from_secs(10);
+        let busy = Known::Busy(None);
+        let mut delay = |policy: &mut WaitPolicy, listening| {
+            let next = policy.next_try(now, &busy, listening);
+            policy.again();
+            now.until(next)
+        };
+        for listening in [false, true] {
+            policy.serve(1 + u64::from(listening), Some(own));
+            for expected in [1, 2, 4, 8] {
+                assert_eq!(delay(&mut policy, listening), ms(expected));
+            }
+        }
+        policy.serve(3, Some(own.base(ms(4_000))));
+        assert_eq!(delay(&mut policy, false), ms(4_000));
+        assert_eq!(delay(&mut policy, true), ms(1_000), "others listen");
+        // The next head's plan is its own.
+        assert_eq!(now.until(policy.next_try(now, &busy, false)), ms(4_000));
+        policy.serve(4, None);
+        assert!(delay(&mut policy, false) <= ms(20));
+    }
 
     #[derive(Debug, Clone)]
     enum Event {

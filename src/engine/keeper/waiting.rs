@@ -2,7 +2,9 @@
 //!
 //! For the head of the queue: subscribe, wait for the confirmation, try; then sleep until the first of
 //! a wake-up, the end of the holder's lease, or the poll; try again. By I5 no wake-up is lost: a wake-up is a
-//! permit that is consumed before the try. Without a subscription the jittered poll alone carries on.
+//! permit that is consumed before the try. Without a subscription the jittered poll alone carries on. A kind may
+//! have a backoff of its own: its waiters need no subscription, and while one of them is the head, tries come at
+//! its pace.
 //!
 //! While the lock is held here and others queue, the hold is verified at each wake-up that is not the
 //! echo of our own release, and at each poll: somebody may have freed it.
@@ -112,12 +114,17 @@ impl Line {
             }
             Step::HandOver { hold, head } => self.hand_over(&hold, head),
             Step::AwaitRelease => self.job.changed.notified().await,
-            Step::Watch { hold, collect_by } => self.watch(hold, collect_by).await,
+            Step::Watch { hold, collect_by } => {
+                self.policy.watch();
+                self.watch(hold, collect_by).await;
+            }
             Step::Serve {
                 head,
                 prompt,
                 released,
             } => {
+                self.policy
+                    .serve(head.number, head.request.kind.commands.backoff());
                 if self.is_time(prompt, released).await {
                     self.try_for(&head);
                 }
@@ -248,7 +255,7 @@ impl Line {
         if self.policy.is_open() {
             self.listening.retry(self.now());
         }
-        if self.at(|gate, _| gate.has_queue()) {
+        if self.at(|gate, _| gate.has_listeners()) {
             self.listening.start();
         }
         let poll_at = self.next_try();

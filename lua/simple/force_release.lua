@@ -1,0 +1,24 @@
+-- Ends whoever holds a simple lock, of this or of another library.
+--
+-- KEYS[1] lock      - string: hold id
+-- ARGV[1] client    - uuid of the caller, to tell its own holds from strangers'
+-- ARGV[2] channel   - where waiters listen
+--
+-- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is
+--           no string; number: of the hold that ended, when it is the caller's own, else 0
+-- Publishes '0' (one waiter may try) when a hold ended
+-- Repeat    finds nothing to end, answers {0, 0} and publishes nothing
+local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
+local holder = redis.pcall('GET', lock)
+if not holder then return { 0, 0 } end
+if type(holder) == 'table' then
+  return string.find(holder.err, 'WRONGTYPE') and { -3, 0 } or holder
+end
+
+redis.call('DEL', lock)
+local woken = redis.pcall('PUBLISH', channel, '0')
+local number = 0
+if string.sub(holder, 1, #client + 1) == client .. ':' then
+  number = tonumber(string.sub(holder, #client + 2)) or 0
+end
+return { type(woken) == 'table' and 2 or 1, number }

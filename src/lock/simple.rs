@@ -1,0 +1,116 @@
+//! The simple lock: a string with the hold id, on the keys of other libraries' string locks.
+
+use std::sync::Arc;
+
+use super::LockGuard;
+use super::handle::Handle;
+use super::kind::{LockKind, sealed};
+use crate::config::Config;
+use crate::engine::kind::{Commands, Kind, Try};
+use crate::error::Error;
+use crate::lease::LeaseMs;
+use crate::names::{Family, Names};
+use crate::script::{Acquired, Call, Renewal, Reply, simple};
+
+/// The kind of [`SimpleLock`].
+#[derive(Debug)]
+pub enum Simple {}
+
+impl sealed::Sealed for Simple {}
+
+impl LockKind for Simple {
+    const HANDLE: &'static str = "SimpleLock";
+    type Guard = LockGuard;
+}
+
+/// A lock that is one string in Redis: `SET name token NX PX lease`, as redsync, node-redlock, redlock-py, rslock
+/// and most others have it, so programs with those libraries and this one exclude each other.
+///
+/// From [`Client::get_simple_lock`](crate::Client::get_simple_lock) or
+/// [`Owner::get_simple_lock`](crate::Owner::get_simple_lock). Everything else is as with a
+/// [`ReentrantLock`](crate::ReentrantLock): watchdog, guards, `lost`, levels, waiting in order. It is the least work
+/// for Redis.
+///
+/// **With other libraries.** Their holds are busy here, and are waited for; `remain_time_to_live` and `force_unlock`
+/// see them. They publish nothing when they give the lock back, so a waiter of this crate notices that at its next
+/// poll, or when the lease ends ([`Backoff`](crate::Backoff): after at most 1 s unless set otherwise). They poll, too.
+/// The levels of a hold are known to this client alone; Redis has no count.
+///
+/// **Not with Redisson**: its locks are hashes. A key of another type is [`Error::WrongType`], here and there.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::SimpleLock = client.get_simple_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// // … neither this program nor one with redsync is here …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "redlock")]
+#[doc(alias = "redsync")]
+pub type SimpleLock = Handle<Simple>;
+
+/// The simple lock `name` of a client.
+pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
+    let (prefix, longest) = (&config.key_prefix, config.max_key_bytes);
+    let names = Names::of(&Family::SIMPLE, prefix, name, longest)?;
+    Ok(Kind {
+        names: Arc::new(names),
+        commands: Arc::new(Strings),
+    })
+}
+
+struct Strings;
+
+impl Commands for Strings {
+    fn name(&self) -> &'static str {
+        "simple"
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        sort: Try,
+    ) -> Call<'a> {
+        if sort.again {
+            // The one before may have taken the lock.
+            simple::acquire(names, hold_id, lease)
+        } else {
+            simple::set(names, hold_id, lease)
+        }
+    }
+
+    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
+        simple::acquired(reply)
+    }
+
+    /// Only the lease is Redis' business: levels are known to the client alone.
+    fn reenter<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        _count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        simple::verify(names, hold_id, lease)
+    }
+
+    fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+        simple::verify(names, hold_id, lease)
+    }
+
+    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+        simple::release(names, hold_id, left)
+    }
+
+    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
+        simple::renew(holds)
+    }
+
+    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+        simple::force_release(names, client)
+    }
+}

@@ -1,0 +1,90 @@
+//! The spin lock: the plain lock's hash and commands; its waiters poll by a backoff and listen to nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockGuard;
+use super::handle::Handle;
+use super::kind::{LockKind, sealed};
+use super::plain;
+use crate::backoff::Backoff;
+use crate::config::Config;
+use crate::engine::kind::{Commands, Kind};
+use crate::error::Error;
+
+/// The kind of [`SpinLock`].
+#[derive(Debug)]
+pub enum Spin {}
+
+impl sealed::Sealed for Spin {}
+
+impl LockKind for Spin {
+    const HANDLE: &'static str = "SpinLock";
+    type Guard = LockGuard;
+}
+
+/// A reentrant lock whose waiters poll: what Redisson's `getSpinLock` gives.
+///
+/// From [`Client::get_spin_lock`](crate::Client::get_spin_lock) or
+/// [`Owner::get_spin_lock`](crate::Owner::get_spin_lock). It is the same lock as a
+/// [`ReentrantLock`](crate::ReentrantLock) of that name, and differs in how it waits: it subscribes to nothing, and
+/// tries again by a [`Backoff`], by default 1 ms, 2 ms, … up to 128 ms, from the upper half of each; also
+/// when the holder's lease ends. In one client only the first in the queue tries, and a release of this client lets
+/// the next one in at once. Its release wakes whoever listens, as any does.
+///
+/// It is for locks that are held so briefly that a subscription costs more than it saves, and for where pub/sub is not
+/// allowed. Each try is a command; between clients it is not first come first served.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// use std::time::Duration;
+/// use watchlock::Backoff;
+///
+/// let lock: watchlock::SpinLock = client.get_spin_lock("counter");
+/// lock.lock().await?.unlock().await?;
+///
+/// // Every 64 ms, as Redisson's `ConstantBackOff`.
+/// let pause = Duration::from_millis(64);
+/// let constant = Backoff::new().base(pause).cap(pause).jitter(false);
+/// client.get_spin_lock_with("counter", constant).lock().await?.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "getSpinLock")]
+#[doc(alias = "RedissonSpinLock")]
+pub type SpinLock = Handle<Spin>;
+
+/// The longest delay, unless asked for another.
+const CAP: Duration = Duration::from_millis(128);
+
+/// The delays of a spin lock, unless asked for others.
+pub(crate) fn backoff() -> Backoff {
+    Backoff::new().base(Duration::from_millis(1)).cap(CAP)
+}
+
+/// The spin lock `name` of a client, waiting by `backoff`.
+pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
+    move |config, name| {
+        backoff.validate()?;
+        let names = plain::names(config, name)?;
+        Ok(Kind {
+            names: Arc::new(names),
+            commands: Arc::new(Polling { backoff }),
+        })
+    }
+}
+
+struct Polling {
+    backoff: Backoff,
+}
+
+impl Commands for Polling {
+    /// Its renewals are the plain lock's.
+    fn name(&self) -> &'static str {
+        plain::NAME
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        Some(self.backoff)
+    }
+}
