@@ -8,7 +8,7 @@
 //! Threads of the driver's own read and write, so it works from any runtime, and a frozen worker blocks nobody.
 
 mod find;
-mod java;
+mod others;
 mod ops;
 mod router;
 
@@ -128,7 +128,17 @@ impl Worker {
     /// If it cannot be started; with `CI=true` also if it cannot be built.
     #[must_use]
     pub fn java() -> Option<Self> {
-        java::java_worker().map(|command| Self::spawn(command))
+        others::java_worker().map(|command| Self::spawn(command))
+    }
+
+    /// Starts the worker on the real redsync, `tests/interop/redsync`. `None`, loudly, where it cannot be built for want
+    /// of Go.
+    ///
+    /// # Panics
+    /// If it cannot be started; with `CI=true` also if it cannot be built.
+    #[must_use]
+    pub fn redsync() -> Option<Self> {
+        others::redsync_worker().map(|command| Self::spawn(command))
     }
 
     /// Sends a request at once; the answer may be awaited later, or never. `fields` is an object, or null for none.

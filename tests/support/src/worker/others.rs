@@ -1,6 +1,7 @@
-//! The Java worker, on the real Redisson: built once.
+//! The workers on other libraries, the Java one on the real Redisson and the Go one on the real redsync: built once.
 //!
-//! Where there is no JDK or no Maven whoever wants one is told so and gets none, except with `CI=true`: there it fails.
+//! Where a tool is missing (a JDK, Maven, Go) whoever wants one is told so and gets none, except with `CI=true`: there
+//! it fails.
 
 use std::io::Write as _;
 use std::process::Command;
@@ -8,22 +9,35 @@ use std::sync::LazyLock;
 
 /// Builds the peer, or becomes it: the first argument is the Redisson version.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/interop-peer.sh");
-/// What it ends with when tools are missing.
+/// The same for redsync.
+const REDSYNC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../scripts/redsync-peer.sh"
+);
+/// What they end with when tools are missing.
 const TOOLS_MISSING: i32 = 69;
 
 /// The command that becomes the worker, on the Redisson that `INTEROP_REDISSON` names (4).
 static JAVA_WORKER: LazyLock<Option<[String; 2]>> = LazyLock::new(|| {
     let redisson = std::env::var("INTEROP_REDISSON").unwrap_or_else(|_| "4".to_owned());
-    build(&redisson).then(|| [SCRIPT.to_owned(), redisson])
+    build("Redisson", SCRIPT, &[&redisson]).then(|| [SCRIPT.to_owned(), redisson])
 });
+
+static REDSYNC_WORKER: LazyLock<Option<[&str; 1]>> =
+    LazyLock::new(|| build("redsync", REDSYNC, &[]).then_some([REDSYNC]));
+
+pub(super) fn redsync_worker() -> Option<&'static [&'static str; 1]> {
+    REDSYNC_WORKER.as_ref()
+}
 
 pub(super) fn java_worker() -> Option<&'static [String; 2]> {
     JAVA_WORKER.as_ref()
 }
 
-fn build(redisson: &str) -> bool {
-    let output = Command::new(SCRIPT)
-        .args([redisson, "--build"])
+fn build(library: &str, script: &str, which: &[&str]) -> bool {
+    let output = Command::new(script)
+        .args(which)
+        .arg("--build")
         .output()
         .expect("the build script can be run");
     if output.status.success() {
@@ -33,12 +47,12 @@ fn build(redisson: &str) -> bool {
     let strict = std::env::var("CI").is_ok_and(|ci| ci == "true");
     assert!(
         output.status.code() == Some(TOOLS_MISSING) && !strict,
-        "the Java peer could not be built:\n{said}"
+        "the peer on {library} could not be built:\n{said}"
     );
     // Not by `eprintln!`, which the test harness keeps for itself.
     let _ = writeln!(
         std::io::stderr(),
-        "\nSKIPPED, all tests against Redisson: {said}"
+        "\nSKIPPED, all tests against {library}: {said}"
     );
     false
 }
