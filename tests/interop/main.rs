@@ -7,6 +7,7 @@ mod java_kinds;
 mod names;
 mod peer;
 mod queue;
+mod redsync;
 mod rust_holds;
 
 use std::time::Duration;

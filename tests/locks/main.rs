@@ -15,3 +15,5 @@ mod owners;
 mod places;
 mod renewals;
 mod scopes;
+mod simple;
+mod spin;

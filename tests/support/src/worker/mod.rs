@@ -8,8 +8,8 @@
 //! Threads of the driver's own read and write, so it works from any runtime, and a frozen worker blocks nobody.
 
 mod find;
-mod others;
 mod ops;
+mod others;
 mod router;
 
 use std::ffi::OsStr;

@@ -10,10 +10,7 @@ use std::sync::LazyLock;
 /// Builds the peer, or becomes it: the first argument is the Redisson version.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/interop-peer.sh");
 /// The same for redsync.
-const REDSYNC: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../scripts/redsync-peer.sh"
-);
+const REDSYNC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/redsync-peer.sh");
 /// What they end with when tools are missing.
 const TOOLS_MISSING: i32 = 69;
 

@@ -1,0 +1,184 @@
+//! Spin locks: the plain lock of that name, whose waiters poll by a backoff of their own and listen to nothing.
+
+use std::time::Duration;
+
+use watchlock::{Backoff, Client, ConfigError, Error, Lease, SpinLock};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, count, ms, soon, subscribed, without_polls};
+
+/// Longer than a test waits: who gets in earlier did not poll.
+fn rare() -> Backoff {
+    Backoff::new().base(ms(60_000)).cap(ms(60_000))
+}
+
+fn waiting(lock: SpinLock) -> tokio::task::JoinHandle<Result<watchlock::LockGuard, Error>> {
+    tokio::spawn(async move { lock.lock().await })
+}
+
+#[tokio::test]
+async fn a_spin_waiter_polls_and_subscribes_to_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    // The client's own polls would come once a minute.
+    let builder = Client::builder(&proxy.url()).backoff(rare());
+    let client = builder.connect().await.unwrap();
+    let guard = holder.get_lock("spin").lock_for(LONG * 4).await.unwrap();
+    let waiter = waiting(client.get_spin_lock("spin"));
+    let polls = || proxy.commands().get("EVALSHA").copied().unwrap_or(0);
+    eventually("it polls", LONG, async || polls() > 20).await;
+    assert!(!proxy.commands().contains_key("SUBSCRIBE"));
+    assert!(server.channels().await.is_empty());
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn polls_come_more_and_more_rarely_up_to_the_cap() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
+    let growing = Backoff::new().base(ms(1)).factor(10.0).cap(ms(60_000));
+    let lock = client.get_spin_lock_with("rare", growing);
+    let busy = lock.try_lock(ms(900), Lease::Watchdog).await.unwrap();
+    assert!(busy.is_none());
+    // At the call, and after at most 1, 10, 100 and 1000 ms, of which the last may not have come.
+    let polls = proxy.commands()["EVALSHA"];
+    assert!(polls <= 7, "{polls}");
+    guard.unlock().await.unwrap();
+}
+
+/// With Redisson its release publishes nothing, and those who listen sleep until the lease ends.
+#[tokio::test]
+async fn i5_the_release_of_a_spin_lock_wakes_those_who_listen() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let guard = holder.get_spin_lock("told");
+    let guard = guard.lock_for(LONG * 4).await.unwrap();
+    let lock = client.get_lock("told");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    subscribed(&server, "told").await;
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_release_of_this_client_lets_the_next_one_in_at_once() {
+    let server = RedisServer::start();
+    let client = without_polls(&server).connect().await.unwrap();
+    let lock = client.get_spin_lock_with("here", rare());
+    let guard = lock.lock_for(LONG * 4).await.unwrap();
+    let waiters: Vec<_> = (0..3).map(|_| waiting(lock.clone())).collect();
+    guard.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    assert!(server.channels().await.is_empty());
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_spin_waiter_gets_in_when_the_holders_lease_ends() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let guard = holder.get_lock("ends").lock_for(ms(800)).await.unwrap();
+    guard.let_expire().unwrap();
+    let waiter = waiting(client.get_spin_lock_with("ends", rare()));
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_listens_behind_a_spin_waiter_is_woken_and_so_is_that_one() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let guard = holder.get_lock("both").lock_for(LONG * 4).await.unwrap();
+    let spin = waiting(client.get_spin_lock_with("both", rare()));
+    let plain = client.get_lock("both");
+    let plain = tokio::spawn(async move { plain.lock().await });
+    subscribed(&server, "both").await;
+    guard.unlock().await.unwrap();
+    for waiter in [spin, plain] {
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn i5_a_rare_spin_waiter_ahead_of_those_who_listen_does_not_slow_their_polls() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    server.cmd(&["HSET", "slow", "somebody:1", "1"]).await;
+    let spin = waiting(client.get_spin_lock_with("slow", rare()));
+    let plain = client.get_lock("slow");
+    let plain = tokio::spawn(async move { plain.lock().await });
+    subscribed(&server, "slow").await;
+    server.cmd(&["DEL", "slow"]).await;
+    for waiter in [spin, plain] {
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_owner_enters_its_plain_hold_by_a_spin_handle() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let (plain, spin) = (owner.get_lock("one"), owner.get_spin_lock("one"));
+    let outer = plain.lock().await.unwrap();
+    let inner = spin.lock().await.unwrap();
+    assert_eq!((plain.hold_count(), spin.hold_count()), (2, 2));
+    assert_eq!(count(&server, "one").await, 2);
+    let other = client.get_spin_lock("one");
+    let busy = other.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(busy.unwrap().is_none());
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_without_a_word_to_redis() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    server.reset_calls().await;
+    let good = Backoff::new();
+    let bad = [
+        good.base(Duration::ZERO),
+        good.cap(Duration::ZERO),
+        good.cap(Duration::MAX),
+        good.base(ms(2_000)),
+        good.factor(0.5),
+        good.factor(f64::NAN),
+    ];
+    for backoff in bad {
+        let owner = client.new_owner();
+        let locks = [
+            client.get_spin_lock_with("bad", backoff),
+            owner.get_spin_lock_with("bad", backoff),
+        ];
+        for lock in locks {
+            let refused = [
+                lock.lock().await.map(drop),
+                lock.is_locked().await.map(drop),
+                lock.force_unlock().await.map(drop),
+            ];
+            for refused in refused {
+                let typed = matches!(refused, Err(Error::Config(ConfigError::OutOfRange { .. })));
+                assert!(typed, "{backoff:?}: {refused:?}");
+            }
+            assert_eq!(lock.name(), "bad");
+        }
+    }
+    assert_eq!(server.calls_of("evalsha").await, 0);
+    assert!(server.keys().await.is_empty());
+}
