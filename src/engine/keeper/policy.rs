@@ -108,7 +108,7 @@ mod tests {
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
         let now = Moment::default() + Duration::from_secs(10);
         let busy = Known::Busy(None);
-        let mut delay = |policy: &mut WaitPolicy, listening| {
+        let delay = |policy: &mut WaitPolicy, listening| {
             let next = policy.next_try(now, &busy, listening);
             policy.again();
             now.until(next)
