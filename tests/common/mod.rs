@@ -1,6 +1,9 @@
 //! What the integration tests share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod counted;
+pub(crate) mod cut;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;

@@ -1,0 +1,253 @@
+//! F11: the ACL takes away one command after the other, of those that the kind is seen to use. What is denied is told as
+//! that, and no key is left without a time to live.
+
+use std::time::Duration;
+
+use watchlock::{Error, Lease, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, SHORT, soon};
+use crate::scene::{MINUTE, Scene};
+use crate::table::Kind;
+
+for_every_kind! {
+    f11_i4_an_acquire_without_one_command_leaves_no_key_without_a_lease,
+    f11_i4_a_hold_without_one_command_keeps_its_lease,
+    f11_a_denied_wake_up_costs_a_poll_and_no_release,
+    f11_a_denied_subscription_is_made_up_for_by_polls,
+    i8_denied_renewals_are_repeated_until_the_validity_ends,
+    f11_a_user_deleted_in_the_middle_is_denied_and_comes_back,
+    f11_a_user_that_is_back_within_the_lease_keeps_its_holds,
+}
+
+/// What connections need, and the kit's own looks: not the kind's.
+const OTHERS: [&str; 12] = [
+    "acl|setuser",
+    "client|list",
+    "client|setinfo",
+    "client|setname",
+    "config|resetstat",
+    "hello",
+    "info",
+    "keys",
+    "ping",
+    "pubsub|channels",
+    "select",
+    "subscribe",
+];
+
+async fn user(server: &RedisServer, rights: &[&str]) {
+    let call = [&["ACL", "SETUSER", "app"], rights].concat();
+    server.cmd(&call).await;
+}
+
+async fn all_rights(server: &RedisServer) {
+    let rights = ["reset", "on", ">secret", "~*", "&*", "+@all", "-@dangerous"];
+    user(server, &rights).await;
+}
+
+/// A client of a user `app`, who may do what an application does.
+async fn limited(kind: &'static Kind, lease: Duration) -> Scene {
+    let server = RedisServer::start();
+    all_rights(&server).await;
+    let url = server.url().replace("//", "//app:secret@");
+    let builder = watchlock::Client::builder(&url).watchdog_lease(lease);
+    let client = builder.connect().await.unwrap();
+    Scene {
+        kind,
+        server,
+        client,
+    }
+}
+
+/// The commands that a hold uses from its beginning to its end, those inside scripts among them.
+async fn commands(scene: &Scene) -> Vec<String> {
+    scene.server.reset_calls().await;
+    let guard = scene.lock("life").lock_for(LONG).await.unwrap();
+    let inner = guard.reenter(Lease::Watchdog).await.unwrap();
+    assert!(!scene.is_free(&scene.client, "life").await);
+    guard.verify().await.unwrap();
+    guard.extend(MINUTE).await.unwrap();
+    inner.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    let guard = scene.lock("life").lock().await.unwrap();
+    scene.lock("life").force_unlock().await.unwrap();
+    drop(guard);
+    let used = scene.server.calls().await.into_keys();
+    let used: Vec<_> = used.filter(|name| !OTHERS.contains(&&**name)).collect();
+    assert!(used.len() >= 5, "the commands were found: {used:?}");
+    used
+}
+
+fn is_denied<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Denied { .. }))
+}
+
+async fn f11_i4_an_acquire_without_one_command_leaves_no_key_without_a_lease(kind: &'static Kind) {
+    let scene = limited(kind, LONG).await;
+    let mut denied = 0;
+    for command in commands(&scene).await {
+        for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
+            user(&scene.server, &[&format!("-{command}")]).await;
+            let lock = scene.lock("new");
+            match soon(lock.try_lock(Duration::ZERO, lease)).await {
+                Ok(guard) => {
+                    let given_back = soon(guard.expect("it is free").unlock()).await;
+                    let told = given_back.is_ok() || is_denied(&given_back);
+                    assert!(told, "without {command}: {given_back:?}");
+                }
+                Err(error) => {
+                    denied += 1;
+                    assert!(
+                        matches!(error, Error::Denied { .. }),
+                        "{command}: {error:?}"
+                    );
+                    assert!(scene.keys().await.is_empty(), "without {command}");
+                }
+            }
+            scene.assert_leased(&command).await;
+            all_rights(&scene.server).await;
+            scene.server.cmd(&["FLUSHALL"]).await;
+        }
+    }
+    assert!(denied >= 4, "something is needed to take a lock");
+}
+
+async fn f11_i4_a_hold_without_one_command_keeps_its_lease(kind: &'static Kind) {
+    let scene = limited(kind, LONG).await;
+    for command in commands(&scene).await {
+        let guard = scene.lock("held").lock_for(LONG).await.unwrap();
+        let level = guard.reenter(Lease::Watchdog).await.unwrap();
+        user(&scene.server, &[&format!("-{command}")]).await;
+        let told = [
+            soon(guard.verify()).await,
+            soon(guard.extend(MINUTE)).await,
+            soon(guard.reenter(MINUTE)).await.map(drop),
+            soon(level.unlock()).await,
+        ];
+        for told in told {
+            let fits = told.is_ok() || is_denied(&told);
+            assert!(fits, "without {command}: {told:?}");
+        }
+        assert!(guard.is_valid(), "without {command}");
+        scene.assert_leased(&command).await;
+        assert!(scene.server.exists("held").await, "without {command}");
+        let told = soon(guard.unlock()).await;
+        let fits = told.is_ok() || is_denied(&told);
+        assert!(fits, "without {command}: {told:?}");
+        if told.is_ok() {
+            assert!(!scene.server.exists("held").await, "without {command}");
+        }
+        scene.assert_leased(&command).await;
+        let _ = scene.lock("held").force_unlock().await;
+        scene.assert_leased(&command).await;
+        all_rights(&scene.server).await;
+        scene.server.cmd(&["FLUSHALL"]).await;
+    }
+}
+
+async fn f11_a_denied_wake_up_costs_a_poll_and_no_release(kind: &'static Kind) {
+    let scene = limited(kind, LONG).await;
+    let other = scene.other().await;
+    for denied in ["-publish", "resetchannels"] {
+        let guard = scene.lock("quiet").lock().await.unwrap();
+        let rival = scene.rival(&other, "quiet");
+        let waiter = tokio::spawn(async move { rival.lock().await });
+        scene.waited_for(1).await;
+        user(&scene.server, &[denied]).await;
+        guard.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        let guard = scene.lock("quiet").lock().await.unwrap();
+        assert!(scene.lock("quiet").force_unlock().await.unwrap());
+        drop(guard);
+        scene.free().await;
+        all_rights(&scene.server).await;
+    }
+    scene.clean().await;
+}
+
+async fn f11_a_denied_subscription_is_made_up_for_by_polls(kind: &'static Kind) {
+    let scene = limited(kind, LONG).await;
+    let other = scene.other().await;
+    for denied in ["-subscribe", "resetchannels"] {
+        user(&scene.server, &[denied]).await;
+        let rival = scene.rival(&other, "deaf").lock().await.unwrap();
+        let before = scene.calls().await;
+        let lock = scene.lock("deaf");
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        eventually("tried again", LONG, async || {
+            scene.calls().await >= before + 2
+        })
+        .await;
+        rival.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        all_rights(&scene.server).await;
+    }
+    scene.clean().await;
+}
+
+/// A renewal that is denied is no news of the hold: it is repeated, and the hold lost only at its end.
+async fn i8_denied_renewals_are_repeated_until_the_validity_ends(kind: &'static Kind) {
+    let scene = limited(kind, SHORT).await;
+    let used = commands(&scene).await;
+    for command in ["evalsha", "hexists", "get", "pttl", "pexpire"] {
+        if !used.iter().any(|name| name == command) {
+            continue;
+        }
+        let deny = format!("-{command}");
+        let guard = scene.lock("held").lock().await.unwrap();
+        user(&scene.server, &[&deny]).await;
+        let left = guard.valid_for();
+        eventually("a renewal is due", LONG, async || {
+            guard.valid_for() < left / 2
+        })
+        .await;
+        all_rights(&scene.server).await;
+        eventually("renewed", LONG, async || guard.valid_for() > left / 2).await;
+        user(&scene.server, &[&deny]).await;
+        assert_eq!(soon(guard.lost()).await, LostReason::Expired, "{command}");
+        assert!(guard.unlock().await.unwrap_err().is_lost());
+        all_rights(&scene.server).await;
+        scene.free().await;
+    }
+    scene.clean().await;
+}
+
+async fn f11_a_user_deleted_in_the_middle_is_denied_and_comes_back(kind: &'static Kind) {
+    let scene = limited(kind, SHORT * 2).await;
+    let watched = scene.lock("watched").lock().await.unwrap();
+    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    scene.server.cmd(&["ACL", "DELUSER", "app"]).await;
+    let denied = soon(scene.lock("new").lock()).await;
+    assert!(is_denied(&denied), "{denied:?}");
+    let denied = soon(fixed.unlock()).await;
+    assert!(is_denied(&denied), "{denied:?}");
+    assert_eq!(soon(watched.lost()).await, LostReason::Expired);
+    assert!(watched.unlock().await.unwrap_err().is_lost());
+    scene.assert_leased("its user is gone").await;
+    all_rights(&scene.server).await;
+    let again = soon(scene.lock("watched").lock()).await.unwrap();
+    again.unlock().await.unwrap();
+    let keys = scene.keys().await;
+    assert!(keys.iter().all(|key| key.contains("fixed")), "{keys:?}");
+}
+
+/// The same for less than a lease: nothing is lost.
+async fn f11_a_user_that_is_back_within_the_lease_keeps_its_holds(kind: &'static Kind) {
+    let scene = limited(kind, SHORT * 4).await;
+    let guard = scene.lock("kept").lock().await.unwrap();
+    user(&scene.server, &["resetpass", ">another"]).await;
+    scene.server.cmd(&["CLIENT", "KILL", "USER", "app"]).await;
+    let denied = soon(scene.try_once(&scene.client, "new")).await;
+    assert!(is_denied(&denied), "{denied:?}");
+    all_rights(&scene.server).await;
+    let renewals = scene.server.calls_of("pexpire").await;
+    eventually("renewed", LONG, async || {
+        scene.server.calls_of("pexpire").await >= renewals + 3
+    })
+    .await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    scene.clean().await;
+}

@@ -1,0 +1,374 @@
+//! What a lease promises, who keeps it, and what is asserted again.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Error, Lease, LeaseError, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Fault;
+
+use crate::common::{LONG, SHORT, ms, soon};
+use crate::scene::{MINUTE, Scene, about};
+use crate::table::Kind;
+
+for_every_kind! {
+    a_fixed_hold_is_never_renewed_and_ends_with_its_lease,
+    a_hold_is_renewed_every_third_of_its_lease,
+    t3_a_renewal_writes_the_watchdogs_lease,
+    the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then,
+    a_watchdog_level_that_comes_late_has_a_fixed_hold_kept,
+    a_fixed_level_outlives_the_watchdog_level_around_it,
+    a_guard_is_entered_for_the_lease_that_is_asked_for,
+    t1_a_shorter_lease_inside_cuts_nothing_short,
+    t1_a_longer_lease_inside_lengthens,
+    t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing,
+    t4_giving_a_level_back_writes_no_lease,
+    t5_what_is_verified_is_asserted_again,
+    extend_raises_a_fixed_promise_and_never_lowers_it,
+    extending_a_lost_hold_says_so,
+    let_expire_leaves_the_key_to_its_lease_as_a_strangers,
+    let_expire_is_refused_where_others_need_the_hold,
+    let_expire_of_a_lost_hold_says_so,
+    i7_nothing_is_renewed_after_the_last_release,
+    f12_i4_a_hold_that_lost_its_lease_gets_it_again,
+}
+
+const LOST: &str = "at most the release behind it";
+
+async fn a_fixed_hold_is_never_renewed_and_ends_with_its_lease(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let guard = scene.lock("fixed").lock_for(SHORT).await.unwrap();
+    scene.server.reset_calls().await;
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    assert!(!guard.is_valid() && guard.valid_for() == Duration::ZERO);
+    assert!(scene.calls().await <= 1, "{LOST}");
+    assert!(guard.unlock().await.unwrap_err().is_lost());
+    let guard = soon(scene.lock("fixed").lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn a_hold_is_renewed_every_third_of_its_lease(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let guard = scene.lock("period").lock().await.unwrap();
+    let (started, before) = (Instant::now(), scene.calls().await);
+    eventually("six renewals", LONG, async || {
+        scene.calls().await >= before + 6
+    })
+    .await;
+    // The look may come a tenth of a period early, or the renewal by it.
+    let earliest = SHORT / 3 * 6 * 7 / 10;
+    assert!(started.elapsed() > earliest, "{:?}", started.elapsed());
+    scene.assert_count("period", 1).await;
+    assert!(guard.is_valid());
+    guard.unlock().await.unwrap();
+}
+
+async fn t3_a_renewal_writes_the_watchdogs_lease(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let guard = scene.lock("lease").lock().await.unwrap();
+    let before = scene.calls().await;
+    eventually("a renewal", LONG, async || scene.calls().await > before).await;
+    let ttl = scene.server.pttl("lease").await;
+    let lease = i64::try_from(SHORT.as_millis()).unwrap();
+    assert!(ttl <= lease && ttl > 0, "{ttl}");
+    assert!(guard.valid_for() <= SHORT);
+    guard.unlock().await.unwrap();
+}
+
+async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
+    kind: &'static Kind,
+) {
+    let scene = Scene::short(kind).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "mixed");
+    let fixed = lock.lock_for(ms(200)).await.unwrap();
+    let watched = lock.lock().await.unwrap();
+    let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
+    assert!(lost.is_err() && watched.is_valid(), "kept alive");
+    let ended_alone = kind.differs(&kind.levels_end_alone);
+    assert_eq!(fixed.is_valid(), !ended_alone, "kept for both levels");
+    watched.unlock().await.unwrap();
+    scene.server.reset_calls().await;
+    assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
+    assert!(scene.calls().await <= 1, "{LOST}");
+    drop(fixed);
+    scene.clean().await;
+}
+
+async fn a_watchdog_level_that_comes_late_has_a_fixed_hold_kept(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "late");
+    let fixed = lock.lock_for(SHORT * 2).await.unwrap();
+    let watched = lock.lock().await.unwrap();
+    fixed.unlock().await.unwrap();
+    let lost = tokio::time::timeout(SHORT * 4, watched.lost()).await;
+    assert!(lost.is_err() && watched.is_valid());
+    watched.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn a_fixed_level_outlives_the_watchdog_level_around_it(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "inner");
+    let watched = lock.lock().await.unwrap();
+    let fixed = lock.lock_for(MINUTE).await.unwrap();
+    watched.unlock().await.unwrap();
+    assert!(fixed.valid_for() > Duration::from_secs(50));
+    assert!(scene.server.pttl("inner").await > 50_000);
+    fixed.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let lock = scene.lock("levels");
+    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let again = fixed.reenter(SHORT * 2).await.unwrap();
+    assert!(again.valid_for() > SHORT);
+    for guard in [&fixed, &again] {
+        assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    }
+    drop((fixed, again));
+
+    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
+    let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
+    assert!(lost.is_err(), "kept alive");
+    for lease in [Duration::ZERO, ms(9), Duration::MAX] {
+        let refused = watched.reenter(lease).await.unwrap_err();
+        let Error::InvalidLease { problem, .. } = refused else {
+            panic!("{lease:?}: {refused:?}");
+        };
+        let given =
+            |given| matches!(problem, LeaseError::OutOfBounds { given: g, .. } if g == given);
+        assert!(given(lease), "{problem:?}");
+    }
+    drop(fixed);
+    assert_eq!(watched.hold_count(), 1);
+    watched.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn t1_a_shorter_lease_inside_cuts_nothing_short(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "short");
+    let outer = lock.lock_for(MINUTE).await.unwrap();
+    let inner = lock.lock_for(ms(20)).await.unwrap();
+    inner.unlock().await.ok();
+    let watched = outer.reenter(Lease::Watchdog).await.unwrap();
+    watched.verify().await.unwrap();
+    watched.unlock().await.unwrap();
+    assert!(outer.valid_for() > Duration::from_secs(50));
+    assert!(scene.server.pttl("short").await > 50_000);
+    outer.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn t1_a_longer_lease_inside_lengthens(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    for lease in [Lease::Watchdog, Lease::Fixed(MINUTE)] {
+        let lock = scene.lock("longer");
+        let outer = lock.lock_for(Duration::from_secs(5)).await.unwrap();
+        let inner = outer.reenter(lease).await.unwrap();
+        assert!(scene.server.pttl("longer").await > 20_000, "{lease:?}");
+        assert!(inner.valid_for() > Duration::from_secs(20), "{lease:?}");
+        inner.unlock().await.unwrap();
+        assert!(outer.is_valid());
+        outer.unlock().await.unwrap();
+    }
+    scene.clean().await;
+}
+
+async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'static Kind) {
+    let (scene, proxy) = Scene::proxied(kind, |it| it.watchdog_lease(SHORT * 2)).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "overtaken");
+    let outer = lock.lock().await.unwrap();
+    let slow = Fault::DelayRequest(ms(400));
+    let renewal = proxy.inject(slow).on(about("overtaken")).arm();
+    eventually("a renewal is under way", LONG, async || {
+        renewal.fired() == 1
+    })
+    .await;
+    let inner = lock.lock_for(MINUTE).await.unwrap();
+    // It arrives after the re-entry, on a connection of its own.
+    let arrived = scene.calls().await;
+    eventually("the renewal came", LONG, async || {
+        scene.calls().await > arrived
+    })
+    .await;
+    assert!(scene.server.pttl("overtaken").await > 50_000);
+    assert!(inner.valid_for() > Duration::from_secs(50));
+    drop((outer, inner));
+    scene.clean().await;
+}
+
+async fn t4_giving_a_level_back_writes_no_lease(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let outer = scene.lock("less").lock_for(MINUTE).await.unwrap();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    scene.server.cmd(&["PEXPIRE", "less", "20000"]).await;
+    inner.unlock().await.unwrap();
+    assert!(scene.server.pttl("less").await <= 20_000);
+    outer.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+/// A clock of the server's that is ahead ends leases early; a new connection is the time to mend that.
+async fn t5_what_is_verified_is_asserted_again(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    let longer = scene.lock("both").lock_for(MINUTE).await.unwrap();
+    let watched = longer.reenter(Lease::Watchdog).await.unwrap();
+    for _ in 0..2 {
+        let keys = scene.keys().await;
+        for key in &keys {
+            scene.server.cmd(&["PEXPIRE", key, "5000"]).await;
+        }
+        let valid_for = fixed.valid_for();
+        scene
+            .server
+            .cmd(&["CLIENT", "KILL", "TYPE", "normal"])
+            .await;
+        assert!(scene.is_free(&scene.client, "other").await);
+        for key in &keys {
+            eventually("it has its lease again", LONG, async || {
+                scene.server.pttl(key).await > 40_000
+            })
+            .await;
+            assert!(scene.server.pttl(key).await <= 60_000);
+        }
+        assert!(fixed.valid_for() <= valid_for, "no more is promised");
+    }
+    watched.unlock().await.unwrap();
+    fixed.unlock().await.unwrap();
+    longer.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn extend_raises_a_fixed_promise_and_never_lowers_it(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let lock = scene.lock("more");
+    let guard = lock.lock_for(Duration::from_secs(10)).await.unwrap();
+    for lease in [MINUTE, Duration::from_secs(1)] {
+        guard.extend(lease).await.unwrap();
+        assert!(guard.valid_for() > Duration::from_secs(50));
+        for key in scene.keys().await {
+            assert!(scene.server.pttl(&key).await > 50_000, "{key}");
+        }
+    }
+    assert_eq!(guard.hold_count(), 1);
+    for bad in [Duration::ZERO, ms(9), Duration::MAX] {
+        let refused = guard.extend(bad).await;
+        assert!(matches!(refused, Err(Error::InvalidLease { .. })));
+    }
+    guard.unlock().await.unwrap();
+
+    let watched = lock.lock().await.unwrap();
+    let refused = watched.extend(MINUTE).await;
+    assert!(matches!(refused, Err(Error::InvalidLease { .. })));
+    watched.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn extending_a_lost_hold_says_so(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let guard = scene.lock("gone").lock_for(LONG).await.unwrap();
+    scene.server.cmd(&["DEL", "gone"]).await;
+    assert!(guard.extend(LONG).await.unwrap_err().is_lost());
+    assert!(!scene.server.exists("gone").await && !guard.is_valid());
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    assert!(guard.extend(LONG).await.unwrap_err().is_lost());
+    drop(guard);
+    scene.clean().await;
+}
+
+async fn let_expire_leaves_the_key_to_its_lease_as_a_strangers(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let owner = scene.client.new_owner();
+    let lock = scene.owned(&owner, "interval");
+    let guard = lock.lock_for(ms(1_000)).await.unwrap();
+    let view = guard.hold();
+    guard.let_expire().unwrap();
+    assert!(!view.is_valid() && matches!(view.check(), Err(Error::NotOwner { .. })));
+    assert!(!lock.is_held() && scene.server.exists("interval").await);
+    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
+    assert!(!scene.is_free(&scene.client, "interval").await);
+    // It is waited for as any other.
+    let rival = scene.rival(&scene.client, "interval");
+    let guard = soon(rival.lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+async fn let_expire_is_refused_where_others_need_the_hold(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let watched = scene.lock("kept").lock().await.unwrap();
+    let (watched, error) = watched.let_expire().unwrap_err().into_parts();
+    assert!(matches!(error, Error::InvalidLease { .. }) && watched.is_valid());
+    watched.unlock().await.unwrap();
+
+    let fixed = scene.lock("kept").lock_for(LONG).await.unwrap();
+    let other = fixed.reenter(Lease::Watchdog).await.unwrap();
+    let fixed = if kind.differs(&kind.levels_end_alone) {
+        fixed
+    } else {
+        let (fixed, error) = fixed.let_expire().unwrap_err().into_parts();
+        assert!(matches!(error, Error::InvalidLease { .. }) && fixed.is_valid());
+        fixed
+    };
+    other.unlock().await.unwrap();
+    assert!(!scene.is_free(&scene.client, "kept").await);
+    fixed.let_expire().unwrap();
+    assert!(scene.server.exists("kept").await);
+    scene.assert_leased("let go").await;
+}
+
+async fn let_expire_of_a_lost_hold_says_so(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let guard = scene.lock("past").lock_for(ms(30)).await.unwrap();
+    soon(guard.lost()).await;
+    let (guard, error) = guard.let_expire().unwrap_err().into_parts();
+    assert!(error.is_lost());
+    assert!(guard.unlock().await.unwrap_err().is_lost());
+}
+
+async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    for how in 0..3 {
+        let guard = scene.lock("over").lock().await.unwrap();
+        match how {
+            0 => guard.unlock().await.unwrap(),
+            1 => drop(guard),
+            _ => assert!(scene.lock("over").force_unlock().await.unwrap()),
+        }
+        scene.free().await;
+    }
+    let quiet = ms(50);
+    tokio::time::sleep(quiet).await; // what a dropped guard sends behind a loss
+    scene.server.reset_calls().await;
+    tokio::time::sleep(SHORT).await; // nothing to wait for: silence is what is looked at
+    assert_eq!(scene.calls().await, 0);
+}
+
+/// A lease that somebody took away is given back by the renewal, and the waiters' patience with it.
+async fn f12_i4_a_hold_that_lost_its_lease_gets_it_again(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let guard = scene.lock("persisted").lock().await.unwrap();
+    for key in scene.keys().await {
+        scene.server.cmd(&["PERSIST", &key]).await;
+    }
+    eventually("all keys have leases again", LONG, async || {
+        let mut least = i64::MAX;
+        for key in scene.keys().await {
+            least = least.min(scene.server.pttl(&key).await);
+        }
+        least > 0
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    scene.clean().await;
+}

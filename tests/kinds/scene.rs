@@ -1,0 +1,278 @@
+//! A server, a client of it, and locks of one kind.
+
+use std::time::Duration;
+
+use watchlock::{Backoff, Client, ClientBuilder, Error, Lease, Lock, LockGuard, Owner};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, SHORT, ms};
+use crate::table::{Kind, Write};
+
+/// What no test waits for.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Scene {
+    pub(crate) kind: &'static Kind,
+    pub(crate) server: RedisServer,
+    pub(crate) client: Client,
+}
+
+impl Scene {
+    pub(crate) async fn new(kind: &'static Kind) -> Self {
+        Self::with(kind, |builder| builder).await
+    }
+
+    /// The watchdog's lease is [`SHORT`].
+    pub(crate) async fn short(kind: &'static Kind) -> Self {
+        Self::with(kind, |builder| builder.watchdog_lease(SHORT)).await
+    }
+
+    pub(crate) async fn with(
+        kind: &'static Kind,
+        set: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Self {
+        Self::on(kind, RedisServer::start(), set).await
+    }
+
+    pub(crate) async fn on(
+        kind: &'static Kind,
+        server: RedisServer,
+        set: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Self {
+        let client = set(Client::builder(&server.url())).connect().await;
+        Self {
+            kind,
+            client: client.expect("a client"),
+            server,
+        }
+    }
+
+    /// A server that knows the kind's scripts, a proxy before it, and a client that comes through the proxy.
+    pub(crate) async fn proxied(
+        kind: &'static Kind,
+        set: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> (Self, Proxy) {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        let client = set(Client::builder(&proxy.url())).connect().await;
+        let scene = Self {
+            kind,
+            client: client.expect("a client"),
+            server,
+        };
+        scene.warm().await;
+        (scene, proxy)
+    }
+
+    /// Calls each script once, and opens the connections.
+    pub(crate) async fn warm(&self) {
+        let lock = self.lock("warm");
+        let guard = lock.lock().await.unwrap();
+        let inner = guard.reenter(Lease::Watchdog).await.unwrap();
+        guard.verify().await.unwrap();
+        inner.unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        drop(lock.lock().await.unwrap());
+        self.clean().await;
+        lock.force_unlock().await.unwrap();
+    }
+
+    pub(crate) fn lock(&self, name: &str) -> Box<dyn Lock> {
+        (self.kind.made.handle)(&self.client, name)
+    }
+
+    pub(crate) fn of(&self, client: &Client, name: &str) -> Box<dyn Lock> {
+        (self.kind.made.handle)(client, name)
+    }
+
+    pub(crate) fn owned(&self, owner: &Owner, name: &str) -> Box<dyn Lock> {
+        (self.kind.made.owned)(owner, name)
+    }
+
+    pub(crate) fn rival(&self, client: &Client, name: &str) -> Box<dyn Lock> {
+        (self.kind.rival)(client, name)
+    }
+
+    /// Another client of the same server.
+    pub(crate) async fn other(&self) -> Client {
+        let client = Client::connect(&self.server.url()).await;
+        client.expect("a client")
+    }
+
+    /// A client that goes by messages where the kind does: it polls once a minute.
+    pub(crate) async fn listener(&self) -> Client {
+        let builder = Client::builder(&self.server.url()).backoff(self.rare());
+        builder.connect().await.expect("a client")
+    }
+
+    /// Polls once a minute, where the kind is woken by messages.
+    pub(crate) fn rare(&self) -> Backoff {
+        if self.kind.differs(&self.kind.deaf) {
+            return Backoff::new();
+        }
+        Backoff::new().base(ms(60_000)).cap(ms(60_000))
+    }
+
+    /// The keys of locks that are held, and whatever else is not supposed to stay.
+    pub(crate) async fn keys(&self) -> Vec<String> {
+        let mut keys = self.server.keys().await;
+        keys.retain(|key| !self.remains(key));
+        keys
+    }
+
+    fn remains(&self, key: &str) -> bool {
+        let remains = self.kind.remains.iter();
+        remains.into_iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    /// Waits until nothing of any lock is left.
+    pub(crate) async fn clean(&self) {
+        eventually("no key and no channel is left", LONG, async || {
+            self.keys().await.is_empty() && self.server.channels().await.is_empty()
+        })
+        .await;
+    }
+
+    /// I7: no key, no channel, and no more connections than there were.
+    pub(crate) async fn nothing_is_left(&self, connections: usize) {
+        self.clean().await;
+        eventually("the connections are as before", LONG, async || {
+            self.server.connections().await <= connections
+        })
+        .await;
+    }
+
+    /// Waits until no lock is held.
+    pub(crate) async fn free(&self) {
+        eventually("no lock is held", LONG, async || {
+            self.keys().await.is_empty()
+        })
+        .await;
+    }
+
+    /// I4: every key of a hold has a time to live.
+    pub(crate) async fn assert_leased(&self, when: &str) {
+        for key in self.keys().await {
+            assert_ne!(self.server.pttl(&key).await, -1, "{when}: {key}");
+        }
+    }
+
+    /// One try under the watchdog.
+    pub(crate) async fn try_once(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> Result<Option<LockGuard>, Error> {
+        let lock = self.of(client, name);
+        lock.try_lock(Duration::ZERO, Lease::Watchdog).await
+    }
+
+    /// One try of a rival: whether nobody holds the lock. It is free again when this returns.
+    pub(crate) async fn is_free(&self, client: &Client, name: &str) -> bool {
+        let lock = self.rival(client, name);
+        let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+        match tried.expect("a clean answer") {
+            Some(guard) => {
+                guard.unlock().await.expect("our own lock");
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Puts somebody else's hold there for so long.
+    pub(crate) async fn put_stranger(&self, name: &str, ttl: Duration) {
+        let ttl = ttl.as_millis().to_string();
+        for write in self.kind.stranger {
+            self.write(write, name, &ttl).await;
+        }
+    }
+
+    /// Puts something there that is no lock of this kind.
+    pub(crate) async fn put(&self, write: Write, name: &str) {
+        self.write(write, name, "").await;
+    }
+
+    async fn write(&self, write: Write, name: &str, ttl: &str) {
+        let filled = write.iter().map(|part| match *part {
+            "KEY" => name,
+            "TTL" => ttl,
+            part => part,
+        });
+        self.server.cmd(&filled.collect::<Vec<_>>()).await;
+    }
+
+    /// What Redis keeps under a key, byte for byte.
+    pub(crate) async fn dump(&self, key: &str) -> Option<Vec<u8>> {
+        self.server.query(&["DUMP", key]).await
+    }
+
+    /// Waits until so many connections listen; for a kind that does not, until the wait has lasted for some tries.
+    pub(crate) async fn waited_for(&self, listeners: u64) {
+        if self.kind.differs(&self.kind.deaf) {
+            let before = self.calls().await;
+            eventually("tried again and again", LONG, async || {
+                self.calls().await >= before + 2 * listeners
+            })
+            .await;
+            return;
+        }
+        eventually("somebody listens", LONG, async || {
+            let mut listening = 0;
+            for channel in self.server.channels().await {
+                listening += self.server.subscribers(&channel).await;
+            }
+            listening >= listeners
+        })
+        .await;
+    }
+
+    /// Calls of scripts, and of SET, which starts a hold without one.
+    pub(crate) async fn calls(&self) -> u64 {
+        let calls = self.server.calls().await;
+        let counted = ["evalsha", "eval", "set"];
+        counted.iter().filter_map(|name| calls.get(*name)).sum()
+    }
+
+    /// Calls of the commands that put a hold there.
+    pub(crate) async fn writes(&self) -> u64 {
+        self.server.calls_of("hset").await + self.server.calls_of("set").await
+    }
+
+    /// Asserts the hold count that Redis has, where it has one; 0 when the lock is free.
+    pub(crate) async fn assert_count(&self, name: &str, count: u32) {
+        if count == 0 {
+            return assert!(!self.server.exists(name).await, "{name} is free");
+        }
+        if self.kind.differs(&self.kind.local_levels) {
+            return assert!(self.server.exists(name).await, "{name} is held");
+        }
+        let mut hash = self.server.hash(name).await;
+        hash.remove("mode");
+        let counts: Vec<_> = hash.into_values().collect();
+        assert_eq!(counts, [count.to_string()], "{name}");
+    }
+
+    /// Waits until Redis has this hold count.
+    pub(crate) async fn counted(&self, name: &str, count: u32) {
+        if self.kind.differs(&self.kind.local_levels) {
+            return;
+        }
+        let count = count.to_string();
+        eventually("Redis has the count", LONG, async || {
+            let mut hash = self.server.hash(name).await;
+            hash.remove("mode");
+            hash.into_values().all(|value| value == count)
+        })
+        .await;
+    }
+}
+
+/// Commands about this lock, but for those of its subscription.
+pub(crate) fn about(name: &str) -> Match {
+    let subscribes = |name: &str| name.ends_with("SUBSCRIBE");
+    let not_that = Match::when(move |command| !subscribes(&command.name()));
+    Match::arg(name).and(not_that)
+}

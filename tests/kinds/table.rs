@@ -1,0 +1,152 @@
+//! The kinds of lock: how each is made, what it puts into Redis, and where it differs.
+
+use futures_util::future::LocalBoxFuture;
+use watchlock::{Client, Error, Lock, LockGuard, Owner};
+
+/// A body that runs under a lock.
+pub(crate) type Body<'a> = Box<dyn FnOnce(&LockGuard) -> LocalBoxFuture<'a, ()> + 'a>;
+/// `run` and `try_run` of a handle of this client.
+type Run = for<'a> fn(&'a Client, &'a str, Body<'a>) -> LocalBoxFuture<'a, Result<(), Error>>;
+
+/// A body by what it does.
+pub(crate) fn body<'a, F>(body: impl FnOnce(&LockGuard) -> F + 'a) -> Body<'a>
+where
+    F: Future<Output = ()> + 'a,
+{
+    Box::new(|guard| Box::pin(body(guard)))
+}
+
+/// Why a kind differs from the others.
+pub(crate) struct Because(pub(crate) &'static str);
+
+/// How handles are made.
+pub(crate) struct Made {
+    pub(crate) handle: fn(&Client, &str) -> Box<dyn Lock>,
+    pub(crate) owned: fn(&Owner, &str) -> Box<dyn Lock>,
+    pub(crate) run: Run,
+    /// Waits for a minute, for a lease of a minute.
+    pub(crate) try_run: Run,
+}
+
+/// The [`Made`] of a kind, from how its handle is got out of a client or an owner.
+macro_rules! made {
+    (|$of:ident, $name:ident| $get:expr) => {
+        Made {
+            handle: |$of, $name| Box::new($get),
+            owned: |$of, $name| Box::new($get),
+            run: |$of, $name, body| {
+                Box::pin(async move {
+                    let lock = $get;
+                    lock.run(async |guard| body(guard).await).await
+                })
+            },
+            try_run: |$of, $name, body| {
+                let minute = std::time::Duration::from_secs(60);
+                Box::pin(async move {
+                    let lock = $get;
+                    let ran = lock.try_run(minute, minute, async |guard| body(guard).await);
+                    ran.await.map(|ran| ran.expect("not busy for a minute"))
+                })
+            },
+        }
+    };
+}
+
+/// A Redis command with `KEY` for the lock's name and `TTL` for a time in ms.
+pub(crate) type Write = &'static [&'static str];
+
+/// Commands that operations cost when nothing is in the way.
+pub(crate) struct Costs {
+    pub(crate) lock: u64,
+    pub(crate) unlock: u64,
+    /// Entering a hold again.
+    pub(crate) enter: u64,
+    /// Giving back a level that is not the last.
+    pub(crate) leave: u64,
+    pub(crate) extend: u64,
+    pub(crate) verify: u64,
+    /// One try for a lock that another client has.
+    pub(crate) busy: u64,
+    /// A section, when tasks of one client wait in line.
+    pub(crate) in_line: u64,
+}
+
+/// A kind of lock.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) made: Made,
+    /// A lock of the same name that excludes this one, and that excludes itself.
+    pub(crate) rival: fn(&Client, &str) -> Box<dyn Lock>,
+    /// Puts somebody else's hold, which excludes this kind's, into Redis.
+    pub(crate) stranger: &'static [Write],
+    /// Each puts something there that is no lock of this kind.
+    pub(crate) foreign: &'static [Write],
+    /// What the keys begin with that stay when the lock is free.
+    pub(crate) remains: &'static [&'static str],
+    /// What the worker process calls it.
+    pub(crate) worker: &'static str,
+    /// What the files of its scripts begin with, under `lua/`.
+    pub(crate) lua: &'static [&'static str],
+    pub(crate) costs: Costs,
+
+    /// Its holds do not exclude each other.
+    pub(crate) shared: Option<Because>,
+    /// Those who wait listen to no channel.
+    pub(crate) deaf: Option<Because>,
+    /// Redis does not have the number of levels.
+    pub(crate) local_levels: Option<Because>,
+    /// A fixed level ends with its own lease, though others keep the hold.
+    pub(crate) levels_end_alone: Option<Because>,
+}
+
+impl Kind {
+    /// Whether it differs; the test's output says why.
+    pub(crate) fn differs(&self, how: &Option<Because>) -> bool {
+        if let Some(Because(why)) = how {
+            println!("{}: {why}", self.name);
+        }
+        how.is_some()
+    }
+}
+
+const HASH_STRANGER: &[Write] = &[
+    &["HSET", "KEY", "stranger:1", "1"],
+    &["PEXPIRE", "KEY", "TTL"],
+];
+
+pub(crate) const PLAIN: Kind = Kind {
+    name: "plain",
+    made: made!(|of, name| of.get_lock(name)),
+    rival: |client, name| Box::new(client.get_lock(name)),
+    stranger: HASH_STRANGER,
+    foreign: &[
+        &["SET", "KEY", "x"],
+        &["LPUSH", "KEY", "x"],
+        &["SADD", "KEY", "x"],
+        &["ZADD", "KEY", "1", "x"],
+        &["XADD", "KEY", "*", "a", "b"],
+        &["HSET", "KEY", "mode", "write"],
+        &["HSET", "KEY", "mode", "1"],
+        &["HSET", "KEY", "name", "Ada"],
+        &["HSET", "KEY", "mode", "read", "a:1", "1"],
+        &["HSET", "KEY", "mode", "write", "a:1:write", "1"],
+        &["HSET", "KEY", "a:1", "1", "b:2", "1"],
+    ],
+    remains: &[],
+    worker: "lock",
+    lua: &["lock/"],
+    costs: Costs {
+        lock: 1,
+        unlock: 1,
+        enter: 1,
+        leave: 1,
+        extend: 1,
+        verify: 1,
+        busy: 1,
+        in_line: 2,
+    },
+    shared: None,
+    deaf: None,
+    local_levels: None,
+    levels_end_alone: None,
+};
