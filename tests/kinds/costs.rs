@@ -130,7 +130,7 @@ async fn renewals_travel_together(kind: &'static Kind) {
     let lock = |number| scene.lock(&format!("held:{number}"));
     let locks: Vec<_> = (0..HOLDS).map(lock).collect();
     let mut counted = Counted::from_now(&proxy);
-    let held = futures_util::future::join_all(locks.iter().map(|lock| lock.lock())).await;
+    let held = futures_util::future::join_all(locks.iter().map(Lock::lock)).await;
     let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
     let taken = kind.costs.lock * HOLDS;
     assert!(

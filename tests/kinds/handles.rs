@@ -75,7 +75,7 @@ async fn what_handles_and_guards_tell_before_during_and_after_a_hold(kind: &'sta
 async fn holds_exclude_each_other_unless_they_are_shared(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let other = scene.other().await;
-    let shared = kind.differs(&kind.shared);
+    let shared = kind.differs(kind.shared);
     let guard = scene.lock("two").lock().await.unwrap();
     for client in [&scene.client, &other] {
         let second = scene.try_once(client, "two").await.unwrap();
@@ -117,7 +117,7 @@ async fn a_rival_excludes_and_is_excluded(kind: &'static Kind) {
 
 async fn tasks_that_share_a_handle_exclude_each_other(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let alone = !kind.differs(&kind.shared);
+    let alone = !kind.differs(kind.shared);
     let lock: Arc<dyn Lock> = scene.lock("shared").into();
     let inside = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..8)
@@ -146,7 +146,7 @@ async fn one_task_without_an_owner_excludes_itself(kind: &'static Kind) {
     let lock = scene.lock("self");
     let guard = lock.lock().await.unwrap();
     let again = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
-    assert_eq!(again.unwrap().is_some(), kind.differs(&kind.shared));
+    assert_eq!(again.unwrap().is_some(), kind.differs(kind.shared));
     assert!(!lock.is_held() && lock.hold_count() == 0);
     assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     guard.unlock().await.unwrap();
@@ -189,7 +189,7 @@ async fn an_owner_enters_again_by_any_handle_and_others_do_not(kind: &'static Ki
     by_guard.unlock().await.unwrap();
 
     let theirs = scene.owned(&other, "mine");
-    let shared = kind.differs(&kind.shared);
+    let shared = kind.differs(kind.shared);
     let tried = theirs.try_lock(Duration::ZERO, Lease::Watchdog).await;
     assert_eq!(tried.unwrap().is_some(), shared);
     let tried = scene.try_once(&scene.client, "mine").await;

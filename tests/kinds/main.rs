@@ -30,6 +30,7 @@ mod common;
 macro_rules! for_every_kind {
     ($($scenario:ident),+ $(,)?) => {
         for_every_kind!(@kind plain = PLAIN: $($scenario)+);
+        for_every_kind!(@kind fenced = FENCED: $($scenario)+);
     };
     (@kind $module:ident = $kind:ident: $($scenario:ident)+) => {
         mod $module {

@@ -16,7 +16,7 @@ use watchlock_support::proxy::{Aim, Match, Proxy};
 
 use crate::common::{LONG, SHORT, ms};
 use crate::scene::{MINUTE, Scene, about};
-use crate::table::Kind;
+use crate::table::{Because, Kind};
 
 for_every_kind! {
     i2_each_command_that_is_sent_twice_changes_nothing,
@@ -203,7 +203,7 @@ async fn i4_no_argument_leaves_a_key_without_a_lease(kind: &'static Kind) {
             .flat_map(|index| NONSENSE.iter().map(move |nonsense| (index, nonsense)))
         {
             let mut wrong = sent.clone();
-            wrong[index] = (*nonsense).to_owned();
+            (*nonsense).clone_into(&mut wrong[index]);
             let _ = send(&scene, &wrong).await;
             scene.assert_leased(&format!("free: {wrong:?}")).await;
             scene.server.cmd(&["FLUSHALL"]).await;
@@ -281,6 +281,10 @@ async fn every_script_of_the_kind_is_seen(kind: &'static Kind) {
     note(record.take());
     guard.unlock().await.unwrap();
     for (digest, file) in scripts(kind) {
-        assert!(seen.contains(&digest), "{file} was not called");
+        let why = kind.elsewhere.iter().find(|(script, _)| *script == file);
+        match why {
+            Some((_, Because(why))) => println!("{file}: {why}"),
+            None => assert!(seen.contains(&digest), "{file} was not called"),
+        }
     }
 }

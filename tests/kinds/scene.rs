@@ -109,7 +109,7 @@ impl Scene {
 
     /// Polls once a minute, where the kind is woken by messages.
     pub(crate) fn rare(&self) -> Backoff {
-        if self.kind.differs(&self.kind.deaf) {
+        if self.kind.differs(self.kind.deaf) {
             return Backoff::new();
         }
         Backoff::new().base(ms(60_000)).cap(ms(60_000))
@@ -211,7 +211,7 @@ impl Scene {
 
     /// Waits until so many connections listen; for a kind that does not, until the wait has lasted for some tries.
     pub(crate) async fn waited_for(&self, listeners: u64) {
-        if self.kind.differs(&self.kind.deaf) {
+        if self.kind.differs(self.kind.deaf) {
             let before = self.calls().await;
             eventually("tried again and again", LONG, async || {
                 self.calls().await >= before + 2 * listeners

@@ -17,6 +17,7 @@ where
 }
 
 /// Why a kind differs from the others.
+#[derive(Clone, Copy)]
 pub(crate) struct Because(pub(crate) &'static str);
 
 /// How handles are made.
@@ -87,6 +88,8 @@ pub(crate) struct Kind {
     pub(crate) worker: &'static str,
     /// What the files of its scripts begin with, under `lua/`.
     pub(crate) lua: &'static [&'static str],
+    /// Those of its scripts that no scenario here comes to, and why.
+    pub(crate) elsewhere: &'static [(&'static str, Because)],
     pub(crate) costs: Costs,
 
     /// Its holds do not exclude each other.
@@ -101,7 +104,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// Whether it differs; the test's output says why.
-    pub(crate) fn differs(&self, how: &Option<Because>) -> bool {
+    pub(crate) fn differs(&self, how: Option<Because>) -> bool {
         if let Some(Because(why)) = how {
             println!("{}: {why}", self.name);
         }
@@ -135,6 +138,7 @@ pub(crate) const PLAIN: Kind = Kind {
     remains: &[],
     worker: "lock",
     lua: &["lock/"],
+    elsewhere: &[],
     costs: Costs {
         lock: 1,
         unlock: 1,
@@ -149,4 +153,26 @@ pub(crate) const PLAIN: Kind = Kind {
     deaf: None,
     local_levels: None,
     levels_end_alone: None,
+};
+
+/// The plain lock with a number to each hold.
+pub(crate) const FENCED: Kind = Kind {
+    name: "fenced",
+    made: made!(|of, name| of.get_fenced_lock(name)),
+    rival: |client, name| Box::new(client.get_fenced_lock(name)),
+    // The token's key, which has to outlive the hold.
+    remains: &["redisson_lock_token:"],
+    worker: "fenced",
+    lua: &[
+        "fenced/",
+        "lock/force_release",
+        "lock/release",
+        "lock/renew",
+        "lock/verify",
+    ],
+    elsewhere: &[(
+        "fenced/reenter.lua",
+        Because("for a fenced level in a plain hold, which tests/fenced shows"),
+    )],
+    ..PLAIN
 };

@@ -157,7 +157,7 @@ async fn f20_odd_names_are_legal_and_work(kind: &'static Kind) {
             let rival = scene.rival(&other, name);
             async move { rival.lock().await }
         });
-        if kind.differs(&kind.deaf) {
+        if kind.differs(kind.deaf) {
             scene.waited_for(1).await;
         } else {
             eventually("somebody listens", LONG, async || {

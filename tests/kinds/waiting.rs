@@ -29,7 +29,7 @@ for_every_kind! {
     i7_i9_waiters_that_go_away_leave_nothing,
     i9_waiters_before_and_behind_a_dropped_one_are_served,
     twenty_waiters_of_two_clients_all_get_in_once,
-    f1_i5_a_waiter_in_another_process_gets_in_and_so_does_who_waits_for_a_killed_one,
+    f1_i5_the_next_one_gets_in_when_a_killed_holders_lease_ends,
 }
 
 /// What a machine under load may add to a wait.
@@ -191,12 +191,11 @@ async fn i6_a_wait_for_a_busy_lock_ends_in_time(kind: &'static Kind) {
     let other = scene.other().await;
     // Of its own client, of another one, and of somebody else.
     for holder in [Some(&scene.client), Some(&other), None] {
-        let rival = match holder {
-            Some(client) => Some(scene.rival(client, "busy").lock().await.unwrap()),
-            None => {
-                scene.put_stranger("busy", MINUTE * 10).await;
-                None
-            }
+        let rival = if let Some(client) = holder {
+            Some(scene.rival(client, "busy").lock().await.unwrap())
+        } else {
+            scene.put_stranger("busy", MINUTE * 10).await;
+            None
         };
         for wait in [0, 1, 50, 300].map(ms) {
             let started = Instant::now();
@@ -282,7 +281,7 @@ async fn i9_waiters_before_and_behind_a_dropped_one_are_served(kind: &'static Ki
 async fn twenty_waiters_of_two_clients_all_get_in_once(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let clients = [scene.listener().await, scene.listener().await];
-    let alone = !kind.differs(&kind.shared);
+    let alone = !kind.differs(kind.shared);
     let rival = scene.rival(&scene.client, "crowd").lock().await.unwrap();
     let inside = Arc::new(AtomicU32::new(0));
     let entries = Arc::new(AtomicU32::new(0));
@@ -311,10 +310,8 @@ async fn twenty_waiters_of_two_clients_all_get_in_once(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// Nobody tells of a killed holder: the waiter goes by the lease that it was told.
-async fn f1_i5_a_waiter_in_another_process_gets_in_and_so_does_who_waits_for_a_killed_one(
-    kind: &'static Kind,
-) {
+/// Nobody tells of a killed holder: the waiter goes by the lease that it was told. Before, it waited in line itself.
+async fn f1_i5_the_next_one_gets_in_when_a_killed_holders_lease_ends(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let client = scene.listener().await;
     let worker = Worker::rust();

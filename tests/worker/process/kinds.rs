@@ -28,7 +28,10 @@ macro_rules! kind {
 const EXCLUSIVE: bool = false;
 
 /// A new kind is one line here, and one in `campaign::kinds` of the kit.
-static KINDS: &[Kind] = &[kind!("lock", EXCLUSIVE, |of, name| of.get_lock(name))];
+static KINDS: &[Kind] = &[
+    kind!("lock", EXCLUSIVE, |of, name| of.get_lock(name)),
+    kind!("fenced", EXCLUSIVE, |of, name| of.get_fenced_lock(name)),
+];
 
 impl Kind {
     /// `None`: no such kind here.
