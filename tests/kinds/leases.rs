@@ -85,7 +85,7 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
     let watched = lock.lock().await.unwrap();
     let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
     assert!(lost.is_err() && watched.is_valid(), "kept alive");
-    let ended_alone = kind.differs(&kind.levels_end_alone);
+    let ended_alone = kind.differs(kind.levels_end_alone);
     assert_eq!(fixed.is_valid(), !ended_alone, "kept for both levels");
     watched.unlock().await.unwrap();
     scene.server.reset_calls().await;
@@ -313,7 +313,7 @@ async fn let_expire_is_refused_where_others_need_the_hold(kind: &'static Kind) {
 
     let fixed = scene.lock("kept").lock_for(LONG).await.unwrap();
     let other = fixed.reenter(Lease::Watchdog).await.unwrap();
-    let fixed = if kind.differs(&kind.levels_end_alone) {
+    let fixed = if kind.differs(kind.levels_end_alone) {
         fixed
     } else {
         let (fixed, error) = fixed.let_expire().unwrap_err().into_parts();

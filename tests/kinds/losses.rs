@@ -126,7 +126,7 @@ async fn a_release_of_a_deleted_lock_says_lost(kind: &'static Kind) {
     let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     scene.server.cmd(&["DEL", "unlock"]).await;
     let told = inner.unlock().await;
-    let local = kind.differs(&kind.local_levels);
+    let local = kind.differs(kind.local_levels);
     assert!(
         local && told.is_ok() || is_lost(&told, LostReason::Missing),
         "{told:?}"

@@ -246,7 +246,7 @@ impl Scene {
         if count == 0 {
             return assert!(!self.server.exists(name).await, "{name} is free");
         }
-        if self.kind.differs(&self.kind.local_levels) {
+        if self.kind.differs(self.kind.local_levels) {
             return assert!(self.server.exists(name).await, "{name} is held");
         }
         let mut hash = self.server.hash(name).await;
@@ -257,7 +257,7 @@ impl Scene {
 
     /// Waits until Redis has this hold count.
     pub(crate) async fn counted(&self, name: &str, count: u32) {
-        if self.kind.differs(&self.kind.local_levels) {
+        if self.kind.differs(self.kind.local_levels) {
             return;
         }
         let count = count.to_string();
