@@ -18,14 +18,19 @@
 //! **A name may be held** longer than that: from the acquire to the answer of the release, and where
 //! an answer is missing, until the lease has passed after the last fault that could delay a command.
 //! Between two such times the lock is free for certain, which is what I5 and `Busy` are held against.
+//!
+//! **Kinds of lock.** A hold is of one kind. Readers share a name; for a reader it is free unless somebody writes or
+//! waits to write. Of fenced locks the tokens are looked at (see `tokens`), of fair ones the order (see `order`).
 
 mod bounds;
 mod counts;
 mod exclusion;
 mod holds;
 mod model;
+mod order;
 mod report;
 mod spans;
+mod tokens;
 mod validity;
 mod wakeups;
 
@@ -56,6 +61,10 @@ pub struct Settings {
     pub recovery: Duration,
     /// How long clean-up in the background may take after a cancelled acquire or a dropped guard.
     pub cleanup: Duration,
+    /// How long a dead client may keep its place in the queue of a fair lock.
+    pub dead_waiter: Duration,
+    /// How long readers may be kept out for a writer that went away without a word.
+    pub writer_mark: Duration,
 }
 
 impl Default for Settings {
@@ -69,6 +78,8 @@ impl Default for Settings {
             clean_wake: Duration::from_millis(100),
             recovery: Duration::from_secs(3),
             cleanup: Duration::from_secs(1),
+            dead_waiter: Duration::from_secs(16),
+            writer_mark: Duration::from_secs(3),
         }
     }
 }
@@ -86,6 +97,8 @@ pub fn check(records: &[Record], settings: &Settings) -> Report {
     wakeups::check(&model, &mut report);
     bounds::check(&model, &mut report);
     validity::check(&model, &mut report);
+    tokens::check(&model, &mut report);
+    order::check(&model, &mut report);
     leftovers(records, &mut report);
     report
 }

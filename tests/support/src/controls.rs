@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use hold::PlainHold;
 
-use crate::history::{Call, Outcome, Recorder};
+use crate::history::{Call, LockKind, Outcome, Recorder};
 use hold::Begun;
 use link::Link;
 
@@ -140,7 +140,7 @@ impl Plain {
             lease_ms: lease.map(millis),
         };
         let recorder = &self.inner.recorder;
-        let op = recorder.invoke(self.inner.client, attempt.owner, name, call);
+        let op = recorder.invoke(self.inner.client, attempt.owner, LockKind::Lock, name, call);
         let mut abandoned = Abandoned {
             inner: &self.inner,
             attempt: &attempt,

@@ -10,11 +10,15 @@
 //! 3. An interval recorded for a fault covers all the time in which it could disturb: from before
 //!    it was set up to after it was taken away.
 
+mod kind;
+
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+pub use kind::LockKind;
 
 use crate::now_ns;
 
@@ -81,6 +85,9 @@ pub enum Record {
         client: u32,
         /// The owner within the client.
         owner: u32,
+        /// What kind of lock it is.
+        #[serde(default)]
+        kind: LockKind,
         /// The lock.
         name: String,
         /// What it asks for.
@@ -96,6 +103,9 @@ pub enum Record {
         since: Option<Nanos>,
         /// How it ended.
         outcome: Outcome,
+        /// The fencing token of a hold that was acquired, if it has one.
+        #[serde(default)]
+        token: Option<u64>,
     },
     /// A client says that a hold is no longer certain.
     Lost {
@@ -105,6 +115,9 @@ pub enum Record {
         client: u32,
         /// The owner within the client.
         owner: u32,
+        /// What kind of lock it is.
+        #[serde(default)]
+        kind: LockKind,
         /// The lock.
         name: String,
         /// The reason given.
@@ -159,6 +172,19 @@ pub enum Record {
         /// The acquire whose record was seen at the second look.
         seen: u64,
     },
+    /// A holder that shares its lock read the protected record, waited, and read it again.
+    Look {
+        /// The acquire that began the hold.
+        op: u64,
+        /// Before the first look.
+        from: Nanos,
+        /// After the second.
+        until: Nanos,
+        /// The acquire whose record was seen first.
+        first: u64,
+        /// The acquire whose record was seen at the second look.
+        seen: u64,
+    },
     /// A lock's key as Redis showed it.
     Sample {
         /// When it was read.
@@ -198,7 +224,7 @@ impl Recorder {
 
     /// Records that an operation starts now, and returns its number.
     #[must_use]
-    pub fn invoke(&self, client: u32, owner: u32, name: &str, call: Call) -> u64 {
+    pub fn invoke(&self, client: u32, owner: u32, kind: LockKind, name: &str, call: Call) -> u64 {
         let mut inner = self.inner.lock();
         let op = inner.next_op;
         inner.next_op += 1;
@@ -207,6 +233,7 @@ impl Recorder {
             op,
             client,
             owner,
+            kind,
             name: name.to_owned(),
             call,
         });
@@ -215,11 +242,17 @@ impl Recorder {
 
     /// Records that an operation returned now.
     pub fn returned(&self, op: u64, outcome: Outcome) {
+        self.granted(op, outcome, None);
+    }
+
+    /// The same, with a fencing token.
+    pub fn granted(&self, op: u64, outcome: Outcome, token: Option<u64>) {
         self.push(Record::Return {
             t: now_ns(),
             op,
             since: None,
             outcome,
+            token,
         });
     }
 
@@ -273,9 +306,9 @@ mod tests {
             wait_ms: Some(5),
             lease_ms: None,
         };
-        let op = recorder.invoke(1, 2, "a \"name\"\n", call);
-        recorder.returned(op, Outcome::Acquired(1));
-        let op = recorder.invoke(1, 2, "b", Call::Release);
+        let op = recorder.invoke(1, 2, LockKind::Fenced, "a \"name\"\n", call);
+        recorder.granted(op, Outcome::Acquired(1), Some(u64::MAX));
+        let op = recorder.invoke(1, 2, LockKind::Read, "b", Call::Release);
         recorder.returned(op, Outcome::Failed("lost".to_owned()));
         recorder.push(Record::Fault {
             from: 1,

@@ -11,7 +11,7 @@ use super::fleet::Incarnation;
 use super::ground::Ground;
 use super::plan::{Plan, Plans};
 use super::weather::Watch;
-use crate::history::{Call, Outcome, Record};
+use crate::history::{Call, LockKind, Outcome, Record};
 use crate::now_ns;
 
 /// How long a signal may lag behind an answer that said the same. There is none when a last release
@@ -178,7 +178,7 @@ impl<'a> Actor<'a> {
         fields.insert("name".to_owned(), json!(self.name));
         let acquires = call != Call::Release;
         let (client, recorder) = (self.process.client, &self.ground.recorder);
-        let op = recorder.invoke(client, self.owner, self.name, call);
+        let op = recorder.invoke(client, self.owner, LockKind::Lock, self.name, call);
         let reply = self
             .process
             .worker
@@ -203,6 +203,7 @@ impl<'a> Actor<'a> {
             op,
             since: (reply.t_inv > 0).then_some(reply.t_inv),
             outcome,
+            token: None,
         });
         Some((op, answer))
     }

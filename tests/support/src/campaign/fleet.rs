@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::{Kind, WATCHDOG_LEASE};
-use crate::history::{Nanos, Record, Recorder};
+use crate::history::{LockKind, Nanos, Record, Recorder};
 use crate::now_ns;
 use crate::proxy::Proxy;
 use crate::server::RedisServer;
@@ -66,6 +66,7 @@ impl Incarnation {
                 t: event.t,
                 client: self.client,
                 owner,
+                kind: LockKind::of(&event.kind).unwrap_or_default(),
                 name: event.name,
                 reason: event.reason,
             });

@@ -19,7 +19,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
                 report.add(Breach::Slow { took, bound }, op.name, op.evidence());
             }
         }
-        if *outcome == Outcome::Busy && !model.disturbed(op.client, op.span) {
+        if *outcome == Outcome::Busy && !model.excuses(op).hits(op.span) {
             report.looked(Invariant::I6);
             if !busy.wanted_by_others(op, model) {
                 report.add(Breach::BusyWhileFree, op.name, op.evidence());

@@ -4,22 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{Model, Op};
+use super::model::{Key, Model, Op};
 use super::ns;
 use super::report::{Breach, Invariant, Report};
 use crate::history::{Call, Outcome, Record};
 
 pub(super) fn check(model: &Model, report: &mut Report) {
-    let mut by_key: BTreeMap<(u32, u32, &str), Vec<&Op>> = BTreeMap::new();
+    let mut by_key: BTreeMap<Key, Vec<&Op>> = BTreeMap::new();
     for op in &model.ops {
-        let key = (op.client, op.owner, op.name);
-        by_key.entry(key).or_default().push(op);
+        by_key.entry(op.key()).or_default().push(op);
     }
-    let mut lost: BTreeMap<(u32, u32, &str), Vec<u64>> = BTreeMap::new();
+    let mut lost: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
     for hold in &model.holds {
         if let Some((t, _, _)) = hold.lost {
-            let key = (hold.client, model.first(hold).owner, hold.name);
-            lost.entry(key).or_default().push(t);
+            lost.entry(hold.key()).or_default().push(t);
         }
     }
     for (key, ops) in by_key {

@@ -1,4 +1,7 @@
 //! I1: certain windows of one name never overlap, and what a certain holder wrote stays.
+//!
+//! All kinds of lock exclude each other on a name, apart from two: readers share, and an owner may read under its own
+//! write.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +32,8 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
     for hold in holds {
         report.looked(Invariant::I1);
         open.retain(|earlier| earlier.window.until > hold.window.from);
-        for earlier in open.iter().filter(|_| hold.window.len() > 0) {
+        let excluded = |earlier: &&&Hold| hold.window.len() > 0 && excludes(earlier, hold);
+        for earlier in open.iter().filter(excluded) {
             let end = earlier.window.until.min(hold.window.until);
             let by = end - hold.window.from;
             let mut evidence = model.evidence(earlier);
@@ -43,17 +47,30 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
     }
 }
 
-/// A pair is torn when both who wrote were certain while they wrote.
+fn excludes(one: &Hold, other: &Hold) -> bool {
+    let same_owner = (one.client, one.owner) == (other.client, other.owner);
+    one.kind.excludes(other.kind) && !(same_owner && one.kind != other.kind)
+}
+
+/// A pair is torn when both who wrote were certain while they wrote; a reader's looks, when a certain writer came in
+/// between.
 fn check_pair(model: &Model, pair: &Record, report: &mut Report) {
-    let Record::Pair {
-        op,
-        from,
-        until,
-        seen,
-        ..
-    } = pair
-    else {
-        return;
+    let (op, from, until, first, seen) = match pair {
+        Record::Pair {
+            op,
+            from,
+            until,
+            seen,
+            ..
+        } => (op, from, until, op, seen),
+        Record::Look {
+            op,
+            from,
+            until,
+            first,
+            seen,
+        } => (op, from, until, first, seen),
+        _ => return,
     };
     let Some(hold) = hold_of(model, *op) else {
         return;
@@ -62,7 +79,7 @@ fn check_pair(model: &Model, pair: &Record, report: &mut Report) {
         return;
     }
     report.looked(Invariant::I1);
-    if seen == op {
+    if seen == first {
         return;
     }
     let wrote_it = |other: &&&Record| matches!(other, Record::Pair { op, .. } if op == seen);

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::model::{Model, Op};
+use super::model::{Key, Model, Op};
 use super::spans::Span;
 use super::{drift, ns};
-use crate::history::{Call, Nanos, Outcome, Record};
+use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 
 /// What ended a certain window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Hold<'a> {
     pub(super) client: u32,
+    pub(super) owner: u32,
+    pub(super) kind: LockKind,
     pub(super) name: &'a str,
     /// The acquires that succeeded, the first of them began it.
     pub(super) acquires: Vec<usize>,
@@ -41,9 +43,6 @@ pub(super) struct Hold<'a> {
     replaced: bool,
 }
 
-/// A client, an owner of it, and a name.
-type Key<'a> = (u32, u32, &'a str);
-
 /// When each owner was told that it lost a name.
 fn losses(records: &[Record]) -> HashMap<Key<'_>, Vec<Nanos>> {
     let mut losses: HashMap<Key, Vec<Nanos>> = HashMap::new();
@@ -52,11 +51,12 @@ fn losses(records: &[Record]) -> HashMap<Key<'_>, Vec<Nanos>> {
             t,
             client,
             owner,
+            kind,
             name,
             ..
         } = record
         {
-            let key = (*client, *owner, name.as_str());
+            let key = (*client, *owner, *kind, name.as_str());
             losses.entry(key).or_default().push(*t);
         }
     }
@@ -70,7 +70,7 @@ impl<'a> Model<'a> {
         let losses = losses(records);
         let mut current: BTreeMap<Key, usize> = BTreeMap::new();
         for (index, op) in self.ops.iter().enumerate() {
-            let key = (op.client, op.owner, op.name);
+            let key = op.key();
             match (op.call, op.outcome) {
                 (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
                     let before = current.get(&key).copied().filter(|_| *count == 1);
@@ -106,31 +106,30 @@ impl<'a> Model<'a> {
     /// Whether a hold was lost before an acquire of its owner returned.
     fn over(&self, hold: usize, op: &Op, losses: &HashMap<Key, Vec<Nanos>>) -> bool {
         let began = self.first(&self.holds[hold]).span.from;
-        let key = (op.client, op.owner, op.name);
-        let mut told = losses.get(&key).into_iter().flatten();
+        let mut told = losses.get(&op.key()).into_iter().flatten();
         told.any(|t| *t >= began && *t <= op.span.until)
     }
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
     /// acquired, rather the one before, if that is known to be gone and no signal came yet.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
-        let mut by_key: HashMap<(u32, u32, &str), Vec<usize>> = HashMap::new();
+        let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
         for (index, hold) in self.holds.iter().enumerate() {
-            let key = (hold.client, self.first(hold).owner, hold.name);
-            by_key.entry(key).or_default().push(index);
+            by_key.entry(hold.key()).or_default().push(index);
         }
         for record in records {
             let Record::Lost {
                 t,
                 client,
                 owner,
+                kind,
                 name,
                 reason,
             } = record
             else {
                 continue;
             };
-            let key = (*client, *owner, name.as_str());
+            let key = (*client, *owner, *kind, name.as_str());
             let Some(holds) = by_key.get(&key) else {
                 continue;
             };
@@ -229,6 +228,8 @@ impl<'a> Hold<'a> {
     fn new(first: &Op<'a>) -> Self {
         Self {
             client: first.client,
+            owner: first.owner,
+            kind: first.kind,
             name: first.name,
             acquires: Vec::new(),
             unclear: Vec::new(),
@@ -240,6 +241,10 @@ impl<'a> Hold<'a> {
             levels: 0,
             replaced: false,
         }
+    }
+
+    pub(super) const fn key(&self) -> Key<'a> {
+        (self.client, self.owner, self.kind, self.name)
     }
 
     /// Notes a release; true when it was the last.

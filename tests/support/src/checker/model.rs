@@ -5,24 +5,33 @@ use std::collections::HashMap;
 use super::holds::Hold;
 use super::spans::{Span, Spans};
 use super::{Settings, ns, report::ms};
-use crate::history::{Call, Nanos, Outcome, Record, Scope};
+use crate::history::{Call, LockKind, Nanos, Outcome, Record, Scope};
 
 /// An operation with both its ends.
 #[derive(Debug)]
 pub(super) struct Op<'a> {
     pub(super) client: u32,
     pub(super) owner: u32,
+    pub(super) kind: LockKind,
     pub(super) name: &'a str,
     pub(super) call: &'a Call,
     /// From the invoke to the return, or to where nobody can have waited for it any more.
     pub(super) span: Span,
     /// `None`: unknown.
     pub(super) outcome: Option<&'a Outcome>,
+    pub(super) token: Option<u64>,
     pub(super) id: u64,
     lines: Vec<&'a Record>,
 }
 
-impl Op<'_> {
+/// A client, an owner of it, and a lock: one name may be held as several kinds.
+pub(super) type Key<'a> = (u32, u32, LockKind, &'a str);
+
+impl<'a> Op<'a> {
+    pub(super) const fn key(&self) -> Key<'a> {
+        (self.client, self.owner, self.kind, self.name)
+    }
+
     pub(super) fn evidence(&self) -> Vec<Record> {
         self.lines.iter().copied().cloned().collect()
     }
@@ -70,6 +79,10 @@ pub(super) struct Model<'a> {
     frozen: HashMap<u32, Spans>,
     faults: HashMap<u32, Spans>,
     faults_of_all: Spans,
+    /// For each fair lock, when one of those who queued for it was disturbed or dead: then nobody behind gets on.
+    queues: HashMap<&'a str, Spans>,
+    /// The longest lease that a reader of a name asked for.
+    read_leases: HashMap<&'a str, Nanos>,
 }
 
 impl<'a> Model<'a> {
@@ -86,10 +99,14 @@ impl<'a> Model<'a> {
             frozen: HashMap::new(),
             faults: HashMap::new(),
             faults_of_all: Spans::default(),
+            queues: HashMap::new(),
+            read_leases: HashMap::new(),
         };
         model.note_surroundings(records);
         model.note_faults(records);
         model.note_ops(records);
+        model.note_queues();
+        model.note_read_leases();
         model.note_holds(records);
         model.note_signals(records);
         for index in 0..model.holds.len() {
@@ -115,6 +132,21 @@ impl<'a> Model<'a> {
 
     pub(super) fn disturbed(&self, client: u32, span: Span) -> bool {
         self.faults(client).hits(span)
+    }
+
+    /// What excuses a waiter: its own faults; in a queue, those of everybody in it.
+    pub(super) fn excuses(&self, op: &Op) -> &Spans {
+        let queue = self.queues.get(op.name);
+        let queue = queue.filter(|_| op.kind == LockKind::Fair);
+        queue.unwrap_or_else(|| self.faults(op.client))
+    }
+
+    /// The lease that Redis may still keep for an acquire: readers of one client share a hold, which lasts as long as
+    /// the longest of their leases.
+    pub(super) fn kept(&self, op: &Op) -> Nanos {
+        let longest = self.read_leases.get(op.name);
+        let longest = longest.filter(|_| op.kind == LockKind::Read);
+        longest.copied().unwrap_or_else(|| op.lease(&self.settings))
     }
 
     /// How long a client was stopped within a span.
@@ -154,7 +186,7 @@ impl<'a> Model<'a> {
                     let span = Span::new(*from, *until);
                     self.deleted.push((span, name.as_deref(), record));
                 }
-                Record::Pair { .. } => self.pairs.push(record),
+                Record::Pair { .. } | Record::Look { .. } => self.pairs.push(record),
                 _ => {}
             }
         }
@@ -209,17 +241,39 @@ impl<'a> Model<'a> {
                     op,
                     since,
                     outcome,
+                    token,
                 } => {
                     let index = known.get(op).expect("a return follows its invoke");
                     let op = &mut self.ops[*index];
                     op.span = Span::new(since.unwrap_or(op.span.from), *t);
                     op.outcome = Some(outcome);
+                    op.token = *token;
                     op.lines.push(record);
                 }
                 _ => {}
             }
         }
         self.ops.sort_by_key(|op| op.span.from);
+    }
+
+    fn note_queues(&mut self) {
+        let dead_for = ns(self.settings.dead_waiter) + ns(self.settings.recovery);
+        let mut queues: HashMap<&str, Vec<Span>> = HashMap::new();
+        for op in self.ops.iter().filter(|op| op.kind == LockKind::Fair) {
+            let spans = queues.entry(op.name).or_default();
+            spans.extend(self.faults(op.client).within(op.span));
+            let killed = self.killed.get(&op.client).filter(|_| op.outcome.is_none());
+            spans.extend(killed.map(|t| Span::new(*t, *t).lengthened(dead_for)));
+        }
+        let merged = |(name, spans)| (name, Spans::of(spans));
+        self.queues = queues.into_iter().map(merged).collect();
+    }
+
+    fn note_read_leases(&mut self) {
+        for op in self.ops.iter().filter(|op| op.kind == LockKind::Read) {
+            let longest = self.read_leases.entry(op.name).or_default();
+            *longest = (*longest).max(op.lease(&self.settings));
+        }
     }
 
     /// An operation that is still open.
@@ -229,6 +283,7 @@ impl<'a> Model<'a> {
             op,
             client,
             owner,
+            kind,
             name,
             call,
         } = record
@@ -240,10 +295,12 @@ impl<'a> Model<'a> {
             id: *op,
             client: *client,
             owner: *owner,
+            kind: *kind,
             name,
             call,
             span: Span::new(*t, end.max(*t)),
             outcome: None,
+            token: None,
             lines: vec![record],
         })
     }
@@ -260,6 +317,7 @@ const fn end_of(record: &Record) -> Nanos {
         Record::Frozen { until, .. }
         | Record::Fault { until, .. }
         | Record::Deleted { until, .. }
-        | Record::Pair { until, .. } => *until,
+        | Record::Pair { until, .. }
+        | Record::Look { until, .. } => *until,
     }
 }

@@ -22,11 +22,15 @@ pub enum Invariant {
     I7,
     /// A holder knows when it no longer holds.
     I8,
+    /// Fencing tokens grow from hold to hold.
+    Tokens,
+    /// A fair lock is given in the order of arrival.
+    Order,
 }
 
 impl Invariant {
     /// All of them, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::I1,
         Self::I2,
         Self::I4,
@@ -34,6 +38,8 @@ impl Invariant {
         Self::I6,
         Self::I7,
         Self::I8,
+        Self::Tokens,
+        Self::Order,
     ];
 }
 
@@ -47,6 +53,8 @@ impl fmt::Display for Invariant {
             Self::I6 => "I6 bounded tries",
             Self::I7 => "I7 nothing left",
             Self::I8 => "I8 holders know",
+            Self::Tokens => "fenced: tokens grow",
+            Self::Order => "fair: order of arrival",
         };
         f.pad(text)
     }
@@ -110,6 +118,27 @@ pub enum Breach {
     ReleasedDeleted,
     /// A hold was called lost before its time, though nothing disturbed it.
     LostEarly,
+    /// A fenced hold came without a token.
+    NoToken,
+    /// A hold's token is not larger than that of a hold before it.
+    TokenWentBack {
+        /// The token.
+        token: u64,
+        /// The one before.
+        before: u64,
+    },
+    /// A re-entry answered another token than the hold has.
+    TokenChanged {
+        /// The token of the re-entry.
+        token: u64,
+        /// The token of the hold.
+        before: u64,
+    },
+    /// Somebody who came later was let in first.
+    Overtaken {
+        /// How much later he had come.
+        by: Nanos,
+    },
 }
 
 impl Breach {
@@ -129,6 +158,10 @@ impl Breach {
             | Self::OutlivedLease { .. }
             | Self::ReleasedDeleted
             | Self::LostEarly => Invariant::I8,
+            Self::NoToken | Self::TokenWentBack { .. } | Self::TokenChanged { .. } => {
+                Invariant::Tokens
+            }
+            Self::Overtaken { .. } => Invariant::Order,
         }
     }
 }

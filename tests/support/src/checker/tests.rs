@@ -1,17 +1,34 @@
 //! Histories made by hand: each breach is found, and its lawful twin is not. Times are ms.
 
+mod kinds;
+
 use std::time::Duration;
 
 use super::*;
-use crate::history::{Call, MS, Outcome, Scope};
+use crate::history::{Call, LockKind, MS, Outcome, Scope};
 
 #[derive(Default)]
 struct Story {
+    kind: LockKind,
     records: Vec<Record>,
     next: u64,
 }
 
 impl Story {
+    /// What follows is of this kind.
+    fn of(mut self, kind: LockKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// The last return has a token.
+    fn token(mut self, number: u64) -> Self {
+        if let Some(Record::Return { token, .. }) = self.records.last_mut() {
+            *token = Some(number);
+        }
+        self
+    }
+
     fn op(mut self, who: (u32, u32), call: Call, times: (u64, u64), how: Outcome) -> Self {
         let op = self.next;
         self = self.open(who, call, times.0);
@@ -20,6 +37,7 @@ impl Story {
             op,
             since: None,
             outcome: how,
+            token: None,
         });
         self
     }
@@ -30,6 +48,7 @@ impl Story {
             op: self.next,
             client: who.0,
             owner: who.1,
+            kind: self.kind,
             name: "n".to_owned(),
             call,
         });
@@ -59,6 +78,7 @@ impl Story {
             t: t * MS,
             client,
             owner: 0,
+            kind: self.kind,
             name: "n".to_owned(),
             reason: "expired".to_owned(),
         });

@@ -2,6 +2,10 @@
 //!
 //! Out of everything that may hold a name at some time its free stretches are made; a waiter's own
 //! faults are cut out of them; what is left is bounded. Who acquires ends a stretch, whoever it is.
+//!
+//! 1. For a reader only writers count, those that hold and those that wait: they go first.
+//! 2. In a fair lock's queue nobody gets on while somebody ahead is disturbed, or dead and still in it.
+//! 3. A spin lock's waiters listen to nobody; the cap is their bound.
 
 use std::collections::HashMap;
 
@@ -10,13 +14,16 @@ use super::model::{Model, Op};
 use super::ns;
 use super::report::{Breach, Invariant, Report};
 use super::spans::{Span, Spans};
-use crate::history::{Call, Nanos, Outcome, Record};
+use crate::history::{Call, LockKind, Nanos, Outcome, Record};
+
+/// A name, and whether it is seen by those who would share it.
+type Seen<'a> = (&'a str, bool);
 
 /// When each name may be held, and where clean releases ended that.
 pub(super) struct Busy<'m> {
-    spans: HashMap<&'m str, Spans>,
+    spans: HashMap<Seen<'m>, Spans>,
     /// The same, without tries that were told busy undisturbed.
-    held: HashMap<&'m str, Spans>,
+    held: HashMap<Seen<'m>, Spans>,
     /// The ends of holds by undisturbed releases: when, whose, which operation.
     clean: HashMap<&'m str, Vec<(Nanos, u32, usize)>>,
     acquires: HashMap<&'m str, Vec<usize>>,
@@ -35,12 +42,12 @@ pub(super) fn check(model: &Model, report: &mut Report) {
 
 fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
     let settings = &model.settings;
-    let faults = model.faults(op.client);
+    let faults = model.excuses(op);
     let cap = ns(settings.backoff_cap) + ns(settings.scheduling) + ns(settings.clean_wake);
     for free in busy.gaps(op) {
         for calm in faults.gaps(free) {
             report.looked(Invariant::I5);
-            let release = busy.clean_release(model, op.name, calm);
+            let release = busy.clean_release(model, op, calm);
             let bound = release.map_or(cap, |_| ns(settings.clean_wake) + ns(settings.scheduling));
             if calm.len() > bound {
                 let breach = Breach::MissedWakeUp {
@@ -59,8 +66,8 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
 
 impl<'m> Busy<'m> {
     pub(super) fn of(model: &'m Model<'m>) -> Self {
-        let mut tries: HashMap<&str, Vec<Span>> = HashMap::new();
-        let mut held: HashMap<&str, Vec<Span>> = HashMap::new();
+        let mut tries: HashMap<Seen, Vec<Span>> = HashMap::new();
+        let mut held: HashMap<Seen, Vec<Span>> = HashMap::new();
         let mut busy = Self {
             spans: HashMap::new(),
             held: HashMap::new(),
@@ -74,12 +81,20 @@ impl<'m> Busy<'m> {
                 let told_busy = op.outcome == Some(&Outcome::Busy);
                 let told_busy = told_busy && !model.disturbed(op.client, op.span);
                 let kind = if told_busy { &mut tries } else { &mut held };
-                kind.entry(op.name).or_default().extend(attempt(model, op));
+                let span = attempt(model, op);
+                kind.entry((op.name, false)).or_default().extend(span);
+                if op.kind != LockKind::Read {
+                    let kept_out = Some(wish(model, op)).into_iter().chain(span);
+                    held.entry((op.name, true)).or_default().extend(kept_out);
+                }
             }
         }
         for hold in &model.holds {
             let (span, clean) = held_span(model, hold);
-            held.entry(hold.name).or_default().push(span);
+            held.entry((hold.name, false)).or_default().push(span);
+            if hold.kind != LockKind::Read {
+                held.entry((hold.name, true)).or_default().push(span);
+            }
             if let (true, Some(release)) = (clean, hold.releases.last()) {
                 let end = (span.until, hold.client, *release);
                 busy.clean.entry(hold.name).or_default().push(end);
@@ -88,12 +103,16 @@ impl<'m> Busy<'m> {
         for ends in busy.clean.values_mut() {
             ends.sort_unstable();
         }
-        for name in busy.acquires.keys() {
-            let held = held.remove(name).unwrap_or_default();
-            let mut all = tries.remove(name).unwrap_or_default();
+        for seen in busy
+            .acquires
+            .keys()
+            .flat_map(|name| [(*name, false), (*name, true)])
+        {
+            let held = held.remove(&seen).unwrap_or_default();
+            let mut all = tries.remove(&seen).unwrap_or_default();
             all.extend(&held);
-            busy.held.insert(name, Spans::of(held));
-            busy.spans.insert(name, Spans::of(all));
+            busy.held.insert(seen, Spans::of(held));
+            busy.spans.insert(seen, Spans::of(all));
         }
         busy
     }
@@ -110,7 +129,7 @@ impl<'m> Busy<'m> {
         // An attempt given up just before may still be cleaned up.
         let blur = ns(model.settings.scheduling);
         let near = Span::new(op.span.from.saturating_sub(blur), op.span.until);
-        if self.held[op.name].hits(near) {
+        if self.held[&seen_by(op)].hits(near) {
             return true;
         }
         let others = &self.acquires[op.name];
@@ -120,20 +139,22 @@ impl<'m> Busy<'m> {
             .rev()
             .take_while(|index| latest[*index] >= near.from)
             .map(|index| &model.ops[others[index]])
+            .filter(|other| other.kind.excludes(op.kind))
             .any(|other| !std::ptr::eq(other, op) && other.span.overlaps(near))
     }
 
     fn gaps(&self, op: &Op) -> Vec<Span> {
-        self.spans[op.name].gaps(op.span)
+        self.spans[&seen_by(op)].gaps(op.span)
     }
 
     /// The clean release that a stretch begins with, if nothing disturbed its client.
-    fn clean_release(&self, model: &Model, name: &str, calm: Span) -> Option<usize> {
-        let ends = self.clean.get(name)?;
+    fn clean_release(&self, model: &Model, waiter: &Op, calm: Span) -> Option<usize> {
+        let ends = self.clean.get(waiter.name)?;
         let at = ends.partition_point(|(end, _, _)| *end < calm.from);
         let (end, client, release) = ends.get(at)?;
         let quiet = !model.disturbed(*client, calm);
-        (*end == calm.from && quiet).then_some(*release)
+        let heard = waiter.kind != LockKind::Spin;
+        (*end == calm.from && quiet && heard).then_some(*release)
     }
 
     /// Who ended a stretch by acquiring.
@@ -144,12 +165,26 @@ impl<'m> Busy<'m> {
     }
 }
 
+fn seen_by<'m>(op: &Op<'m>) -> Seen<'m> {
+    (op.name, op.kind == LockKind::Read)
+}
+
+/// When somebody who wants a lock for himself may keep readers out: as long as he asks, and until his mark is gone.
+fn wish(model: &Model, op: &Op) -> Span {
+    let settings = &model.settings;
+    let went_well = op.outcome.is_some() && !model.disturbed(op.client, op.span);
+    if went_well {
+        return op.span.lengthened(ns(settings.scheduling));
+    }
+    until_calm(model, op.client, op.span).lengthened(ns(settings.writer_mark))
+}
+
 /// When an acquire that did not become a hold may hold the name all the same; for one that did, the
 /// time before it returned in which a fault may have hidden that it had it.
 fn attempt(model: &Model, op: &Op) -> Option<Span> {
     let settings = &model.settings;
     let blur = ns(settings.scheduling);
-    let lease = op.lease(settings) + ns(settings.cleanup);
+    let lease = model.kept(op) + ns(settings.cleanup);
     let disturbed = model.disturbed(op.client, op.span);
     let around = Span::new(
         op.span.until.saturating_sub(blur).max(op.span.from),
@@ -177,7 +212,7 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
 fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
     let settings = &model.settings;
     let first = model.first(hold);
-    let leases = model.levels(hold).map(|op| op.lease(settings));
+    let leases = model.levels(hold).map(|op| model.kept(op));
     let tail = leases.max().unwrap_or(0) + ns(settings.cleanup);
     let release = model.last_release(hold);
     let calm = |span: Span| !model.disturbed(hold.client, span);

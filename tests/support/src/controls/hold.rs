@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::{Attempt, Flaw, Inner, scripts};
-use crate::history::{Call, Outcome, Record};
+use crate::history::{Call, LockKind, Outcome, Record};
 use crate::now_ns;
 
 /// A level of a hold; dropping it gives it back in the background.
@@ -128,7 +128,7 @@ impl PlainHold {
         let (owner, name) = (self.attempt.owner, &self.attempt.name);
         self.inner
             .recorder
-            .invoke(self.inner.client, owner, name, call)
+            .invoke(self.inner.client, owner, LockKind::Lock, name, call)
     }
 }
 
@@ -177,6 +177,7 @@ fn lose(inner: &Inner, attempt: &Attempt, state: &Mutex<State>, reason: &str) {
         t: now_ns(),
         client: inner.client,
         owner: attempt.owner,
+        kind: LockKind::Lock,
         name: attempt.name.clone(),
         reason: reason.to_owned(),
     });

@@ -1,0 +1,292 @@
+//! Rules that only some kinds of lock have: readers share, tokens grow, the order of arrival is kept.
+
+use super::*;
+
+fn look(op: u64, from: u64, until: u64, first: u64, seen: u64) -> Record {
+    Record::Look {
+        op,
+        from: from * MS,
+        until: until * MS,
+        first,
+        seen,
+    }
+}
+
+fn write_pair(op: u64, from: u64, until: u64) -> Record {
+    Record::Pair {
+        op,
+        from: from * MS,
+        wrote: (from + 1) * MS,
+        until: until * MS,
+        seen: op,
+    }
+}
+
+fn reads() -> Story {
+    story().of(LockKind::Read)
+}
+
+#[test]
+fn readers_share_and_nobody_else_does() {
+    for kind in LockKind::ALL {
+        let both = story().of(kind).lock(1, (0, 5), 1).token(1);
+        let both = both.lock(2, (1, 8), 1).token(2);
+        let both = both.unlock(1, (50, 51), 0).unlock(2, (60, 61), 0);
+        let shared = kind == LockKind::Read;
+        let broken: &[Invariant] = if shared { &[] } else { &[Invariant::I1] };
+        both.breaks(broken);
+    }
+}
+
+#[test]
+fn a_reader_beside_a_writer_breaks_i1() {
+    let beside = |inside: u32| {
+        let held = reads().lock(1, (0, 5), 1).of(LockKind::Write);
+        let held = held.lock(inside, (6, 8), 1).unlock(inside, (20, 21), 0);
+        held.of(LockKind::Read).unlock(1, (30, 31), 0)
+    };
+    beside(2).breaks(&[Invariant::I1]);
+    let writes = || story().of(LockKind::Write).lock(1, (0, 5), 1);
+    let reads = |client| {
+        let held = writes().of(LockKind::Read).lock(client, (6, 8), 1);
+        let held = held.unlock(client, (20, 21), 0).of(LockKind::Write);
+        held.unlock(1, (30, 31), 0)
+    };
+    reads(2).breaks(&[Invariant::I1]);
+    reads(1).breaks(&[]);
+}
+
+#[test]
+fn levels_of_two_kinds_are_counted_apart() {
+    let held = story().of(LockKind::Write).lock(1, (0, 5), 1);
+    let held = held
+        .of(LockKind::Read)
+        .lock(1, (6, 7), 1)
+        .lock(1, (8, 9), 2);
+    let held = held.of(LockKind::Write).unlock(1, (10, 11), 0);
+    let held = held.of(LockKind::Read).unlock(1, (12, 13), 1);
+    held.unlock(1, (14, 15), 0).breaks(&[]);
+}
+
+#[test]
+fn a_reader_that_sees_a_writer_come_and_go_breaks_i1() {
+    let story = |seen| {
+        let story = reads().lock(1, (0, 5), 1).and(look(0, 6, 40, 9, seen));
+        let story = story.unlock(1, (50, 51), 0).of(LockKind::Write);
+        let story = story.lock(2, (10, 20), 1).and(write_pair(2, 21, 25));
+        story.unlock(2, (30, 31), 0)
+    };
+    let torn = |story: &Story| {
+        let found = story.check().violations;
+        found.iter().any(|found| found.breach == Breach::TornPair)
+    };
+    assert!(torn(&story(2)));
+    assert!(!torn(&story(9)));
+}
+
+#[test]
+fn a_reader_that_sleeps_beside_readers_breaks_i5() {
+    let held = || reads().lock(1, (0, 5), 1).unlock(1, (900, 901), 0);
+    let waits = |until| held().lock(2, (50, until), 1).unlock(2, (950, 951), 0);
+    waits(200).breaks(&[]);
+    waits(700).breaks(&[Invariant::I5]);
+    // Whom a waiting writer keeps out does not sleep.
+    let waits = waits(895).of(LockKind::Write);
+    waits
+        .op((3, 0), try_lock(840), (55, 890), Outcome::Busy)
+        .breaks(&[]);
+}
+
+#[test]
+fn a_writer_that_sleeps_beside_a_free_lock_breaks_i5() {
+    let held = || reads().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+    let waits = |until| {
+        let story = held().of(LockKind::Write).lock(2, (50, until), 1);
+        story.unlock(2, (800, 801), 0)
+    };
+    waits(110).breaks(&[]);
+    waits(300).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_reader_that_is_told_busy_beside_readers_breaks_i6() {
+    let tried = |kind| {
+        let held = story().of(kind).lock(1, (0, 5), 1).unlock(1, (50, 51), 0);
+        held.of(LockKind::Read)
+            .op((2, 0), try_lock(0), (10, 12), Outcome::Busy)
+    };
+    tried(LockKind::Write).breaks(&[]);
+    tried(LockKind::Read).ends(3_000).breaks(&[Invariant::I6]);
+}
+
+fn fenced(one: u64, other: u64) -> Story {
+    let story = story().of(LockKind::Fenced).lock(1, (0, 5), 1).token(one);
+    let story = story
+        .unlock(1, (10, 11), 0)
+        .lock(2, (4, 14), 1)
+        .token(other);
+    story.unlock(2, (20, 21), 0)
+}
+
+#[test]
+fn a_token_that_does_not_grow_breaks_the_rule_of_tokens() {
+    fenced(7, 8).breaks(&[]);
+    fenced(7, 1_790_000_000_000_000).breaks(&[]);
+    fenced(7, 7).breaks(&[Invariant::Tokens]);
+    fenced(7, 6).breaks(&[Invariant::Tokens]);
+}
+
+#[test]
+fn a_token_must_grow_over_all_holds_and_losses_before() {
+    let story = fenced(7, 9).and(Record::Deleted {
+        from: 30 * MS,
+        until: 31 * MS,
+        name: None,
+    });
+    let story = |token| {
+        let mut later = Story::default().of(LockKind::Fenced);
+        later.records.clone_from(&story.records);
+        later.next = story.next;
+        later
+            .lock(3, (40, 45), 1)
+            .token(token)
+            .unlock(3, (50, 51), 0)
+    };
+    story(10).breaks(&[]);
+    story(8).breaks(&[Invariant::Tokens]);
+    story(1).breaks(&[Invariant::Tokens]);
+}
+
+#[test]
+fn who_was_disturbed_may_have_been_first() {
+    let disturbed = |from| {
+        let story = story().of(LockKind::Fenced).lock(1, (0, 5), 1).token(7);
+        let story = story.unlock(1, (10, 11), 0).fault(1, 2, Scope::Client(2));
+        story
+            .op((2, 0), lock(Some(300)), (from, 900), Outcome::Acquired(1))
+            .token(6)
+    };
+    let broken = |from| {
+        disturbed(from)
+            .lost(2, 901)
+            .check()
+            .breaks(Invariant::Tokens)
+    };
+    assert!(!broken(4), "its answer may have come late");
+    assert!(broken(6), "the first was told before it asked");
+}
+
+#[test]
+fn a_hold_keeps_its_token() {
+    let entered = |token| {
+        let story = story().of(LockKind::Fenced).lock(1, (0, 5), 1).token(7);
+        let story = story.lock(1, (6, 7), 2).token(token);
+        story.unlock(1, (10, 11), 1).unlock(1, (12, 13), 0)
+    };
+    entered(7).breaks(&[]);
+    entered(8).breaks(&[Invariant::Tokens]);
+    let story = story().of(LockKind::Fenced).lock(1, (0, 5), 1);
+    story.unlock(1, (6, 7), 0).breaks(&[Invariant::Tokens]);
+}
+
+/// The first holds it; the second comes at 50, the third at some later time; who gets it when.
+fn queue(third: u64, second_got: u64, third_got: u64) -> Story {
+    let story = story().of(LockKind::Fair).lock(1, (0, 5), 1);
+    let story = story.unlock(1, (400, 401), 0);
+    let (first, last) = (second_got.min(third_got), second_got.max(third_got));
+    let client = |got| if got == second_got { 2 } else { 3 };
+    let asked = |got| if got == second_got { 50 } else { third };
+    let story = story.lock(client(first), (asked(first), first), 1);
+    let story = story.unlock(client(first), (first + 20, first + 21), 0);
+    let story = story.lock(client(last), (asked(last), last), 1);
+    story.unlock(client(last), (last + 20, last + 21), 0)
+}
+
+#[test]
+fn an_overtaking_in_a_fair_queue_breaks_the_order() {
+    queue(200, 402, 424).breaks(&[]);
+    queue(200, 424, 402).breaks(&[Invariant::Order]);
+    // 40 ms is the margin here: who came so closely before may have come into the queue behind.
+    queue(80, 424, 402).breaks(&[]);
+    queue(200, 424, 402)
+        .of(LockKind::Lock)
+        .breaks(&[Invariant::Order]);
+}
+
+#[test]
+fn a_fault_of_the_overtaken_excuses_an_overtaking() {
+    let excused = |client| queue(200, 424, 402).fault(60, 70, Scope::Client(client));
+    excused(2).breaks(&[]);
+    excused(3).breaks(&[Invariant::Order]);
+}
+
+#[test]
+fn who_gave_up_was_overtaken_before() {
+    let gave_up = |until| {
+        let story = queue(200, 424, 402);
+        story.op((4, 0), try_lock(until - 60), (60, until), Outcome::Busy)
+    };
+    let overtakings = |story: Story| story.check().count(Invariant::Order);
+    assert_eq!(overtakings(gave_up(300)), 1);
+    assert_eq!(overtakings(gave_up(420)), 2);
+}
+
+#[test]
+fn a_dead_waiter_in_a_fair_queue_excuses_those_behind_for_its_time() {
+    let dead = |kind| {
+        let story = story().of(kind).lock(1, (0, 5), 1).unlock(1, (400, 401), 0);
+        let story = story.open((2, 0), lock(None), 50).and(Record::Killed {
+            t: 100 * MS,
+            client: 2,
+        });
+        story.lock(3, (200, 5_000), 1).unlock(3, (5_001, 5_002), 0)
+    };
+    dead(LockKind::Fair).breaks(&[]);
+    dead(LockKind::Lock).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_spin_lock_is_polled_for() {
+    let waits = |kind, until| {
+        let story = story().of(kind).lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+        story.lock(2, (50, until), 1).unlock(2, (900, 901), 0)
+    };
+    waits(LockKind::Lock, 400).breaks(&[Invariant::I5]);
+    waits(LockKind::Spin, 400).breaks(&[]);
+    waits(LockKind::Spin, 800).breaks(&[Invariant::I5]);
+}
+
+/// Owners that take a read/write lock one after the other, by chance, as a correct one would give it.
+#[test]
+fn chance_histories_of_correct_locks_are_lawful() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut story = Story::default();
+        let (mut now, mut token) = (0, 0);
+        for _ in 0..30 {
+            now += rng.u64(1..20);
+            let kind = LockKind::ALL[rng.usize(..LockKind::ALL.len())];
+            let holders = if kind == LockKind::Read {
+                rng.u32(1..4)
+            } else {
+                1
+            };
+            story = story.of(kind);
+            for client in 1..=holders {
+                token += rng.u64(1..5);
+                story = story.lock(client, (now, now + 2), 1);
+                story = if kind == LockKind::Fenced {
+                    story.token(token)
+                } else {
+                    story
+                };
+            }
+            for client in 1..=holders {
+                now += rng.u64(3..9);
+                story = story.unlock(client, (now, now + 1), 0);
+            }
+            now += 1;
+        }
+        story.breaks(&[]);
+    }
+}

@@ -1,0 +1,105 @@
+//! Fenced locks: each hold has a token, larger than those of all holds before it, and no other all its life.
+//!
+//! One hold came before another for certain
+//!
+//! 1. when its acquire had returned before the other's was called, or
+//! 2. when its acquire returned first and nothing disturbed the other's: who gets the lock undisturbed is told before he
+//!    can lose it, so whoever is told later was let in later. A deletion of data disturbs.
+//!
+//! That holds across losses of the data and of the lock itself: tokens must grow even where I1 cannot be kept.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::holds::Hold;
+use super::model::Model;
+use super::report::{Breach, Invariant, Report};
+use super::spans::Span;
+use crate::history::{LockKind, Nanos};
+
+/// A hold, its first token and its last: they are the same, unless a re-entry changed it.
+struct Fenced<'m, 'a> {
+    hold: &'m Hold<'a>,
+    acquire: Span,
+    first: u64,
+    last: u64,
+}
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    let mut by_name: BTreeMap<&str, Vec<Fenced>> = BTreeMap::new();
+    for hold in &model.holds {
+        if hold.kind == LockKind::Fenced
+            && let Some(fenced) = Fenced::of(model, hold, report)
+        {
+            by_name.entry(hold.name).or_default().push(fenced);
+        }
+    }
+    for holds in by_name.values_mut() {
+        check_growth(model, holds, report);
+    }
+}
+
+impl<'m, 'a> Fenced<'m, 'a> {
+    /// `None`, and a breach, when there is no token.
+    fn of(model: &Model, hold: &'m Hold<'a>, report: &mut Report) -> Option<Self> {
+        let mut tokens = Vec::new();
+        for op in hold.acquires.iter().map(|op| &model.ops[*op]) {
+            report.looked(Invariant::Tokens);
+            match op.token {
+                Some(token) => tokens.push(token),
+                None => report.add(Breach::NoToken, hold.name, op.evidence()),
+            }
+        }
+        let (first, last) = (*tokens.first()?, *tokens.iter().max()?);
+        if let Some(token) = tokens.into_iter().find(|token| *token != first) {
+            let breach = Breach::TokenChanged {
+                token,
+                before: first,
+            };
+            report.add(breach, hold.name, model.evidence(hold));
+        }
+        Some(Self {
+            hold,
+            acquire: model.first(hold).span,
+            first,
+            last,
+        })
+    }
+}
+
+/// Against the largest token of all that came before for certain, by either rule, and against all for equality.
+fn check_growth(model: &Model, holds: &mut [Fenced], report: &mut Report) {
+    holds.sort_by_key(|fenced| fenced.acquire.until);
+    let mut largest: Vec<usize> = Vec::with_capacity(holds.len());
+    let mut whose: HashMap<u64, usize> = HashMap::new();
+    for (index, fenced) in holds.iter().enumerate() {
+        let told_before = |time: Nanos| holds.partition_point(|other| other.acquire.until < time);
+        let calm = !model.disturbed(fenced.hold.client, fenced.acquire)
+            && !model
+                .deleted
+                .iter()
+                .any(|(when, _, _)| when.overlaps(fenced.acquire));
+        let end = if calm {
+            fenced.acquire.until
+        } else {
+            fenced.acquire.from
+        };
+        let before = told_before(end).checked_sub(1).map(|last| largest[last]);
+        let before = before.filter(|before| holds[*before].last >= fenced.first);
+        let before = before.or_else(|| whose.insert(fenced.first, index));
+        if let Some(before) = before.map(|before| &holds[before]) {
+            let breach = Breach::TokenWentBack {
+                token: fenced.first,
+                before: before.last,
+            };
+            let mut evidence = model.evidence(before.hold);
+            evidence.extend(model.evidence(fenced.hold));
+            report.add(breach, fenced.hold.name, evidence);
+        }
+        let best = largest.last().copied().unwrap_or(index);
+        largest.push(if holds[best].last > fenced.last {
+            best
+        } else {
+            index
+        });
+    }
+}
