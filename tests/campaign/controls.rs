@@ -1,10 +1,10 @@
-//! The checker is not trusted before it has caught every one of eight deliberately wrong clients, each
-//! in the fault that brings its mistake out, and has passed a correct client in the same eight.
+//! The checker is not trusted before it has caught every one of twelve deliberately wrong clients, each
+//! in the fault that brings its mistake out, and has passed a correct client in the same.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock_support::campaign::{Campaign, Kind};
+use watchlock_support::campaign::{Campaign, Kind, kinds};
 use watchlock_support::checker::{Invariant, Report, Settings, check};
 use watchlock_support::controls::{
     BACKOFF_CAP, COMMAND_TIMEOUT, Flaw, Plain, PlainHold, WATCHDOG_LEASE,
@@ -182,6 +182,16 @@ async fn scenes(flaw: Option<Flaw>) -> Report {
     campaign.run().await.report
 }
 
+/// A campaign on locks of the other kinds, without its nemesis: owners in each other's way are enough.
+async fn crowd(flaw: Option<Flaw>) -> Report {
+    let mut campaign = Campaign::new(u64::from(fastrand::u32(..)));
+    campaign.time = 4 * SECOND;
+    campaign.workers = vec![Kind::Plain(flaw); 3];
+    campaign.kinds = kinds::PLAIN.to_vec();
+    campaign.faults = false;
+    campaign.run().await.report
+}
+
 async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
     match part {
         Flaw::UnlockWithoutOwnerCheck => late_unlock(flaw).await,
@@ -192,12 +202,23 @@ async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
         Flaw::CancelledAcquireLeft => cancelled(flaw).await,
         Flaw::NoLostSignal => cut_off(flaw).await,
         Flaw::DroppedGuardForgotten => dropped(flaw).await,
+        Flaw::TokenForgotten
+        | Flaw::ReaderBesideWriter
+        | Flaw::ReadReleaseForAll
+        | Flaw::StackForQueue => crowd(flaw).await,
     }
 }
 
-/// The wrong client is caught by the invariant that its mistake breaks.
+/// The wrong client is caught by the invariant that its mistake breaks. A machine that stalls excuses whatever happens
+/// meanwhile, so there are several chances.
 async fn catches(flaw: Flaw, invariant: Invariant) {
-    let report = play(flaw, Some(flaw)).await;
+    let mut report = play(flaw, Some(flaw)).await;
+    for _ in 0..3 {
+        if report.breaks(invariant) {
+            return;
+        }
+        report = play(flaw, Some(flaw)).await;
+    }
     assert!(report.breaks(invariant), "{flaw:?} got away:\n{report}");
 }
 
@@ -242,11 +263,34 @@ async fn a_forgotten_release_of_a_dropped_guard_is_caught() {
 }
 
 #[tokio::test]
+async fn a_fencing_token_that_goes_back_is_caught() {
+    catches(Flaw::TokenForgotten, Invariant::Tokens).await;
+}
+
+#[tokio::test]
+async fn a_reader_let_in_beside_a_writer_is_caught() {
+    catches(Flaw::ReaderBesideWriter, Invariant::I1).await;
+}
+
+#[tokio::test]
+async fn a_read_release_that_throws_out_another_reader_is_caught() {
+    catches(Flaw::ReadReleaseForAll, Invariant::I1).await;
+}
+
+#[tokio::test]
+async fn an_overtaking_in_a_fair_queue_is_caught() {
+    catches(Flaw::StackForQueue, Invariant::Order).await;
+}
+
+#[tokio::test]
 async fn the_correct_client_passes_all_of_it() {
-    // The scenes are one play for three of them.
+    // The scenes are one play for three of them, the crowd for four.
     let again = [
         Flaw::NoRetryAfterSubscribing,
         Flaw::RenewalWithoutOwnerCheck,
+        Flaw::ReaderBesideWriter,
+        Flaw::ReadReleaseForAll,
+        Flaw::StackForQueue,
     ];
     let parts = Flaw::ALL.into_iter().filter(|part| !again.contains(part));
     let plays = parts.map(async |part| (part, play(part, None).await));

@@ -10,12 +10,13 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/acl.md",
+    "docs/classic-mistakes.md",
     "docs/configuration.md",
     "docs/guarantees.md",
     "docs/porting-from-redisson.md",

@@ -20,6 +20,7 @@ mod blame;
 mod expiries;
 mod fleet;
 mod ground;
+pub mod kinds;
 mod links;
 mod plan;
 mod quiet;
@@ -38,7 +39,7 @@ pub use tally::Tally;
 
 use crate::checker::{self, Report, Settings};
 use crate::controls::Flaw;
-use crate::history::{Record, write_history};
+use crate::history::{LockKind, Record, write_history};
 use ground::Ground;
 
 /// The lease of the workers' watchdogs.
@@ -72,6 +73,8 @@ pub struct Campaign {
     pub owners: u32,
     /// Locks that they share.
     pub names: u32,
+    /// Of what kinds these are, in turn.
+    pub kinds: Vec<LockKind>,
     /// Where histories of rounds with violations are written.
     pub histories: PathBuf,
     /// Whether there are more faults than the scenes bring along.
@@ -90,6 +93,7 @@ impl Campaign {
             workers: vec![Kind::Rust; 4],
             owners: 6,
             names: 12,
+            kinds: kinds::RUST.to_vec(),
             histories: std::env::temp_dir(),
             faults: true,
             kills: true,
@@ -164,7 +168,7 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
     let mut actors = tokio::task::JoinSet::new();
     for slot in &ground.slots {
         for owner in 0..of.owners {
-            let plans = plan::Plans::seeded(seed, slot.index, owner, of.names);
+            let plans = plan::Plans::seeded(seed, slot.index, owner, of.names, &of.kinds);
             let actor = actor::run(
                 Arc::clone(ground),
                 slot.index,
@@ -175,7 +179,7 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
             actors.spawn(actor);
         }
     }
-    for (owner, scene) in (of.owners..).zip(scenes::SCENES) {
+    for (owner, scene) in (of.owners..).zip(scenes::on(&of.kinds)) {
         let watch = weather.watch();
         actors.spawn(scenes::run(Arc::clone(ground), scene, owner, seed, watch));
     }

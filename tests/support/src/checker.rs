@@ -27,7 +27,7 @@ mod counts;
 mod exclusion;
 mod holds;
 mod model;
-mod order;
+pub(crate) mod order;
 mod report;
 mod spans;
 mod tokens;

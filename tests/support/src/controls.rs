@@ -1,11 +1,14 @@
-//! A plain lock client, and eight ways to get it wrong.
+//! A plain lock client, and twelve ways to get it wrong.
 //!
 //! A checker that cannot fail proves nothing. [`Plain`] is a correct client of the same locks in as few
 //! lines as possible, on nothing but the `redis` crate; with a [`Flaw`] it makes one classic mistake,
 //! at one place. Both record what they do. The checker must pass the first and catch all the others.
 //!
-//! It is a control, no library: it leaves out whatever its eight experiments do not need.
+//! It is a control, no library: it leaves out whatever its experiments do not need. [`classic`] has the ways to lock that
+//! the literature warns of.
 
+pub mod classic;
+mod family;
 mod hold;
 mod link;
 mod scripts;
@@ -47,11 +50,19 @@ pub enum Flaw {
     NoLostSignal,
     /// A dropped guard is not released.
     DroppedGuardForgotten,
+    /// The counter of fencing tokens ends with the lease of the lock.
+    TokenForgotten,
+    /// A reader does not look whether somebody writes.
+    ReaderBesideWriter,
+    /// A reader's release ends all readers' holds.
+    ReadReleaseForAll,
+    /// Who waits is put in front of the queue.
+    StackForQueue,
 }
 
 impl Flaw {
-    /// All eight.
-    pub const ALL: [Self; 8] = [
+    /// All twelve.
+    pub const ALL: [Self; 12] = [
         Self::ValidityFromReply,
         Self::UnlockWithoutOwnerCheck,
         Self::NoRetryAfterSubscribing,
@@ -60,6 +71,10 @@ impl Flaw {
         Self::CancelledAcquireLeft,
         Self::NoLostSignal,
         Self::DroppedGuardForgotten,
+        Self::TokenForgotten,
+        Self::ReaderBesideWriter,
+        Self::ReadReleaseForAll,
+        Self::StackForQueue,
     ];
 }
 
@@ -88,9 +103,12 @@ impl Inner {
 #[derive(Clone, Debug)]
 struct Attempt {
     owner: u32,
+    kind: LockKind,
     name: String,
     field: String,
     lease: Option<Duration>,
+    /// Whether it may wait.
+    waits: bool,
 }
 
 impl Attempt {
@@ -128,9 +146,25 @@ impl Plain {
         wait: Duration,
         lease: Option<Duration>,
     ) -> Option<PlainHold> {
+        self.lock_as(LockKind::Lock, name, wait, lease).await
+    }
+
+    /// The same for a lock of any kind.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    pub async fn lock_as(
+        &self,
+        kind: LockKind,
+        name: &str,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> Option<PlainHold> {
         let owner = self.inner.next_owner.fetch_add(1, Ordering::Relaxed);
         let attempt = Attempt {
             owner: u32::try_from(owner).unwrap_or(u32::MAX),
+            kind,
+            waits: !wait.is_zero(),
             name: name.to_owned(),
             field: format!("{}:{owner}", self.inner.client),
             lease,
@@ -140,25 +174,21 @@ impl Plain {
             lease_ms: lease.map(millis),
         };
         let recorder = &self.inner.recorder;
-        let op = recorder.invoke(self.inner.client, attempt.owner, LockKind::Lock, name, call);
+        let op = recorder.invoke(self.inner.client, attempt.owner, kind, name, call);
         let mut abandoned = Abandoned {
             inner: &self.inner,
             attempt: &attempt,
             op: Some(op),
         };
-        let sent = waiting::acquire(&self.inner, &attempt, wait).await;
+        let got = waiting::acquire(&self.inner, &attempt, wait).await;
         abandoned.op = None;
-        let Some(sent) = sent else {
+        let Some(got) = got else {
             abandoned.undo();
             recorder.returned(op, Outcome::Busy);
             return None;
         };
-        let hold = PlainHold::begin(
-            &self.inner,
-            &attempt,
-            Begun::at(sent, &self.inner, &attempt),
-        );
-        recorder.returned(op, Outcome::Acquired(1));
+        let hold = PlainHold::begin(&self.inner, &attempt, Begun::at(got, &self.inner, &attempt));
+        recorder.granted(op, Outcome::Acquired(1), hold.token());
         Some(hold)
     }
 }

@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use watchlock_support::controls::{Flaw, Plain, PlainHold};
-use watchlock_support::history::{Outcome, Record, Recorder};
+use watchlock_support::history::{LockKind, Outcome, Record, Recorder};
 use watchlock_support::now_ns;
 
 /// As good as for ever.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 /// A hold and its owner, as the protocol knows them; the client numbers its owners by itself.
-type Holds = Arc<Mutex<HashMap<(String, String), PlainHold>>>;
+type Holds = Arc<Mutex<HashMap<(String, LockKind, String), PlainHold>>>;
 
 struct Worker {
     flaw: Option<Flaw>,
@@ -76,7 +76,8 @@ impl Worker {
             *self.client.lock() = Some(client);
             return Ok(json!({"client_id": "plain"}));
         }
-        let key = (text("owner"), text("name"));
+        let kind = LockKind::of(&text("kind")).ok_or("unsupported")?;
+        let key = (text("owner"), kind, text("name"));
         let held = self.holds.lock().remove(&key);
         let (hold, outcome) = match (request["op"].as_str(), held) {
             (Some("unlock"), Some(mut hold)) => {
@@ -91,19 +92,22 @@ impl Worker {
             (_, None) => {
                 let client = self.client.lock().clone().expect("it is open");
                 let wait = time("wait_ms").unwrap_or(FOR_EVER);
-                let hold = client.lock(&key.1, wait, time("lease_ms")).await;
+                let hold = client.lock_as(kind, &key.2, wait, time("lease_ms")).await;
                 let outcome = hold
                     .as_ref()
                     .map_or(Outcome::Busy, |_| Outcome::Acquired(1));
                 (hold, outcome)
             }
         };
+        let token = hold.as_ref().and_then(PlainHold::token);
         if let Some(hold) = hold.filter(|_| !matches!(outcome, Outcome::Released(0))) {
             self.owners.lock().insert(hold.owner(), key.0.clone());
             self.holds.lock().insert(key, hold);
         }
         match outcome {
-            Outcome::Acquired(count) => Ok(json!({"acquired": true, "count": count})),
+            Outcome::Acquired(count) => {
+                Ok(json!({"acquired": true, "count": count, "token": token}))
+            }
             Outcome::Released(count) => Ok(json!({"count": count})),
             Outcome::Failed(kind) => Err(kind),
             _ => Ok(json!({"acquired": false})),
@@ -117,6 +121,7 @@ impl Worker {
                 if let Record::Lost {
                     t,
                     owner,
+                    kind,
                     name,
                     reason,
                     ..
@@ -124,7 +129,7 @@ impl Worker {
                 {
                     let owner = self.owners.lock().get(&owner).cloned();
                     say(
-                        &json!({"event": "lost", "owner": owner, "kind": "lock", "name": name,
+                        &json!({"event": "lost", "owner": owner, "kind": kind.word(), "name": name,
                         "t": t, "reason": reason}),
                     );
                 }

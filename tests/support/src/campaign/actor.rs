@@ -1,5 +1,6 @@
 //! An owner: locks, writes the protected record, enters again, looks at the record, unlocks.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,9 @@ use tokio::time::sleep;
 use super::Kind;
 use super::fleet::Incarnation;
 use super::ground::Ground;
-use super::plan::{Plan, Plans};
+use super::plan::{Level, Plan, Plans};
 use super::weather::Watch;
-use crate::history::{Call, LockKind, Outcome, Record};
+use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 use crate::now_ns;
 
 /// How long a signal may lag behind an answer that said the same. There is none when a last release
@@ -28,9 +29,7 @@ pub(super) async fn run(
     while !weather.is_home() {
         let mut plan = plans.next();
         let process = ground.slots[slot].worker();
-        if process.kind == Kind::Java {
-            plan.make_plain();
-        }
+        plan.fit(process.kind);
         let actor = Actor::new(&ground, Arc::clone(&process), owner, &plan);
         if actor.section().await.is_none() {
             reborn(&ground, slot, &process, &weather).await;
@@ -53,6 +52,13 @@ pub(super) struct Actor<'a> {
     owner: u32,
     plan: &'a Plan,
     name: &'a str,
+}
+
+/// The protected record at the beginning of a section: when, and whose it was.
+struct Begun {
+    from: Nanos,
+    wrote: Nanos,
+    first: u64,
 }
 
 /// An answer of a process that is alive.
@@ -94,46 +100,87 @@ impl<'a> Actor<'a> {
     /// The plan from lock to last unlock; `None`: the process died.
     pub(super) async fn section(&self) -> Option<()> {
         let plan = self.plan;
-        let lost_before = self.process.times_lost(self.owner, self.name);
-        let (op, answer) = self.acquire(plan.wait_ms, plan.leases_ms[0]).await?;
+        let first = plan.levels[0];
+        let lost = plan
+            .levels
+            .iter()
+            .map(|level| (level.kind, self.times_lost(level.kind)));
+        let lost: HashMap<_, _> = lost.collect();
+        let (op, answer) = self.acquire(plan.wait_ms, first).await?;
         if !matches!(answer, Answer::Levels(_)) {
             if matches!(answer, Answer::Failed(_)) {
                 sleep(Duration::from_millis(20)).await;
             }
             return Some(());
         }
-        let from = now_ns();
-        self.ground.write(self.name, op).await;
-        let wrote = now_ns();
-        let mut levels = 1;
-        for lease in &plan.leases_ms[1..] {
-            let (_, answer) = self.acquire(None, *lease).await?;
+        let begun = self.begin(op).await;
+        // How many levels there are of each kind.
+        let mut levels = vec![(first.kind, 1)];
+        for level in &plan.levels[1..] {
+            let (_, answer) = self.acquire(None, *level).await?;
             // One, when the first was lost meanwhile and this began afresh.
             if let Answer::Levels(count) = answer {
-                levels = count;
+                levels.retain(|(kind, _)| *kind != level.kind);
+                levels.push((level.kind, count));
             }
         }
         sleep(plan.hold).await;
-        let seen = self.ground.read(self.name).await;
-        self.ground.recorder.push(Record::Pair {
-            op,
-            from,
-            wrote,
-            until: now_ns(),
-            seen,
-        });
-        self.give_back(levels, lost_before).await
+        self.end(op, begun).await;
+        if !plan.downgrades {
+            levels.reverse();
+        }
+        for (kind, count) in levels {
+            self.give_back(kind, count, lost[&kind]).await?;
+        }
+        Some(())
     }
 
-    async fn give_back(&self, levels: u32, lost_before: u64) -> Option<()> {
+    /// Writes the protected record, or only looks at it where others may hold the lock as well.
+    async fn begin(&self, op: u64) -> Begun {
+        let from = now_ns();
+        let first = if self.plan.kind() == LockKind::Read {
+            self.ground.read(self.name).await
+        } else {
+            self.ground.write(self.name, op).await;
+            op
+        };
+        let wrote = now_ns();
+        Begun { from, wrote, first }
+    }
+
+    /// Looks at the record again.
+    async fn end(&self, op: u64, begun: Begun) {
+        let Begun { from, wrote, first } = begun;
+        let seen = self.ground.read(self.name).await;
+        let until = now_ns();
+        self.ground.recorder.push(if first == op {
+            Record::Pair {
+                op,
+                from,
+                wrote,
+                until,
+                seen,
+            }
+        } else {
+            Record::Look {
+                op,
+                from,
+                until,
+                first,
+                seen,
+            }
+        });
+    }
+
+    async fn give_back(&self, kind: LockKind, levels: u32, lost_before: u64) -> Option<()> {
         for _ in 0..levels {
-            let Answer::Failed(kind) = self.release().await? else {
+            let Answer::Failed(why) = self.release(kind).await? else {
                 continue;
             };
-            if kind == "lost" || kind == "not_owner" {
-                self.told(lost_before).await;
+            if why == "lost" || why == "not_owner" {
+                self.told(kind, lost_before).await;
             }
-            if kind == "not_owner" {
+            if why == "not_owner" {
                 break;
             }
         }
@@ -141,10 +188,10 @@ impl<'a> Actor<'a> {
     }
 
     /// Waits for the signal, so that it is not taken for that of a later hold.
-    async fn told(&self, lost_before: u64) {
+    async fn told(&self, kind: LockKind, lost_before: u64) {
         let end = Instant::now() + SIGNAL_LAG;
         while self.process.kind != Kind::Java
-            && self.process.times_lost(self.owner, self.name) == lost_before
+            && self.times_lost(kind) == lost_before
             && self.process.worker.is_alive()
             && Instant::now() < end
         {
@@ -152,45 +199,55 @@ impl<'a> Actor<'a> {
         }
     }
 
-    async fn acquire(&self, wait_ms: Option<u64>, lease_ms: Option<u64>) -> Option<(u64, Answer)> {
+    fn times_lost(&self, kind: LockKind) -> u64 {
+        self.process.times_lost(self.owner, kind, self.name)
+    }
+
+    async fn acquire(&self, wait_ms: Option<u64>, level: Level) -> Option<(u64, Answer)> {
+        let Level { kind, lease_ms } = level;
         let call = Call::Acquire { wait_ms, lease_ms };
         let mut fields = Map::new();
         fields.extend(wait_ms.map(|ms| ("wait_ms".to_owned(), json!(ms))));
         fields.extend(lease_ms.map(|ms| ("lease_ms".to_owned(), json!(ms))));
         let verb = wait_ms.map_or("lock", |_| "try_lock");
-        self.ask(call, verb, fields).await
+        self.ask(call, kind, verb, fields).await
     }
 
-    async fn release(&self) -> Option<Answer> {
-        let answered = self.ask(Call::Release, "unlock", Map::new()).await;
+    async fn release(&self, kind: LockKind) -> Option<Answer> {
+        let answered = self.ask(Call::Release, kind, "unlock", Map::new()).await;
         answered.map(|(_, answer)| answer)
     }
 
     async fn ask(
         &self,
         call: Call,
+        kind: LockKind,
         verb: &str,
         fields: Map<String, Value>,
     ) -> Option<(u64, Answer)> {
         let mut fields = fields;
         fields.insert("owner".to_owned(), json!(self.owner.to_string()));
-        fields.insert("kind".to_owned(), json!("lock"));
+        fields.insert("kind".to_owned(), json!(kind.word()));
         fields.insert("name".to_owned(), json!(self.name));
         let acquires = call != Call::Release;
         let (client, recorder) = (self.process.client, &self.ground.recorder);
-        let op = recorder.invoke(client, self.owner, LockKind::Lock, self.name, call);
+        let op = recorder.invoke(client, self.owner, kind, self.name, call);
         let reply = self
             .process
             .worker
             .request(verb, Value::Object(fields))
             .await;
+        let mut token = None;
         let (outcome, answer) = match reply.outcome {
             Err(error) if error.kind == "dead" => return None,
             Err(error) => {
                 let failed = Answer::Failed(error.kind.clone());
                 (Outcome::Failed(error.kind), failed)
             }
-            Ok(result) => read(&result, acquires),
+            Ok(result) => {
+                token = result["token"].as_u64();
+                read(&result, acquires)
+            }
         };
         let by = match self.process.kind {
             Kind::Java => "Redisson's ",
@@ -203,7 +260,7 @@ impl<'a> Actor<'a> {
             op,
             since: (reply.t_inv > 0).then_some(reply.t_inv),
             outcome,
-            token: None,
+            token,
         });
         Some((op, answer))
     }

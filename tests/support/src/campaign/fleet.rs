@@ -21,9 +21,11 @@ pub(super) struct Incarnation {
     pub(super) kind: Kind,
     pub(super) client: u32,
     pub(super) worker: Worker,
+    /// What its fields in Redis begin with.
+    pub(super) id: String,
     recorder: Recorder,
-    /// How many holds each owner was told to have lost, by name.
-    lost: Mutex<HashMap<(u32, String), u64>>,
+    /// How many holds each owner was told to have lost, by kind and name.
+    lost: Mutex<HashMap<(u32, LockKind, String), u64>>,
 }
 
 impl Incarnation {
@@ -35,19 +37,22 @@ impl Incarnation {
             Kind::Java => Worker::java().expect("the Java worker can be built"),
         };
         let mut patience = 600;
-        while let Err(error) = worker.open(url, Some(WATCHDOG_LEASE)).await {
-            patience -= 1;
-            assert!(
-                patience > 0,
-                "the worker cannot connect: {error}\n{}",
-                worker.log()
-            );
+        let id = loop {
+            match worker.open(url, Some(WATCHDOG_LEASE)).await {
+                Ok(id) => break id,
+                Err(error) => {
+                    patience -= 1;
+                    let log = worker.log();
+                    assert!(patience > 0, "the worker cannot connect: {error}\n{log}");
+                }
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        };
         Arc::new(Self {
             kind,
             client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
             worker,
+            id,
             recorder: recorder.clone(),
             lost: Mutex::default(),
         })
@@ -61,12 +66,13 @@ impl Incarnation {
                 continue;
             };
             let owner = event.owner.parse().unwrap_or(u32::MAX);
-            *lost.entry((owner, event.name.clone())).or_default() += 1;
+            let kind = LockKind::of(&event.kind).unwrap_or_default();
+            *lost.entry((owner, kind, event.name.clone())).or_default() += 1;
             self.recorder.push(Record::Lost {
                 t: event.t,
                 client: self.client,
                 owner,
-                kind: LockKind::of(&event.kind).unwrap_or_default(),
+                kind,
                 name: event.name,
                 reason: event.reason,
             });
@@ -81,10 +87,12 @@ impl Incarnation {
     }
 
     /// How often an owner was told that it lost a name.
-    pub(super) fn times_lost(&self, owner: u32, name: &str) -> u64 {
+    pub(super) fn times_lost(&self, owner: u32, kind: LockKind, name: &str) -> u64 {
         self.collect();
         let lost = self.lost.lock();
-        lost.get(&(owner, name.to_owned())).copied().unwrap_or(0)
+        lost.get(&(owner, kind, name.to_owned()))
+            .copied()
+            .unwrap_or(0)
     }
 }
 

@@ -10,6 +10,7 @@ use super::Campaign;
 use super::Kind;
 use super::expiries::Expiries;
 use super::fleet::Slot;
+use crate::checker::Settings;
 use crate::history::{Nanos, Record, Recorder, Scope};
 use crate::now_ns;
 use crate::server::RedisServer;
@@ -17,6 +18,7 @@ use crate::server::RedisServer;
 pub(super) struct Ground {
     pub(super) server: RedisServer,
     pub(super) recorder: Recorder,
+    pub(super) settings: Settings,
     pub(super) slots: Vec<Slot>,
     /// Where Java takes part: which leases ran out.
     pub(super) expiries: Option<Expiries>,
@@ -50,6 +52,7 @@ impl Ground {
         Self {
             server,
             recorder,
+            settings: of.settings(),
             slots,
             expiries,
             faults: Mutex::default(),
@@ -68,12 +71,14 @@ impl Ground {
         written.expect("the records' Redis is left alone");
     }
 
-    /// Reads the protected record of a name.
+    /// Reads the protected record of a name; the largest number when there is none yet.
     pub(super) async fn read(&self, name: &str) -> u64 {
         let mut command = redis::cmd("GET");
         command.arg(name);
-        let read = command.query_async::<u64>(&mut self.records.clone()).await;
-        read.expect("the records' Redis is left alone")
+        let mut records = self.records.clone();
+        let read = command.query_async::<Option<u64>>(&mut records).await;
+        let read = read.expect("the records' Redis is left alone");
+        read.unwrap_or(u64::MAX)
     }
 
     /// Notes that something was disturbed from a moment until now, and `tail` longer.

@@ -4,26 +4,55 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use super::Kind;
+use super::kinds::has_sides;
+use crate::history::LockKind;
+
 /// One section: a lock, perhaps entered again, held for a while.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) name: String,
     /// `None`: as long as it takes.
     pub(super) wait_ms: Option<u64>,
-    /// A lease for each level; `None`: under the watchdog.
-    pub(super) leases_ms: Vec<Option<u64>>,
+    /// One at least.
+    pub(super) levels: Vec<Level>,
+    /// The levels are given back in the order in which they were taken: a writer goes on as a reader.
+    pub(super) downgrades: bool,
     pub(super) hold: Duration,
     pub(super) pause: Duration,
 }
 
+/// A level of a hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Level {
+    pub(super) kind: LockKind,
+    /// `None`: under the watchdog.
+    pub(super) lease_ms: Option<u64>,
+}
+
 impl Plan {
-    /// For Redisson, whose re-entry with a lease of its own shortens that of the hold.
-    pub(super) fn make_plain(&mut self) {
-        let first = self.leases_ms[0];
-        if first.is_some() {
-            self.leases_ms.truncate(1);
+    /// What the first level is of.
+    pub(super) fn kind(&self) -> LockKind {
+        self.levels[0].kind
+    }
+
+    /// Leaves out what a client cannot do, or is known to do otherwise.
+    pub(super) fn fit(&mut self, client: Kind) {
+        let first = self.levels[0];
+        match client {
+            Kind::Rust => return,
+            // A re-entry with a lease of its own shortens that of the hold.
+            Kind::Java if first.kind == LockKind::Lock && first.lease_ms.is_none() => {
+                self.levels.fill(first);
+            }
+            Kind::Plain(_) if first.kind == LockKind::Lock => return,
+            Kind::Java | Kind::Plain(_) => self.levels.truncate(1),
         }
-        self.leases_ms.fill(first);
+        self.downgrades = false;
+        if client == Kind::Java && first.kind == LockKind::Fair {
+            // How long a dead one keeps its place in the queue; without an end it would be five minutes.
+            self.wait_ms.get_or_insert(400);
+        }
     }
 }
 
@@ -31,54 +60,91 @@ impl Plan {
 pub(super) struct Plans {
     rng: Rng,
     names: u32,
+    kinds: Vec<LockKind>,
+    /// A third of the names, of all kinds, on which half of all sections crowd.
+    crowded: Vec<u32>,
 }
 
 impl Plans {
-    pub(super) fn seeded(seed: u64, slot: usize, owner: u32, names: u32) -> Self {
+    pub(super) fn seeded(
+        seed: u64,
+        slot: usize,
+        owner: u32,
+        names: u32,
+        kinds: &[LockKind],
+    ) -> Self {
         let own = seed ^ (slot as u64 + 1) << 48 ^ u64::from(owner + 1) << 40;
+        let crowded = (0..names).filter(|name| (*name as usize / kinds.len()).is_multiple_of(3));
         Self {
             rng: Rng::with_seed(own),
             names,
+            kinds: kinds.to_vec(),
+            crowded: crowded.collect(),
         }
     }
 
     pub(super) fn next(&mut self) -> Plan {
         let rng = &mut self.rng;
-        // Half of all sections crowd on a third of the names.
-        let (crowded, spread) = (rng.u32(..self.names.div_ceil(3)), rng.u32(..self.names));
-        let name = format!("chaos:{}", if rng.bool() { crowded } else { spread });
+        let (crowded, spread) = (rng.usize(..self.crowded.len()), rng.u32(..self.names));
+        let number = if rng.bool() {
+            self.crowded[crowded]
+        } else {
+            spread
+        };
+        let mut kind = self.kinds[number as usize % self.kinds.len()];
+        // Mostly readers, or nobody would share anything.
+        let reads = rng.u32(..3) > 0;
+        if has_sides(kind) {
+            kind = if reads {
+                LockKind::Read
+            } else {
+                LockKind::Write
+            };
+        }
         let wait_ms = match rng.u32(..10) {
             0..4 => None,
             4..6 => Some(0),
             _ => Some(rng.u64(1..400)),
         };
-        let (leases_ms, hold) = section(rng);
+        let (levels, hold) = section(rng, kind);
         let pause = Duration::from_micros(rng.u64(..4_000));
         Plan {
-            name,
+            name: format!("chaos:{number}"),
             wait_ms,
-            leases_ms,
+            levels,
+            downgrades: rng.bool(),
             hold,
             pause,
         }
     }
 }
 
-/// The leases of the levels and how long to stay: mostly a moment, sometimes beyond the lease, and
-/// sometimes through several renewals.
-fn section(rng: &mut Rng) -> (Vec<Option<u64>>, Duration) {
+/// The levels and how long to stay: mostly a moment, sometimes beyond the lease, and sometimes through several
+/// renewals.
+fn section(rng: &mut Rng, kind: LockKind) -> (Vec<Level>, Duration) {
     let levels = if rng.u32(..4) == 0 { rng.u32(2..4) } else { 1 };
-    let leases_ms = (0..levels).map(|_| lease_ms(rng)).collect();
+    let mut levels: Vec<_> = (0..levels).map(|_| level(rng, kind)).collect();
+    levels[0].kind = kind;
+    // Nobody may write under his own read.
+    levels[1..].sort_by_key(|level| level.kind == LockKind::Read);
     let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
     let (short_ms, long_ms) = (rng.u64(100..300), rng.u64(1_000..2_500));
+    let only = |lease_ms| vec![Level { kind, lease_ms }];
     match rng.u32(..1_000) {
-        0..920 => (leases_ms, Duration::from_micros(moment)),
-        920..980 => (leases_ms, Duration::from_millis(while_ms)),
-        980..994 => (vec![Some(short_ms)], Duration::from_millis(2 * short_ms)),
-        _ => (vec![None], Duration::from_millis(long_ms)),
+        0..920 => (levels, Duration::from_micros(moment)),
+        920..980 => (levels, Duration::from_millis(while_ms)),
+        980..994 => (only(Some(short_ms)), Duration::from_millis(2 * short_ms)),
+        _ => (only(None), Duration::from_millis(long_ms)),
     }
 }
 
-fn lease_ms(rng: &mut Rng) -> Option<u64> {
-    rng.bool().then(|| rng.u64(100..1_000))
+/// Who writes may enter again as either.
+fn level(rng: &mut Rng, kind: LockKind) -> Level {
+    let lease_ms = rng.bool().then(|| rng.u64(100..1_000));
+    let reads = rng.bool();
+    let kind = match kind {
+        LockKind::Write if reads => LockKind::Read,
+        kind => kind,
+    };
+    Level { kind, lease_ms }
 }

@@ -86,8 +86,20 @@ async fn what_stays(ground: &Ground) -> Vec<String> {
     left
 }
 
+/// What stays for good reason: fencing tokens must grow for ever; and whoever was killed in the queue of a fair lock is
+/// thrown out of it by the next who comes. Those queues are put away, so that a round begins as the first one did.
 async fn what_is_left(ground: &Ground) -> Vec<String> {
     let mut keys = ground.server.keys().await;
+    keys.retain(|key| !key.starts_with("redisson_lock_token:"));
+    let mut left = Vec::new();
+    for key in keys {
+        if is_queue_of_the_dead(ground, &key).await {
+            ground.server.cmd(&["DEL", &key]).await;
+        } else {
+            left.push(key);
+        }
+    }
+    let mut keys = left;
     let mut channels = ground.server.channels().await;
     if ground.expiries.is_some() {
         // Redisson's notes about its own unlocks stay for a while when it is killed, and are no locks.
@@ -97,6 +109,24 @@ async fn what_is_left(ground: &Ground) -> Vec<String> {
     let keys = keys.into_iter().map(|key| format!("key {key}"));
     let channels = channels.into_iter().map(|name| format!("channel {name}"));
     keys.chain(channels).collect()
+}
+
+/// Whether a key belongs to a fair lock's queue in which nobody of those who live is.
+async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
+    let command = match key.split(':').next() {
+        Some("redisson_lock_queue") => "LRANGE",
+        Some("redisson_lock_timeout" | "watchlock_waiters") => "ZRANGE",
+        _ => return false,
+    };
+    let members = ground.server.try_cmd(&[command, key, "0", "-1"]).await;
+    let Ok(redis::Value::Array(members)) = members else {
+        return false;
+    };
+    let living: Vec<_> = ground.slots.iter().map(|slot| slot.worker()).collect();
+    members.iter().all(|member| {
+        let member = redis::from_redis_value_ref::<String>(member).unwrap_or_default();
+        !living.iter().any(|process| member.starts_with(&process.id))
+    })
 }
 
 fn leftover(ground: &Ground, what: String) {

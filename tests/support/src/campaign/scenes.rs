@@ -1,11 +1,14 @@
 //! Scenes: what chance would bring together too seldom is played again and again, in all weathers, each time by two
-//! workers, none of them Redisson's, and on a name of its own.
+//! workers, and on a name of its own.
 //!
 //! | scene | shows |
 //! |---|---|
 //! | `Meet`: both come at once, and stay a moment | a release before the other's subscription is confirmed |
 //! | `Rob`: the lock is deleted, and the other gets in at once | a renewal that prolongs a stranger's hold |
 //! | `Delay`: the answer to the acquire is late, and the other waits | a validity that is counted from the answer |
+//! | `Queue`: two come to a fair lock that is held, one long after the other | an overtaking |
+//!
+//! Redisson's workers take part in the queue alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +19,11 @@ use tokio::time::sleep;
 
 use super::actor::Actor;
 use super::ground::Ground;
-use super::plan::Plan;
+use super::plan::{Level, Plan};
 use super::weather::Watch;
 use super::{Kind, WATCHDOG_LEASE, servers};
-use crate::history::Scope;
+use crate::checker::order;
+use crate::history::{LockKind, MS, Scope};
 use crate::now_ns;
 use crate::proxy::{Fault, Match};
 
@@ -28,16 +32,22 @@ pub(super) enum Scene {
     Meet,
     Rob,
     Delay,
+    Queue,
 }
 
 /// Most of them show something only when nothing else is in the way, so there are many meetings.
-pub(super) const SCENES: [Scene; 5] = [
+const ON_PLAIN_LOCKS: [Scene; 5] = [
     Scene::Meet,
     Scene::Meet,
     Scene::Meet,
     Scene::Rob,
     Scene::Delay,
 ];
+const ON_FAIR_LOCKS: [Scene; 4] = [Scene::Queue; 4];
+/// Owners of scenes differ by less than that.
+const MANY_OWNERS: u32 = 1_000;
+/// Longer than anybody holds a lock in a scene.
+const PATIENCE_MS: u64 = 5_000;
 /// Longer than who was first stays, and well below the time that a wake-up may take.
 const SLOW: Duration = Duration::from_millis(25);
 /// Well below the command time-out, and well above the machine's blur.
@@ -46,11 +56,26 @@ const SHORT_LEASE_MS: u64 = 600;
 /// Longer than anybody may be wrong about a hold: a lease, and what a signal may lag.
 const LONG: Duration = Duration::from_secs(2);
 
+/// The scenes for a campaign on locks of these kinds.
+pub(super) fn on(kinds: &[LockKind]) -> Vec<Scene> {
+    let mut scenes = Vec::new();
+    if kinds.contains(&LockKind::Lock) {
+        scenes.extend(ON_PLAIN_LOCKS);
+    }
+    if kinds.contains(&LockKind::Fair) {
+        scenes.extend(ON_FAIR_LOCKS);
+    }
+    scenes
+}
+
 /// Plays the scene until all go home, by an owner that nobody else is.
 pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64, weather: Watch) {
     let mut rng = Rng::with_seed(seed ^ u64::from(owner) << 32);
-    let ours = |slot: &usize| ground.slots[*slot].kind != Kind::Java;
-    let slots: Vec<usize> = (0..ground.slots.len()).filter(ours).collect();
+    let plays = |slot: &usize| match scene {
+        Scene::Queue => true,
+        _ => ground.slots[*slot].kind != Kind::Java,
+    };
+    let slots: Vec<usize> = (0..ground.slots.len()).filter(plays).collect();
     let mut number = 0;
     while slots.len() > 1 && !weather.is_home() {
         number += 1;
@@ -66,6 +91,7 @@ pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64
             Scene::Meet => stage.meet(Duration::from_micros(moment)).await,
             Scene::Rob => stage.rob().await,
             Scene::Delay => stage.delay().await,
+            Scene::Queue => stage.queue().await,
         };
         sleep(Duration::from_millis(pause)).await;
     }
@@ -81,15 +107,23 @@ struct Stage<'a> {
 /// Each ends early, with `None`, when a process dies.
 impl Stage<'_> {
     fn actor<'a>(&'a self, which: usize, plan: &'a Plan) -> Actor<'a> {
+        self.actor_as(self.owner, which, plan)
+    }
+
+    fn actor_as<'a>(&'a self, owner: u32, which: usize, plan: &'a Plan) -> Actor<'a> {
         let process = self.ground.slots[self.slots[which]].worker();
-        Actor::new(self.ground, process, self.owner, plan)
+        Actor::new(self.ground, process, owner, plan)
     }
 
     fn plan(&self, lease_ms: Option<u64>, hold: Duration) -> Plan {
         Plan {
             name: self.name.clone(),
             wait_ms: None,
-            leases_ms: vec![lease_ms],
+            levels: vec![Level {
+                kind: LockKind::Lock,
+                lease_ms,
+            }],
+            downgrades: false,
             hold,
             pause: Duration::ZERO,
         }
@@ -153,6 +187,33 @@ impl Stage<'_> {
         aim.cancel();
         self.ground.disturbed("late answer", from, 0, scope);
         late.and(next)
+    }
+
+    /// The third comes so much later than the second that there is no doubt who was first.
+    async fn queue(&self) -> Option<()> {
+        let late = order::margin(&self.ground.settings) + 50 * MS;
+        let late = Duration::from_nanos(late);
+        let plan = |hold| {
+            let mut plan = self.plan(None, hold);
+            plan.levels[0].kind = LockKind::Fair;
+            plan.wait_ms = Some(PATIENCE_MS);
+            plan
+        };
+        let (long, short) = (plan(late * 3 / 2), plan(Duration::from_millis(20)));
+        let (first, second) = (self.actor(0, &long), self.actor(1, &short));
+        let third = self.actor_as(self.owner + MANY_OWNERS, 0, &short);
+        let coming = async {
+            self.there().await;
+            let second = second.section();
+            let third = async {
+                sleep(late).await;
+                third.section().await
+            };
+            let (second, third) = tokio::join!(second, third);
+            second.and(third)
+        };
+        let (first, others) = tokio::join!(first.section(), coming);
+        first.and(others)
     }
 
     /// Waits until the lock is taken, for as long as a lease.

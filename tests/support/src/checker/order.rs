@@ -32,7 +32,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-fn margin(settings: &Settings) -> Nanos {
+pub(crate) fn margin(settings: &Settings) -> Nanos {
     2 * ns(settings.scheduling) + ns(settings.clean_wake)
 }
 

@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep_until, timeout_at};
 
+use super::link::Answer;
 use super::{Attempt, Flaw, Inner, scripts};
-use crate::history::{Call, LockKind, Outcome, Record};
+use crate::history::{Call, Outcome, Record};
 use crate::now_ns;
 
 /// A level of a hold; dropping it gives it back in the background.
@@ -18,6 +19,7 @@ pub struct PlainHold {
     attempt: Attempt,
     state: Arc<Mutex<State>>,
     keeper: AbortHandle,
+    token: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -30,13 +32,15 @@ struct State {
 /// When a hold is valid from its first acquire on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
+    token: Option<u64>,
     valid_until: Instant,
 }
 
 impl Begun {
-    pub(super) fn at(sent: Instant, inner: &Inner, attempt: &Attempt) -> Self {
+    pub(super) fn at(got: Answer, inner: &Inner, attempt: &Attempt) -> Self {
         Self {
-            valid_until: validity(inner, sent, attempt.lease()),
+            token: got.token,
+            valid_until: validity(inner, got.sent, attempt.lease()),
         }
     }
 }
@@ -62,6 +66,7 @@ impl PlainHold {
             attempt: attempt.clone(),
             state,
             keeper: tokio::spawn(keeping).abort_handle(),
+            token: begun.token,
         }
     }
 
@@ -69,6 +74,12 @@ impl PlainHold {
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.attempt.owner
+    }
+
+    /// The fencing token, of a fenced lock.
+    #[must_use]
+    pub fn token(&self) -> Option<u64> {
+        self.token
     }
 
     /// Whether the holder was told that the hold is lost.
@@ -128,7 +139,7 @@ impl PlainHold {
         let (owner, name) = (self.attempt.owner, &self.attempt.name);
         self.inner
             .recorder
-            .invoke(self.inner.client, owner, LockKind::Lock, name, call)
+            .invoke(self.inner.client, owner, self.attempt.kind, name, call)
     }
 }
 
@@ -177,7 +188,7 @@ fn lose(inner: &Inner, attempt: &Attempt, state: &Mutex<State>, reason: &str) {
         t: now_ns(),
         client: inner.client,
         owner: attempt.owner,
-        kind: LockKind::Lock,
+        kind: attempt.kind,
         name: attempt.name.clone(),
         reason: reason.to_owned(),
     });

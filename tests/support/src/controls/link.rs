@@ -25,6 +25,8 @@ pub(super) struct Answer {
     pub(super) sent: Instant,
     /// Just before the first send.
     pub(super) first_sent: Instant,
+    /// The fencing token, where there is one.
+    pub(super) token: Option<u64>,
 }
 
 impl Answer {
@@ -43,7 +45,7 @@ impl Link {
     }
 
     /// Runs a script, again and again on fresh connections until there is an answer.
-    pub(super) async fn call(&self, script: &str, key: &str, args: &[String]) -> Answer {
+    pub(super) async fn call(&self, script: &str, keys: &[&str], args: &[String]) -> Answer {
         let mut first_sent = None;
         loop {
             let sent = Instant::now();
@@ -51,14 +53,16 @@ impl Link {
                 let sent = Instant::now();
                 let first_sent = *first_sent.get_or_insert(sent);
                 let mut command = redis::cmd("EVAL");
-                command.arg(script).arg(1).arg(key).arg(args);
-                let answer = command.query_async::<i64>(&mut connection);
+                command.arg(script).arg(keys.len()).arg(keys).arg(args);
+                let answer = command.query_async::<redis::Value>(&mut connection);
                 match timeout(COMMAND_TIMEOUT, answer).await {
-                    Ok(Ok(code)) => {
+                    Ok(Ok(reply)) => {
+                        let (code, token) = read(&reply);
                         return Answer {
                             code,
                             sent,
                             first_sent,
+                            token,
                         };
                     }
                     _ => *self.connection.lock().await = None,
@@ -88,4 +92,20 @@ impl Link {
             .get_multiplexed_async_connection_with_config(&config);
         Ok(connection.insert(fresh.await?).clone())
     }
+}
+
+/// A code, or a code and a token.
+fn read(reply: &redis::Value) -> (i64, Option<u64>) {
+    let int = |value: &redis::Value| match value {
+        redis::Value::Int(int) => Some(*int),
+        _ => None,
+    };
+    let (code, token) = match reply {
+        redis::Value::Array(parts) => (parts.first(), parts.get(1)),
+        one => (Some(one), None),
+    };
+    let token = token
+        .and_then(int)
+        .and_then(|token| u64::try_from(token).ok());
+    (code.and_then(int).expect("scripts answer numbers"), token)
 }

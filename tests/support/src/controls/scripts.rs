@@ -1,7 +1,7 @@
-//! The four scripts, and the three that are wrong.
+//! The four scripts, and the three that are wrong. Those that only some kinds of lock have are in `family`.
 
 use super::link::Answer;
-use super::{Attempt, Flaw, Inner};
+use super::{Attempt, Flaw, Inner, family};
 
 /// `acquire` answers this, or the holder's PTTL.
 pub(super) const ACQUIRED: i64 = -2;
@@ -42,7 +42,7 @@ const RELEASE_ANYBODYS: &str = "
     redis.call('PUBLISH', ARGV[3], '0')
     return there";
 
-pub(super) async fn acquire(inner: &Inner, attempt: &Attempt) -> Answer {
+pub(super) async fn acquire_plain(inner: &Inner, attempt: &Attempt) -> Answer {
     let lease_ms = attempt.lease().as_millis();
     run(inner, attempt, ACQUIRE, vec![lease_ms.to_string()]).await
 }
@@ -54,6 +54,9 @@ pub(super) async fn reenter(inner: &Inner, attempt: &Attempt, count: u32) -> Ans
 }
 
 pub(super) async fn renew(inner: &Inner, attempt: &Attempt) -> Answer {
+    if let Some(answer) = family::renew(inner, attempt).await {
+        return answer;
+    }
     let wrong = inner.has(Flaw::RenewalWithoutOwnerCheck);
     let script = if wrong { RENEW_ANYBODYS } else { RENEW };
     let lease_ms = attempt.lease().as_millis();
@@ -61,6 +64,9 @@ pub(super) async fn renew(inner: &Inner, attempt: &Attempt) -> Answer {
 }
 
 pub(super) async fn release(inner: &Inner, attempt: &Attempt, left: u32) -> Answer {
+    if let Some(answer) = family::release(inner, attempt).await {
+        return answer;
+    }
     let wrong = inner.has(Flaw::UnlockWithoutOwnerCheck);
     let script = if wrong { RELEASE_ANYBODYS } else { RELEASE };
     let args = vec![left.to_string(), channel(&attempt.name)];
@@ -75,5 +81,5 @@ pub(super) fn channel(name: &str) -> String {
 async fn run(inner: &Inner, attempt: &Attempt, script: &str, more: Vec<String>) -> Answer {
     let mut args = vec![attempt.field.clone()];
     args.extend(more);
-    inner.link.call(script, &attempt.name, &args).await
+    inner.link.call(script, &[&attempt.name], &args).await
 }

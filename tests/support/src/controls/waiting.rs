@@ -6,17 +6,18 @@ use futures_util::StreamExt;
 use redis::aio::PubSub;
 use tokio::time::{sleep, timeout};
 
+use super::link::Answer;
 use super::scripts::{self, ACQUIRED};
-use super::{Attempt, BACKOFF_CAP, Flaw, Inner};
+use super::{Attempt, BACKOFF_CAP, Flaw, Inner, family};
 
-/// When the acquire was sent that got the lock; `None` when the wait is over.
-pub(super) async fn acquire(inner: &Inner, attempt: &Attempt, wait: Duration) -> Option<Instant> {
+/// The answer to the acquire that got the lock; `None` when the wait is over.
+pub(super) async fn acquire(inner: &Inner, attempt: &Attempt, wait: Duration) -> Option<Answer> {
     let deadline = Instant::now() + wait;
     let mut messages: Option<PubSub> = None;
     loop {
-        let answer = scripts::acquire(inner, attempt).await;
+        let answer = family::acquire(inner, attempt).await;
         if answer.code == ACQUIRED {
-            return Some(answer.sent);
+            return Some(answer);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
