@@ -27,7 +27,7 @@ local token = tonumber(stored)
 if token >= 2 ^ 53 then return -4 end
 
 if ttl_ms == -2 then redis.call('HSET', lock, hold_id, '1') end
-local reply = ttl_ms < lease_ms and redis.pcall('PEXPIRE', lock, ARGV[2])
+local reply = ttl_ms >= lease_ms or redis.pcall('PEXPIRE', lock, ARGV[2])
 if type(reply) ~= 'table' and (ttl_ms == -2 or token < 1) then
   token = math.max(token + 1, now[1] * 1000000 + now[2])
   local keep = ARGV[3] == '0' and {} or { 'PX', ARGV[3] }

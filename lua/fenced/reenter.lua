@@ -22,7 +22,7 @@ if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
 if token >= 2 ^ 53 then return -4 end
 
-if redis.call('PTTL', lock) < lease_ms then
+if not (redis.call('PTTL', lock) >= lease_ms) then
   redis.call('PEXPIRE', lock, ARGV[3])
 end
 token = math.max(token + 1, now[1] * 1000000 + now[2])
