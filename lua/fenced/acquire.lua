@@ -11,7 +11,7 @@
 -- Publishes nothing
 -- Repeat    finds its own field, answers the same token, or a new one when that is gone; the TTL may grow
 local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
-if not lease_ms or not (lease_ms >= 1 and lease_ms <= 2 ^ 53) then
+if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
 local ttl_ms = redis.call('PTTL', lock)

@@ -12,7 +12,7 @@
 -- Repeat    takes another token: as good as the first, since no other holder's lies between them; writes
 --           the same count; the TTL may grow, never shrink
 local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[3])
-if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
+if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
 
@@ -22,9 +22,8 @@ if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
 if token >= 2 ^ 53 then return -4 end
 
-if not (redis.call('PTTL', lock) >= lease_ms) then
-  redis.call('PEXPIRE', lock, ARGV[3])
-end
+-- Also when it changes nothing: after a first write Redis asks no more whether there is memory for the next.
+redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease_ms)))
 token = math.max(token + 1, now[1] * 1000000 + now[2])
 local keep = ARGV[4] == '0' and {} or { 'PX', ARGV[4] }
 redis.call('SET', tokens, string.format('%.0f', token), unpack(keep))

@@ -3,7 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod life;
+mod losses;
+mod order;
+mod replies;
 mod tokens;
+mod values;
 
 use watchlock_support::server::RedisServer;
 

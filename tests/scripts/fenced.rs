@@ -373,6 +373,16 @@ async fn i4_out_of_memory_a_lock_cannot_be_taken_and_nothing_is_left() {
 }
 
 #[tokio::test]
+async fn i2_out_of_memory_a_hold_can_be_entered_and_has_a_token() {
+    let scene = Scene::new().await;
+    scene.acquire(MINE, "60000").await.unwrap();
+    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let first = token(scene.enter(MINE, "2", "1000").await);
+    assert_eq!(scene.stored().await, Some(first.to_string()));
+    scene.assert_held(MINE, "2", (50_000, 60_000)).await;
+}
+
+#[tokio::test]
 async fn out_of_memory_a_repeat_has_its_token_and_a_lost_one_is_missed() {
     let scene = Scene::new().await;
     let first = token(scene.take(MINE, HALF_A_MINUTE).await);
