@@ -4,7 +4,7 @@
 use std::env;
 use std::time::Duration;
 
-use watchlock_support::campaign::{Campaign, Kind};
+use watchlock_support::campaign::{Campaign, Kind, kinds};
 use watchlock_support::worker::Worker;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,7 +16,8 @@ async fn java_and_rust_are_never_certain_at_once_under_faults() {
     let mut campaign = Campaign::new(seed);
     campaign.time = Duration::from_secs(number("INTEROP_SECONDS", 8));
     campaign.workers = vec![Kind::Java, Kind::Rust, Kind::Java, Kind::Rust];
-    (campaign.owners, campaign.names) = (4, 6);
+    (campaign.owners, campaign.names) = (4, 12);
+    campaign.kinds = kinds::shared();
     println!("INTEROP_SEED={seed}, {:?}", campaign.time);
     let tally = campaign.run().await;
     println!("{tally}");

@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use watchlock_support::campaign::kinds;
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
 use crate::LONG;
-
-const KINDS: [&str; 6] = ["lock", "fair", "read", "write", "fenced", "spin"];
 
 /// A server, and two Java processes on it.
 async fn java() -> Option<(RedisServer, Worker, Worker)> {
@@ -37,11 +36,21 @@ async fn acquires(worker: &Worker, kind: &str) -> bool {
 }
 
 #[tokio::test]
+async fn campaigns_mix_the_kinds_that_java_has_and_no_others() {
+    let Some((_server, java, _)) = java().await else {
+        return;
+    };
+    let mut listed = kinds::JAVA.to_vec();
+    listed.sort_unstable();
+    assert_eq!(java.kinds().await, listed);
+}
+
+#[tokio::test]
 async fn each_kind_of_java_is_taken_asked_for_and_given_back() {
     let Some((server, java, _)) = java().await else {
         return;
     };
-    for kind in KINDS {
+    for kind in kinds::JAVA.iter().map(|kind| kind.word()) {
         let got = ask(&java, "lock", kind, json!({"lease_ms": 30_000})).await;
         assert_eq!(got["count"], 1, "{kind}");
         assert_eq!(got["token"].is_i64(), kind == "fenced", "{kind}: {got}");
@@ -139,7 +148,7 @@ async fn each_kind_of_java_measures_itself() {
     let Some((_server, java, _)) = java().await else {
         return;
     };
-    for kind in KINDS {
+    for kind in kinds::JAVA.iter().map(|kind| kind.word()) {
         let plan = json!({"prefix": format!("own:{kind}:"), "tasks": 2, "ms": 100});
         let pairs = ask(&java, "bench_pairs", kind, plan).await;
         assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");

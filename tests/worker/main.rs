@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use common::{LONG, channel, clean, gone, ms, soon, subscribed};
 use serde_json::{Value, json};
+use watchlock_support::campaign::kinds;
+use watchlock_support::history::LockKind;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
@@ -225,7 +227,10 @@ async fn errors_have_their_kinds() {
 async fn other_kinds_and_requests_are_unsupported() {
     let server = RedisServer::start();
     let worker = open(&server).await;
-    for kind in ["fair", "read", "write", "fenced", "spin", "red"] {
+    let missing = LockKind::ALL
+        .iter()
+        .filter(|kind| !kinds::RUST.contains(kind));
+    for kind in missing.map(|kind| kind.word()).chain(["red", "dance"]) {
         let fields = with(of("a", "x"), "kind", kind);
         assert_eq!(refusal(&worker, "lock", fields).await, "unsupported");
     }
@@ -238,6 +243,87 @@ async fn other_kinds_and_requests_are_unsupported() {
         );
     }
     clean(&server).await;
+}
+
+#[tokio::test]
+async fn campaigns_mix_the_kinds_that_the_worker_has_and_no_others() {
+    let server = RedisServer::start();
+    let mut listed = kinds::RUST.to_vec();
+    listed.sort_unstable();
+    assert_eq!(open(&server).await.kinds().await, listed);
+}
+
+#[tokio::test]
+async fn each_kind_is_taken_entered_asked_for_and_given_back() {
+    let server = RedisServer::start();
+    let (worker, other) = (open(&server).await, open(&server).await);
+    for kind in kinds::RUST {
+        let of = |owner| with(of(owner, kind.word()), "kind", kind.word());
+        let tries = |owner| with(of(owner), "wait_ms", 0);
+        let ask = async |op, fields| worker.call(op, fields).await.expect(kind.word());
+        let got = ask("lock", of("a")).await;
+        assert_eq!(got["count"], 1, "{kind}");
+        assert_eq!(got["token"].is_u64(), *kind == LockKind::Fenced, "{kind}");
+        let again = ask("try_lock", tries("a")).await;
+        assert_eq!(
+            (&again["count"], &again["token"]),
+            (&json!(2), &got["token"])
+        );
+        assert_eq!(ask("is_held", of("a")).await["held"], true);
+        assert_eq!(ask("is_held", of("b")).await["held"], false);
+        assert_eq!(ask("is_locked", of("b")).await["locked"], true);
+        assert!(ask("ttl", of("b")).await["ms"].as_i64() > Some(0), "{kind}");
+        let shared = *kind == LockKind::Read;
+        for worker in [&worker, &other] {
+            let tried = worker
+                .call("try_lock", tries("b"))
+                .await
+                .expect(kind.word());
+            assert_eq!(tried["acquired"], shared, "{kind}");
+        }
+        for left in [1, 0] {
+            assert_eq!(ask("unlock", of("a")).await["count"], left, "{kind}");
+        }
+        for worker in [&worker, &other].into_iter().filter(|_| shared) {
+            worker.call("unlock", of("b")).await.expect(kind.word());
+        }
+        assert_eq!(ask("is_locked", of("a")).await["locked"], false, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
+    let server = RedisServer::start();
+    let worker = open(&server).await;
+    for kind in kinds::RUST {
+        let fields = with(of("a", kind.word()), "kind", kind.word());
+        let fields = with(fields, "lease_ms", 200);
+        worker.call("lock", fields).await.expect(kind.word());
+    }
+    let all = kinds::RUST.len();
+    eventually("all are told", LONG, async || worker.lost().len() == all).await;
+    for event in worker.lost() {
+        assert_eq!(event.kind, event.name);
+    }
+}
+
+#[tokio::test]
+async fn each_kind_measures_itself() {
+    let server = RedisServer::start();
+    let worker = open(&server).await;
+    for kind in kinds::RUST {
+        let plan = json!({"kind": kind.word(), "prefix": format!("{kind}:"), "tasks": 2, "ms": 50});
+        let pairs = worker.call("bench_pairs", plan).await.expect(kind.word());
+        assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
+        let plan = json!({"kind": kind.word(), "name": format!("{kind}"), "tasks": 3, "ms": 100,
+            "hold_us": 100, "pause_us": 100});
+        let told = worker
+            .call("bench_contended", plan)
+            .await
+            .expect(kind.word());
+        assert!(told["sections"].as_u64() > Some(2), "{kind}: {told}");
+        assert_eq!(told["overlaps"], 0, "{kind}: {told}");
+    }
 }
 
 #[tokio::test]

@@ -138,6 +138,7 @@ impl Watch {
     /// Keeps a level for a later `unlock`; says what there is to say of its hold.
     fn keep(&mut self, target: &Target, guard: LockGuard) -> Result<Value, Error> {
         let (count, hold) = (guard.hold_count(), guard.hold());
+        let token = guard.fencing_token();
         guard.detach()?;
         if count == 1 {
             let (until, ended) = oneshot::channel();
@@ -148,7 +149,11 @@ impl Watch {
             };
             self.held.insert(target.key(), watched);
         }
-        Ok(json!({"count": count}))
+        let mut result = json!({"count": count});
+        if let Some(token) = token {
+            result["token"] = json!(token.as_u64());
+        }
+        Ok(result)
     }
 
     async fn unlock(&mut self, target: &Target) -> Outcome {

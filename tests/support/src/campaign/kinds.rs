@@ -7,7 +7,12 @@
 use crate::history::LockKind;
 
 /// What the Rust worker has.
-pub const RUST: &[LockKind] = &[LockKind::Lock];
+pub const RUST: &[LockKind] = &[
+    LockKind::Lock,
+    LockKind::Fenced,
+    LockKind::Spin,
+    LockKind::Simple,
+];
 
 /// What Redisson's worker has.
 pub const JAVA: &[LockKind] = &[

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Worker, WorkerError};
+use crate::history::LockKind;
 
 type Answer<T> = Result<T, WorkerError>;
 
@@ -65,6 +66,22 @@ impl Worker {
     pub async fn is_locked(&self, name: &str) -> Answer<bool> {
         let fields = json!({"kind": "lock", "name": name});
         Ok(self.call("is_locked", fields).await?["locked"] == true)
+    }
+
+    /// The kinds of lock that the worker has, by asking it.
+    ///
+    /// # Panics
+    /// When it answers anything else.
+    pub async fn kinds(&self) -> Vec<LockKind> {
+        let mut kinds = Vec::new();
+        for kind in LockKind::ALL {
+            let fields = json!({"kind": kind.word(), "name": "which kinds"});
+            match self.call("is_locked", fields).await {
+                Ok(_) => kinds.push(kind),
+                Err(error) => assert_eq!(error.kind, "unsupported", "{kind}: {error}"),
+            }
+        }
+        kinds
     }
 
     /// The owner's levels.
