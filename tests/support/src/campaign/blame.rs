@@ -2,9 +2,12 @@
 //!
 //! 1. What a check says of a Rust process is ours, always.
 //! 2. Two certain at once is ours, unless the one who was in first is Java and Redis itself has told in between that
-//!    the lock's lease had run out: then Java's holder went on after its end, and nobody took anything away.
+//!    the lock's lease had run out: then Java's holder went on after its end, and nobody took anything away. Of a read
+//!    lock it tells that of each reader.
 //! 3. Redisson has no signal for a lost lock, and its calls have time-outs of their own: what a check says of the
 //!    signals and times of a Java process is Redisson's.
+//! 4. A place in a fair lock's queue that a Java waiter lost is Redisson's: it gives up places by the client's clock. That
+//!    a token does not grow is ours always: Java takes the next number.
 //!
 //! Nothing is left out: Redisson's are counted and shown as well.
 
@@ -33,7 +36,7 @@ struct Party<'a> {
 }
 
 struct Facts<'a> {
-    java: &'a [u32],
+    java: &'a [(u32, String)],
     expiries: &'a [(Nanos, String)],
     frozen: Vec<(u32, Nanos, Nanos)>,
     parties: BTreeMap<u64, Party<'a>>,
@@ -44,7 +47,7 @@ pub(super) fn tell_apart(
     records: &[Record],
     report: &mut Report,
     expiries: &[(Nanos, String)],
-    java: &[u32],
+    java: &[(u32, String)],
 ) -> Vec<(&'static str, Violation)> {
     let facts = Facts::of(records, expiries, java);
     let mut redissons = Vec::new();
@@ -60,7 +63,11 @@ pub(super) fn tell_apart(
 }
 
 impl<'a> Facts<'a> {
-    fn of(records: &'a [Record], expiries: &'a [(Nanos, String)], java: &'a [u32]) -> Self {
+    fn of(
+        records: &'a [Record],
+        expiries: &'a [(Nanos, String)],
+        java: &'a [(u32, String)],
+    ) -> Self {
         let mut facts = Self {
             java,
             expiries,
@@ -132,11 +139,17 @@ impl<'a> Facts<'a> {
                     there.then_some("a Java holder read a count too small of a hold that Redis had")
                 }
             }
-            Breach::WrongCount { .. } | Breach::NoTtl | Breach::Leftover { .. } => None,
+            Breach::WrongCount { .. }
+            | Breach::NoTtl
+            | Breach::Leftover { .. }
+            | Breach::NoToken
+            | Breach::TokenWentBack { .. } => None,
             breach => {
-                let java = self.java.contains(&client_of(&violation.evidence)?);
+                let java = self.is_java(client_of(&violation.evidence)?);
                 java.then_some(match breach.invariant() {
                     Invariant::I5 => "a Java waiter slept beside a free lock",
+                    Invariant::Order => "a Java waiter lost its place in the queue",
+                    Invariant::Tokens => "a Java holder that entered again took another token",
                     Invariant::I6 => "a Java call took longer than it was told to",
                     _ => "a Java holder was not told that it had lost the lock",
                 })
@@ -160,11 +173,7 @@ impl<'a> Facts<'a> {
             });
         let around = from.saturating_sub(AROUND)..=until.saturating_add(AROUND);
         let who = |client| {
-            if self.java.contains(&client) {
-                "Java"
-            } else {
-                "Rust"
-            }
+            if self.is_java(client) { "Java" } else { "Rust" }
         };
         let mut text = String::new();
         for party in parties {
@@ -179,6 +188,17 @@ impl<'a> Facts<'a> {
             }
         }
         text
+    }
+
+    fn is_java(&self, client: u32) -> bool {
+        self.java.iter().any(|(java, _)| *java == client)
+    }
+
+    /// Whether a key that ran out was a hold of that name: the lock, or the note of a lease of this client's reader.
+    fn is_hold(&self, key: &str, name: &str, client: u32) -> bool {
+        let own = self.java.iter().filter(|(java, _)| *java == client);
+        let note = |(_, id): &(u32, String)| key.starts_with(&format!("{{{name}}}:{id}:"));
+        key == name || own.into_iter().any(note)
     }
 
     /// Both are acquires of one owner in a row: levels of one hold.
@@ -205,9 +225,9 @@ impl<'a> Facts<'a> {
         let (first, last) = (&self.parties[&first], &self.parties[&last]);
         let during = |(t, key): &(Nanos, String)| {
             let end = last.entered.saturating_add(LAG);
-            key == name && (first.invoked..=end).contains(t)
+            self.is_hold(key, name, last.client) && (first.invoked..=end).contains(t)
         };
-        self.java.contains(&last.client) && self.expiries.iter().any(during)
+        self.is_java(last.client) && self.expiries.iter().any(during)
     }
 
     /// Whether it is Java's, and Redis had the hold after it was counted: it was given back, or its lease ran
@@ -230,9 +250,10 @@ impl<'a> Facts<'a> {
         let given_back = later.find(own).is_some_and(|next| {
             matches!(next.outcome, Some(Outcome::Released(_))) && next.entered <= until
         });
-        let ran_out =
-            |(t, key): &(Nanos, String)| key == holder.name && (holder.entered..=until).contains(t);
-        self.java.contains(&holder.client) && (given_back || self.expiries.iter().any(ran_out))
+        let ran_out = |(t, key): &(Nanos, String)| {
+            self.is_hold(key, holder.name, holder.client) && (holder.entered..=until).contains(t)
+        };
+        self.is_java(holder.client) && (given_back || self.expiries.iter().any(ran_out))
     }
 
     /// Whether the first is Java's and ran out before the other got in.
@@ -250,9 +271,11 @@ impl<'a> Facts<'a> {
         let ran_out = |(t, key): &(Nanos, String)| {
             let of_it =
                 *t >= first.entered.saturating_add(SHORTEST) || (*t >= first.invoked && frozen(*t));
-            key == name && of_it && *t <= other.entered.saturating_add(LAG)
+            self.is_hold(key, name, first.client)
+                && of_it
+                && *t <= other.entered.saturating_add(LAG)
         };
-        self.java.contains(&first.client) && self.expiries.iter().any(ran_out)
+        self.is_java(first.client) && self.expiries.iter().any(ran_out)
     }
 }
 

@@ -101,8 +101,8 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     pub(super) proxy: Proxy,
     current: RwLock<Arc<Incarnation>>,
-    /// The numbers of all processes that were here.
-    clients: Mutex<Vec<u32>>,
+    /// The numbers of all processes that were here, and what their fields begin with.
+    clients: Mutex<Vec<(u32, String)>>,
     /// Whether its link takes long for each round trip.
     pub(super) far: AtomicBool,
     /// Since when connections may be deaf.
@@ -122,14 +122,14 @@ impl Slot {
             index,
             kind,
             proxy,
-            clients: Mutex::new(vec![first.client]),
+            clients: Mutex::new(vec![(first.client, first.id.clone())]),
             current: RwLock::new(first),
             far: AtomicBool::new(false),
             deaf_since: Mutex::new(None),
         }
     }
 
-    pub(super) fn clients(&self) -> Vec<u32> {
+    pub(super) fn clients(&self) -> Vec<(u32, String)> {
         self.clients.lock().clone()
     }
 
@@ -147,7 +147,7 @@ impl Slot {
         old.worker.kill();
         old.collect();
         let next = Incarnation::start(self.kind, &self.proxy.url(), &old.recorder).await;
-        self.clients.lock().push(next.client);
+        self.clients.lock().push((next.client, next.id.clone()));
         *self.current.write() = next;
         old.panics()
     }

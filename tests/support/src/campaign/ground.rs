@@ -113,8 +113,8 @@ impl Ground {
         *answers.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// The numbers of all Java processes.
-    pub(super) fn java_clients(&self) -> Vec<u32> {
+    /// The numbers of all Java processes, and what their fields begin with.
+    pub(super) fn java_clients(&self) -> Vec<(u32, String)> {
         let java = self.slots.iter().filter(|slot| slot.kind == Kind::Java);
         java.flat_map(Slot::clients).collect()
     }
