@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_millis(900);
 const PASSWORD: &str = "secret";
 
 /// The rights of the line in docs/acl.md, without the user's name and password.
-fn documented_rights() -> Vec<&'static str> {
+pub(crate) fn documented_rights() -> Vec<&'static str> {
     let document = include_str!("../../docs/acl.md");
     let line = document
         .lines()

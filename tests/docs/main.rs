@@ -2,6 +2,7 @@
 //! Their Rust code is compiled as documentation tests of `src/lib.rs`.
 
 mod acl;
+mod acl_kinds;
 mod api;
 mod examples;
 mod links;

@@ -84,6 +84,35 @@ async fn lock_and_unlock_are_one_round_trip_each() {
 }
 
 #[tokio::test]
+async fn a_simple_lock_is_one_set_and_one_script() {
+    let mut counted = Counted::start().await;
+    let other = connect(&counted.server).await;
+    let lock = counted.client.get_simple_lock("one");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    counted.commands();
+    let before = counted.seen.clone();
+    let guard = lock.lock().await.unwrap();
+    guard.unlock().await.unwrap();
+    assert_eq!(counted.commands(), 2, "lock and unlock");
+    for command in ["SET", "EVALSHA"] {
+        assert_eq!(counted.seen[command] - before[command], 1, "{command}");
+    }
+    let held = other.get_simple_lock("one").lock().await.unwrap();
+    assert!(
+        lock.try_lock(Duration::ZERO, Lease::Watchdog)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    // Nobody knows the script yet: its digest, and its text.
+    assert_eq!(counted.commands(), 3, "who has it, for how long");
+    let busy = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(busy.unwrap().is_none());
+    assert_eq!(counted.commands(), 2, "who has it, for how long");
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn entering_again_and_leaving_are_one_round_trip_each() {
     let mut counted = Counted::start().await;
     let owner = counted.client.new_owner();

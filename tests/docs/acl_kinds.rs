@@ -1,0 +1,112 @@
+//! What docs/acl.md says of the other kinds of lock: with the rights of its row all of a kind's life works, and each
+//! right that is named there is needed.
+
+use std::time::Duration;
+
+use watchlock::{Client, Error, Lease, Lock};
+use watchlock_support::server::RedisServer;
+
+use crate::acl::documented_rights;
+
+const LONG: Duration = Duration::from_secs(30);
+/// The watchdog's lease of the clients under test.
+const LEASE: Duration = Duration::from_millis(900);
+
+type Get = fn(&Client, &str) -> Box<dyn Lock>;
+
+/// A kind has a row in the document and a line here.
+const KINDS: [(&str, Get); 2] = [
+    ("spin", |of, name| Box::new(of.get_spin_lock(name))),
+    ("simple", |of, name| Box::new(of.get_simple_lock(name))),
+];
+
+/// What a kind needs beside the plain lock's rights, and what it does not.
+fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
+    let document = include_str!("../../docs/acl.md");
+    let row = format!("| {kind} |");
+    let row = document.lines().find(|line| line.starts_with(&row));
+    let row = row.unwrap_or_else(|| panic!("docs/acl.md has no row for {kind}"));
+    let mut cells = row.split('|').skip(2).map(|cell| {
+        let rights = cell.split([' ', '`']).filter(|right| !right.is_empty());
+        rights.collect::<Vec<_>>()
+    });
+    (cells.next().unwrap(), cells.next().unwrap())
+}
+
+/// A client of a user with these rights.
+async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
+    let set = ["ACL", "SETUSER", user, "on", ">secret"];
+    server.cmd(&[&set, rights].concat()).await;
+    let url = format!("redis://{user}:secret@127.0.0.1:{}/", server.port());
+    let builder = Client::builder(&url).key_prefix("app:");
+    let client = builder.watchdog_lease(LEASE).connect().await;
+    client.expect("the user may connect")
+}
+
+/// All that is done with a lock.
+async fn live(get: Get, client: &Client, operator: &Client) -> Result<(), Error> {
+    let lock = get(client, "x");
+    let outer = lock.lock().await?;
+    let inner = outer.reenter(Lease::Watchdog).await?;
+    let lost = tokio::time::timeout(LEASE * 2, outer.lost()).await;
+    assert!(lost.is_err() || !outer.is_valid());
+    inner.verify().await?;
+    inner.unlock().await?;
+    outer.unlock().await?;
+    assert!(!lock.is_locked().await?);
+
+    let stranger = get(operator, "x");
+    let held = stranger.lock_for(LONG).await.expect("the operator may");
+    assert!(
+        lock.try_lock(Duration::ZERO, Lease::Watchdog)
+            .await?
+            .is_none()
+    );
+    lock.remain_time_to_live().await?;
+    let (waited, given_back) = tokio::join!(lock.lock_for(LONG), held.unlock());
+    given_back.expect("the operator may");
+    waited?.unlock().await?;
+    let held = stranger.lock_for(LONG).await.expect("the operator may");
+    assert!(lock.force_unlock().await?);
+    drop(held);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
+    for (kind, get) in KINDS {
+        let server = RedisServer::start();
+        let operator = Client::builder(&server.url()).key_prefix("app:");
+        let operator = operator.connect().await.unwrap();
+        let (more, less) = documented(kind);
+        let mut rights = documented_rights();
+        rights.retain(|right| !less.contains(right));
+        assert_eq!(
+            rights.len() + less.len(),
+            documented_rights().len(),
+            "{kind}"
+        );
+        rights.extend(&more);
+        let enough = client(&server, "enough", &rights).await;
+        let lived = tokio::time::timeout(LONG, live(get, &enough, &operator)).await;
+        let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
+        assert!(lived.is_ok(), "{kind}: {lived:?}");
+
+        for missing in more {
+            let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
+            let user = format!("without-{}", &missing[1..]);
+            let limited = client(&server, &user, &fewer).await;
+            server.cmd(&["FLUSHALL"]).await;
+            let lived = tokio::time::timeout(LONG, live(get, &limited, &operator)).await;
+            let told = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
+            assert!(told, "{kind} without {missing}: {lived:?}");
+            for key in server.keys().await {
+                assert_ne!(
+                    server.pttl(&key).await,
+                    -1,
+                    "{kind} without {missing}: {key}"
+                );
+            }
+        }
+    }
+}
