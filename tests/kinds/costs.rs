@@ -86,6 +86,9 @@ async fn a_refusal_is_one_try(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, unhurried).await;
     let other = scene.other().await;
     let rival = scene.rival(&other, "busy").lock().await.unwrap();
+    // From now on the server knows every script that this takes.
+    let refused = scene.try_once(&scene.client, "busy").await;
+    assert!(refused.unwrap().is_none());
     let mut counted = Counted::from_now(&proxy);
     for _ in 0..2 {
         let refused = scene.try_once(&scene.client, "busy").await;

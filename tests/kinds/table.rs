@@ -70,6 +70,8 @@ pub(crate) struct Costs {
     pub(crate) busy: u64,
     /// A section, when tasks of one client wait in line.
     pub(crate) in_line: u64,
+    /// Commands, those inside of scripts among them, without which a free lock cannot be taken: so many at least.
+    pub(crate) needed: u64,
 }
 
 /// A kind of lock.
@@ -100,6 +102,8 @@ pub(crate) struct Kind {
     pub(crate) local_levels: Option<Because>,
     /// A fixed level ends with its own lease, though others keep the hold.
     pub(crate) levels_end_alone: Option<Because>,
+    /// Its first try is no script.
+    pub(crate) plain_try: Option<Because>,
 }
 
 impl Kind {
@@ -148,11 +152,13 @@ pub(crate) const PLAIN: Kind = Kind {
         verify: 1,
         busy: 1,
         in_line: 2,
+        needed: 2,
     },
     shared: None,
     deaf: None,
     local_levels: None,
     levels_end_alone: None,
+    plain_try: None,
 };
 
 /// The plain lock with a number to each hold.
@@ -174,5 +180,44 @@ pub(crate) const FENCED: Kind = Kind {
         "fenced/reenter.lua",
         Because("for a fenced level in a plain hold, which tests/fenced shows"),
     )],
+    ..PLAIN
+};
+
+/// The plain lock, waited for by polls.
+pub(crate) const SPIN: Kind = Kind {
+    name: "spin",
+    made: made!(|of, name| of.get_spin_lock(name)),
+    worker: "spin",
+    deaf: Some(Because(
+        "those who wait for a spin lock poll by its backoff",
+    )),
+    ..PLAIN
+};
+
+/// One string, as other libraries have it.
+pub(crate) const SIMPLE: Kind = Kind {
+    name: "simple",
+    made: made!(|of, name| of.get_simple_lock(name)),
+    rival: |client, name| Box::new(client.get_simple_lock(name)),
+    stranger: &[&["SET", "KEY", "kR3b+token/==", "NX", "PX", "TTL"]],
+    foreign: &[
+        &["HSET", "KEY", "a:1", "1"],
+        &["LPUSH", "KEY", "x"],
+        &["SADD", "KEY", "x"],
+        &["ZADD", "KEY", "1", "x"],
+        &["XADD", "KEY", "*", "a", "b"],
+    ],
+    worker: "simple",
+    lua: &["simple/"],
+    costs: Costs {
+        // That SET took nothing does not say for how long.
+        busy: 2,
+        needed: 1,
+        ..PLAIN.costs
+    },
+    local_levels: Some(Because("a string holds the hold id and no count")),
+    plain_try: Some(Because(
+        "a replica refuses SET as a write before it looks whether its master is there",
+    )),
     ..PLAIN
 };
