@@ -1,0 +1,11 @@
+-- Gives waiters of one client their places in the queue, and takes no lock.
+--
+-- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- ARGV[3] and on    - hold ids, in the order of their waiters
+--
+-- Returns   {code, number}: 1 done, -3 the key is no lock; 1 when the head is of this client, else 0
+-- Publishes nothing
+-- Repeat    who has a place keeps it, who has the lock gets none
+if call('EXISTS', lock) == 1 and not holder() then return { -3, 0 } end
+enqueue({ unpack(ARGV, 3) })
+return { 1, is_next(client_of(ARGV[3])) }

@@ -1,0 +1,36 @@
+-- Behind turn.lua: coming into the queue, and leaving it for the lock.
+--
+-- KEYS[1] to KEYS[4] and
+-- ARGV[1], ARGV[2]   - as in queue.lua
+--
+-- Returns   nothing: the script behind it does
+-- Publishes nothing
+-- Repeat    who is in the queue keeps its place
+local function append(id, arrival)
+  if not call('LPOS', queue, id) then
+    local last = call('LINDEX', queue, -1)
+    local after = last and score_of(last) or now + call('PTTL', lock)
+    call('RPUSH', queue, id)
+    call('ZADD', scores, text(math.max(now, after) + fair_wait), id)
+  end
+  call('ZADD', waiters, text(arrival), id)
+end
+-- Gives hold ids of one client a place each, unless they have one. What is refused leaves nothing behind.
+local function enqueue(ids)
+  local new = {}
+  local done, refused = pcall(function()
+    for i, id in ipairs(ids) do
+      if call('HEXISTS', lock, id) == 0 and not arrival_of(id) then
+        new[#new + 1] = id
+        append(id, now_us + i)
+      end
+    end
+    -- First what needs no memory: who has a place already keeps it when there is none.
+    keep()
+    call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))
+  end)
+  if done then return end
+  for _, id in ipairs(new) do take_out(id) end
+  tidy()
+  error(refused, 0)
+end

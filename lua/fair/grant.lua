@@ -1,0 +1,26 @@
+-- Behind enter.lua: the place that is given up for the lock.
+--
+-- KEYS[1] to KEYS[4] and
+-- ARGV[1], ARGV[2]   - as in queue.lua
+--
+-- Returns   nothing: the script behind it does
+-- Publishes nothing
+-- Repeat    who left the queue has the lock
+
+-- Whether the head is of this client.
+local function is_next(client)
+  local id = call('LINDEX', queue, 0)
+  return id and client_of(id) == client and 1 or 0
+end
+-- The head leaves the queue with the lock: `id`. The places of a client are used in the order of its waiters, so when
+-- the head is another of them, the two change places first.
+local function leave_as(id, first)
+  if first ~= id then
+    local place, score, arrival = call('LPOS', queue, id), score_of(id), arrival_of(id)
+    call('ZADD', scores, text(score_of(first) or now), id, text(score), first)
+    call('ZADD', waiters, text(arrival_of(first) or now_us), id, text(arrival), first)
+    call('LSET', queue, place, first)
+    call('LSET', queue, 0, id)
+  end
+  leave(id)
+end

@@ -1,0 +1,35 @@
+-- Behind keys.lua: a place that is vouched for is kept, whatever Redisson's scripts do.
+--
+-- KEYS[1] to KEYS[4] and
+-- ARGV[1], ARGV[2]   - as in queue.lua
+--
+-- Returns   nothing: the script behind it does
+-- Publishes nothing
+-- Repeat    who has its place keeps it
+
+-- Into the list, ahead of all that came later. Redisson drops heads, so all of its waiters did.
+local function insert(id, arrival)
+  for place, other in ipairs(call('LRANGE', queue, 0, -1)) do
+    if (arrival_of(other) or now_us) > arrival then
+      call('LINSERT', queue, 'BEFORE', other, id)
+      return place - 1
+    end
+  end
+  return call('RPUSH', queue, id) - 1
+end
+-- Puts those back that were dropped though they are vouched for, and gives a score to who lacks one.
+local function restore()
+  local ids, listed = call('LRANGE', queue, 0, -1), {}
+  for _, id in ipairs(ids) do listed[id] = true end
+  local unscored = call('ZCARD', scores) < #ids
+  for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do
+    if not listed[id] or unscored and not score_of(id) then
+      if vouched_until(id) > now then
+        local place = listed[id] and call('LPOS', queue, id) or insert(id, arrival_of(id))
+        call('ZADD', scores, text(now), id)
+        shift(place, fair_wait)
+        keep()
+      elseif not listed[id] then call('ZREM', waiters, id) end
+    end
+  end
+end

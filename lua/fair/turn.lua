@@ -1,0 +1,37 @@
+-- Behind places.lua: whose turn it is, and how one leaves.
+--
+-- KEYS[1] to KEYS[4] and
+-- ARGV[1], ARGV[2]   - as in queue.lua
+--
+-- Returns   nothing: the script behind it does
+-- Publishes '0' to the head, in wake()
+-- Repeat    who left is not there any more
+local function wake(id) return redis.pcall('PUBLISH', channel .. ':' .. id, '0') end
+
+-- Up to when one is waited for: ours while its client vouches for it, Redisson's up to its score.
+local function waited_for_until(id, score)
+  return arrival_of(id) and vouched_until(id) or score or 0
+end
+local function leave(id)
+  local place = call('LPOS', queue, id)
+  local sooner = take_out(id, score_of(id))
+  if place then shift(place, -sooner) end
+  tidy()
+end
+-- Whose turn it is on a free lock. Heads that nobody waits for are dropped.
+local function head()
+  if call('EXISTS', queue, scores, waiters) == 0 then return false end
+  pcall(restore)
+  local sooner, id = 0, call('LINDEX', queue, 0)
+  while id do
+    local score = score_of(id)
+    score = score and score - sooner
+    if waited_for_until(id, score) > now then break end
+    call('ZREM', waiters, client_of(id))
+    sooner = sooner + take_out(id, score)
+    id = call('LINDEX', queue, 0)
+  end
+  shift(0, -sooner)
+  tidy()
+  return id
+end
