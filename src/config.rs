@@ -24,6 +24,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) unavailable_after: Duration,
     pub(crate) fencing_token_ttl: Option<Duration>,
+    pub(crate) fair_wait: Duration,
     pub(crate) clock: Clock,
 }
 
@@ -39,6 +40,7 @@ impl Default for Settings {
             connect_timeout: Duration::from_secs(2),
             unavailable_after: Duration::from_secs(5),
             fencing_token_ttl: None,
+            fair_wait: Duration::from_secs(300),
             clock: Clock::system(),
         }
     }
@@ -56,6 +58,7 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) unavailable_after: Duration,
     pub(crate) fencing_token_ttl: Option<LeaseMs>,
+    pub(crate) fair_wait: LeaseMs,
     pub(crate) clock: Clock,
 }
 
@@ -108,6 +111,8 @@ impl Settings {
                 .map_err(|_| ConfigError::out_of_range("fencing_token_ttl", ttl, "1 s to 365 days"))
         });
         let fencing_token_ttl = fencing_token_ttl.transpose()?;
+        let fair_wait = LeaseMs::new(self.fair_wait, &(ms(15_000)..=DAY))
+            .map_err(|_| ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h"))?;
         self.backoff.validate()?;
         Ok(Config {
             watchdog_lease,
@@ -119,6 +124,7 @@ impl Settings {
             connect_timeout: self.connect_timeout,
             unavailable_after: self.unavailable_after,
             fencing_token_ttl,
+            fair_wait,
             clock: self.clock,
         })
     }
@@ -148,7 +154,7 @@ mod tests {
     #[test]
     fn every_setting_has_bounds() {
         let ms = Duration::from_millis;
-        let bad: [fn(&mut Settings); 14] = [
+        let bad: [fn(&mut Settings); 16] = [
             |s| s.watchdog_lease = Duration::from_millis(499),
             |s| s.watchdog_lease = Duration::MAX,
             |s| s.lease_bounds = Duration::from_millis(9)..=DAY,
@@ -162,6 +168,8 @@ mod tests {
             |s| s.unavailable_after = Duration::MAX,
             |s| s.fencing_token_ttl = Some(Duration::from_millis(999)),
             |s| s.fencing_token_ttl = Some(Duration::MAX),
+            |s| s.fair_wait = Duration::from_millis(14_999),
+            |s| s.fair_wait = Duration::MAX,
             |s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {

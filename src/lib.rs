@@ -18,6 +18,7 @@
 //!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do.
 //! - [`FencedLock`]: its holds have a [`FencingToken`], a number that grows from holder to holder; from
 //!   [`Client::get_fenced_lock`] or [`Owner::get_fenced_lock`].
+//! - [`FairLock`]: granted in the order of arrival, over all processes.
 //! - [`SpinLock`]: the same lock, waiting by polls. [`SimpleLock`]: one string, shared with redsync, node-redlock and
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
@@ -71,7 +72,7 @@ pub use clock::{Clock, ClockDriver};
 pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use fencing::FencingToken;
 pub use lease::Lease;
-pub use lock::{FencedGuard, FencedLock, SimpleLock, SpinLock};
+pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 
 /// What [`ClientBuilder::pool`] takes, and more.

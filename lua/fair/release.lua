@@ -16,8 +16,9 @@ if count ~= '0' then
   return 1
 end
 
-local ended = call('HDEL', lock, id)
+local ended = redis.pcall('HDEL', lock, id)
 if call('EXISTS', queue, scores, waiters) > 0 then leave(id) end
+if type(ended) == 'table' then return ended end
 local first = call('EXISTS', lock) == 0 and head()
 local heard = first and wake(first) or 0
 if ended == 0 then return 0 end

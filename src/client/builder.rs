@@ -140,6 +140,18 @@ impl ClientBuilder {
         self
     }
 
+    /// How much time Redisson gives a waiter of a [fair lock](crate::FairLock) to come to its turn: 15 s to 24 h, whole
+    /// milliseconds. Default 5 min, as Redisson's `fairLockWaitTimeout`.
+    ///
+    /// It is not for how long a lock is waited for, which each call says. Waiters of watchlock keep their place for as
+    /// long as their process lives, and lose it 15 s after that died; only Redisson goes by this time. Where both wait
+    /// for a lock it should be the same on both sides.
+    #[doc(alias = "fairLockWaitTimeout")]
+    pub fn fair_wait(mut self, wait: Duration) -> Self {
+        self.settings.fair_wait = wait;
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;

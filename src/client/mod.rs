@@ -16,7 +16,8 @@ use crate::backoff::Backoff;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
 use crate::lock::{
-    FencedLock, Owner, ReentrantLock, SimpleLock, SpinLock, fenced, plain, simple, spin,
+    FairLock, FencedLock, Owner, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain, simple,
+    spin,
 };
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
@@ -127,6 +128,13 @@ impl Client {
     #[doc(alias = "getFencedLock")]
     pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
         FencedLock::new(&self.engine, name, None, fenced::kind)
+    }
+
+    /// The fair lock `name`: granted in the order of arrival. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getFairLock")]
+    pub fn get_fair_lock(&self, name: &str) -> FairLock {
+        FairLock::new(&self.engine, name, None, fair::kind)
     }
 
     /// The spin lock `name`, whose waiters poll every 1 ms, 2 ms, … up to 128 ms. No I/O; a bad name is an error of

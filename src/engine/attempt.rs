@@ -162,8 +162,15 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered
 
 /// A new attempt; the keeper looks after it when its caller does not.
 pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
-    let number = core.number();
     let finish_by = now + core.config.command_timeout;
+    let hold = untried_hold(core, ticket, finish_by);
+    core.look_by(&hold, finish_by);
+    hold
+}
+
+/// A new attempt that is not tried yet.
+pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> Arc<Hold> {
+    let number = core.number();
     let request = &ticket.request;
     let origin = Origin {
         kind: request.kind.clone(),
@@ -173,9 +180,7 @@ pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
         owner: request.owner_number(),
         task: ticket.task,
     };
-    let hold = Hold::trying(origin, finish_by);
-    core.look_by(&hold, finish_by);
-    hold
+    Hold::trying(origin, finish_by)
 }
 
 /// A caller that waits for a verdict; dropping it withdraws.

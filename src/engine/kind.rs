@@ -8,7 +8,9 @@ use crate::backoff::Backoff;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Entered, Forced, Released, Renewal, Renewed, Reply, lock};
+use crate::script::{
+    Acquired, Call, Entered, Forced, Place, Released, Renewal, Renewed, Reply, lock,
+};
 
 /// Of which sort a try is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,11 @@ pub(crate) trait Commands: Send + Sync {
 
     /// The delays by which its waiters try again, when they do not listen for wake-ups.
     fn backoff(&self) -> Option<Backoff> {
+        None
+    }
+
+    /// The queue that Redis keeps for the lock, if it does.
+    fn queue(&self) -> Option<&dyn RedisQueue> {
         None
     }
 
@@ -133,6 +140,28 @@ pub(crate) trait Commands: Send + Sync {
     }
 }
 
+/// A queue that Redis keeps over all clients, for a lock that is granted in the order of arrival.
+///
+/// Each waiter has a place under its hold id: from [`enqueue`](Self::enqueue), or its first try that waits, until it is
+/// granted or released. Redis grants the lock to the first place only; a client uses its places in the order of its
+/// waiters.
+pub(crate) trait RedisQueue {
+    /// Gives places to hold ids of this client, in this order. Grants nothing.
+    fn enqueue<'a>(&'a self, names: &'a Names, hold_ids: &[&'a str]) -> Call<'a>;
+
+    /// Keeps the places of `client`, which is to be said every few seconds.
+    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a>;
+
+    /// What either of the two was answered.
+    fn placed(&self, reply: &Reply) -> Option<Place>;
+
+    /// Whether the place behind a hold that was granted is of this client, by what its acquire was answered.
+    fn next_is_ours(&self, reply: &Reply) -> Option<bool>;
+
+    /// Where a hold id is told that it is its turn.
+    fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
+}
+
 /// A lock of some kind, by name. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Kind {
@@ -143,6 +172,11 @@ pub(crate) struct Kind {
 impl Kind {
     pub(crate) fn names(&self) -> &Arc<Names> {
         &self.names
+    }
+
+    /// Whether Redis keeps a queue for it.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.commands.queue().is_some()
     }
 
     pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {

@@ -67,7 +67,7 @@ pub(crate) enum Settled {
     Unwanted,
     /// Certainly not got.
     Over,
-    /// Unknown: to be tried again under the same hold id.
+    /// Unknown, or it has a place: to be tried again under the same hold id.
     Unsettled,
 }
 
@@ -403,11 +403,14 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
 
     fn not_got(&mut self) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
-        let tainted = hold.is_tainted();
+        let has_place = ticket
+            .unsettled()
+            .is_some_and(|kept| Arc::ptr_eq(&kept, hold));
+        let unsettled = hold.is_tainted() || has_place;
         if !self.gate.queue.contains(ticket.number) {
             self.gate.abandon(ticket, self.effects);
         }
-        if tainted {
+        if unsettled {
             Settled::Unsettled
         } else {
             Settled::Over

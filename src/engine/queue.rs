@@ -54,6 +54,10 @@ impl<T: Waits> Queue<T> {
         self.listeners > 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
     pub(crate) fn head(&self) -> Option<&T> {
         self.waiters.first_key_value().map(|(_, first)| first)
     }

@@ -15,10 +15,15 @@ use crate::script::{Acquired, Released};
 /// Settles the attempt at `hold` that `command` is of.
 pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
     let now = core.now();
+    let next_is_ours = next_is_ours(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
     let settled = core.at(names, |gate, effects| {
-        gate.answered(command, answered, now, core.rules(), effects)
+        let settled = gate.answered(command, answered, now, core.rules(), effects);
+        if let Some(ours) = next_is_ours {
+            gate.wakeups.next_is_ours(ours);
+        }
+        settled
     });
     let Some((hold, settled)) = settled else {
         return;
@@ -35,6 +40,12 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
         }
         Settled::Unsettled => core.schedule.forget(&hold),
     }
+}
+
+/// Whether the place behind the hold is of this client, where Redis keeps a queue.
+fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
+    let queue = hold.kind.commands.queue()?;
+    queue.next_is_ours(&outcome.as_ref().ok()?.reply)
 }
 
 fn answered(hold: &Hold, outcome: Outcome) -> Answered {
@@ -81,9 +92,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
         Err(failure) => return ReleaseAnswer::Rejected(failure.into()),
     };
     match hold.kind.released(&answer.reply) {
-        Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended {
-            heard_by: Some(heard_by),
-        },
+        Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended { heard_by },
         Some(Released::Unheard) => {
             core.warn_unheard(hold.kind.names().name());
             ReleaseAnswer::Ended { heard_by: None }

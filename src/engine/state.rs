@@ -96,6 +96,8 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 struct Unanswered {
     acquire: bool,
+    /// What is to give it a place in a queue that Redis keeps.
+    place: bool,
     /// While the hold was valid.
     release: bool,
 }
@@ -167,7 +169,13 @@ impl State {
     }
 
     pub(crate) fn is_tainted(&self) -> bool {
-        self.unanswered.acquire
+        self.unanswered.acquire || self.unanswered.place
+    }
+
+    /// A place is being asked for it, or is not any more. Until that is answered it may come whenever the server gets
+    /// to it.
+    pub(crate) fn asks_for_place(&mut self, asks: bool) {
+        self.unanswered.place = asks;
     }
 
     /// Nobody wants what the attempt got, or may still get: a last release follows it.

@@ -22,10 +22,7 @@ pub(crate) enum Step<C> {
     /// The keeper repeats the release in the seat: wait for a change.
     AwaitRelease,
     /// Send the last release, and right behind it the try for the head of the queue.
-    HandOver {
-        hold: Arc<Hold>,
-        head: Option<Arc<Ticket>>,
-    },
+    HandOver { hold: Arc<Hold> },
     /// Watch over our own hold: others wait behind it, or its grant is not collected, which it is to be by
     /// `collect_by`.
     Watch {
@@ -87,7 +84,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             )),
             Seat::HandingOver { hold } => Some(Step::HandOver {
                 hold: Arc::clone(hold),
-                head: self.queue.head().cloned(),
             }),
             Seat::Releasing {
                 hold,

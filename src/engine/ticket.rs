@@ -71,7 +71,8 @@ pub(crate) struct Request {
 
 struct Inner {
     state: State,
-    /// An attempt of this ticket whose outcome is unknown; it is tried again under the same hold id.
+    /// An attempt of this ticket whose outcome is unknown, or that has a place in a queue that Redis keeps; it is
+    /// tried again under the same hold id.
     unsettled: Option<Arc<Hold>>,
 }
 
@@ -213,13 +214,18 @@ impl Ticket {
         }
     }
 
-    /// Keeps an attempt whose outcome is unknown, or forgets it.
+    /// Keeps an attempt whose outcome is unknown, or that has a place; or forgets it.
     pub(crate) fn set_unsettled(&self, hold: Option<&Arc<Hold>>) {
         self.inner.lock().unsettled = hold.cloned();
     }
 
     pub(crate) fn unsettled(&self) -> Option<Arc<Hold>> {
         self.inner.lock().unsettled.clone()
+    }
+
+    /// Whether it may have a place in a queue that Redis keeps: for one try nobody queues.
+    pub(crate) fn may_have_place(&self) -> bool {
+        self.request.patience != Patience::Once && self.request.kind.has_queue()
     }
 
     /// For an attempt that nobody will make again.

@@ -21,6 +21,11 @@ impl Wakeups {
         self.live && self.alone
     }
 
+    /// A queue that Redis keeps says whether the next wake-up is for this client.
+    pub(crate) fn next_is_ours(&mut self, ours: bool) {
+        self.alone = ours;
+    }
+
     /// How many other clients heard the release that freed the seat; once.
     pub(crate) fn take_released(&mut self) -> Option<u32> {
         self.released.take()
@@ -54,6 +59,13 @@ impl Wakeups {
             self.alone = false;
         }
         messages - own
+    }
+
+    /// Messages arrive from now on, if they did not before.
+    pub(crate) fn heard(&mut self) {
+        if !self.live {
+            self.listening(true);
+        }
     }
 
     /// Whether messages arrive from now on.

@@ -1,6 +1,7 @@
 //! Kinds of lock as types: what a handle is generic over.
 
 use super::LockGuard;
+pub use super::fair::Fair;
 pub use super::fenced::Fenced;
 use super::handle::Handle;
 pub use super::simple::Simple;

@@ -1,6 +1,7 @@
 //! Kinds of lock: names, scripts and replies; nothing about waiting or renewing. The verbs are the same for all.
 
 mod acting;
+pub(crate) mod fair;
 pub(crate) mod fenced;
 mod guard;
 mod handle;
@@ -16,6 +17,7 @@ mod view;
 
 use std::time::Duration;
 
+pub use self::fair::FairLock;
 pub use self::fenced::{FencedGuard, FencedLock};
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;

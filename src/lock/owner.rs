@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{FencedLock, ReentrantLock, SimpleLock, SpinLock, fenced, plain, scope, simple, spin};
+use super::{
+    FairLock, FencedLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain, scope, simple,
+    spin,
+};
 use crate::backoff::Backoff;
 use crate::engine::owner::OwnerState;
 use crate::engine::{Engine, release};
@@ -81,6 +84,13 @@ impl Owner {
     #[must_use]
     pub fn get_simple_lock(&self, name: &str) -> SimpleLock {
         SimpleLock::new(&self.engine, name, Some(&self.state), simple::kind)
+    }
+
+    /// The fair lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getFairLock")]
+    pub fn get_fair_lock(&self, name: &str) -> FairLock {
+        FairLock::new(&self.engine, name, Some(&self.state), fair::kind)
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it

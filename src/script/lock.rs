@@ -65,7 +65,9 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
         -1 => Some(Released::Unheard),
         one_more => {
             let heard_by = u32::try_from(one_more.checked_sub(1)?).ok()?;
-            Some(Released::Ended { heard_by })
+            Some(Released::Ended {
+                heard_by: Some(heard_by),
+            })
         }
     }
 }

@@ -4,6 +4,7 @@
 //! one, its keys, its arguments. It borrows them, and is encoded where it is sent: as `EVALSHA`, or as `EVAL` when the
 //! server does not know the script. Every script is harmless when it runs twice; its header says why.
 
+pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod lock;
 pub(crate) mod registry;
@@ -279,12 +280,22 @@ pub(crate) enum Entered {
 /// What a last release answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
+    /// So many clients heard it, where that says who may come next.
     Ended {
-        heard_by: u32,
+        heard_by: Option<u32>,
     },
     /// Ended, but the wake-up was refused: waiters notice it at their next poll.
     Unheard,
     Missing,
+}
+
+/// What is known of the places that a client has in a queue that Redis keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// How many it has; of places that were just given, that they were.
+    pub(crate) count: usize,
+    /// Whether the first of all is one of them.
+    pub(crate) next_is_ours: bool,
 }
 
 /// A hold that is renewed together with others.

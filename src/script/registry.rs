@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
-    /// Its file under `lua/`.
+    /// Its file under `lua/`, behind those that it begins with.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the registry's test"))]
-    pub(crate) path: &'static str,
+    pub(crate) files: &'static [&'static str],
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
 }
@@ -19,11 +19,11 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $path:literal),+ $(,)?) => {
+    ($($name:ident = $($path:literal)&+),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
-                path: $path,
-                text: include_str!(concat!("../../lua/", $path)),
+                files: &[$($path),+],
+                text: concat!($(include_str!(concat!("../../lua/", $path))),+),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
             };
         )+
@@ -47,6 +47,11 @@ scripts! {
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
+    FAIR_ACQUIRE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/acquire.lua",
+    FAIR_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/force_release.lua",
+    FAIR_ENQUEUE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/enqueue.lua",
+    FAIR_VOUCH = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/vouch.lua",
 }
 
 #[cfg(test)]
@@ -71,12 +76,15 @@ mod tests {
             let scripts = names(&root.join(&family)).into_iter();
             files.extend(scripts.map(|script| format!("{family}/{script}")));
         }
-        let registered: BTreeSet<_> = ALL.iter().map(|script| script.path.to_owned()).collect();
-        assert_eq!(registered, files);
-        assert_eq!(ALL.len(), files.len());
+        let used = ALL.iter().flat_map(|script| script.files);
+        let used: BTreeSet<_> = used.map(|file| (*file).to_owned()).collect();
+        assert_eq!(used, files);
+        let own: BTreeSet<_> = ALL.iter().map(|script| script.files.last()).collect();
+        assert_eq!(own.len(), ALL.len(), "each script has a file of its own");
         for script in ALL {
-            let text = fs::read_to_string(root.join(script.path)).unwrap();
-            assert_eq!(script.text, text, "{}", script.path);
+            let read = |file| fs::read_to_string(root.join(file)).unwrap();
+            let text: String = script.files.iter().map(read).collect();
+            assert_eq!(script.text, text, "{:?}", script.files);
         }
     }
 }

@@ -1,13 +1,17 @@
 //! How the job of a name listens for wake-ups: subscribes, waits for the confirmation, and tries again when that
 //! failed.
 //!
+//! Most kinds of lock have one channel, for as long as the job lives. Where Redis keeps a queue, each place in it has
+//! its own: the job listens to those of its first two waiters, so that the second is subscribed when its turn comes.
+//!
 //! A subscription that was refused is tried again too, with longer and longer pauses: rights are given back, and
 //! passwords are mended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, select_all};
 
 use super::Keeper;
 use super::hub::{self, Route};
@@ -15,6 +19,102 @@ use crate::backend::Failure;
 use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::names::Names;
+
+/// How long a subscription outlives its use.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// The channels that a job listens to; the first waiter's is the first.
+pub(super) struct Listening {
+    keeper: Arc<Keeper>,
+    names: Arc<Names>,
+    ears: Vec<Ear>,
+}
+
+impl Listening {
+    pub(super) fn new(keeper: &Arc<Keeper>, names: &Arc<Names>) -> Self {
+        Self {
+            keeper: Arc::clone(keeper),
+            names: Arc::clone(names),
+            ears: Vec::new(),
+        }
+    }
+
+    /// Listens to these channels, and no others: begins to subscribe, unless that is under way or has just failed.
+    pub(super) fn start(&mut self, channels: &[impl AsRef<str>]) {
+        let wanted = channels.iter().map(AsRef::as_ref);
+        if !self.ears.iter().map(|ear| &*ear.channel).eq(wanted) {
+            self.listen_to(channels);
+        }
+        for ear in &mut self.ears {
+            ear.start();
+        }
+    }
+
+    fn listen_to(&mut self, channels: &[impl AsRef<str>]) {
+        let mut before = std::mem::take(&mut self.ears);
+        for channel in channels {
+            let known = before
+                .iter()
+                .position(|ear| *ear.channel == *channel.as_ref());
+            let ear = known.map(|place| before.swap_remove(place));
+            self.ears
+                .push(ear.unwrap_or_else(|| self.ear(channel.as_ref())));
+        }
+        for mut ear in before {
+            // A while later, so that the connection of all subscriptions is not closed and opened again.
+            tokio::spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                ear.stop().await;
+            });
+        }
+    }
+
+    fn ear(&self, channel: &str) -> Ear {
+        Ear {
+            keeper: Arc::clone(&self.keeper),
+            names: Arc::clone(&self.names),
+            channel: channel.into(),
+            state: State::Off,
+            refusals: hub::refusals(),
+        }
+    }
+
+    /// Whether messages for the first waiter arrive.
+    pub(super) fn is_live(&self) -> bool {
+        self.ears.first().is_some_and(Ear::is_live)
+    }
+
+    /// A poll: what failed may work now.
+    pub(super) fn retry(&mut self, now: Moment) {
+        for ear in &mut self.ears {
+            ear.retry(now);
+        }
+    }
+
+    /// Waits for what comes next, and whether it is the first waiter's; for ever when nothing is subscribed.
+    pub(super) async fn heard(&mut self) -> (Heard, IsFirst) {
+        match self.ears.as_mut_slice() {
+            [] => std::future::pending().await,
+            [only] => (only.heard().await, IsFirst(true)),
+            ears => {
+                let ears = ears.iter_mut().map(|ear| ear.heard().boxed());
+                let (heard, place, _) = select_all(ears).await;
+                (heard, IsFirst(place == 0))
+            }
+        }
+    }
+
+    /// Ends all subscriptions, also those that are not confirmed.
+    pub(super) async fn stop(&mut self) {
+        for mut ear in self.ears.drain(..) {
+            ear.stop().await;
+        }
+    }
+}
+
+/// Whether something concerns the channel of the first waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsFirst(pub(super) bool);
 
 enum State {
     Off,
@@ -24,9 +124,11 @@ enum State {
     Failed(Moment),
 }
 
-pub(super) struct Listening {
+/// One channel.
+struct Ear {
     keeper: Arc<Keeper>,
     names: Arc<Names>,
+    channel: Box<str>,
     state: State,
     /// When a subscription that was refused is tried again.
     refusals: Delays,
@@ -44,42 +146,33 @@ pub(super) enum Heard {
     Failed,
 }
 
-impl Listening {
-    pub(super) fn new(keeper: &Arc<Keeper>, names: &Arc<Names>) -> Self {
-        Self {
-            keeper: Arc::clone(keeper),
-            names: Arc::clone(names),
-            state: State::Off,
-            refusals: hub::refusals(),
-        }
-    }
-
+impl Ear {
     /// Whether messages arrive.
-    pub(super) fn is_live(&self) -> bool {
+    fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))
     }
 
     /// Begins to subscribe, unless that is under way or has just failed.
-    pub(super) fn start(&mut self) {
+    fn start(&mut self) {
         if matches!(self.state, State::Off) {
             let keeper = Arc::clone(&self.keeper);
-            let names = Arc::clone(&self.names);
+            let channel = self.channel.clone();
             let route = Arc::<Route>::default();
             let starting = Arc::clone(&route);
-            let subscribing = async move { keeper.hub.subscribe(names.channel(), &starting).await };
+            let subscribing = async move { keeper.hub.subscribe(&channel, &starting).await };
             self.state = State::Starting(route, subscribing.boxed());
         }
     }
 
     /// A poll: what failed may work now.
-    pub(super) fn retry(&mut self, now: Moment) {
+    fn retry(&mut self, now: Moment) {
         if matches!(self.state, State::Failed(until) if now >= until) {
             self.state = State::Off;
         }
     }
 
     /// Waits for what comes next; for ever when nothing is subscribed.
-    pub(super) async fn heard(&mut self) -> Heard {
+    async fn heard(&mut self) -> Heard {
         match &mut self.state {
             State::Starting(route, subscribing) => match subscribing.await {
                 Ok(()) => {
@@ -112,7 +205,7 @@ impl Listening {
         let mut until = self.keeper.core.now();
         if hub::is_refusal(failure) {
             until = until + self.refusals.step();
-            if hub.refused(self.names.channel()) {
+            if hub.refused(&self.channel) {
                 tracing::warn!(name, cause = %failure, "subscribing was refused: waiters poll until it works");
             }
         }
@@ -122,14 +215,14 @@ impl Listening {
 
     fn works(&mut self) {
         self.refusals.reset();
-        if self.keeper.hub.granted(self.names.channel()) {
+        if self.keeper.hub.granted(&self.channel) {
             tracing::info!(name = self.names.name(), "subscribing works again");
         }
     }
 
     /// Ends the subscription, also one that is not confirmed. Takes a command time-out at most.
-    pub(super) async fn stop(&mut self) {
-        self.keeper.hub.forget(self.names.channel());
+    async fn stop(&mut self) {
+        self.keeper.hub.forget(&self.channel);
         let route = match std::mem::replace(&mut self.state, State::Off) {
             State::Starting(route, subscribing) => {
                 drop(subscribing);
@@ -139,6 +232,6 @@ impl Listening {
             State::Off | State::Failed(_) => return,
         };
         let hub = &self.keeper.hub;
-        hub.unsubscribe(self.names.channel(), &route).await;
+        hub.unsubscribe(&self.channel, &route).await;
     }
 }

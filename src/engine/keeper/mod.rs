@@ -9,6 +9,7 @@ mod asking;
 mod counts;
 mod hub;
 mod listening;
+mod places;
 mod policy;
 mod reaper;
 mod renewals;

@@ -75,7 +75,11 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     settle_release(core, hold, &SentAs::Keeper(since), outcome)
 }
 
-/// How long an old acquire may still be executed.
+/// How long an old acquire may still be executed, and do harm. A hold ends with its lease; a place in a queue that
+/// Redis keeps does not.
 fn ghost_time(hold: &Hold) -> Duration {
+    if hold.kind.has_queue() {
+        return GHOST;
+    }
     hold.lease.duration().min(GHOST)
 }

@@ -13,11 +13,11 @@
 //! or changes the gate.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::listening::{Heard, Listening};
+use super::listening::{Heard, IsFirst, LINGER, Listening};
+use super::places::Places;
 use super::policy::WaitPolicy;
 use super::turns::{Turns, WAY};
 use super::{Keeper, renewals};
@@ -38,16 +38,21 @@ use crate::engine::steps::Step;
 use crate::engine::ticket::{Patience, Ticket};
 use crate::names::Names;
 
-/// How long a subscription outlives its last waiter.
-const LINGER: Duration = Duration::from_secs(1);
+/// So many waiters with a place in a queue of Redis' are listened for: the next, and the one behind it.
+const LISTENS_TO: usize = 2;
 
 pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
-    let Some(job) = keeper.core.gates.with(&names, |gate| gate.job()) else {
+    let (job, has_redis_queue) = keeper
+        .core
+        .gates
+        .with(&names, |gate| (gate.job(), gate.has_redis_queue()));
+    let Some(job) = job else {
         return;
     };
     let mut line = Line {
         policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
         listening: Listening::new(&keeper, &names),
+        places: has_redis_queue.then(Places::new),
         keeper,
         names,
         job,
@@ -76,6 +81,8 @@ struct Line {
     names: Arc<Names>,
     job: Arc<Job>,
     listening: Listening,
+    /// Of this client's waiters, where Redis keeps a queue.
+    places: Option<Places>,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
     turns: Turns,
@@ -96,8 +103,12 @@ impl Line {
 
     /// One step; false when the job has ended.
     async fn advance(&mut self) -> bool {
+        if let Some(places) = &mut self.places {
+            places.keep(&self.keeper.core, &self.names);
+        }
         let (now, rules) = (self.now(), self.keeper.core.rules());
-        let listening = self.listening.is_live();
+        // Who waits next in a queue of Redis' listens to another channel.
+        let listening = self.listening.is_live() && self.places.is_none();
         let step = self.at(|gate, effects| gate.step(now, rules, listening, effects));
         match step {
             Step::FinishAttempt(hold, command, since) => {
@@ -112,8 +123,11 @@ impl Line {
                     let _ = settle_release(core, &hold, &SentAs::Seat(&command), outcome);
                 }
             }
-            Step::HandOver { hold, head } => self.hand_over(&hold, head),
-            Step::AwaitRelease => self.job.changed.notified().await,
+            Step::HandOver { hold } => self.hand_over(&hold),
+            Step::AwaitRelease => tokio::select! {
+                () = self.job.changed.notified() => {}
+                () = is_due(self.places.as_ref(), &self.keeper.core) => {}
+            },
             Step::Watch { hold, collect_by } => {
                 self.policy.watch();
                 self.watch(hold, collect_by).await;
@@ -131,7 +145,7 @@ impl Line {
             }
             Step::Linger => self.linger().await,
             Step::Over => {
-                self.listening.stop().await;
+                self.end().await;
                 return false;
             }
         }
@@ -150,33 +164,36 @@ impl Line {
         let outcome = tokio::select! {
             outcome = command.clone().within(left) => outcome,
             () = self.job.changed.notified() => return None,
+            () = is_due(self.places.as_ref(), core) => return None,
         };
         self.policy.again();
         Some(outcome)
     }
 
     /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
-    fn hand_over(&mut self, hold: &Arc<Hold>, head: Option<Arc<Ticket>>) {
+    fn hand_over(&mut self, hold: &Arc<Hold>) {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
         let release = Pending::start(&core.keeper_lane, hold.kind.release(&hold.id, 0));
-        let next = head.map(|ticket| {
-            let (hold, command) = start_try(&core, &ticket, since);
-            Attempt {
-                hold,
-                ticket,
-                command,
-                since,
-                early: true,
-                overdue: false,
-            }
+        let first = release.clone();
+        let next = self.at(|gate, _| {
+            // Under the gate's lock: who leaves from now on finds that it is tried for.
+            let next = gate.head().map(|ticket| {
+                let (hold, command) = start_try(&core, &ticket, since);
+                Attempt {
+                    hold,
+                    ticket,
+                    command,
+                    since,
+                    early: true,
+                    overdue: false,
+                }
+            });
+            let command = next.as_ref().map(|next| next.command.clone());
+            gate.handed_over(hold, release, next, since);
+            command
         });
-        let commands = [
-            Some(release.clone()),
-            next.as_ref().map(|next| next.command.clone()),
-        ];
-        self.at(|gate, _| gate.handed_over(hold, release, next, since));
-        for command in commands.into_iter().flatten() {
+        for command in [Some(first), next].into_iter().flatten() {
             // The first poll sends it.
             let _ = command.now_or_never();
         }
@@ -255,15 +272,14 @@ impl Line {
         if self.policy.is_open() {
             self.listening.retry(self.now());
         }
-        if self.at(|gate, _| gate.has_listeners()) {
-            self.listening.start();
-        }
+        self.listen();
         let poll_at = self.next_try();
         let timer = tokio::time::sleep(self.now().until(poll_at.min(end)));
         tokio::select! {
             biased;
             () = self.job.changed.notified() => Event::Changed,
-            heard = self.listening.heard() => self.hear(&heard),
+            (heard, first) = self.listening.heard() => self.hear(&heard, first),
+            () = is_due(self.places.as_ref(), &self.keeper.core) => Event::Nothing,
             () = timer => {
                 if self.now() < poll_at {
                     return Event::Nothing;
@@ -274,11 +290,25 @@ impl Line {
         }
     }
 
-    fn hear(&mut self, heard: &Heard) -> Event {
+    /// Listens to what may wake those who wait here.
+    fn listen(&mut self) {
+        let names = &self.names;
+        if self.places.is_none() {
+            if self.at(|gate, _| gate.has_listeners()) {
+                self.listening.start(&[names.channel()]);
+            }
+            return;
+        }
+        let channels = self.at(|gate, _| gate.channels(LISTENS_TO));
+        self.listening.start(&channels);
+    }
+
+    fn hear(&mut self, heard: &Heard, IsFirst(first): IsFirst) -> Event {
         match *heard {
+            Heard::Confirmed if !first => Event::Nothing,
             Heard::Confirmed => {
                 self.policy.again();
-                self.at(|gate, _| gate.wakeups.listening(true));
+                self.at(|gate, _| gate.wakeups.heard());
                 Event::Reason
             }
             Heard::Messages(messages) => {
@@ -310,6 +340,18 @@ impl Line {
         self.policy.next_try(now, &known, self.listening.is_live())
     }
 
+    /// The job is over; another one may have begun for the name.
+    async fn end(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.finish(&self.keeper.core).await;
+            tokio::select! {
+                () = tokio::time::sleep(LINGER) => {}
+                () = self.keeper.closing() => {}
+            }
+        }
+        self.listening.stop().await;
+    }
+
     /// Nobody waits: listens a while longer, and then no more.
     async fn linger(&mut self) {
         tokio::select! {
@@ -319,6 +361,14 @@ impl Line {
                 self.listening.stop().await;
             }
         }
+    }
+}
+
+/// Waits until something is to be done for the places of this client's waiters.
+async fn is_due(places: Option<&Places>, core: &Core) {
+    match places {
+        Some(places) => places.is_due(core).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -338,6 +388,9 @@ fn start_try(core: &Core, ticket: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pend
         }
         None => new_hold(core, ticket, now),
     };
+    if ticket.may_have_place() {
+        ticket.set_unsettled(Some(&hold));
+    }
     let call = hold.kind.acquire(&hold.id, hold.lease, sort);
     let command = Pending::start(&core.keeper_lane, call);
     (hold, command)

@@ -281,9 +281,9 @@ impl World {
             Step::FinishRelease(hold, command, since) => {
                 self.settle_release(&hold, Some(command), command, since);
             }
-            Step::HandOver { hold, head } => {
+            Step::HandOver { hold } => {
                 let release = self.send(&hold, false, KEEPER);
-                let next = head.map(|ticket| {
+                let next = self.gate.head().map(|ticket| {
                     let (hold, command) = self.start_try(&ticket);
                     Attempt {
                         hold,

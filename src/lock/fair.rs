@@ -1,0 +1,145 @@
+//! The fair lock: granted in the order of arrival, by a queue in Redis that it shares with Redisson's.
+
+use std::sync::Arc;
+
+use super::LockGuard;
+use super::handle::Handle;
+use super::kind::{LockKind, sealed};
+use crate::config::Config;
+use crate::engine::kind::{Commands, Kind, RedisQueue, Try};
+use crate::error::Error;
+use crate::lease::LeaseMs;
+use crate::names::{Family, Names};
+use crate::script::{Acquired, Call, Forced, Place, Released, Reply, fair, lock};
+
+/// The kind of [`FairLock`].
+#[derive(Debug)]
+pub enum Fair {}
+
+impl sealed::Sealed for Fair {}
+
+impl LockKind for Fair {
+    const HANDLE: &'static str = "FairLock";
+    type Guard = LockGuard;
+}
+
+/// A reentrant lock by name that is granted in the order of arrival: what Redisson calls a fair lock.
+///
+/// From [`Client::get_fair_lock`](crate::Client::get_fair_lock) or
+/// [`Owner::get_fair_lock`](crate::Owner::get_fair_lock). First come, first served, over all processes, and with Java
+/// services that have Redisson's fair lock of that name: they wait in one queue, in Redis.
+///
+/// - **The order** is that in which waiters reach Redis; inside a client that of the calls. A client enters its first
+///   64 waiters for a name, the others wait behind them. Who enters again what its owner holds does not wait.
+/// - **One try** (`try_lock` with `Duration::ZERO`) overtakes nobody: the lock is busy while others queue for it.
+/// - **Who gives up** leaves the queue at once, and passes its turn on.
+/// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut
+///   off for so long. Redisson's waiters that died are waited for as long as Redisson does.
+///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
+///
+/// It costs more than the [plain](crate::ReentrantLock) lock when many wait: each grant costs Redis one pass over the
+/// queue. **One name, one kind**: while it is held it looks like a plain lock and cannot be told apart, so the two
+/// exclude each other under one name, but waiters of the one are not woken by the other, and the order is lost.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::FairLock = client.get_fair_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// // … nobody else is here, and nobody who came later was here before …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RFairLock")]
+pub type FairLock = Handle<Fair>;
+
+/// A gate of its own: waiters of the plain lock and of this one are told of different things.
+const FAMILY: Family = Family {
+    tag: "fair",
+    others: &[
+        "redisson_lock_queue",
+        "redisson_lock_timeout",
+        "watchlock_waiters",
+    ],
+    ..Family::PLAIN
+};
+
+/// The fair lock `name` of a client.
+pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
+    let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
+    Ok(Kind {
+        names: Arc::new(names),
+        commands: Arc::new(InOrder {
+            wait: config.fair_wait,
+        }),
+    })
+}
+
+/// The plain lock's hash, with a queue beside it.
+struct InOrder {
+    /// The time that each place has, for Redisson.
+    wait: LeaseMs,
+}
+
+impl Commands for InOrder {
+    fn name(&self) -> &'static str {
+        // Renewals are the plain lock's, and share its calls.
+        "lock"
+    }
+
+    fn queue(&self) -> Option<&dyn RedisQueue> {
+        Some(self)
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        sort: Try,
+    ) -> Call<'a> {
+        fair::acquire(names, self.wait, hold_id, lease, sort.waits)
+    }
+
+    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
+        fair::acquired(reply)
+    }
+
+    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+        fair::release(names, self.wait, hold_id, left)
+    }
+
+    fn released(&self, reply: &Reply) -> Option<Released> {
+        fair::released(reply)
+    }
+
+    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+        fair::force_release(names, self.wait, client)
+    }
+
+    fn forced(&self, reply: &Reply) -> Option<Forced> {
+        lock::forced(reply)
+    }
+}
+
+impl RedisQueue for InOrder {
+    fn enqueue<'a>(&'a self, names: &'a Names, hold_ids: &[&'a str]) -> Call<'a> {
+        fair::enqueue(names, self.wait, hold_ids)
+    }
+
+    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+        fair::vouch(names, self.wait, client)
+    }
+
+    fn placed(&self, reply: &Reply) -> Option<Place> {
+        fair::placed(reply)
+    }
+
+    fn next_is_ours(&self, reply: &Reply) -> Option<bool> {
+        fair::next_is_ours(reply)
+    }
+
+    fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {
+        [names.channel(), ":", hold_id].concat().into()
+    }
+}
