@@ -43,6 +43,13 @@ impl From<FencingToken> for u64 {
     }
 }
 
+/// For databases, whose integers have a sign. It always fits.
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> Self {
+        token.0.cast_signed()
+    }
+}
+
 /// The decimal number.
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

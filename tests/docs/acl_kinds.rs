@@ -15,7 +15,8 @@ const LEASE: Duration = Duration::from_millis(900);
 type Get = fn(&Client, &str) -> Box<dyn Lock>;
 
 /// A kind has a row in the document and a line here.
-const KINDS: [(&str, Get); 2] = [
+const KINDS: [(&str, Get); 3] = [
+    ("fenced", |of, name| Box::new(of.get_fenced_lock(name))),
     ("spin", |of, name| Box::new(of.get_spin_lock(name))),
     ("simple", |of, name| Box::new(of.get_simple_lock(name))),
 ];
@@ -35,7 +36,7 @@ fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
 
 /// A client of a user with these rights.
 async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
-    let set = ["ACL", "SETUSER", user, "on", ">secret"];
+    let set = ["ACL", "SETUSER", user, "reset", "on", ">secret"];
     server.cmd(&[&set, rights].concat()).await;
     let url = format!("redis://{user}:secret@127.0.0.1:{}/", server.port());
     let builder = Client::builder(&url).key_prefix("app:");
@@ -92,9 +93,9 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
         let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
         assert!(lived.is_ok(), "{kind}: {lived:?}");
 
-        for missing in more {
+        for (number, missing) in more.into_iter().enumerate() {
             let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
-            let user = format!("without-{}", &missing[1..]);
+            let user = format!("without-{number}");
             let limited = client(&server, &user, &fewer).await;
             server.cmd(&["FLUSHALL"]).await;
             let lived = tokio::time::timeout(LONG, live(get, &limited, &operator)).await;
@@ -108,5 +109,28 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
                 );
             }
         }
+    }
+}
+
+/// The plain lock's rights let a plain hold be taken, and no token.
+#[tokio::test]
+async fn a_plain_hold_is_entered_with_a_token_by_the_rights_of_the_fenced_row() {
+    let server = RedisServer::start();
+    let (more, _) = documented("fenced");
+    for missing in more.iter().copied().map(Some).chain([None]) {
+        let mut rights = documented_rights();
+        rights.extend(more.iter().filter(|right| Some(**right) != missing));
+        let client = client(&server, "limited", &rights).await;
+        let owner = client.new_owner();
+        let plain = owner.get_lock("x").lock().await.unwrap();
+        let entered = owner.get_fenced_lock("x").lock().await;
+        match missing {
+            None => entered.unwrap().unlock().await.unwrap(),
+            Some(_) => assert!(matches!(entered, Err(Error::Denied { .. })), "{missing:?}"),
+        }
+        assert_eq!(plain.hold_count(), 1, "{missing:?}");
+        plain.unlock().await.unwrap();
+        let tokens = server.keys().await.len();
+        assert_eq!(tokens, usize::from(missing.is_none()), "{missing:?}");
     }
 }

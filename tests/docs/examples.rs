@@ -46,6 +46,13 @@ fn command(name: &str, server: &RedisServer) -> Command {
 
 /// What it said, when it has ended well and left nothing behind.
 async fn said(name: &str, server: &RedisServer) -> String {
+    let said = ended_well(name, server).await;
+    assert_eq!(server.keys().await, [] as [String; 0], "{name} leaves keys");
+    said
+}
+
+/// What it said, when it has ended well.
+async fn ended_well(name: &str, server: &RedisServer) -> String {
     let running = command(name, server).output();
     let output: Output = tokio::time::timeout(LONG, running)
         .await
@@ -58,7 +65,6 @@ async fn said(name: &str, server: &RedisServer) -> String {
         "{name}: {}\n{said}\n{errors}",
         output.status
     );
-    assert_eq!(server.keys().await, [] as [String; 0], "{name} leaves keys");
     said
 }
 
@@ -133,4 +139,31 @@ async fn long_job_stops_when_its_lock_is_taken_away() {
         "{said}"
     );
     assert!(!said.contains("the job is done"), "{said}");
+}
+
+/// The late writer is refused by the resource, and only then hears of its loss. The newest token stays in Redis.
+async fn refuses_a_late_write(example: &str, lock: &str, resource: &str) {
+    let server = RedisServer::start();
+    let said = ended_well(example, &server).await;
+    let expected = [
+        "A is in, and has just checked that the lock is its own",
+        "A is frozen, as by a long pause of its machine",
+        &format!("B is in, and writes, and {resource} takes it: true"),
+        &format!("A writes, and {resource} takes it: false"),
+        "A gives the lock back, and hears that it was lost: true",
+        "the report is by B",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    let token = format!("redisson_lock_token:{{{lock}}}");
+    assert_eq!(server.keys().await, [token]);
+}
+
+#[tokio::test]
+async fn fencing_sql_refuses_a_late_write() {
+    refuses_a_late_write("fencing_sql", "fencing_sql:report", "the database").await;
+}
+
+#[tokio::test]
+async fn fencing_redis_refuses_a_late_write() {
+    refuses_a_late_write("fencing_redis", "fencing_redis:lock", "Redis").await;
 }
