@@ -163,6 +163,9 @@ pub enum Error {
     /// The client cannot be built.
     #[error("the client cannot be built")]
     Config(#[from] ConfigError),
+    /// These locks cannot be one.
+    #[error("these locks cannot be one: {0}")]
+    InvalidSet(SetError),
 }
 
 impl Error {
@@ -195,7 +198,7 @@ impl Error {
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
             | Self::Unavailable { lock, .. } => lock.as_deref(),
-            Self::Closed | Self::Config(_) => None,
+            Self::Closed | Self::Config(_) | Self::InvalidSet(_) => None,
         }
     }
 
@@ -245,9 +248,15 @@ impl Error {
             | Self::Unavailable { lock, .. } => {
                 lock.get_or_insert_with(|| name.into());
             }
-            Self::Closed | Self::Config(_) => {}
+            Self::Closed | Self::Config(_) | Self::InvalidSet(_) => {}
         }
         self
+    }
+}
+
+impl From<SetError> for Error {
+    fn from(problem: SetError) -> Self {
+        Self::InvalidSet(problem)
     }
 }
 
@@ -334,6 +343,43 @@ pub enum LeaseError {
     /// The hold has other levels; only the last one can be left to expire.
     #[error("the hold has other levels; only the last one can be left to expire")]
     OtherLevels,
+}
+
+/// Why locks cannot be one.
+///
+/// ```
+/// use watchlock::{Error, MultiLock, SetError};
+///
+/// let none: [watchlock::ReentrantLock; 0] = [];
+/// let refused = MultiLock::new(none);
+/// assert!(matches!(refused, Err(Error::InvalidSet(SetError::Number { given: 0, .. }))));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// Too few or too many.
+    #[error("{given} locks, but must be 2 to 64")]
+    #[non_exhaustive]
+    Number {
+        /// How many there were.
+        given: usize,
+    },
+    /// One lock is among them twice: a hold of them would wait for itself.
+    #[error("lock {lock:?} is among them twice")]
+    #[non_exhaustive]
+    Twice {
+        /// The lock's name.
+        lock: Box<str>,
+    },
+    /// More than one has a queue in Redis: two that wait for the same ones could wait for each other for ever.
+    #[error("locks {first:?} and {second:?} both have a queue, but only one may")]
+    #[non_exhaustive]
+    Queues {
+        /// The name of the first.
+        first: Box<str>,
+        /// The name of the second.
+        second: Box<str>,
+    },
 }
 
 /// Why a client cannot be built.

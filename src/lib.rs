@@ -21,6 +21,7 @@
 //! - [`FairLock`]: granted in the order of arrival, over all processes.
 //! - [`SpinLock`]: the same lock, waiting by polls. [`SimpleLock`]: one string, shared with redsync, node-redlock and
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
+//! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
 //!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
@@ -69,11 +70,12 @@ mod script;
 pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
-pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
+pub use error::{Cause, ConfigError, Error, LeaseError, LostReason, SetError};
 pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
+pub use lock::{LockInfo, MultiLock};
 
 /// What [`ClientBuilder::pool`] takes, and more.
 pub use deadpool_redis;

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::view::{HoldView, check, lost, valid_for};
-use crate::engine::attempt::level;
+use futures_util::FutureExt;
+
+use super::composite::Level;
+use super::single::Single;
+use super::view::HoldView;
+use crate::backend::Timers;
+use crate::engine::Engine;
 use crate::engine::owner::Entered;
-use crate::engine::state::Level;
-use crate::engine::ticket::Patience;
-use crate::engine::{Engine, reentry, release, verify};
-use crate::error::{Error, LeaseError, LostReason};
+use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::Lease;
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
 ///
@@ -36,8 +38,15 @@ use crate::lease::{Lease, LeaseMs};
 #[clippy::has_significant_drop]
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
-    engine: Arc<Engine>,
-    entered: Entered,
+    of: Of,
+}
+
+/// What it is a level of.
+enum Of {
+    /// A hold of one lock.
+    Single(Single),
+    /// A hold of several locks as one.
+    Several(Level),
 }
 
 impl std::fmt::Debug for LockGuard {
@@ -51,29 +60,45 @@ impl std::fmt::Debug for LockGuard {
 
 impl LockGuard {
     pub(super) fn new(engine: Arc<Engine>, entered: Entered) -> Self {
-        Self { engine, entered }
+        let single = Single::new(engine, entered);
+        Self {
+            of: Of::Single(single),
+        }
+    }
+
+    /// The first level of a hold of several locks.
+    pub(super) fn of_several(level: Level) -> Self {
+        Self {
+            of: Of::Several(level),
+        }
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.entered.hold.kind.names().name()
+        match &self.of {
+            Of::Single(single) => single.name(),
+            Of::Several(level) => level.name(),
+        }
     }
 
     /// The number of levels of the hold. Local.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        if self.engine.core.is_forked() {
-            return 0;
+        match &self.of {
+            Of::Single(single) => single.hold_count(),
+            Of::Several(level) => level.hold_count(),
         }
-        self.entered.hold.count()
     }
 
     /// The hold's [fencing token](FencingToken), if it has one: a hold has it when a
     /// [fenced](crate::FencedLock) handle started or entered it. Local.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.entered.hold.token()
+        match &self.of {
+            Of::Single(single) => single.fencing_token(),
+            Of::Several(_) => None,
+        }
     }
 
     /// Whether the client vouches for the hold right now: it is not lost and its validity has not
@@ -87,8 +112,10 @@ impl LockGuard {
     /// this level.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        let core = &self.engine.core;
-        valid_for(&self.entered.hold, core.process, core.now())
+        match &self.of {
+            Of::Single(single) => single.valid_for(),
+            Of::Several(level) => level.hold().valid_for(),
+        }
     }
 
     /// [`is_valid`](Self::is_valid) with the reason, for use with `?` before a step that must not be
@@ -98,8 +125,10 @@ impl LockGuard {
     ///
     /// [`Error::Lost`]; [`Error::Closed`] after a `fork`, in the child.
     pub fn check(&self) -> Result<(), Error> {
-        let core = &self.engine.core;
-        check(&self.entered.hold, core.process, core.now())
+        match &self.of {
+            Of::Single(single) => single.check(),
+            Of::Several(level) => level.hold().check(),
+        }
     }
 
     /// Resolves when the hold is lost, about 2 ms before its validity ends at the latest; also when Redis
@@ -112,21 +141,26 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        lost(&self.entered.hold, self.engine.core.process).await
+        match &self.of {
+            Of::Single(single) => single.lost().await,
+            Of::Several(level) => level.hold().lost().await,
+        }
     }
 
     /// Resolves when the hold is lost; the announcement of a shutdown is no loss.
     pub(super) async fn lost_for_good(&self) -> LostReason {
-        self.entered.hold.lost_for_good().await
+        match &self.of {
+            Of::Single(single) => single.lost_for_good().await,
+            Of::Several(level) => level.hold().lost_for_good().await,
+        }
     }
 
     /// A view of the hold that spawned subtasks can keep. It does not keep the lock.
     #[must_use]
     pub fn hold(&self) -> HoldView {
-        HoldView {
-            clock: self.engine.core.config.clock.clone(),
-            process: self.engine.core.process,
-            hold: Arc::clone(&self.entered.hold),
+        match &self.of {
+            Of::Single(single) => single.hold().into(),
+            Of::Several(level) => Arc::clone(level.hold()).into(),
         }
     }
 
@@ -146,11 +180,10 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease was written again or not.
     pub async fn verify(&self) -> Result<(), Error> {
-        let core = &self.engine.core;
-        core.check_open()?;
-        self.check()?;
-        let verified = verify::verify(core, &self.entered.hold).await;
-        verified.map_err(|error| error.about(self.name()))
+        match &self.of {
+            Of::Single(single) => single.verify().await,
+            Of::Several(level) => level.verify().await,
+        }
     }
 
     /// Enters the lock once more: the hold ends when this level, too, is given back. `lease` is
@@ -180,24 +213,12 @@ impl LockGuard {
     ///
     /// Cancel safe: a level that was not returned is given back.
     pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
-        let entered = self.enter(lease.into()).await;
-        entered.map_err(|error| error.about(self.name()))
-    }
-
-    async fn enter(&self, lease: Lease) -> Result<Self, Error> {
-        let core = &self.engine.core;
-        let level = level(lease);
-        let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
-        let entered = Entered {
-            level,
-            open: true,
-            ..self.entered.clone()
+        let lease = lease.into();
+        let of = match &self.of {
+            Of::Single(single) => Of::Single(single.reenter(lease).await?),
+            Of::Several(level) => Of::Several(level.reenter(lease).await?),
         };
-        let kind = &self.entered.hold.kind;
-        let entered = reentry::enter(core, entered, kind, lease, Patience::Forever).await?;
-        // This guard's own level is alive, so the hold cannot be over.
-        let entered = entered.ok_or_else(Error::not_owner)?;
-        Ok(Self::new(Arc::clone(&self.engine), entered))
+        Ok(Self { of })
     }
 
     /// Gives the level back, and waits for Redis to say so. The last level ends the hold and wakes the
@@ -214,15 +235,10 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: the level is given back at the first poll, the rest is done in the background.
-    #[expect(
-        clippy::manual_async_fn,
-        reason = "an async fn keeps its arguments twice"
-    )]
-    pub fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
-        async move {
-            self.entered.open = false;
-            let given_back = release::give_back(&self.engine.core, &self.entered).await;
-            given_back.map_err(|error| error.about(self.name()))
+    pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+        match self.of {
+            Of::Single(single) => single.unlock().left_future(),
+            Of::Several(level) => level.unlock().right_future(),
         }
     }
 
@@ -240,21 +256,10 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease was raised or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let raised = self.raise(lease).await;
-        raised.map_err(|error| error.about(self.name()))
-    }
-
-    async fn raise(&self, lease: Duration) -> Result<(), Error> {
-        let core = &self.engine.core;
-        core.check_open()?;
-        if self.entered.level != Level::Fixed {
-            return Err(LeaseError::Watchdog.into());
+        match &self.of {
+            Of::Single(single) => single.extend(lease).await,
+            Of::Several(level) => level.extend(lease).await,
         }
-        let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
-        self.check()?;
-        let count = self.hold_count();
-        let hold = &self.entered.hold;
-        reentry::write(core, hold, &hold.kind, count, lease, Patience::Once).await
     }
 
     /// Leaves the level to the owner: `unlock` of a handle gives it back, in another place than where it
@@ -266,16 +271,11 @@ impl LockGuard {
     /// or its owner has ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
     /// dropped, and its level given back.
     pub fn detach(mut self) -> Result<(), GuardError> {
-        if let Err(lost) = self.check() {
-            return Err(self.back_with(lost));
-        }
-        let owner = self.entered.owner.clone();
-        if owner.is_some_and(|owner| owner.detach(&self.entered.hold, self.entered.level)) {
-            self.entered.open = false;
-            Ok(())
-        } else {
-            Err(self.back_with(Error::not_owner()))
-        }
+        let detached = match &mut self.of {
+            Of::Single(single) => single.detach(),
+            Of::Several(level) => level.detach(),
+        };
+        detached.map_err(|error| GuardError { guard: self, error })
     }
 
     /// Leaves the key to its lease on purpose, for jobs that must run once in an interval. From then on
@@ -287,38 +287,37 @@ impl LockGuard {
     /// or not the only one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
     /// dropped, and its level given back.
     pub fn let_expire(mut self) -> Result<(), GuardError> {
-        if let Err(lost) = self.check() {
-            return Err(self.back_with(lost));
-        }
-        if self.entered.level == Level::Watchdog {
-            return Err(self.back_with(LeaseError::Watchdog.into()));
-        }
-        if !self
-            .entered
-            .hold
-            .with(|state| state.let_expire(self.entered.level))
-        {
-            // Lost in this very moment, or there are others.
-            let refused = self.check().err();
-            return Err(self.back_with(refused.unwrap_or(LeaseError::OtherLevels.into())));
-        }
-        self.entered.open = false;
-        release::let_go(&self.engine.core, &self.entered);
-        Ok(())
+        let let_go = match &mut self.of {
+            Of::Single(single) => single.let_expire(),
+            Of::Several(level) => level.let_expire(),
+        };
+        let_go.map_err(|error| GuardError { guard: self, error })
     }
 }
 
+/// What the rest of this layer asks of a guard.
 impl LockGuard {
-    fn back_with(self, error: Error) -> GuardError {
-        let error = error.about(self.name());
-        GuardError { guard: self, error }
+    /// What counts time wherever the guard's futures are polled.
+    pub(super) fn timers(&self) -> Option<&Timers> {
+        match &self.of {
+            Of::Single(single) => Some(single.core().backend.timers()),
+            Of::Several(level) => level.timers(),
+        }
     }
-}
 
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if self.entered.open {
-            release::drop_level(&self.engine.core, &self.entered);
+    /// Whether the level could be detached now.
+    pub(super) fn may_detach(&self) -> Result<(), Error> {
+        match &self.of {
+            Of::Single(single) => single.may_detach(),
+            Of::Several(level) => level.may_detach(),
+        }
+    }
+
+    /// Whether the hold could be left to its lease now.
+    pub(super) fn may_expire(&self) -> Result<(), Error> {
+        match &self.of {
+            Of::Single(single) => single.may_expire(),
+            Of::Several(level) => level.may_expire(),
         }
     }
 }

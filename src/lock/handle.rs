@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::acting::Acting;
 use super::kind::{IsGuard, LockKind};
 use super::run::run_under;
-use super::{Lock, LockGuard, Ttl, scope};
+use super::{Lock, LockGuard, LockInfo, Ttl, scope};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::kind::Kind;
@@ -66,6 +66,17 @@ impl Handled {
         match &self.kind {
             Ok(kind) => kind.names().name(),
             Err(bad) => &bad.name,
+        }
+    }
+
+    fn info(&self) -> LockInfo {
+        let core = &self.engine.core;
+        let Ok(kind) = &self.kind else {
+            return LockInfo::default();
+        };
+        LockInfo {
+            command_timeout: core.config.command_timeout,
+            ..LockInfo::of(core.client_id, kind.names())
         }
     }
 }
@@ -360,5 +371,16 @@ impl<K: LockKind> Lock for Handle<K> {
 
     async fn force_unlock(&self) -> Result<bool, Error> {
         self.force_unlock().await
+    }
+
+    fn info(&self) -> LockInfo {
+        self.handled.info()
+    }
+}
+
+/// A lock of any kind as one of many.
+impl<K: LockKind> From<Handle<K>> for Arc<dyn Lock> {
+    fn from(lock: Handle<K>) -> Self {
+        Arc::new(lock)
     }
 }

@@ -1,17 +1,21 @@
 //! Kinds of lock: names, scripts and replies; nothing about waiting or renewing. The verbs are the same for all.
 
 mod acting;
+mod composite;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 mod guard;
 mod handle;
+mod info;
 pub mod kind;
+mod multi;
 mod object;
 mod owner;
 pub(crate) mod plain;
 mod run;
 mod scope;
 pub(crate) mod simple;
+mod single;
 pub(crate) mod spin;
 mod view;
 
@@ -21,7 +25,9 @@ pub use self::fair::FairLock;
 pub use self::fenced::{FencedGuard, FencedLock};
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
+pub use self::info::LockInfo;
 pub use self::kind::ReentrantLock;
+pub use self::multi::MultiLock;
 pub use self::object::Lock;
 pub use self::owner::Owner;
 pub use self::simple::SimpleLock;

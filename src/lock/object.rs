@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{LockGuard, Ttl};
+use super::{LockGuard, LockInfo, Ttl};
 use crate::error::Error;
 use crate::lease::Lease;
 
@@ -34,7 +34,7 @@ use crate::lease::Lease;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use watchlock::{Error, Lease, Lock, LockGuard, Ttl};
+/// use watchlock::{Error, Lease, Lock, LockGuard, LockInfo, Ttl};
 ///
 /// struct Told<L>(L);
 ///
@@ -58,6 +58,9 @@ use crate::lease::Lease;
 ///     }
 ///     async fn force_unlock(&self) -> Result<bool, Error> {
 ///         self.0.force_unlock().await
+///     }
+///     fn info(&self) -> LockInfo {
+///         self.0.info()
 ///     }
 /// }
 /// ```
@@ -102,6 +105,11 @@ pub trait Lock: Send + Sync {
 
     /// Releases the lock, whoever holds it. Returns whether anybody did.
     async fn force_unlock(&self) -> Result<bool, Error>;
+
+    /// What a [`MultiLock`](crate::MultiLock) must know of it. One that wraps a lock passes it on.
+    fn info(&self) -> LockInfo {
+        LockInfo::default()
+    }
 }
 
 /// Every method is passed on, those with a default, too.
@@ -148,5 +156,9 @@ where
 
     async fn force_unlock(&self) -> Result<bool, Error> {
         self.deref().force_unlock().await
+    }
+
+    fn info(&self) -> LockInfo {
+        self.deref().info()
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::composite::Composite;
 use crate::clock::{Clock, Moment};
 use crate::engine::hold::Hold;
 use crate::engine::state::Phase;
@@ -31,15 +32,44 @@ use crate::process::Process;
 /// ```
 #[derive(Clone)]
 pub struct HoldView {
+    of: Of,
+}
+
+/// What it is a view of.
+#[derive(Clone)]
+enum Of {
+    Single(SingleView),
+    Several(Arc<Composite>),
+}
+
+/// A view of a hold of one lock.
+#[derive(Clone)]
+pub(super) struct SingleView {
     pub(super) clock: Clock,
     pub(super) process: Process,
     pub(super) hold: Arc<Hold>,
 }
 
+impl From<SingleView> for HoldView {
+    fn from(view: SingleView) -> Self {
+        Self {
+            of: Of::Single(view),
+        }
+    }
+}
+
+impl From<Arc<Composite>> for HoldView {
+    fn from(hold: Arc<Composite>) -> Self {
+        Self {
+            of: Of::Several(hold),
+        }
+    }
+}
+
 impl std::fmt::Debug for HoldView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HoldView")
-            .field("name", &self.hold.kind.names().name())
+            .field("name", &self.name())
             .field("is_valid", &self.is_valid())
             .finish_non_exhaustive()
     }
@@ -55,7 +85,10 @@ impl HoldView {
     /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        valid_for(&self.hold, self.process, self.clock.now())
+        match &self.of {
+            Of::Single(view) => valid_for(&view.hold, view.process, view.clock.now()),
+            Of::Several(hold) => hold.valid_for(),
+        }
     }
 
     /// As [`LockGuard::check`](crate::LockGuard::check).
@@ -65,7 +98,10 @@ impl HoldView {
     /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended; [`Error::Closed`] after a `fork`, in
     /// the child.
     pub fn check(&self) -> Result<(), Error> {
-        check(&self.hold, self.process, self.clock.now())
+        match &self.of {
+            Of::Single(view) => check(&view.hold, view.process, view.clock.now()),
+            Of::Several(hold) => hold.check(),
+        }
     }
 
     /// As [`LockGuard::lost`](crate::LockGuard::lost); pending for ever once the hold has ended in order.
@@ -74,7 +110,33 @@ impl HoldView {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        lost(&self.hold, self.process).await
+        match &self.of {
+            Of::Single(view) => lost(&view.hold, view.process).await,
+            Of::Several(hold) => hold.lost().await,
+        }
+    }
+
+    /// Resolves when the hold is lost; the announcement of a shutdown is no loss.
+    pub(super) async fn lost_for_good(&self) -> LostReason {
+        match &self.of {
+            Of::Single(view) => view.hold.lost_for_good().await,
+            Of::Several(hold) => hold.lost_for_good().await,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.of {
+            Of::Single(view) => view.hold.kind.names().name(),
+            Of::Several(hold) => hold.name(),
+        }
+    }
+
+    /// Whether this is a child of the process that the hold belongs to.
+    pub(super) fn is_forked(&self) -> bool {
+        match &self.of {
+            Of::Single(view) => view.process.is_forked(),
+            Of::Several(hold) => hold.is_forked(),
+        }
     }
 }
 

@@ -1,0 +1,87 @@
+//! The locks of a multi-lock, checked once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::SetError;
+use crate::lock::composite::MOST;
+use crate::lock::{Lock, LockInfo};
+
+/// Locks that are taken together.
+pub(super) struct Set {
+    /// Their names, as one.
+    pub(super) name: Arc<str>,
+    pub(super) locks: Box<[Arc<dyn Lock>]>,
+    pub(super) info: LockInfo,
+    /// Which of them is waited for first.
+    pub(super) first: usize,
+}
+
+impl Set {
+    pub(super) fn of(locks: Vec<Arc<dyn Lock>>) -> Result<Self, SetError> {
+        let given = locks.len();
+        if !(2..=MOST).contains(&given) {
+            return Err(SetError::Number { given });
+        }
+        let infos: Vec<_> = locks.iter().map(Lock::info).collect();
+        each_once(&infos)?;
+        let queue = only_queue(&locks, &infos)?;
+        let names: Vec<_> = locks.iter().map(Lock::name).collect();
+        // Who begins with the same lock as others queues behind them, instead of meeting them half-way.
+        let least = (0..given).min_by_key(|at| names[*at]);
+        Ok(Self {
+            name: names.join(", ").into(),
+            first: queue.or(least).unwrap_or_default(),
+            info: joined(infos),
+            locks: locks.into(),
+        })
+    }
+}
+
+fn each_once(infos: &[LockInfo]) -> Result<(), SetError> {
+    let mut seen = HashSet::new();
+    let mut all = infos.iter().flat_map(|info| &info.locks);
+    match all.find(|lock| !seen.insert(*lock)) {
+        Some(twice) => Err(SetError::Twice {
+            lock: twice.name().into(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The one that has a queue, if there is one.
+fn only_queue(locks: &[Arc<dyn Lock>], infos: &[LockInfo]) -> Result<Option<usize>, SetError> {
+    let mut queues = (0..infos.len()).filter(|at| infos[*at].has_queue);
+    let first = queues.next();
+    match (first, queues.next()) {
+        (Some(first), Some(second)) => Err(SetError::Queues {
+            first: locks[first].name().into(),
+            second: locks[second].name().into(),
+        }),
+        _ => Ok(first),
+    }
+}
+
+fn joined(infos: Vec<LockInfo>) -> LockInfo {
+    let mut joined = LockInfo::default();
+    for info in infos {
+        joined.locks.extend(info.locks);
+        joined.has_queue |= info.has_queue;
+        joined.command_timeout = joined.command_timeout.max(info.command_timeout);
+    }
+    joined
+}
+
+/// What to do when nothing says how long commands may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl Set {
+    /// The longest command time-out of the locks' clients.
+    pub(super) fn command_timeout(&self) -> Duration {
+        match self.info.command_timeout {
+            Duration::ZERO => COMMAND_TIMEOUT,
+            timeout => timeout,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One level of a hold of one lock: what a guard is most often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::view::{SingleView, check, lost, valid_for};
+use crate::engine::attempt::level;
+use crate::engine::owner::Entered;
+use crate::engine::state::Level;
+use crate::engine::ticket::Patience;
+use crate::engine::{Core, Engine, reentry, release, verify};
+use crate::error::{Error, LeaseError, LostReason};
+use crate::fencing::FencingToken;
+use crate::lease::{Lease, LeaseMs};
+
+/// One level of a hold. Dropping it gives the level back.
+pub(super) struct Single {
+    engine: Arc<Engine>,
+    entered: Entered,
+}
+
+impl Single {
+    pub(super) fn new(engine: Arc<Engine>, entered: Entered) -> Self {
+        Self { engine, entered }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.engine.core
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.entered.hold.kind.names().name()
+    }
+
+    pub(super) fn hold_count(&self) -> u32 {
+        if self.engine.core.is_forked() {
+            return 0;
+        }
+        self.entered.hold.count()
+    }
+
+    pub(super) fn fencing_token(&self) -> Option<FencingToken> {
+        self.entered.hold.token()
+    }
+
+    pub(super) fn valid_for(&self) -> Duration {
+        let core = &self.engine.core;
+        valid_for(&self.entered.hold, core.process, core.now())
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let core = &self.engine.core;
+        check(&self.entered.hold, core.process, core.now())
+    }
+
+    pub(super) async fn lost(&self) -> LostReason {
+        lost(&self.entered.hold, self.engine.core.process).await
+    }
+
+    pub(super) async fn lost_for_good(&self) -> LostReason {
+        self.entered.hold.lost_for_good().await
+    }
+
+    pub(super) fn hold(&self) -> SingleView {
+        SingleView {
+            clock: self.engine.core.config.clock.clone(),
+            process: self.engine.core.process,
+            hold: Arc::clone(&self.entered.hold),
+        }
+    }
+
+    /// The error, about this lock.
+    fn about(&self, error: Error) -> Error {
+        error.about(self.name())
+    }
+
+    pub(super) async fn verify(&self) -> Result<(), Error> {
+        let core = &self.engine.core;
+        core.check_open()?;
+        self.check()?;
+        let verified = verify::verify(core, &self.entered.hold).await;
+        verified.map_err(|error| self.about(error))
+    }
+
+    pub(super) async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
+        let entered = self.enter(lease).await;
+        entered.map_err(|error| self.about(error))
+    }
+
+    async fn enter(&self, lease: Lease) -> Result<Self, Error> {
+        let core = &self.engine.core;
+        let level = level(lease);
+        let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
+        let entered = Entered {
+            level,
+            open: true,
+            ..self.entered.clone()
+        };
+        let kind = &self.entered.hold.kind;
+        let entered = reentry::enter(core, entered, kind, lease, Patience::Forever).await?;
+        // This level is alive, so the hold cannot be over.
+        let entered = entered.ok_or_else(Error::not_owner)?;
+        Ok(Self::new(Arc::clone(&self.engine), entered))
+    }
+
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice"
+    )]
+    pub(super) fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        async move {
+            self.entered.open = false;
+            let given_back = release::give_back(&self.engine.core, &self.entered).await;
+            given_back.map_err(|error| self.about(error))
+        }
+    }
+
+    pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let raised = self.raise(lease).await;
+        raised.map_err(|error| self.about(error))
+    }
+
+    async fn raise(&self, lease: Duration) -> Result<(), Error> {
+        let core = &self.engine.core;
+        core.check_open()?;
+        if self.entered.level != Level::Fixed {
+            return Err(LeaseError::Watchdog.into());
+        }
+        let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
+        self.check()?;
+        let count = self.hold_count();
+        let hold = &self.entered.hold;
+        reentry::write(core, hold, &hold.kind, count, lease, Patience::Once).await
+    }
+
+    /// Whether the level could be left to its owner now.
+    pub(super) fn may_detach(&self) -> Result<(), Error> {
+        self.check()?;
+        match self.entered.owner {
+            Some(_) => Ok(()),
+            None => Err(self.about(Error::not_owner())),
+        }
+    }
+
+    /// Leaves the level to its owner; it is as it was when that is refused.
+    pub(super) fn detach(&mut self) -> Result<(), Error> {
+        self.may_detach()?;
+        let owner = self.entered.owner.as_ref();
+        if owner.is_some_and(|owner| owner.detach(&self.entered.hold, self.entered.level)) {
+            self.entered.open = false;
+            return Ok(());
+        }
+        Err(self.about(Error::not_owner()))
+    }
+
+    /// Whether the hold could be left to its lease now.
+    pub(super) fn may_expire(&self) -> Result<(), Error> {
+        self.check()?;
+        if self.entered.level == Level::Watchdog {
+            return Err(self.about(LeaseError::Watchdog.into()));
+        }
+        if self.hold_count() > 1 {
+            return Err(self.about(LeaseError::OtherLevels.into()));
+        }
+        Ok(())
+    }
+
+    /// Leaves the hold to its lease; it is as it was when that is refused.
+    pub(super) fn let_expire(&mut self) -> Result<(), Error> {
+        self.may_expire()?;
+        let (hold, level) = (&self.entered.hold, self.entered.level);
+        if !hold.with(|state| state.let_expire(level)) {
+            // Lost in this very moment, or entered again.
+            self.check()?;
+            return Err(self.about(LeaseError::OtherLevels.into()));
+        }
+        self.entered.open = false;
+        release::let_go(&self.engine.core, &self.entered);
+        Ok(())
+    }
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        if self.entered.open {
+            release::drop_level(&self.engine.core, &self.entered);
+        }
+    }
+}
