@@ -1,0 +1,298 @@
+//! What can be done with a guard of several locks: as with any other.
+
+use std::time::Duration;
+
+use watchlock::{Error, Lease, LeaseError, Lock};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use watchlock::Client;
+
+use crate::common::{LONG, SHORT, clean, connect, connect_short, count, ms, soon};
+use crate::{end, mixed, multi, owned};
+
+#[tokio::test]
+async fn levels_of_one_sort_are_counted_here_and_the_last_one_ends_the_hold() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let all = multi(&client, &["a", "b"]);
+    let outer = all.lock().await.unwrap();
+    server.reset_calls().await;
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!(server.calls_of("evalsha").await, 0, "it is counted here");
+    assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
+    let third = inner.reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!(third.hold_count(), 3);
+    end(outer).await;
+    drop(third);
+    assert_eq!(inner.hold_count(), 1);
+    inner.verify().await.unwrap();
+    assert_eq!(server.keys().await.len(), 2);
+    end(inner).await;
+    assert!(server.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let all = multi(&client, &["a", "b"]);
+    // Fixed first: the watchdog keeps it for as long as the second level lives.
+    let fixed = all.lock_for(ms(2_000)).await.unwrap();
+    let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!(
+        (count(&server, "a").await, count(&server, "b").await),
+        (2, 2)
+    );
+    assert_eq!((fixed.hold_count(), watched.hold_count()), (2, 2));
+    let again = watched.reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!((again.hold_count(), count(&server, "a").await), (3, 2));
+    end(fixed).await;
+    assert_eq!((again.hold_count(), count(&server, "b").await), (2, 1));
+    end(watched).await;
+    eventually("it is renewed", LONG, async || {
+        again.check().expect("kept alive");
+        server.pttl("a").await > i64::try_from(SHORT.as_millis()).unwrap() * 9 / 10
+    })
+    .await;
+    end(again).await;
+
+    // Watched first: a fixed level that is left keeps its lease, and nobody renews it.
+    let watched = all.lock().await.unwrap();
+    let fixed = watched.reenter(ms(5_000)).await.unwrap();
+    end(watched).await;
+    assert!(fixed.valid_for() > ms(3_000), "{:?}", fixed.valid_for());
+    let longer = fixed.reenter(ms(9_000)).await.unwrap();
+    assert!(fixed.valid_for() > ms(7_000), "a longer lease lengthens");
+    assert_eq!(
+        count(&server, "a").await,
+        1,
+        "the same sort shares the level"
+    );
+    end(longer).await;
+    end(fixed).await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_extended_on_each_lock() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = multi(&client, &["a", "b"])
+        .lock_for(ms(3_000))
+        .await
+        .unwrap();
+    guard.extend(ms(20_000)).await.unwrap();
+    for name in ["a", "b"] {
+        assert!(server.pttl(name).await > 15_000, "{name}");
+    }
+    assert!(guard.valid_for() > ms(15_000) && guard.valid_for() < ms(20_000));
+    end(guard).await;
+}
+
+#[tokio::test]
+async fn it_is_valid_for_as_long_as_the_shortest_of_its_locks() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let (a, b) = (owner.get_lock("a"), owner.get_lock("b"));
+    let longer = a.lock_for(ms(60_000)).await.unwrap();
+    let both = owned(&owner, &["a", "b"])
+        .lock_for(ms(5_000))
+        .await
+        .unwrap();
+    assert!(both.valid_for() < ms(5_000) && both.valid_for() > ms(3_000));
+    assert!(longer.valid_for() > ms(50_000));
+    let lengthened = b.lock_for(ms(30_000)).await.unwrap();
+    assert!(both.valid_for() > ms(25_000));
+    end(both).await;
+    assert!(
+        longer.is_valid() && lengthened.is_valid(),
+        "others have levels of their own"
+    );
+    end(longer).await;
+    end(lengthened).await;
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_and_gives_back_what_is_detached() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let all = owned(&owner, &["a", "b"]);
+    assert_eq!((all.hold_count(), all.is_held()), (0, false));
+    let first = soon(all.lock()).await.unwrap();
+    let second = soon(all.lock()).await.unwrap();
+    assert_eq!((first.hold_count(), second.hold_count()), (2, 2));
+    assert_eq!((all.hold_count(), count(&server, "a").await), (2, 2));
+    let view = first.hold();
+    first.detach().unwrap();
+    second.detach().unwrap();
+    assert!(view.is_valid() && all.is_held());
+    view.check().unwrap();
+    all.unlock().await.unwrap();
+    assert_eq!(all.hold_count(), 1);
+    assert!(view.is_valid());
+    all.unlock().await.unwrap();
+    assert!(!view.is_valid());
+    assert!(matches!(view.check(), Err(Error::NotOwner { .. })));
+    let error = all.unlock().await.expect_err("nothing is detached");
+    assert!(matches!(error, Error::NotOwner { .. }), "{error}");
+    assert!(server.keys().await.is_empty());
+
+    // A scope is an owner, too, and a set's locks may be used by themselves in it.
+    let plain = multi(&client, &["a", "b"]);
+    client
+        .scope(async {
+            let outer = plain.lock().await.unwrap();
+            let one = soon(client.get_lock("a").lock()).await.unwrap();
+            let inner = soon(plain.lock()).await.unwrap();
+            assert_eq!((inner.hold_count(), one.hold_count()), (2, 3));
+            end(outer).await;
+            end(one).await;
+            end(inner).await;
+        })
+        .await;
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_detached_hold_that_is_lost_is_told_to_who_looks_at_it() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let owner = client.new_owner();
+    let all = owned(&owner, &["a", "b"]);
+    let guard = all.lock().await.unwrap();
+    let view = guard.hold();
+    guard.detach().unwrap();
+    server.cmd(&["DEL", "b"]).await;
+    soon(view.lost()).await;
+    assert!(!view.is_valid());
+    let error = all.unlock().await.expect_err("one was lost");
+    assert!(error.is_lost(), "{error}");
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_detached_or_left_to_expire_comes_back_as_it_was() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = multi(&client, &["a", "b"]).lock().await.unwrap();
+    let refused = guard.detach().expect_err("nobody owns it");
+    assert!(matches!(refused.error(), Error::NotOwner { .. }));
+    let refused = refused
+        .into_guard()
+        .let_expire()
+        .expect_err("it is watched");
+    assert!(matches!(
+        refused.error(),
+        Error::InvalidLease {
+            problem: LeaseError::Watchdog,
+            ..
+        }
+    ));
+    let guard = refused.into_guard();
+    assert_eq!((guard.hold_count(), guard.is_valid()), (1, true));
+    end(guard).await;
+
+    let owner = client.new_owner();
+    let outer = owned(&owner, &["a", "b"]).lock_for(LONG).await.unwrap();
+    let inner = outer.reenter(LONG).await.unwrap();
+    let refused = outer.detach().expect_err("its levels are shared");
+    let refused = refused
+        .into_guard()
+        .let_expire()
+        .expect_err("its levels are shared");
+    assert!(matches!(
+        refused.error(),
+        Error::InvalidLease {
+            problem: LeaseError::OtherLevels,
+            ..
+        }
+    ));
+    drop(refused);
+    let other = owner.get_lock("b").lock_for(LONG).await.unwrap();
+    let refused = inner
+        .let_expire()
+        .expect_err("one of its locks has another level");
+    let inner = refused.into_guard();
+    inner.check().unwrap();
+    end(other).await;
+    // Alone, each lock is left to its lease.
+    inner.let_expire().unwrap();
+    assert_eq!(server.keys().await.len(), 2);
+    assert_eq!(owned(&owner, &["a", "b"]).hold_count(), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_gives_all_back() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let all = multi(&client, &["a", "b", "c"]);
+    drop(all.lock().await.unwrap());
+    clean(&server).await;
+    let guard = all.lock().await.unwrap();
+    drop(guard.unlock());
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn run_gives_all_back_and_says_what_the_body_said() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let all = multi(&client, &["a", "b"]);
+    let said = all.run(async |guard| guard.name().len()).await.unwrap();
+    assert_eq!(said, 4);
+    assert!(server.keys().await.is_empty());
+    let held = client.get_lock("b").lock().await.unwrap();
+    let said = all
+        .try_run(Duration::ZERO, Lease::Watchdog, async |_| ())
+        .await
+        .unwrap();
+    assert!(said.is_none());
+    end(held).await;
+    let dynamic: &dyn Lock = &all;
+    end(dynamic.lock().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn force_unlock_frees_all_whoever_has_them() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    let all = multi(&client, &["a", "b"]);
+    assert!(!all.force_unlock().await.unwrap());
+    let guard = multi(&other, &["a", "b"]).lock().await.unwrap();
+    assert!(all.force_unlock().await.unwrap());
+    assert!(server.keys().await.is_empty());
+    assert!(guard.unlock().await.expect_err("it was forced").is_lost());
+}
+
+#[tokio::test]
+async fn each_lock_is_given_back_whatever_the_others_answer() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let link = Proxy::to(&two);
+    let here = connect(&one).await;
+    let there = Client::builder(&link.url())
+        .command_timeout(ms(300))
+        .watchdog_lease(ms(2_000))
+        .connect()
+        .await
+        .unwrap();
+    for names in [["a", "b"], ["b", "a"]] {
+        let both = mixed([
+            here.get_lock(names[0]).into(),
+            there.get_lock(names[1]).into(),
+        ]);
+        let guard = both.lock().await.unwrap();
+        link.refuse();
+        link.reset_all();
+        let error = soon(guard.unlock()).await.expect_err("one is out of reach");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        assert_eq!(error.lock(), Some(names[1]));
+        assert!(one.keys().await.is_empty(), "the other is free at once");
+        link.accept();
+        // It is repeated in the background.
+        clean(&two).await;
+    }
+}

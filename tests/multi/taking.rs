@@ -1,0 +1,249 @@
+//! Taking several locks: all or none, in any order, never waiting with one in hand.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Client, Error, Lease, Ttl};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{
+    LONG, clean, connect, gone, is_free, ms, poll_once, soon, subscribed, try_once,
+};
+use crate::{end, mixed, multi};
+
+#[tokio::test]
+async fn it_has_all_of_its_locks_or_none() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let all = multi(&client, &["c", "a", "b"]);
+    assert_eq!(all.name(), "c, a, b");
+    assert!(!all.is_locked().await.unwrap());
+    assert_eq!(all.remain_time_to_live().await.unwrap(), Ttl::Free);
+
+    let guard = all.lock().await.unwrap();
+    assert_eq!(guard.name(), "c, a, b");
+    assert_eq!(server.keys().await.len(), 3);
+    assert!(guard.is_valid() && guard.valid_for() > Duration::from_secs(20));
+    guard.check().unwrap();
+    guard.verify().await.unwrap();
+    assert!(all.is_locked().await.unwrap());
+    assert!(matches!(
+        all.remain_time_to_live().await.unwrap(),
+        Ttl::Left(_)
+    ));
+    for name in ["a", "b", "c"] {
+        assert!(
+            try_once(&client, name).await.unwrap().is_none(),
+            "{name} is held"
+        );
+    }
+    end(guard).await;
+    assert!(server.keys().await.is_empty());
+
+    let stranger = client.get_lock("b").lock().await.unwrap();
+    let got = all.try_lock(Duration::ZERO, Lease::Watchdog).await.unwrap();
+    assert!(got.is_none(), "one is busy");
+    assert_eq!(server.keys().await, ["b"], "nothing is left of the rest");
+    assert!(all.is_locked().await.unwrap(), "one is held");
+    end(stranger).await;
+}
+
+#[tokio::test]
+async fn it_waits_with_nothing_in_hand() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    for busy in ["a", "b", "c"] {
+        let stranger = other.get_lock(busy).lock().await.unwrap();
+        let all = multi(&client, &["a", "b", "c"]);
+        let waiting = tokio::spawn(async move { all.lock().await });
+        subscribed(&server, busy).await;
+        for free in ["a", "b", "c"].into_iter().filter(|name| *name != busy) {
+            eventually("what it tried is free again", LONG, async || {
+                is_free(&other, free).await
+            })
+            .await;
+        }
+        stranger.unlock().await.unwrap();
+        end(soon(waiting).await.unwrap().unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn its_locks_may_be_of_several_clients_servers_and_kinds() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let (here, there) = (connect(&one).await, connect(&two).await);
+    let all = mixed([
+        here.get_lock("plain").into(),
+        there.get_fenced_lock("fenced").into(),
+        here.get_spin_lock("spin").into(),
+        there.get_simple_lock("simple").into(),
+        multi(&here, &["within", "as well"]).into(),
+    ]);
+    let guard = all.lock_for(Duration::from_secs(10)).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.extend(Duration::from_secs(20)).await.unwrap();
+    assert!(guard.valid_for() > Duration::from_secs(15));
+    assert_eq!(guard.fencing_token(), None);
+    assert_eq!(one.keys().await.len(), 4);
+    assert!(two.exists("fenced").await && two.exists("simple").await);
+    end(guard).await;
+    assert!(one.keys().await.is_empty());
+    assert_eq!(two.keys().await, ["redisson_lock_token:{fenced}"]);
+}
+
+#[tokio::test]
+async fn an_error_of_one_is_its_error_and_the_rest_is_given_back() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    for wrong in ["a", "b", "c"] {
+        server.cmd(&["SET", wrong, "no lock"]).await;
+        let all = multi(&client, &["a", "b", "c"]);
+        for error in [
+            all.lock().await.expect_err("no lock"),
+            all.try_lock(LONG, Lease::Watchdog)
+                .await
+                .expect_err("no lock"),
+        ] {
+            assert!(matches!(error, Error::WrongType { .. }), "{error}");
+            assert_eq!(error.lock(), Some(wrong));
+            assert!(error.to_string().contains(wrong));
+        }
+        eventually("the rest is free", LONG, async || {
+            server.keys().await == [wrong]
+        })
+        .await;
+        server.cmd(&["DEL", wrong]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_closed_client_of_one_closes_it() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    let both = mixed([client.get_lock("a").into(), other.get_lock("b").into()]);
+    other.shutdown(LONG).await;
+    let error = both.lock().await.expect_err("closed");
+    assert!(matches!(error, Error::Closed), "{error}");
+    gone(&server, "a").await;
+}
+
+/// A client whose commands are given up after so long, behind a link that can be cut.
+async fn behind(server: &RedisServer, timeout: Duration) -> (Proxy, Client) {
+    let proxy = Proxy::to(server);
+    let builder = Client::builder(&proxy.url())
+        .command_timeout(timeout)
+        .unavailable_after(ms(600));
+    (proxy, builder.connect().await.expect("a client"))
+}
+
+#[tokio::test]
+async fn i6_with_a_silent_server_among_its_own_it_returns_in_time_and_gives_the_rest_back() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let timeout = ms(400);
+    let (_link, here) = behind(&one, timeout).await;
+    let (silent, there) = behind(&two, timeout).await;
+    // The silent one is the first to be waited for, and one of the rest.
+    for names in [["a", "b"], ["b", "a"]] {
+        let both = mixed([
+            here.get_lock(names[0]).into(),
+            there.get_lock(names[1]).into(),
+        ]);
+        end(both.lock().await.unwrap()).await;
+        silent.black_hole(Direction::Both);
+        for wait in [Duration::ZERO, ms(100), ms(900)] {
+            let before = Instant::now();
+            let error = both
+                .try_lock(wait, Lease::Watchdog)
+                .await
+                .expect_err("silence");
+            let took = before.elapsed();
+            assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+            assert_eq!(error.lock(), Some(names[1]));
+            assert!(
+                took <= wait.max(timeout) + ms(50),
+                "{took:?} for a wait of {wait:?}"
+            );
+            gone(&one, names[0]).await;
+        }
+        let error = soon(both.lock()).await.expect_err("silence");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        gone(&one, names[0]).await;
+        silent.heal();
+        eventually("it works again", LONG, async || match both.lock().await {
+            Ok(guard) => guard.unlock().await.is_ok(),
+            Err(_) => false,
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn i6_a_wait_ends_in_time_when_one_stays_busy() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    let all = multi(&client, &["a", "b", "c"]);
+    for busy in ["a", "b", "c"] {
+        let stranger = other.get_lock(busy).lock().await.unwrap();
+        for wait in [Duration::ZERO, ms(1), ms(150)] {
+            let before = Instant::now();
+            let got = all.try_lock(wait, Lease::Watchdog).await.unwrap();
+            assert!(got.is_none());
+            assert!(
+                before.elapsed() <= wait + ms(3_050),
+                "{:?}",
+                before.elapsed()
+            );
+            assert!(before.elapsed() + ms(20) >= wait.min(ms(100)), "it waited");
+        }
+        end(stranger).await;
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_the_asked_one_from_the_start() {
+    let (server, other) = (RedisServer::start(), RedisServer::start());
+    let client = connect(&server).await;
+    let (link, there) = behind(&other, LONG).await;
+    let all = mixed([client.get_lock("a").into(), there.get_lock("b").into()]);
+    end(all.lock().await.unwrap()).await;
+    // The second one is not answered: what a crash would leave behind now is no longer than what was asked for.
+    link.hold(Direction::Requests);
+    let mut taking = Box::pin(all.lock_for(ms(5_000)));
+    eventually("the first is in", LONG, async || {
+        assert!(poll_once(&mut taking).await.is_none());
+        server.exists("a").await
+    })
+    .await;
+    assert!(server.pttl("a").await <= 5_000);
+    link.heal();
+    let guard = soon(taking).await.unwrap();
+    assert!(guard.valid_for() <= ms(5_000));
+    assert!(other.pttl("b").await <= 5_000);
+    end(guard).await;
+}
+
+#[tokio::test]
+async fn a_pair_costs_one_command_for_each_lock_and_goes_out_side_by_side() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let all = multi(&client, &names);
+    // The scripts are known, the lanes open.
+    end(all.lock().await.unwrap()).await;
+    let scripts = |proxy: &Proxy| proxy.commands().get("EVALSHA").copied().unwrap_or_default();
+    let before = scripts(&proxy);
+    let round_trip = ms(100);
+    proxy.latency(round_trip);
+    let start = Instant::now();
+    let guard = all.lock().await.unwrap();
+    let taken = start.elapsed();
+    end(guard).await;
+    let pair = start.elapsed();
+    assert_eq!(scripts(&proxy) - before, 8 + 8);
+    // One round trip for the first, one for the rest, one to give all back: no time of a machine, only of the link.
+    assert!(taken < 3 * round_trip, "{taken:?}");
+    assert!(pair < 4 * round_trip, "{pair:?}");
+}
