@@ -10,6 +10,7 @@ mod peer;
 mod queue;
 mod redsync;
 mod rust_holds;
+mod spin;
 
 use std::time::Duration;
 
