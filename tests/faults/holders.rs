@@ -1,4 +1,4 @@
-//! F1, F2, F14 and F16: the holder is killed, frozen, asleep, or its runtime is gone.
+//! F2, F14 and F16: the holder is frozen, asleep, or its runtime is gone.
 
 use std::time::{Duration, Instant};
 
@@ -9,37 +9,10 @@ use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
 use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, calls, minute, proxied};
-use crate::common::{
-    SHORT, clean, connect, connect_short, gone, is_free, ms, poll_once, soon, subscribed,
-    without_polls,
-};
+use crate::common::{SHORT, clean, connect, connect_short, gone, is_free, ms, poll_once, soon};
 
 /// How much later than promised a busy machine may be.
 const SLACK: Duration = Duration::from_millis(500);
-
-/// Nobody tells of a killed holder: the waiter goes by the lease that it was told.
-#[tokio::test]
-async fn f1_i5_the_next_one_gets_in_when_a_killed_holders_lease_ends() {
-    let server = RedisServer::start();
-    let worker = Worker::rust();
-    worker.open(&server.url(), None).await.unwrap();
-    worker.lock("a", "killed", Some(SHORT * 2)).await.unwrap();
-    let client = without_polls(&server).connect().await.unwrap();
-    let lock = client.get_lock("killed");
-    let waiter =
-        tokio::spawn(async move { lock.lock().await.map(|guard| (guard, Instant::now())) });
-    subscribed(&server, "killed").await;
-    worker.kill();
-    eventually("the lease ends", BEFORE_THE_LEASE, async || {
-        server.pttl("killed").await < 0 || waiter.is_finished()
-    })
-    .await;
-    let ended = Instant::now();
-    let (guard, got_in) = soon(waiter).await.unwrap().unwrap();
-    assert!(got_in.saturating_duration_since(ended) < SLACK);
-    guard.unlock().await.unwrap();
-    clean(&server).await;
-}
 
 #[tokio::test]
 async fn f2_i3_i8_a_holder_that_was_frozen_past_its_lease_learns_it_and_harms_nobody() {

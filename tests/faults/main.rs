@@ -1,14 +1,15 @@
-//! Every fault that a lock in Redis must stand, each by its number (F13 and F17 to F18 have places of their own).
+//! Faults that a lock in Redis must stand, each by its number. Those that each kind of lock must stand by itself are in
+//! `tests/kinds`: lost replies (F3), restarts and lost keys (F6 to F8), refusals and rights (F9 to F11), odd keys, names
+//! and times (F12, F20, F21). F13 and F17 to F18 have places of their own.
 //!
 //! | fault | where |
 //! |---|---|
-//! | F1, F2, F14, F16: the holder dies, stands still, sleeps, goes away | `holders` |
+//! | F2, F14, F16: the holder stands still, sleeps, goes away | `holders` |
 //! | F3, F4, F15: replies that are lost or late, callers that are gone | `replies` |
 //! | F3, F10: what is sent again, and what is known of it then | `repeats` |
 //! | F5, F19: wake-ups that do not arrive | `wakeups` |
-//! | F6, F7, F8, F22: the server restarts, forgets, stalls | `servers` |
-//! | F9 to F11: the server refuses | `errors` |
-//! | F12, F20, F21: strange keys, names and times | `values` |
+//! | F6, F7, F22: the server is gone, forgets scripts, stalls | `servers` |
+//! | F9: how long a refusal is put up with | `errors` |
 //! | F13: the wall clock of the server steps | `wall_clock`, by hand |
 //! | I6: whatever the server does, all calls end in time | `deadlines` |
 //! | F17: blocked runtimes | `tests/waiting/starvation.rs` |
@@ -23,7 +24,6 @@ mod holders;
 mod repeats;
 mod replies;
 mod servers;
-mod values;
 mod wakeups;
 mod wall_clock;
 

@@ -7,125 +7,9 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Proxy};
 
 use super::{
-    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, RENEW, TIMEOUT, calls, hasty,
-    proxied,
+    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RENEW, TIMEOUT, calls, hasty, proxied,
 };
-use crate::common::{SHORT, clean, connect, count, gone, is_free, ms, soon, subscribed, try_once};
-
-/// Each way of losing a reply, and a name for it.
-const LOSSES: [(Fault, &str); 4] = [
-    (Fault::SwallowRequest, "swallowed-request"),
-    (Fault::SwallowReply, "swallowed-reply"),
-    (Fault::ResetBefore, "reset-before"),
-    (Fault::ResetAfter, "reset-after"),
-];
-
-#[tokio::test]
-async fn f3_i2_a_lost_reply_to_an_acquire_takes_the_lock_once() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
-        let aim = proxy.inject(loss).on(calls(ACQUIRE, name)).arm();
-        let guard = soon(client.get_lock(name).lock_for(HALF_A_MINUTE)).await;
-        let guard = guard.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(aim.fired(), 1, "{name}");
-        assert_eq!(count(&server, name).await, 1, "{name}");
-        guard.unlock().await.unwrap();
-        assert!(!server.exists(name).await, "{name}");
-    }
-    clean(&server).await;
-}
-
-#[tokio::test]
-async fn f3_one_try_makes_up_for_a_connection_that_was_cut() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES.into_iter().skip(2) {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
-        proxy.inject(loss).on(calls(ACQUIRE, name)).arm();
-        let guard = try_once(&client, name).await.unwrap();
-        let guard = guard.expect("the lock is free");
-        assert_eq!(count(&server, name).await, 1, "{name}");
-        guard.unlock().await.unwrap();
-    }
-    clean(&server).await;
-}
-
-#[tokio::test]
-async fn f3_i2_a_lost_reply_to_a_reentry_is_one_level() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
-        let outer = client.get_lock(name).lock().await.unwrap();
-        let aim = proxy.inject(loss).on(calls(REENTER, name)).arm();
-        let inner = soon(outer.reenter(Lease::Watchdog)).await.unwrap();
-        assert_eq!((aim.fired(), inner.hold_count()), (1, 2), "{name}");
-        assert_eq!(count(&server, name).await, 2, "{name}");
-        inner.unlock().await.unwrap();
-        assert_eq!(count(&server, name).await, 1, "{name}");
-        outer.unlock().await.unwrap();
-    }
-    clean(&server).await;
-}
-
-#[tokio::test]
-async fn f3_a_lost_reply_to_a_partial_release_costs_nothing_but_the_count() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
-        let outer = client.get_lock(name).lock().await.unwrap();
-        let inner = outer.reenter(Lease::Watchdog).await.unwrap();
-        proxy.inject(loss).on(calls(RELEASE, name)).arm();
-        soon(inner.unlock()).await.unwrap();
-        assert_eq!(outer.hold_count(), 1, "{name}");
-        outer.check().unwrap();
-        soon(outer.unlock()).await.unwrap();
-    }
-    clean(&server).await;
-}
-
-#[tokio::test]
-async fn f3_i2_a_lost_reply_to_the_last_release_is_no_loss() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
-        let lock = client.get_lock(name);
-        let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
-        let silent = matches!(loss, Fault::SwallowRequest | Fault::SwallowReply);
-        proxy.inject(loss).on(calls(RELEASE, name)).arm();
-        match soon(guard.unlock()).await {
-            Ok(()) => {}
-            // Nothing was heard for a command time-out.
-            Err(Error::Unavailable { .. }) if silent => {}
-            Err(error) => panic!("{name}: {error}"),
-        }
-        let end = BEFORE_THE_LEASE;
-        eventually("released", end, async || !server.exists(name).await).await;
-    }
-    clean(&server).await;
-}
-
-#[tokio::test]
-async fn f3_renewals_go_on_after_lost_replies() {
-    let (server, proxy) = proxied().await;
-    for (loss, name) in LOSSES {
-        let builder = Client::builder(&proxy.url()).watchdog_lease(SHORT * 2);
-        let client = builder.connect().await.unwrap();
-        let guard = client.get_lock(name).lock().await.unwrap();
-        let renewals = proxy.count(calls(RENEW, name));
-        // Two in a row: the third connection must do.
-        let aim = proxy.inject(loss).on(calls(RENEW, name)).times(2).arm();
-        eventually("renewed after it", BEFORE_THE_LEASE, async || {
-            renewals.seen() >= 4
-        })
-        .await;
-        assert_eq!(aim.fired(), 2, "{name}");
-        guard
-            .check()
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
-        guard.unlock().await.unwrap();
-    }
-    clean(&server).await;
-}
+use crate::common::{SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
 
 /// Within a lease a second connection is tried, however long a command may take.
 #[tokio::test]
@@ -176,25 +60,6 @@ async fn i8_validity_counts_from_the_send_however_late_the_reply() {
     assert!(fixed.valid_for() < most, "extension");
     drop((guard, fixed));
     clean(&server).await;
-}
-
-/// The release of an attempt that was given up overtakes the attempt itself.
-#[tokio::test]
-async fn f4_i7_an_acquire_that_runs_after_its_release_leaves_no_ghost() {
-    let (server, proxy) = proxied().await;
-    let client = hasty(&proxy.url()).connect().await.unwrap();
-    let late = Fault::DelayRequest(TIMEOUT * 4);
-    proxy.inject(late).on(calls(ACQUIRE, "ghost")).arm();
-    let lock = client.get_lock("ghost");
-    let given_up = lock.try_lock(Duration::ZERO, HALF_A_MINUTE).await;
-    assert!(matches!(given_up, Err(Error::Unavailable { .. })));
-    eventually("the old acquire ran", BEFORE_THE_LEASE, async || {
-        server.calls_of("hset").await == 1
-    })
-    .await;
-    let end = BEFORE_THE_LEASE;
-    eventually("no ghost", end, async || !server.exists("ghost").await).await;
-    assert!(is_free(&client, "ghost").await);
 }
 
 /// The same attempt was granted on a second connection, and released, before the first one ran.

@@ -6,7 +6,7 @@ use watchlock::{Error, Lease, LockGuard, LostReason};
 use watchlock_support::eventually;
 
 use crate::common::cut::{after, at_every_await};
-use crate::common::{LONG, ms, soon};
+use crate::common::{LONG, ms, poll_once, soon};
 use crate::scene::{MINUTE, Scene};
 use crate::table::{Kind, body};
 
@@ -24,6 +24,8 @@ for_every_kind! {
     i9_questions_and_forced_releases_can_be_dropped_at_any_await,
     i9_waiting_for_a_loss_can_be_dropped_at_any_await,
     i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking,
+    i9_an_acquire_dropped_while_the_server_stalls_leaves_nothing,
+    i9_a_lock_that_came_in_for_a_dropped_waiter_goes_to_the_next,
     i9_a_storm_of_dropped_acquires_leaves_nothing,
 }
 
@@ -304,6 +306,38 @@ async fn i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking(ki
         scene.clean().await;
     }
     works(&scene, "alone").await;
+}
+
+async fn i9_an_acquire_dropped_while_the_server_stalls_leaves_nothing(kind: &'static Kind) {
+    let (scene, connections) = quiet(kind).await;
+    for polls in 1..4 {
+        scene.server.freeze();
+        let lock = scene.lock("stall");
+        let stalled = tokio::time::timeout(ms(100 * polls), lock.lock()).await;
+        assert!(stalled.is_err());
+        scene.server.resume();
+        works(&scene, "stall").await;
+    }
+    scene.nothing_is_left(connections).await;
+}
+
+async fn i9_a_lock_that_came_in_for_a_dropped_waiter_goes_to_the_next(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let client = scene.listener().await;
+    let lock = scene.of(&client, "came-in");
+    for _ in 0..20 {
+        let rival = scene.rival(&scene.client, "came-in").lock().await.unwrap();
+        let mut head = Box::pin(lock.lock());
+        let mut next = Box::pin(lock.lock());
+        assert!(poll_once(&mut head).await.is_none());
+        assert!(poll_once(&mut next).await.is_none());
+        scene.waited_for(1).await;
+        rival.unlock().await.unwrap();
+        // By now the keeper may be trying, or have got it.
+        drop(head);
+        soon(next).await.unwrap().unlock().await.unwrap();
+    }
+    scene.clean().await;
 }
 
 async fn i9_a_storm_of_dropped_acquires_leaves_nothing(kind: &'static Kind) {

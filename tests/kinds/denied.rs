@@ -17,6 +17,7 @@ for_every_kind! {
     f11_a_denied_wake_up_costs_a_poll_and_no_release,
     f11_a_denied_subscription_is_made_up_for_by_polls,
     i8_denied_renewals_are_repeated_until_the_validity_ends,
+    one_denied_name_does_not_cost_the_others_their_renewal,
     f11_a_user_deleted_in_the_middle_is_denied_and_comes_back,
     f11_a_user_that_is_back_within_the_lease_keeps_its_holds,
 }
@@ -233,6 +234,27 @@ async fn i8_denied_renewals_are_repeated_until_the_validity_ends(kind: &'static 
         scene.free().await;
     }
     scene.clean().await;
+}
+
+/// One name of a call that is out of the user's reach, and nothing else is.
+async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static Kind) {
+    let scene = limited(kind, SHORT).await;
+    let mut guards = Vec::new();
+    for i in 0..12 {
+        let family = if i == 5 { "bad" } else { "good" };
+        let lock = scene.lock(&format!("{family}:{i}"));
+        guards.push(lock.lock().await.unwrap());
+    }
+    user(&scene.server, &["resetkeys", "~*good*"]).await;
+    assert_eq!(soon(guards[5].lost()).await, LostReason::Expired);
+    let renewals = scene.server.calls_of("pexpire").await;
+    eventually("the others are renewed", LONG, async || {
+        scene.server.calls_of("pexpire").await >= renewals + 11 * 6
+    })
+    .await;
+    for (i, guard) in guards.into_iter().enumerate() {
+        assert_eq!(guard.unlock().await.is_err(), i == 5, "{i}");
+    }
 }
 
 async fn f11_a_user_deleted_in_the_middle_is_denied_and_comes_back(kind: &'static Kind) {

@@ -30,6 +30,7 @@ for_every_kind! {
     let_expire_of_a_lost_hold_says_so,
     i7_nothing_is_renewed_after_the_last_release,
     f12_i4_a_hold_that_lost_its_lease_gets_it_again,
+    f12_one_bad_key_does_not_cost_the_others_their_renewal,
 }
 
 const LOST: &str = "at most the release behind it";
@@ -371,4 +372,32 @@ async fn f12_i4_a_hold_that_lost_its_lease_gets_it_again(kind: &'static Kind) {
     .await;
     guard.unlock().await.unwrap();
     scene.clean().await;
+}
+
+/// One bad key in a call that renews many.
+async fn f12_one_bad_key_does_not_cost_the_others_their_renewal(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    let mut guards = Vec::new();
+    for i in 0..20 {
+        let lock = scene.lock(&format!("hold-{i}"));
+        guards.push(lock.lock().await.unwrap());
+    }
+    // The first in the call, whichever order it has, and some in between.
+    let is_bad = |i| matches!(i, 0 | 7 | 19);
+    for bad in [0, 7, 19] {
+        let key = format!("hold-{bad}");
+        scene.server.cmd(&["DEL", &key]).await;
+        scene.put(kind.foreign[0], &key).await;
+    }
+    for bad in [0, 7, 19] {
+        assert_eq!(soon(guards[bad].lost()).await, LostReason::Missing);
+    }
+    let before = scene.server.calls_of("pexpire").await;
+    eventually("the others are renewed", LONG, async || {
+        scene.server.calls_of("pexpire").await >= before + 17 * 6
+    })
+    .await;
+    for (i, guard) in guards.into_iter().enumerate() {
+        assert_eq!(guard.unlock().await.is_err(), is_bad(i), "hold-{i}");
+    }
 }

@@ -77,6 +77,10 @@ impl Scene {
         drop(lock.lock().await.unwrap());
         self.clean().await;
         lock.force_unlock().await.unwrap();
+        self.put_stranger("warm", MINUTE).await;
+        let busy = self.try_once(&self.client, "warm").await.unwrap();
+        assert!(busy.is_none());
+        self.server.cmd(&["DEL", "warm"]).await;
     }
 
     pub(crate) fn lock(&self, name: &str) -> Box<dyn Lock> {

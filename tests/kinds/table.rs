@@ -187,6 +187,7 @@ pub(crate) const FENCED: Kind = Kind {
 pub(crate) const SPIN: Kind = Kind {
     name: "spin",
     made: made!(|of, name| of.get_spin_lock(name)),
+    rival: |client, name| Box::new(client.get_spin_lock(name)),
     worker: "spin",
     deaf: Some(Because(
         "those who wait for a spin lock poll by its backoff",

@@ -17,6 +17,7 @@ for_every_kind! {
     loading_is_waited_for_and_holds_live_through_it,
     busy_with_a_script_is_waited_for,
     masterdown_is_waited_for,
+    no_room_for_connections_is_waited_for,
     misconf_is_refused_and_passes,
     noreplicas_is_refused_and_passes,
     readonly_is_refused_and_passes_with_a_new_connection,
@@ -112,6 +113,23 @@ async fn masterdown_is_waited_for(kind: &'static Kind) {
     };
     let waiting = story.suffer(&scene, typed).await;
     scene.server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    waiting.recover(&scene).await;
+}
+
+async fn no_room_for_connections_is_waited_for(kind: &'static Kind) {
+    let (scene, proxy) = Scene::proxied(kind, patient).await;
+    let story = Story::begin(&scene).await;
+    // The kit's own connection is there already, and takes the only place.
+    let set = ["CONFIG", "SET", "maxclients", "1"];
+    scene.server.cmd(&set).await;
+    proxy.reset_all();
+    eventually("the client is out", LONG, async || {
+        scene.server.connections().await == 0
+    })
+    .await;
+    let waiting = story.suffer(&scene, is_unavailable).await;
+    let set = ["CONFIG", "SET", "maxclients", "1000"];
+    scene.server.cmd(&set).await;
     waiting.recover(&scene).await;
 }
 

@@ -1,32 +1,10 @@
 //! Lock and unlock in different places, and what is left when the owner ends.
 
-use std::time::Duration;
-
-use watchlock::{Error, Lease, LostReason};
+use watchlock::Error;
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, connect, connect_short, count, gone, is_free, ms, subscribed};
-
-#[tokio::test]
-async fn a_detached_level_is_given_back_by_the_handle() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let owner = client.new_owner();
-    let lock = owner.get_lock("apart");
-    lock.lock().await.unwrap().detach().unwrap();
-    lock.lock().await.unwrap().detach().unwrap();
-    assert_eq!(
-        (lock.hold_count(), count(&server, "apart").await),
-        (2, 2),
-        "detaching gives nothing back"
-    );
-    owner.get_lock("apart").unlock().await.unwrap();
-    assert_eq!((lock.hold_count(), count(&server, "apart").await), (1, 1));
-    lock.unlock().await.unwrap();
-    assert!(!server.exists("apart").await);
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
-}
+use crate::common::{LONG, SHORT, connect, connect_short, count, gone, subscribed};
 
 #[tokio::test]
 async fn the_newest_detached_level_goes_first() {
@@ -149,64 +127,4 @@ async fn a_guard_that_was_waited_for_is_not_detached_after_its_scope() {
     assert!(carried.is_valid());
     drop(carried);
     gone(&server, "carried").await;
-}
-
-#[tokio::test]
-async fn a_lost_hold_with_only_detached_levels_blocks_nothing() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let owner = client.new_owner();
-    let lock = owner.get_lock("old");
-    let view = {
-        let guard = lock.lock_for(ms(50)).await.unwrap();
-        let view = guard.hold();
-        guard.detach().unwrap();
-        view
-    };
-    assert_eq!(view.lost().await, LostReason::Expired);
-    let guard = lock.lock().await.unwrap();
-    assert_eq!(guard.hold_count(), 1);
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
-    guard.unlock().await.unwrap();
-}
-
-#[tokio::test]
-async fn unlocking_a_detached_level_of_a_lost_hold_says_lost() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let owner = client.new_owner();
-    let lock = owner.get_lock("late");
-    let guard = lock.lock_for(ms(50)).await.unwrap();
-    let view = guard.hold();
-    guard.detach().unwrap();
-    view.lost().await;
-    assert!(lock.unlock().await.unwrap_err().is_lost());
-    assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
-}
-
-#[tokio::test]
-async fn a_lost_hold_is_not_entered_again_until_its_guards_are_gone() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let owner = client.new_owner();
-    let lock = owner.get_lock("lost");
-    let outer = lock.lock_for(ms(50)).await.unwrap();
-    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
-    client.get_lock("lost").force_unlock().await.unwrap();
-
-    assert!(outer.reenter(Lease::Watchdog).await.unwrap_err().is_lost());
-    assert!(lock.lock().await.unwrap_err().is_lost());
-    let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
-    assert!(tried.unwrap_err().is_lost());
-    assert!(!lock.is_held() && lock.hold_count() == 0);
-    let (outer, error) = outer.detach().unwrap_err().into_parts();
-    assert!(error.is_lost());
-    assert!(is_free(&client, "lost").await, "it blocks nobody else");
-
-    assert!(outer.unlock().await.unwrap_err().is_lost());
-    assert!(lock.lock().await.unwrap_err().is_lost(), "one guard left");
-    assert!(inner.unlock().await.unwrap_err().is_lost());
-    let fresh = lock.lock().await.unwrap();
-    assert_eq!(fresh.hold_count(), 1);
-    fresh.unlock().await.unwrap();
 }

@@ -4,12 +4,10 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchlock::{
-    Client, Error, Lease, LeaseError, Lock, LockGuard, LostReason, ReentrantLock, Ttl,
-};
+use watchlock::{Client, Error, Lease, Lock, LockGuard, ReentrantLock, Ttl};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, clean, connect, connect_short, count, gone, is_free, ms, soon};
+use crate::common::{LONG, clean, connect, count, gone, is_free, ms, soon};
 
 /// What a service keeps.
 struct Jobs {
@@ -122,115 +120,6 @@ async fn a_refused_guard_is_given_back_by_a_question_mark() {
     let give = async || -> Result<(), Error> { Ok(lock.lock().await?.detach()?) };
     assert!(matches!(give().await, Err(Error::NotOwner { .. })));
     gone(&server, "asked").await;
-}
-
-#[tokio::test]
-async fn a_guard_is_entered_for_the_lease_that_is_asked_for() {
-    let server = RedisServer::start();
-    let client = connect_short(&server).await;
-    let lock = client.get_lock("levels");
-    let fixed = lock.lock_for(SHORT).await.unwrap();
-    let again = fixed.reenter(SHORT * 2).await.unwrap();
-    assert!(fixed.valid_for() > SHORT);
-    assert_eq!(
-        soon(fixed.lost()).await,
-        LostReason::Expired,
-        "nothing renews"
-    );
-    drop((fixed, again));
-
-    let fixed = lock.lock_for(SHORT).await.unwrap();
-    let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
-    let lost = tokio::time::timeout(SHORT * 2, fixed.lost()).await;
-    assert!(lost.is_err(), "kept alive");
-    for lease in [Duration::ZERO, ms(9), Duration::MAX] {
-        let refused = fixed.reenter(lease).await.unwrap_err();
-        let Error::InvalidLease { problem, .. } = refused else {
-            panic!("{lease:?}: {refused:?}");
-        };
-        let given =
-            |given| matches!(problem, LeaseError::OutOfBounds { given: g, .. } if g == given);
-        assert!(given(lease), "{problem:?}");
-    }
-    assert_eq!(fixed.hold_count(), 2);
-    watched.unlock().await.unwrap();
-    fixed.unlock().await.unwrap();
-}
-
-#[tokio::test]
-async fn verify_asks_redis_and_check_does_not() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let lock = client.get_lock("asked");
-    for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
-        let guard = lock.try_lock(Duration::ZERO, lease).await.unwrap();
-        let guard = guard.expect("it is free");
-        let before = server.calls_of("evalsha").await;
-        guard.verify().await.unwrap();
-        assert_eq!(server.calls_of("evalsha").await, before + 1);
-        server.cmd(&["DEL", "asked"]).await;
-        guard.check().unwrap();
-        let lost = guard.verify().await.unwrap_err();
-        let missing = LostReason::Missing;
-        assert!(matches!(lost, Error::Lost { reason, .. } if reason == missing));
-        assert!(guard.check().unwrap_err().is_lost() && !guard.is_valid());
-        assert!(guard.verify().await.unwrap_err().is_lost());
-        assert!(guard.unlock().await.unwrap_err().is_lost());
-    }
-}
-
-#[tokio::test]
-async fn verify_finds_strangers_and_other_types() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    for put in [
-        ["HSET", "taken", "somebody:1", "1"].as_slice(),
-        &["SET", "taken", "x"],
-    ] {
-        let guard = client.get_lock("taken").lock().await.unwrap();
-        server.cmd(&["DEL", "taken"]).await;
-        server.cmd(put).await;
-        assert!(guard.verify().await.unwrap_err().is_lost(), "{put:?}");
-        drop(guard);
-        assert!(server.exists("taken").await, "not ours to delete");
-        server.cmd(&["DEL", "taken"]).await;
-    }
-}
-
-#[tokio::test]
-async fn verify_lengthens_a_lease_that_redis_would_end_early() {
-    let server = RedisServer::start();
-    let client = connect(&server).await;
-    let guard = client.get_lock("short").lock_for(LONG).await.unwrap();
-    server.cmd(&["PEXPIRE", "short", "2000"]).await;
-    guard.verify().await.unwrap();
-    let left = server.pttl("short").await;
-    let lease = i64::try_from(LONG.as_millis()).unwrap();
-    assert!((lease / 2..=lease).contains(&left), "{left}");
-    assert!(guard.valid_for() <= LONG, "nothing is promised anew");
-    guard.unlock().await.unwrap();
-}
-
-/// What it knows may be what the master has long given to somebody else.
-#[tokio::test]
-async fn verify_does_not_believe_a_replica() {
-    let server = RedisServer::start();
-    let builder = Client::builder(&server.url()).command_timeout(ms(300));
-    let client = builder.connect().await.unwrap();
-    for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
-        let lock = client.get_lock("demoted");
-        let guard = lock.try_lock(Duration::ZERO, lease).await.unwrap();
-        let guard = guard.expect("it is free");
-        server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
-        let answer = soon(guard.verify()).await;
-        assert!(
-            answer.as_ref().is_err_and(Error::is_transient),
-            "{answer:?}"
-        );
-        server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
-        drop(guard);
-        clean(&server).await;
-    }
 }
 
 /// A lock around another one, with no more than it must have.

@@ -1,5 +1,5 @@
-//! What a lock does, through the public API: who may enter it again and who may give it back, leases and levels, the
-//! watchdog and who learns that he is not kept, futures dropped at any await, and what all of it costs.
+//! What a lock does, through the public API, as far as it is the same code for all kinds: handles kept and sent, owners
+//! and scopes, detached levels, bodies, the end of a client. What each kind must do by itself is in `tests/kinds`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,7 +9,6 @@ mod detached;
 mod forced;
 mod guard_rails;
 mod handles;
-mod leases;
 mod orders;
 mod owners;
 mod places;

@@ -3,25 +3,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use watchlock::{Client, Error, Lease};
-use watchlock_support::eventually;
+use watchlock::Error;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, connect, gone, poll_once, soon, without_polls};
-
-#[tokio::test]
-async fn a_lock_is_free_for_its_own_client_as_soon_as_the_guard_is_dropped() {
-    let server = RedisServer::start();
-    let client = without_polls(&server).connect().await.unwrap();
-    let lock = client.get_lock("again");
-    for _ in 0..50 {
-        drop(lock.lock().await.unwrap());
-        let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
-        let guard = tried.unwrap().expect("its own release is waited for");
-        drop(guard);
-        drop(soon(lock.lock()).await.unwrap());
-    }
-}
+use crate::common::{connect, gone, poll_once, soon};
 
 #[tokio::test]
 async fn a_view_follows_the_hold_and_keeps_nothing() {
@@ -60,23 +45,4 @@ async fn i8_sending_the_last_release_ends_the_hold() {
     let _ = soon(unlock).await;
     assert!(view.lost().now_or_never().is_none());
     gone(&server, "ending").await;
-}
-
-#[tokio::test]
-async fn guards_keep_the_client_alive() {
-    let server = RedisServer::start();
-    let client = Client::builder(&server.url())
-        .watchdog_lease(Duration::from_millis(600))
-        .connect()
-        .await
-        .unwrap();
-    let guard = client.get_lock("alive").lock().await.unwrap();
-    drop(client);
-    let lost = tokio::time::timeout(Duration::from_millis(1500), guard.lost()).await;
-    assert!(lost.is_err() && guard.is_valid());
-    guard.unlock().await.unwrap();
-    eventually("its connections are closed", LONG, async || {
-        server.connections().await == 0
-    })
-    .await;
 }

@@ -152,22 +152,6 @@ async fn one_try_gets_the_lock_when_the_attempt_under_way_is_given_up() {
     guard.unlock().await.unwrap();
 }
 
-#[tokio::test]
-async fn f21_a_wait_ends_with_the_release_however_long_it_may_be() {
-    let server = RedisServer::start();
-    let holder = connect(&server).await;
-    let client = connect(&server).await;
-    for wait in [LONG, Duration::from_secs(u64::MAX), Duration::MAX] {
-        let guard = holder.get_lock("max").lock().await.unwrap();
-        let lock = client.get_lock("max");
-        let waiter = tokio::spawn(async move { lock.try_lock(wait, LONG).await });
-        subscribed(&server, "max").await;
-        guard.unlock().await.unwrap();
-        let guard = soon(waiter).await.unwrap().unwrap();
-        guard.expect("acquired").unlock().await.unwrap();
-    }
-}
-
 /// Those who were told busy have gone since, and so has the holder.
 #[tokio::test]
 async fn busy_is_not_said_from_what_somebody_was_told_who_is_gone() {

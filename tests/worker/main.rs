@@ -44,13 +44,6 @@ async fn refusal(worker: &Worker, op: &str, fields: Value) -> String {
     answer.expect_err("it is refused").kind
 }
 
-/// The result of a request that is not refused.
-async fn answered(worker: &Worker, op: &str, fields: Value) -> Value {
-    let asked = format!("{op} {fields}");
-    let answer = soon(worker.call(op, fields)).await;
-    answer.unwrap_or_else(|error| panic!("{asked}: {error}"))
-}
-
 async fn lost(worker: &Worker) {
     eventually("the lost event", LONG, async || !worker.lost().is_empty()).await;
 }
@@ -267,7 +260,7 @@ async fn each_kind_is_taken_entered_asked_for_and_given_back() {
     for kind in kinds::RUST {
         let of = |owner| with(of(owner, kind.word()), "kind", kind.word());
         let tries = |owner| with(of(owner), "wait_ms", 0);
-        let ask = async |op, fields| answered(&worker, op, fields).await;
+        let ask = async |op, fields| worker.call(op, fields).await.expect(kind.word());
         let got = ask("lock", of("a")).await;
         assert_eq!(got["count"], 1, "{kind}");
         assert_eq!(got["token"].is_u64(), *kind == LockKind::Fenced, "{kind}");
@@ -282,14 +275,17 @@ async fn each_kind_is_taken_entered_asked_for_and_given_back() {
         assert!(ask("ttl", of("b")).await["ms"].as_i64() > Some(0), "{kind}");
         let shared = *kind == LockKind::Read;
         for worker in [&worker, &other] {
-            let tried = answered(worker, "try_lock", tries("b")).await;
+            let tried = worker
+                .call("try_lock", tries("b"))
+                .await
+                .expect(kind.word());
             assert_eq!(tried["acquired"], shared, "{kind}");
         }
         for left in [1, 0] {
             assert_eq!(ask("unlock", of("a")).await["count"], left, "{kind}");
         }
         for worker in [&worker, &other].into_iter().filter(|_| shared) {
-            answered(worker, "unlock", of("b")).await;
+            worker.call("unlock", of("b")).await.expect(kind.word());
         }
         assert_eq!(ask("is_locked", of("a")).await["locked"], false, "{kind}");
     }
@@ -302,7 +298,7 @@ async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
     for kind in kinds::RUST {
         let fields = with(of("a", kind.word()), "kind", kind.word());
         let fields = with(fields, "lease_ms", 200);
-        answered(&worker, "lock", fields).await;
+        worker.call("lock", fields).await.expect(kind.word());
     }
     let all = kinds::RUST.len();
     eventually("all are told", LONG, async || worker.lost().len() == all).await;
@@ -311,27 +307,22 @@ async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
     }
 }
 
-/// On a machine that is busy there may be nothing to count in so short a time.
 #[tokio::test]
 async fn each_kind_measures_itself() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     for kind in kinds::RUST {
-        eventually("pairs are counted", LONG, async || {
-            let plan =
-                json!({"kind": kind.word(), "prefix": format!("{kind}:"), "tasks": 2, "ms": 50});
-            let pairs = answered(&worker, "bench_pairs", plan).await;
-            pairs["pairs"].as_u64() > Some(1)
-        })
-        .await;
-        eventually("sections are counted", LONG, async || {
-            let plan = json!({"kind": kind.word(), "name": format!("{kind}"), "tasks": 3, "ms": 100,
-                "hold_us": 100, "pause_us": 100});
-            let told = answered(&worker, "bench_contended", plan).await;
-            assert_eq!(told["overlaps"], 0, "{kind}: {told}");
-            told["sections"].as_u64() > Some(2)
-        })
-        .await;
+        let plan = json!({"kind": kind.word(), "prefix": format!("{kind}:"), "tasks": 2, "ms": 50});
+        let pairs = worker.call("bench_pairs", plan).await.expect(kind.word());
+        assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
+        let plan = json!({"kind": kind.word(), "name": format!("{kind}"), "tasks": 3, "ms": 100,
+            "hold_us": 100, "pause_us": 100});
+        let told = worker
+            .call("bench_contended", plan)
+            .await
+            .expect(kind.word());
+        assert!(told["sections"].as_u64() > Some(2), "{kind}: {told}");
+        assert_eq!(told["overlaps"], 0, "{kind}: {told}");
     }
 }
 

@@ -7,7 +7,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Kind;
-use super::fleet::Slot;
 use super::ground::Ground;
 use super::weather::{Watch, Weather};
 use crate::history::{MS, Nanos, Record};
@@ -123,7 +122,7 @@ async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
     let Ok(redis::Value::Array(members)) = members else {
         return false;
     };
-    let living: Vec<_> = ground.slots.iter().map(Slot::worker).collect();
+    let living: Vec<_> = ground.slots.iter().map(|slot| slot.worker()).collect();
     members.iter().all(|member| {
         let member = redis::from_redis_value_ref::<String>(member).unwrap_or_default();
         !living.iter().any(|process| member.starts_with(&process.id))

@@ -1,14 +1,22 @@
-//! The beginning and the end of a client.
+//! The beginning and the end of a client, dropped at every await. What is done with locks is in `tests/kinds`.
 
 use std::time::Duration;
 
 use watchlock::{Client, Error};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
-use super::{after, at_every_await, nothing_is_left};
-use crate::common::{LONG, clean, connect, poll_once, soon};
+use crate::common::cut::{after, at_every_await};
+use crate::common::{LONG, clean, connect, soon};
+
+/// I7: no key, no channel, no waiter, and the connections that were there before.
+async fn nothing_is_left(server: &RedisServer, connections: usize) {
+    clean(server).await;
+    eventually("the connections are as before", LONG, async || {
+        server.connections().await <= connections
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn i9_a_connect_can_be_dropped_at_any_await() {
@@ -78,28 +86,4 @@ async fn a_second_shutdown_waits_for_the_same_end() {
     soon(ended).await.unwrap();
     soon(client.shutdown(long)).await;
     nothing_is_left(&server, 0).await;
-}
-
-/// The last handle goes while the reply to an acquire is under way that nobody waits for.
-#[tokio::test]
-async fn i7_the_end_of_a_client_waits_for_a_dropped_acquire() {
-    let server = RedisServer::start();
-    let proxy = Proxy::to(&server);
-    let client = Client::connect(&proxy.url()).await.unwrap();
-    let lock = client.get_lock("hour");
-    drop(client);
-    // Connected, so that the first poll sends the try.
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    let tries = server.calls_of("hset").await;
-    proxy.hold(Direction::Replies);
-    let mut acquiring = Box::pin(lock.lock_for(Duration::from_secs(3_600)));
-    assert!(poll_once(&mut acquiring).await.is_none());
-    eventually("it was executed", LONG, async || {
-        server.calls_of("hset").await > tries
-    })
-    .await;
-    drop(acquiring);
-    drop(lock);
-    proxy.heal();
-    clean(&server).await;
 }
