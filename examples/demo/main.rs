@@ -6,11 +6,12 @@
 //! ```
 //!
 //! Whoever is killed or frozen here is a process: the `worker` example, or this program again as a client of
-//! the counter. Every number is checked, and a wrong one makes the exit status non-zero.
+//! the counter, or as a writer that comes too late. Every number is checked, and a wrong one makes the exit status non-zero.
 
 mod counter;
 mod frozen;
 mod killed;
+mod late;
 mod nested;
 mod stage;
 mod watchdog;
@@ -32,6 +33,7 @@ async fn main() -> ExitCode {
                 .await
                 .map(|()| true)
         }
+        [client, name] if client == "late-writer" => late::writer(&url, name).await.map(|()| true),
         _ => Err("usage: demo".into()),
     };
     match done {
@@ -62,5 +64,6 @@ async fn scenes(stage: &Stage) -> Result<Vec<Row>> {
     rows.extend(nested::scene(stage).await?);
     rows.extend(killed::scene(stage).await?);
     rows.extend(frozen::scene(stage).await?);
+    rows.extend(late::scene(stage).await?);
     Ok(rows)
 }

@@ -99,7 +99,8 @@ impl Stage {
     /// Removes what the scenes left on purpose; no key of a lock may be among it.
     pub(crate) async fn clear(&self) -> Result<Row> {
         let mut redis = self.redis();
-        let pattern = format!("{}*", self.prefix);
+        // Keys of tokens have the name inside.
+        let pattern = format!("*{}*", self.prefix);
         let keys: Vec<String> = {
             let mut found = redis.scan_match(pattern).await?;
             let mut keys = Vec::new();
