@@ -92,5 +92,8 @@ struct PortingGuide;
 #[doc = include_str!("../docs/configuration.md")]
 struct Configuration;
 #[cfg(doctest)]
+#[doc = include_str!("../docs/fencing.md")]
+struct Fencing;
+#[cfg(doctest)]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;

@@ -5,13 +5,14 @@ mod acl;
 mod acl_kinds;
 mod api;
 mod examples;
+mod fencing;
 mod links;
 mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -19,6 +20,7 @@ const DOCUMENTS: [&str; 14] = [
     "docs/acl.md",
     "docs/classic-mistakes.md",
     "docs/configuration.md",
+    "docs/fencing.md",
     "docs/guarantees.md",
     "docs/porting-from-redisson.md",
     "docs/recipes.md",
