@@ -21,6 +21,7 @@ for_every_kind! {
     t1_a_shorter_lease_inside_cuts_nothing_short,
     t1_a_longer_lease_inside_lengthens,
     t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing,
+    t1_no_command_shortens_what_is_longer_in_redis,
     t4_giving_a_level_back_writes_no_lease,
     t5_what_is_verified_is_asserted_again,
     extend_raises_a_fixed_promise_and_never_lowers_it,
@@ -204,6 +205,43 @@ async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'sta
     assert!(scene.server.pttl("overtaken").await > 50_000);
     assert!(inner.valid_for() > Duration::from_secs(50));
     drop((outer, inner));
+    scene.clean().await;
+}
+
+async fn t1_no_command_shortens_what_is_longer_in_redis(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    scene.warm().await;
+    let outer = scene.lock("long").lock_for(MINUTE).await.unwrap();
+    for key in scene.keys().await {
+        scene.server.cmd(&["PEXPIRE", &key, "900000"]).await;
+    }
+    let longer = async |when: &str| {
+        for key in scene.keys().await {
+            let ttl = scene.server.pttl(&key).await;
+            assert!(ttl > 800_000, "{when}: {key}: {ttl}");
+        }
+    };
+    outer.verify().await.unwrap();
+    longer("verify").await;
+    outer.extend(MINUTE * 2).await.unwrap();
+    longer("extend").await;
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    longer("reenter").await;
+    inner.verify().await.unwrap();
+    longer("verify of a watchdog level").await;
+    // Asked for again as after any new connection.
+    let before = scene.calls().await;
+    let cut = ["CLIENT", "KILL", "TYPE", "normal"];
+    scene.server.cmd(&cut).await;
+    assert!(scene.is_free(&scene.client, "other").await);
+    eventually("it is asserted again", LONG, async || {
+        scene.calls().await >= before + 3
+    })
+    .await;
+    longer("asserted again").await;
+    inner.unlock().await.unwrap();
+    longer("partial release").await;
+    outer.unlock().await.unwrap();
     scene.clean().await;
 }
 
