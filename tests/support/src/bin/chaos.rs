@@ -1,5 +1,6 @@
 //! The fault campaign: `CHAOS_SECONDS` (60), `CHAOS_SEED` (by chance, printed), `CHAOS_WORKERS` (4),
-//! `CHAOS_OWNERS` (6), `CHAOS_NAMES` (12); ends with 1 when an invariant was violated.
+//! `CHAOS_OWNERS` (6), `CHAOS_NAMES` (12), `CHAOS_KINDS` (all, else words with commas between); ends with 1 when an
+//! invariant was violated.
 //!
 //! With `SOAK_MINUTES` it is that long, workers are not killed, and what they take of the machine must stay flat.
 //! With `CHAOS_HISTORY` nothing is run: the history in that file is checked again.
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use watchlock_support::campaign::{Campaign, Kind, Tally, growth};
 use watchlock_support::checker::check;
-use watchlock_support::history::read_history;
+use watchlock_support::history::{LockKind, read_history};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -26,17 +27,27 @@ async fn main() -> ExitCode {
     campaign.workers = vec![Kind::Rust; number("CHAOS_WORKERS", 4)];
     campaign.owners = number("CHAOS_OWNERS", campaign.owners);
     campaign.names = number("CHAOS_NAMES", campaign.names);
+    if let Ok(words) = env::var("CHAOS_KINDS") {
+        let kinds = words.split(',').map(LockKind::of).collect::<Option<_>>();
+        campaign.kinds = kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"));
+    }
     let soak: u64 = number("SOAK_MINUTES", 0);
     if soak > 0 {
         campaign.time = Duration::from_secs(60 * soak);
         campaign.kills = false;
     }
     println!(
-        "CHAOS_SEED={seed}: {:?}, {} workers of {} owners on {} locks",
+        "CHAOS_SEED={seed}: {:?}, {} workers of {} owners on {} locks of kinds {}",
         campaign.time,
         campaign.workers.len(),
         campaign.owners,
-        campaign.names
+        campaign.names,
+        campaign
+            .kinds
+            .iter()
+            .map(|kind| kind.word())
+            .collect::<Vec<_>>()
+            .join(", "),
     );
     let tally = campaign.run().await;
     println!("\n{tally}");

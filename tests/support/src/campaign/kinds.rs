@@ -12,6 +12,7 @@ pub const RUST: &[LockKind] = &[
     LockKind::Fenced,
     LockKind::Spin,
     LockKind::Simple,
+    LockKind::Fair,
 ];
 
 /// What Redisson's worker has.
