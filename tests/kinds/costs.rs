@@ -132,27 +132,16 @@ async fn renewals_travel_together(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, set).await;
     let lock = |number| scene.lock(&format!("held:{number}"));
     let locks: Vec<_> = (0..HOLDS).map(lock).collect();
-    let mut counted = Counted::from_now(&proxy);
     let held = futures_util::future::join_all(locks.iter().map(Lock::lock)).await;
     let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
-    let taken = kind.costs.lock * HOLDS;
-    assert!(
-        counted.commands() <= taken + 4,
-        "one at a time, and a few renewals"
-    );
-    let valid = |guard: &LockGuard| guard.valid_for();
-    let before = held.iter().map(valid).max().unwrap();
-    for _ in 0..2 {
-        eventually("a renewal is due", LONG, async || {
-            held.iter().all(|guard| guard.valid_for() < before * 3 / 4)
-        })
-        .await;
-        eventually("each hold is renewed", LONG, async || {
-            held.iter().all(|guard| guard.valid_for() > before * 3 / 4)
-        })
-        .await;
-    }
+    let mut counted = Counted::from_now(&proxy);
+    // What a renewal writes, whatever came before.
+    let before = scene.server.calls_of("pexpire").await;
+    eventually("each hold is renewed twice", LONG, async || {
+        scene.server.calls_of("pexpire").await >= before + 2 * HOLDS
+    })
+    .await;
     let commands = counted.commands();
-    assert!(commands <= 16, "{commands} commands for two periods");
+    assert!(commands <= 12, "{commands} commands for two periods");
     assert!(held.iter().all(LockGuard::is_valid));
 }
