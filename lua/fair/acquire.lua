@@ -1,4 +1,5 @@
 -- Starts a hold: takes the lock when it is free and it is the turn of the caller's client.
+-- Follows queue.lua, keys.lua, places.lua, turn.lua, enter.lua, grant.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] hold id   - fresh for every waiter
@@ -10,7 +11,7 @@
 -- Publishes '0' to the head when the lock is free and it is somebody else's turn
 -- Repeat    finds its own field, or its place, and keeps it; the TTL may grow, never shrink
 local id, lease_ms, waits = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
-if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
+if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
 local ttl_ms, by = call('PTTL', lock), false
@@ -22,15 +23,15 @@ if by ~= id then
   if waits then enqueue({ id }) end
   if by then return { waits and 1 or 0, ttl_ms } end
   local first = head()
-  if first and not (waits and client_of(first) == client_of(id)) then
+  if first and not may_go_first(id, first, waits) then
     wake(first)
     return { waits and 1 or 0, waited_for_until(first, score_of(first)) - now }
   end
-  if first then leave_as(id, first) end
+  if first and waits then leave_as(id, first) end
   call('HSET', lock, id, '1')
 end
 -- A key without TTL must never be left behind: a refused PEXPIRE takes a new field back.
-local expires = ttl_ms < lease_ms and redis.pcall('PEXPIRE', lock, ARGV[4])
+local expires = (by ~= id or ttl_ms < lease_ms) and redis.pcall('PEXPIRE', lock, ARGV[4])
 if type(expires) == 'table' then
   if by ~= id then call('HDEL', lock, id) end
   return expires

@@ -1,4 +1,5 @@
 -- Gives waiters of one client their places in the queue, and takes no lock.
+-- Follows queue.lua, keys.lua, places.lua, turn.lua, enter.lua, grant.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] and on    - hold ids, in the order of their waiters

@@ -1,4 +1,4 @@
--- Behind turn.lua: coming into the queue, and leaving it for the lock.
+-- Part of the fair lock's scripts: coming into the queue.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua

@@ -1,4 +1,5 @@
 -- Ends whoever holds the lock; who waits goes on waiting.
+-- Follows queue.lua, keys.lua, places.lua, turn.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] client    - uuid of the caller, to tell its own holds from strangers'

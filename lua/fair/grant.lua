@@ -1,4 +1,4 @@
--- Behind enter.lua: the place that is given up for the lock.
+-- Part of the fair lock's scripts: the place that is given up for the lock.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua
@@ -7,10 +7,19 @@
 -- Publishes nothing
 -- Repeat    who left the queue has the lock
 
--- Whether the head is of this client.
+-- Whether the head is of this client; not worth a failure.
 local function is_next(client)
-  local id = call('LINDEX', queue, 0)
-  return id and client_of(id) == client and 1 or 0
+  local id = redis.pcall('LINDEX', queue, 0)
+  return type(id) == 'string' and client_of(id) == client and 1 or 0
+end
+-- Whether one overtakes nobody, though `first` waits. A client has one waiter at a time try, and it is its first; one
+-- that has no place goes only past places of its own client, which are being given up.
+local function may_go_first(id, first, waits)
+  if waits then return client_of(first) == client_of(id) end
+  for _, other in ipairs(call('LRANGE', queue, 0, -1)) do
+    if client_of(other) ~= client_of(id) then return false end
+  end
+  return true
 end
 -- The head leaves the queue with the lock: `id`. The places of a client are used in the order of its waiters, so when
 -- the head is another of them, the two change places first.

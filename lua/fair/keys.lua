@@ -1,4 +1,4 @@
--- Behind queue.lua: how long the keys live, and what nobody needs any more.
+-- Part of the fair lock's scripts: how long the keys live, and what nobody needs any more.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua

@@ -1,4 +1,4 @@
--- Behind keys.lua: a place that is vouched for is kept, whatever Redisson's scripts do.
+-- Part of the fair lock's scripts: a place that is vouched for is kept, whatever Redisson's scripts do.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua

@@ -1,4 +1,4 @@
--- Begins every script of the fair lock: who waits, and what is known of them.
+-- Part of the fair lock's scripts: who waits, and what is known of them.
 --
 -- KEYS[1] lock      - hash: hold id -> hold count
 -- KEYS[2] queue     - list of the hold ids that wait, in the order of arrival; Redisson's, too

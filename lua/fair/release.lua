@@ -1,4 +1,5 @@
 -- Gives a level back: writes the hold count, or ends the hold with its last level. One that waits leaves the queue.
+-- Follows queue.lua, keys.lua, places.lua, turn.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] hold id   - field, or one that waits

@@ -1,4 +1,4 @@
--- Behind places.lua: whose turn it is, and how one leaves.
+-- Part of the fair lock's scripts: whose turn it is, and how one leaves.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua

@@ -1,4 +1,5 @@
 -- Says that a client is alive, and with it its waiters: they keep their places, and are not given up.
+-- Follows queue.lua, keys.lua, places.lua, turn.lua, enter.lua, grant.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] client    - uuid of the caller

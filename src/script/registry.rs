@@ -68,6 +68,20 @@ mod tests {
         names.map(Result::unwrap).collect()
     }
 
+    /// The names of the files that a script begins with.
+    fn parts(script: &Script) -> Vec<&str> {
+        let (_, parts) = script.files.split_last().unwrap();
+        let names = parts.iter().map(|file| file.rsplit('/').next().unwrap());
+        names.collect()
+    }
+
+    /// Those that its header names.
+    fn said(script: &Script) -> Vec<&str> {
+        let mut lines = script.text.lines();
+        let said = lines.find_map(|line| line.strip_prefix("-- Follows "));
+        said.map_or_else(Vec::new, |said| said.split(", ").collect())
+    }
+
     #[test]
     fn every_lua_file_is_registered_once() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
@@ -85,6 +99,7 @@ mod tests {
             let read = |file| fs::read_to_string(root.join(file)).unwrap();
             let text: String = script.files.iter().map(read).collect();
             assert_eq!(script.text, text, "{:?}", script.files);
+            assert_eq!(parts(script), said(script), "{:?}", script.files);
         }
     }
 }

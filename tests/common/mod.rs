@@ -4,7 +4,9 @@
 pub(crate) mod counted;
 pub(crate) mod cut;
 
+use std::fs;
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -41,6 +43,22 @@ pub(crate) fn without_polls(server: &RedisServer) -> ClientBuilder {
 /// The channel of a plain lock whose name has no brace.
 pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
+}
+
+/// The script that ends with this file under `lua/`, behind the files that its header names. A file that is only a
+/// part of scripts is none.
+pub(crate) fn script(file: &str) -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua").join(file);
+    let own = fs::read_to_string(&path).expect("a text");
+    if own.starts_with("-- Part of ") {
+        return None;
+    }
+    let said = own
+        .lines()
+        .find_map(|line| line.strip_prefix("-- Follows "));
+    let parts = said.iter().flat_map(|said| said.split(", "));
+    let parts = parts.map(|part| fs::read_to_string(path.with_file_name(part)).expect("a text"));
+    Some(parts.chain([own.clone()]).collect())
 }
 
 /// Waits for `future`, which a test that passes never waits long for.

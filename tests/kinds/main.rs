@@ -31,6 +31,7 @@ macro_rules! for_every_kind {
     ($($scenario:ident),+ $(,)?) => {
         for_every_kind!(@kind plain = PLAIN: $($scenario)+);
         for_every_kind!(@kind fenced = FENCED: $($scenario)+);
+        for_every_kind!(@kind fair = FAIR: $($scenario)+);
         for_every_kind!(@kind spin = SPIN: $($scenario)+);
         for_every_kind!(@kind simple = SIMPLE: $($scenario)+);
     };

@@ -14,7 +14,7 @@ use watchlock::{Client, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Aim, Match, Proxy};
 
-use crate::common::{LONG, SHORT, ms};
+use crate::common::{LONG, SHORT, ms, script};
 use crate::scene::{MINUTE, Scene, about};
 use crate::table::{Because, Kind};
 
@@ -244,9 +244,8 @@ fn scripts(kind: &Kind) -> BTreeMap<String, String> {
             let shown = path.strip_prefix(&root).expect("in lua/");
             let shown = shown.to_string_lossy().replace('\\', "/");
             if kind.lua.iter().any(|prefix| shown.starts_with(prefix)) {
-                let text = fs::read_to_string(&path).expect("a text");
-                let digest = redis::Script::new(&text).get_hash().to_owned();
-                scripts.insert(digest, shown);
+                let digest = script(&shown).map(|text| redis::Script::new(&text).get_hash().to_owned());
+                scripts.extend(digest.map(|digest| (digest, shown)));
             }
         }
     }
@@ -281,7 +280,7 @@ async fn every_script_of_the_kind_is_seen(kind: &'static Kind) {
     note(record.take());
     guard.unlock().await.unwrap();
     for (digest, file) in scripts(kind) {
-        let why = kind.elsewhere.iter().find(|(script, _)| *script == file);
+        let why = kind.elsewhere.iter().find(|(of, _)| *of == file);
         match why {
             Some((_, Because(why))) => println!("{file}: {why}"),
             None => assert!(seen.contains(&digest), "{file} was not called"),

@@ -222,3 +222,24 @@ pub(crate) const SIMPLE: Kind = Kind {
     )),
     ..PLAIN
 };
+
+/// The plain lock's hash, and Redisson's queue beside it.
+pub(crate) const FAIR: Kind = Kind {
+    name: "fair",
+    made: made!(|of, name| of.get_fair_lock(name)),
+    rival: |client, name| Box::new(client.get_fair_lock(name)),
+    worker: "fair",
+    lua: &["fair/", "lock/reenter", "lock/renew", "lock/verify"],
+    elsewhere: &[(
+        "fair/vouch.lua",
+        Because("who waits for five seconds sends it, which tests/fair shows"),
+    )],
+    costs: Costs {
+        // Each waiter is given its place first.
+        in_line: 3,
+        // To see that nobody waits.
+        needed: 5,
+        ..PLAIN.costs
+    },
+    ..PLAIN
+};

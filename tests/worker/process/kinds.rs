@@ -31,6 +31,7 @@ const EXCLUSIVE: bool = false;
 static KINDS: &[Kind] = &[
     kind!("lock", EXCLUSIVE, |of, name| of.get_lock(name)),
     kind!("fenced", EXCLUSIVE, |of, name| of.get_fenced_lock(name)),
+    kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),
     kind!("spin", EXCLUSIVE, |of, name| of.get_spin_lock(name)),
     kind!("simple", EXCLUSIVE, |of, name| of.get_simple_lock(name)),
     kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),

@@ -9,6 +9,7 @@ use crate::history::LockKind;
 /// What the Rust worker has.
 pub const RUST: &[LockKind] = &[
     LockKind::Lock,
+    LockKind::Fair,
     LockKind::Fenced,
     LockKind::Spin,
     LockKind::Simple,
