@@ -26,7 +26,8 @@ local function restore()
     if not listed[id] or unscored and not score_of(id) then
       if vouched_until(id) > now then
         local place = listed[id] and call('LPOS', queue, id) or insert(id, arrival_of(id))
-        call('ZADD', scores, text(now), id)
+        local ahead = place > 0 and score_of(call('LINDEX', queue, place - 1)) or now
+        call('ZADD', scores, text(math.max(now, ahead)), id)
         shift(place, fair_wait)
         keep()
       elseif not listed[id] then call('ZREM', waiters, id) end

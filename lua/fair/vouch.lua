@@ -14,16 +14,18 @@ keep()
 call('ZADD', waiters, text(now + VOUCH), client)
 call('ZREMRANGEBYSCORE', waiters, '-inf', text(now))
 restore()
--- Redisson drops whoever's score is over: who waits long is given more time, and so are all behind it.
-local later = 0
+-- Redisson drops whoever's score is over. Who has less than two thirds of its time left, behind the one ahead of it,
+-- is given all of it, and those behind it as much more.
+local later, ahead = 0, now
 for _, id in ipairs(call('LRANGE', queue, 0, -1)) do
   local score = (score_of(id) or now) + later
-  local left = score - now
+  local left = score - math.max(now, ahead)
   if client_of(id) == client and left < fair_wait * 2 / 3 then
     later = later + fair_wait - left
-    score = now + fair_wait
+    score = score + fair_wait - left
   end
   if later > 0 then call('ZADD', scores, 'XX', text(score), id) end
+  ahead = score
 end
 keep()
 local first = call('EXISTS', lock) == 0 and head()

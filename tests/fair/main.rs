@@ -6,6 +6,7 @@ mod common;
 mod dying;
 mod leaving;
 mod order;
+mod random;
 mod redisson;
 
 use std::time::Duration;

@@ -1,0 +1,449 @@
+//! The queue's arithmetic against a model of it: clients that come, go, die and come back, waiters of Redisson's among
+//! them, in random order. The lock goes to the first who lives, a live one keeps its place, and nothing is left.
+
+use std::collections::BTreeMap;
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, Value};
+use watchlock_support::server::RedisServer;
+
+use crate::common::script;
+use crate::{LINE, QUEUE, SCORES, WAITERS};
+
+/// How much time each waiter has, for Redisson.
+const WAIT_MS: i64 = 300_000;
+const LEASE_MS: &str = "60000";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    id: String,
+    client: usize,
+}
+
+/// A server, and what is to be on it.
+struct World {
+    redis: MultiplexedConnection,
+    scripts: BTreeMap<&'static str, String>,
+    random: fastrand::Rng,
+    /// Those who live, in the order of their arrival.
+    line: Vec<Place>,
+    holder: Option<Place>,
+    /// Clients of ours; the last one is Redisson's.
+    alive: [bool; CLIENTS],
+    numbers: u64,
+    told: Vec<String>,
+}
+
+const CLIENTS: usize = 4;
+const JAVA: usize = CLIENTS - 1;
+
+fn uuid(client: usize) -> String {
+    format!("00000000-0000-4000-8000-00000000000{client}")
+}
+
+impl World {
+    async fn new(server: &RedisServer, seed: u64) -> Self {
+        server.cmd(&["FLUSHALL"]).await;
+        let client = redis::Client::open(server.url()).unwrap();
+        let files = ["acquire", "enqueue", "release", "vouch", "force_release"];
+        let text = |file| script(&format!("fair/{file}.lua")).expect("a script");
+        Self {
+            redis: client.get_multiplexed_async_connection().await.unwrap(),
+            scripts: files.into_iter().map(|file| (file, text(file))).collect(),
+            random: fastrand::Rng::with_seed(seed),
+            line: Vec::new(),
+            holder: None,
+            alive: [true; CLIENTS],
+            numbers: 0,
+            told: Vec::new(),
+        }
+    }
+
+    async fn cmd<T: FromRedisValue>(&mut self, args: &[&str]) -> T {
+        let mut cmd = redis::cmd(args[0]);
+        cmd.arg(&args[1..]);
+        let answer = cmd.query_async(&mut self.redis).await;
+        answer.unwrap_or_else(|error| panic!("{args:?}: {error}: {:#?}", self.told))
+    }
+
+    async fn run<T: FromRedisValue>(&mut self, file: &str, args: &[&str]) -> T {
+        let text = self.scripts[file].clone();
+        let wait = WAIT_MS.to_string();
+        let head = [
+            "EVAL", &text, "4", LINE, QUEUE, SCORES, WAITERS, &wait, "channel",
+        ];
+        let call = [&head[..], args].concat();
+        self.cmd(&call).await
+    }
+
+    async fn now_ms(&mut self) -> i64 {
+        let time: (i64, i64) = self.cmd(&["TIME"]).await;
+        time.0 * 1000 + time.1 / 1000
+    }
+
+    fn new_place(&mut self, client: usize) -> Place {
+        self.numbers += 1;
+        let id = format!("{}:{}", uuid(client), self.numbers);
+        Place { id, client }
+    }
+
+    /// The first waiter of a client.
+    fn first_of(&self, client: usize) -> Option<Place> {
+        self.line
+            .iter()
+            .find(|place| place.client == client)
+            .cloned()
+    }
+
+    /// One of ours that lives.
+    fn one(&mut self) -> Option<usize> {
+        let alive: Vec<_> = (0..JAVA).filter(|client| self.alive[*client]).collect();
+        self.random.choice(alive)
+    }
+
+    async fn step(&mut self) {
+        let what = self.random.u32(0..16);
+        let Some(client) = self.one() else {
+            let client = self.random.usize(0..JAVA);
+            return self.comes_back(client).await;
+        };
+        match what {
+            0..=2 => self.comes(client).await,
+            3..=5 => self.tries(client).await,
+            6 => self.tries_once(client).await,
+            7 => self.leaves().await,
+            8..=9 => self.releases().await,
+            10 => self.vouches(client).await,
+            11 if self.random.bool() => self.dies(client).await,
+            11 => {
+                let client = self.random.usize(0..JAVA);
+                self.comes_back(client).await;
+            }
+            12..=13 => self.java_comes().await,
+            14 => self.java_tries().await,
+            _ if self.random.bool() => self.java_drops_who_is_late(client).await,
+            _ => self.java_dies().await,
+        }
+    }
+
+    async fn comes(&mut self, client: usize) {
+        let new: Vec<_> = (0..self.random.usize(1..4))
+            .map(|_| self.new_place(client))
+            .collect();
+        let ids: Vec<_> = new.iter().map(|place| place.id.as_str()).collect();
+        self.told.push(format!("{client} queues {ids:?}"));
+        let answer: (i64, i64) = self.run("enqueue", &ids).await;
+        assert_eq!(answer.0, 1);
+        self.line.extend(new);
+    }
+
+    /// The first waiter of a client tries: it has the lock when it is free, and its client's turn.
+    async fn tries(&mut self, client: usize) {
+        let first = self.first_of(client);
+        let place = first.unwrap_or_else(|| self.new_place(client));
+        self.told.push(format!("{client} tries for {}", place.id));
+        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
+        if !self.line.contains(&place) {
+            self.line.push(place.clone());
+        }
+        let turn = self.holder.is_none() && self.line[0].client == client;
+        assert_eq!(
+            answer.0,
+            if turn { -2 } else { 1 },
+            "{answer:?} {:#?} {:#?}",
+            self.told,
+            self.line
+        );
+        if turn {
+            // By the first place of its client: the one that it had goes to that.
+            let own = self
+                .line
+                .iter()
+                .position(|other| *other == place)
+                .expect("it waits");
+            self.line.swap(0, own);
+            self.line.remove(0);
+            self.holder = Some(place);
+        }
+    }
+
+    async fn tries_once(&mut self, client: usize) {
+        if self.first_of(client).is_some() {
+            return;
+        }
+        let place = self.new_place(client);
+        self.told.push(format!("{client} tries once"));
+        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "0"]).await;
+        let free = self.holder.is_none() && self.line.is_empty();
+        assert_eq!(
+            answer.0,
+            if free { -2 } else { 0 },
+            "{:#?} {:#?}",
+            self.told,
+            self.line
+        );
+        if free {
+            self.holder = Some(place);
+        }
+    }
+
+    async fn leaves(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let place = self.random.usize(0..self.line.len());
+        let place = self.line.remove(place);
+        self.told.push(format!("{} leaves", place.id));
+        if place.client == JAVA {
+            self.java_leaves(&place).await;
+        } else {
+            let answer: i64 = self.run("release", &[&place.id, "0"]).await;
+            assert_eq!(answer, 0);
+        }
+    }
+
+    async fn releases(&mut self) {
+        let Some(holder) = self.holder.take() else {
+            return;
+        };
+        self.told.push(format!("{} releases", holder.id));
+        if holder.client == JAVA {
+            self.cmd::<()>(&["DEL", LINE]).await;
+            return;
+        }
+        let answer: i64 = self.run("release", &[&holder.id, "0"]).await;
+        // Nobody listens.
+        assert_eq!(answer, 1);
+    }
+
+    async fn vouches(&mut self, client: usize) {
+        self.told.push(format!("{client} vouches"));
+        let answer: (usize, i64) = self.run("vouch", &[&uuid(client)]).await;
+        let waits = self
+            .line
+            .iter()
+            .filter(|place| place.client == client)
+            .count();
+        // One that has no place left need not be known.
+        assert!(
+            answer.0 == waits,
+            "{answer:?} {:#?} {:#?}",
+            self.told,
+            self.line
+        );
+    }
+
+    /// Its waiters are dead, 15 s later.
+    async fn dies(&mut self, client: usize) {
+        self.told.push(format!("{client} dies"));
+        self.alive[client] = false;
+        self.line.retain(|place| place.client != client);
+        if self.cmd(&["EXISTS", WAITERS]).await {
+            self.cmd::<()>(&["ZADD", WAITERS, "XX", "1", &uuid(client)])
+                .await;
+        }
+        if self
+            .holder
+            .as_ref()
+            .is_some_and(|holder| holder.client == client)
+        {
+            // Its lease ends.
+            self.holder = None;
+            self.cmd::<()>(&["DEL", LINE]).await;
+        }
+    }
+
+    /// A client that was silent asks for all of its places again; it has those that nobody came to, and new ones.
+    async fn comes_back(&mut self, client: usize) {
+        if self.alive[client] {
+            return;
+        }
+        self.told.push(format!("{client} comes back"));
+        self.alive[client] = true;
+        let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "-1"]).await;
+        let own = format!("{}:", uuid(client));
+        let ids: Vec<_> = listed.iter().filter(|id| id.starts_with(&own)).collect();
+        if let Some(first) = ids.first() {
+            self.run::<Value>("enqueue", &[first]).await;
+        }
+        // Where they are: among those who live, in the order of the list.
+        let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
+        let placed = listed
+            .iter()
+            .filter(|id| live.contains(id) || ids.contains(id));
+        self.line = placed
+            .map(|id| Place {
+                id: id.clone(),
+                client: (0..CLIENTS)
+                    .find(|client| id.starts_with(&uuid(*client)))
+                    .unwrap(),
+            })
+            .collect();
+    }
+
+    /// As Redisson's script: behind the last one's score.
+    async fn java_comes(&mut self) {
+        let place = self.new_place(JAVA);
+        self.told.push(format!("{} queues", place.id));
+        let now = self.now_ms().await;
+        let last: Option<String> = self.cmd(&["LINDEX", QUEUE, "-1"]).await;
+        let score: Option<f64> = match &last {
+            Some(last) => self.cmd(&["ZSCORE", SCORES, last]).await,
+            None => None,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "ms")]
+        let after = score.map_or(now, |score| score as i64);
+        let score = (after + WAIT_MS).to_string();
+        self.cmd::<()>(&["RPUSH", QUEUE, &place.id]).await;
+        self.cmd::<()>(&["ZADD", SCORES, &score, &place.id]).await;
+        self.line.push(place);
+    }
+
+    async fn java_drops_heads(&mut self) {
+        let now = self.now_ms().await;
+        loop {
+            let head: Option<String> = self.cmd(&["LINDEX", QUEUE, "0"]).await;
+            let Some(head) = head else { return };
+            let score: Option<f64> = self.cmd(&["ZSCORE", SCORES, &head]).await;
+            #[expect(clippy::cast_possible_truncation, reason = "ms")]
+            let over = score.is_some_and(|score| score as i64 <= now);
+            if !over {
+                return;
+            }
+            self.cmd::<()>(&["LPOP", QUEUE]).await;
+            self.cmd::<()>(&["ZREM", SCORES, &head]).await;
+        }
+    }
+
+    /// Its first waiter tries. It does not know who is vouched for, so it may wait behind the dead.
+    async fn java_tries(&mut self) {
+        let Some(place) = self.first_of(JAVA) else {
+            return;
+        };
+        self.told.push(format!("{} tries", place.id));
+        self.java_drops_heads().await;
+        let head: Option<String> = self.cmd(&["LINDEX", QUEUE, "0"]).await;
+        if self.holder.is_some() || head.is_some_and(|head| head != place.id) {
+            return;
+        }
+        assert_eq!(self.line[0], place, "{:#?}", self.told);
+        self.cmd::<()>(&["LPOP", QUEUE]).await;
+        self.cmd::<()>(&["ZREM", SCORES, &place.id]).await;
+        let rest: Vec<String> = self.cmd(&["ZRANGE", SCORES, "0", "-1"]).await;
+        for id in rest {
+            let less = (-WAIT_MS).to_string();
+            self.cmd::<()>(&["ZINCRBY", SCORES, &less, &id]).await;
+        }
+        self.cmd::<()>(&["HSET", LINE, &place.id, "1"]).await;
+        self.cmd::<()>(&["PEXPIRE", LINE, LEASE_MS]).await;
+        self.line.remove(0);
+        self.holder = Some(place);
+        // What it lowered too far is for whoever notices.
+        if let Some(client) = self.one() {
+            self.run::<Value>("vouch", &[&uuid(client)]).await;
+        }
+    }
+
+    async fn java_leaves(&mut self, place: &Place) {
+        let queue: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "-1"]).await;
+        let behind = queue.iter().skip_while(|id| **id != place.id).skip(1);
+        for id in behind {
+            let less = (-WAIT_MS).to_string();
+            self.cmd::<()>(&["ZADD", SCORES, "XX", "INCR", &less, id])
+                .await;
+        }
+        self.cmd::<()>(&["ZREM", SCORES, &place.id]).await;
+        self.cmd::<()>(&["LREM", QUEUE, "0", &place.id]).await;
+    }
+
+    /// The time of some of ours is over for Redisson, which drops them; then somebody of ours looks.
+    async fn java_drops_who_is_late(&mut self, client: usize) {
+        self.told.push(format!("Java drops; {client} notices"));
+        let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "1"]).await;
+        let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
+        let java = uuid(JAVA);
+        let late = listed
+            .iter()
+            .take_while(|id| live.contains(id) && !id.starts_with(&java));
+        let late: Vec<_> = late.cloned().collect();
+        for id in late {
+            self.cmd::<()>(&["ZADD", SCORES, "XX", "1", &id]).await;
+        }
+        self.java_drops_heads().await;
+        if self.first_of(client).is_none() {
+            let place = self.new_place(client);
+            self.line.push(place.clone());
+            self.run::<Value>("enqueue", &[&place.id]).await;
+        }
+        self.run::<Value>("vouch", &[&uuid(client)]).await;
+    }
+
+    /// A waiter of Redisson's dies, and its time is over when it is the head.
+    async fn java_dies(&mut self) {
+        let Some(place) = self.first_of(JAVA) else {
+            return;
+        };
+        let head: Option<String> = self.cmd(&["LINDEX", QUEUE, "0"]).await;
+        if head.as_ref() != Some(&place.id) {
+            return;
+        }
+        self.told.push(format!("{} dies", place.id));
+        self.cmd::<()>(&["ZADD", SCORES, "XX", "1", &place.id])
+            .await;
+        self.line.retain(|other| *other != place);
+    }
+
+    /// Who lives is in the queue, in the order of arrival, and no key is forgotten, or kept for ever.
+    async fn check(&mut self) {
+        let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "-1"]).await;
+        let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
+        let found: Vec<_> = listed
+            .iter()
+            .filter(|id| live.contains(id))
+            .cloned()
+            .collect();
+        assert_eq!(found, live, "{:#?} {listed:#?}", self.told);
+        let held: Vec<String> = self.cmd(&["HKEYS", LINE]).await;
+        let holder: Vec<_> = self.holder.iter().map(|holder| holder.id.clone()).collect();
+        assert_eq!(held, holder, "{:#?}", self.told);
+        let ours: u64 = self
+            .cmd(&["ZCOUNT", WAITERS, "100000000000000", "+inf"])
+            .await;
+        for key in [QUEUE, SCORES] {
+            let ttl: i64 = self.cmd(&["PTTL", key]).await;
+            assert!(ours == 0 || ttl > 0, "{key}: {ttl} {:#?}", self.told);
+        }
+        let ttl: i64 = self.cmd(&["PTTL", WAITERS]).await;
+        assert!(ttl != -1, "{:#?}", self.told);
+    }
+
+    /// All give back what they have; then somebody comes and goes, and nothing is left.
+    async fn end(&mut self) {
+        self.comes_back(0).await;
+        self.releases().await;
+        while !self.line.is_empty() {
+            self.leaves().await;
+        }
+        let place = self.new_place(0);
+        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
+        assert_eq!(answer.0, -2, "{:#?}", self.told);
+        let _: i64 = self.run("release", &[&place.id, "0"]).await;
+        let keys: Vec<String> = self.cmd(&["KEYS", "*"]).await;
+        assert!(keys.is_empty(), "{keys:?} {:#?}", self.told);
+    }
+}
+
+#[tokio::test]
+async fn whoever_comes_goes_and_dies_the_first_who_lives_is_next() {
+    let server = RedisServer::start();
+    let seeds = std::env::var("FAIR_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        println!("seed {seed}");
+        let mut world = World::new(&server, seed).await;
+        for _ in 0..200 {
+            world.step().await;
+            world.check().await;
+        }
+        world.end().await;
+    }
+}
