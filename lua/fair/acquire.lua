@@ -20,7 +20,8 @@ if ttl_ms ~= -2 then
   if not by then return { -3, 0 } end
 end
 if by ~= id then
-  if waits then enqueue({ id }) end
+  local refused = waits and enqueue({ id })
+  if refused then return refused end
   if by then return { waits and 1 or 0, ttl_ms } end
   local first = head()
   if first and not may_go_first(id, first, waits) then

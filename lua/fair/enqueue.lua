@@ -8,5 +8,4 @@
 -- Publishes nothing
 -- Repeat    who has a place keeps it, who has the lock gets none
 if call('EXISTS', lock) == 1 and not holder() then return { -3, 0 } end
-enqueue({ unpack(ARGV, 3) })
-return { 1, is_next(client_of(ARGV[3])) }
+return enqueue({ unpack(ARGV, 3) }) or { 1, is_next(client_of(ARGV[3])) }

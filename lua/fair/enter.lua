@@ -15,7 +15,8 @@ local function append(id, arrival)
   end
   call('ZADD', waiters, text(arrival), id)
 end
--- Gives hold ids of one client a place each, unless they have one. What is refused leaves nothing behind.
+-- Gives hold ids of one client a place each, unless they have one. What is refused leaves nothing behind, and is
+-- returned.
 local function enqueue(ids)
   local new = {}
   local done, refused = pcall(function()
@@ -32,5 +33,7 @@ local function enqueue(ids)
   if done then return end
   for _, id in ipairs(new) do take_out(id) end
   tidy()
-  error(refused, 0)
+  -- Redis 6.2 says first where it was raised.
+  refused = string.gsub(refused, '^@user_script: ?%d+: ', '')
+  return { err = (string.gsub(refused, '^%-', '')) }
 end

@@ -285,6 +285,7 @@ impl World {
     async fn java_comes(&mut self) {
         let place = self.new_place(JAVA);
         self.told.push(format!("{} queues", place.id));
+        self.java_drops_heads().await;
         let now = self.now_ms().await;
         let last: Option<String> = self.cmd(&["LINDEX", QUEUE, "-1"]).await;
         let score: Option<f64> = match &last {

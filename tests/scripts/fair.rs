@@ -1,0 +1,455 @@
+//! The fair lock's scripts: places in the queue, whose turn it is, repeats, refusals, short of memory.
+
+use redis::{FromRedisValue, RedisResult};
+use watchlock_support::server::RedisServer;
+
+use super::{CLIENT, LATER, MINE, is_wrong_type};
+use crate::common::script;
+
+const LOCK: &str = "lock";
+const QUEUE: &str = "redisson_lock_queue:{lock}";
+const SCORES: &str = "redisson_lock_timeout:{lock}";
+const WAITERS: &str = "watchlock_waiters:{lock}";
+/// Another client, and Redisson's waiter.
+const STRANGER: &str = "6a1b0c0e-0000-4000-8000-000000000002:1";
+const JAVA: &str = "6a1b0c0e-0000-4000-8000-00000000000a:77";
+const LEASE: &str = "30000";
+
+struct Scene {
+    server: RedisServer,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            server: RedisServer::start(),
+        }
+    }
+
+    fn call(file: &str, args: &[&str]) -> Vec<String> {
+        let text = script(&format!("fair/{file}.lua")).expect("a script");
+        let head = [
+            "EVAL", &text, "4", LOCK, QUEUE, SCORES, WAITERS, "300000", "channel",
+        ];
+        let call = head.iter().chain(args);
+        call.map(|part| (*part).to_owned()).collect()
+    }
+
+    async fn run<T: FromRedisValue>(&self, file: &str, args: &[&str]) -> RedisResult<T> {
+        let call = Self::call(file, args);
+        let call: Vec<_> = call.iter().map(String::as_str).collect();
+        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+    }
+
+    async fn acquire(&self, id: &str, waits: &str) -> (i64, i64) {
+        self.run("acquire", &[id, LEASE, waits]).await.unwrap()
+    }
+
+    async fn enqueue(&self, ids: &[&str]) -> (i64, i64) {
+        self.run("enqueue", ids).await.unwrap()
+    }
+
+    async fn release(&self, id: &str) -> i64 {
+        self.run("release", &[id, "0"]).await.unwrap()
+    }
+
+    async fn vouch(&self) -> (i64, i64) {
+        self.run("vouch", &[CLIENT]).await.unwrap()
+    }
+
+    async fn queue(&self) -> Vec<String> {
+        self.server.query(&["LRANGE", QUEUE, "0", "-1"]).await
+    }
+
+    async fn holder(&self) -> Option<String> {
+        self.server.hash(LOCK).await.into_keys().next()
+    }
+
+    /// All of it, but for what time does.
+    async fn state(&self) -> (Vec<String>, Vec<String>, Vec<String>, Option<String>) {
+        let members =
+            async |key| -> Vec<String> { self.server.query(&["ZRANGE", key, "0", "-1"]).await };
+        let (scores, waiters) = (members(SCORES).await, members(WAITERS).await);
+        (self.queue().await, scores, waiters, self.holder().await)
+    }
+
+    async fn java_waits(&self, id: &str, score: &str) {
+        self.server.cmd(&["RPUSH", QUEUE, id]).await;
+        self.server.cmd(&["ZADD", SCORES, score, id]).await;
+    }
+
+    /// The client is silent for too long.
+    async fn falls_silent(&self, client: &str) {
+        self.server.cmd(&["ZADD", WAITERS, "XX", "1", client]).await;
+    }
+
+    async fn assert_leased(&self, when: &str) {
+        for key in self.server.keys().await {
+            assert_ne!(self.server.pttl(&key).await, -1, "{when}: {key}");
+        }
+    }
+}
+
+const FAR: &str = "99999999999999";
+
+#[tokio::test]
+async fn a_free_lock_without_a_queue_is_taken_with_or_without_a_place() {
+    for waits in ["0", "1"] {
+        let scene = Scene::new();
+        for _ in 0..2 {
+            assert_eq!(scene.acquire(MINE, waits).await, (-2, 0));
+            assert_eq!(scene.holder().await.as_deref(), Some(MINE));
+            assert_eq!(scene.server.keys().await, [LOCK]);
+            let ttl = scene.server.pttl(LOCK).await;
+            assert!(ttl > 20_000 && ttl <= 30_000, "{ttl}");
+        }
+        for expected in [1, 0] {
+            assert_eq!(scene.release(MINE).await, expected);
+            assert!(scene.server.keys().await.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waits_has_a_place_however_often_it_tries_and_who_does_not_has_none() {
+    let scene = Scene::new();
+    scene.acquire(STRANGER, "0").await;
+    let (code, ms) = scene.acquire(MINE, "0").await;
+    assert_eq!(code, 0);
+    assert!(ms > 20_000 && ms <= 30_000, "{ms}");
+    assert!(scene.queue().await.is_empty());
+    for _ in 0..2 {
+        let (code, ms) = scene.acquire(MINE, "1").await;
+        assert_eq!(code, 1);
+        assert!(ms > 20_000 && ms <= 30_000, "{ms}");
+        assert_eq!(scene.queue().await, [MINE]);
+        scene.assert_leased("queued").await;
+    }
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.acquire(MINE, "1").await, (1, -1));
+}
+
+#[tokio::test]
+async fn enqueue_gives_places_in_order_and_takes_no_lock() {
+    let scene = Scene::new();
+    for _ in 0..2 {
+        assert_eq!(scene.enqueue(&[MINE, LATER]).await, (1, 1));
+        assert_eq!(scene.queue().await, [MINE, LATER]);
+        assert_eq!(scene.holder().await, None);
+    }
+    assert_eq!(scene.enqueue(&[STRANGER]).await, (1, 0));
+    scene.assert_leased("queued").await;
+    let scores: Vec<(String, f64)> = {
+        let call = ["ZRANGE", SCORES, "0", "-1", "WITHSCORES"];
+        scene.server.query(&call).await
+    };
+    let order: Vec<_> = scores.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(order, [MINE, LATER, STRANGER]);
+    assert!((scores[2].1 - scores[0].1 - 600_000.0).abs() < 1.0);
+}
+
+#[tokio::test]
+async fn who_has_the_lock_gets_no_place() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "1").await;
+    scene.enqueue(&[MINE, LATER]).await;
+    assert_eq!(scene.queue().await, [LATER]);
+}
+
+#[tokio::test]
+async fn the_head_gets_the_lock_and_is_told_whether_the_next_is_of_its_client() {
+    let scene = Scene::new();
+    scene.enqueue(&[MINE, LATER]).await;
+    scene.enqueue(&[STRANGER]).await;
+    let (code, ms) = scene.acquire(STRANGER, "1").await;
+    assert_eq!(code, 1);
+    assert!(
+        ms > 10_000 && ms <= 15_000,
+        "as long as its client vouches: {ms}"
+    );
+    for _ in 0..2 {
+        assert_eq!(scene.acquire(MINE, "1").await, (-2, 1));
+        assert_eq!(scene.queue().await, [LATER, STRANGER]);
+    }
+    scene.release(MINE).await;
+    assert_eq!(scene.acquire(LATER, "1").await, (-2, 0));
+    scene.release(LATER).await;
+    assert_eq!(scene.acquire(STRANGER, "1").await, (-2, 0));
+    assert_eq!(scene.server.keys().await, [LOCK]);
+}
+
+#[tokio::test]
+async fn a_try_without_a_place_goes_past_its_own_client_only() {
+    let scene = Scene::new();
+    scene.enqueue(&[LATER]).await;
+    assert_eq!(scene.acquire(MINE, "0").await, (-2, 1));
+    assert_eq!(scene.queue().await, [LATER]);
+    scene.release(MINE).await;
+    scene.enqueue(&[STRANGER]).await;
+    assert_eq!(scene.acquire(MINE, "0").await.0, 0);
+}
+
+/// The places of a client are used in the order of its waiters, which may have lost theirs.
+#[tokio::test]
+async fn a_client_uses_its_first_place_for_its_first_waiter() {
+    let scene = Scene::new();
+    scene.enqueue(&[LATER]).await;
+    scene.enqueue(&[STRANGER]).await;
+    assert_eq!(scene.acquire(MINE, "1").await, (-2, 0));
+    assert_eq!(scene.queue().await, [STRANGER, LATER]);
+    scene.assert_leased("after a change of places").await;
+}
+
+#[tokio::test]
+async fn who_leaves_is_in_no_key_and_lowers_those_behind() {
+    let scene = Scene::new();
+    scene.acquire(STRANGER, "0").await;
+    scene.enqueue(&[MINE, LATER]).await;
+    let score = async || -> f64 { scene.server.query(&["ZSCORE", SCORES, LATER]).await };
+    let before = score().await;
+    for _ in 0..2 {
+        assert_eq!(scene.release(MINE).await, 0);
+        assert!((before - score().await - 300_000.0).abs() < 1.0);
+    }
+    assert_eq!(scene.queue().await, [LATER]);
+    assert_eq!(scene.release(LATER).await, 0);
+    assert_eq!(scene.server.keys().await, [LOCK]);
+}
+
+#[tokio::test]
+async fn nobody_that_leaves_or_gives_back_touches_another() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "0").await;
+    scene.enqueue(&[STRANGER]).await;
+    let before = scene.state().await;
+    for _ in 0..2 {
+        assert_eq!(scene.release(LATER).await, 0);
+        assert_eq!(scene.state().await, before);
+    }
+    let counted: i64 = scene.run("release", &[MINE, "2"]).await.unwrap();
+    assert_eq!(counted, 1);
+    assert_eq!(scene.server.hash(LOCK).await[MINE], "2");
+    let counted: i64 = scene.run("release", &[LATER, "2"]).await.unwrap();
+    assert_eq!(counted, 0);
+}
+
+#[tokio::test]
+async fn a_release_wakes_the_head_alone() {
+    let scene = Scene::new();
+    let client = redis::Client::open(scene.server.url()).unwrap();
+    let mut listener = client.get_async_pubsub().await.unwrap();
+    listener
+        .subscribe(format!("channel:{LATER}"))
+        .await
+        .unwrap();
+    scene.acquire(MINE, "0").await;
+    scene.enqueue(&[LATER]).await;
+    scene.enqueue(&[STRANGER]).await;
+    // It, and one who heard it: the next is of the same client.
+    assert_eq!(scene.release(MINE).await, 2);
+    scene.acquire(LATER, "1").await;
+    // The next is a stranger.
+    assert_eq!(scene.release(LATER).await, 1);
+}
+
+#[tokio::test]
+async fn the_dead_are_skipped_on_a_free_lock_only() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "0").await;
+    scene.enqueue(&[STRANGER]).await;
+    scene.java_waits(JAVA, "1").await;
+    scene
+        .falls_silent("6a1b0c0e-0000-4000-8000-000000000002")
+        .await;
+    scene.enqueue(&[LATER]).await;
+    assert_eq!(scene.queue().await, [STRANGER, JAVA, LATER]);
+    scene.release(MINE).await;
+    assert_eq!(scene.queue().await, [LATER]);
+    assert_eq!(scene.acquire(LATER, "1").await, (-2, 0));
+}
+
+#[tokio::test]
+async fn who_was_dropped_though_its_client_lives_is_put_back_before_those_who_came_later() {
+    for notices in ["release", "vouch", "acquire"] {
+        let scene = Scene::new();
+        scene.enqueue(&[MINE]).await;
+        scene.enqueue(&[LATER]).await;
+        scene.java_waits(JAVA, FAR).await;
+        scene.enqueue(&[STRANGER]).await;
+        for _ in 0..2 {
+            let head: String = scene.server.query(&["LPOP", QUEUE]).await;
+            scene.server.cmd(&["ZREM", SCORES, &head]).await;
+        }
+        assert_eq!(scene.queue().await, [JAVA, STRANGER]);
+        match notices {
+            "release" => drop(scene.release("nobody:1").await),
+            "vouch" => assert_eq!(scene.vouch().await, (2, 1)),
+            _ => assert_eq!(scene.acquire(STRANGER, "1").await.0, 1),
+        }
+        assert_eq!(
+            scene.queue().await,
+            [MINE, LATER, JAVA, STRANGER],
+            "{notices}"
+        );
+        scene.assert_leased(notices).await;
+        let score = async |id| -> f64 { scene.server.query(&["ZSCORE", SCORES, id]).await };
+        let apart = score(LATER).await - score(MINE).await;
+        assert!((apart - 300_000.0).abs() < 1_000.0, "{notices}: {apart}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_long_is_given_time_and_so_are_those_behind() {
+    let scene = Scene::new();
+    scene.acquire(STRANGER, "0").await;
+    scene.enqueue(&[MINE]).await;
+    scene.java_waits(JAVA, FAR).await;
+    let score = async |id| -> f64 { scene.server.query(&["ZSCORE", SCORES, id]).await };
+    let mine = score(MINE).await;
+    scene.vouch().await;
+    assert!((score(MINE).await - mine).abs() < 1.0, "it has time");
+    // As after 150 s.
+    scene
+        .server
+        .cmd(&["ZINCRBY", SCORES, "-150000", MINE])
+        .await;
+    let before = (score(MINE).await, score(JAVA).await);
+    scene.vouch().await;
+    let more = score(MINE).await - before.0;
+    assert!(more > 100_000.0 && more < 150_000.0, "{more}");
+    assert!((score(JAVA).await - before.1 - more).abs() < 1.0);
+    let again = score(MINE).await;
+    scene.vouch().await;
+    assert!(
+        (score(MINE).await - again).abs() < 1.0,
+        "a repeat changes nothing"
+    );
+}
+
+#[tokio::test]
+async fn nobody_vouches_for_a_client_whose_places_are_gone() {
+    let scene = Scene::new();
+    for _ in 0..2 {
+        assert_eq!(scene.vouch().await, (0, 0));
+        assert!(scene.server.keys().await.is_empty());
+    }
+    scene.enqueue(&[MINE, LATER]).await;
+    assert_eq!(scene.vouch().await, (2, 1));
+    scene.release(MINE).await;
+    assert_eq!(scene.vouch().await, (1, 1));
+    scene.release(LATER).await;
+    assert_eq!(scene.vouch().await, (0, 0));
+    assert!(scene.server.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_forced_release_ends_the_hold_and_leaves_the_queue() {
+    let scene = Scene::new();
+    let force = async || -> (i64, i64) { scene.run("force_release", &[CLIENT]).await.unwrap() };
+    assert_eq!(force().await, (0, 0));
+    scene.acquire(MINE, "0").await;
+    scene.enqueue(&[LATER]).await;
+    assert_eq!(force().await, (1, 7), "the number of the hold");
+    assert_eq!(force().await, (0, 0));
+    assert_eq!(scene.queue().await, [LATER]);
+    scene.acquire(LATER, "1").await;
+    scene.release(LATER).await;
+    scene.acquire(STRANGER, "0").await;
+    assert_eq!(force().await, (1, 0), "a stranger's");
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
+    let foreign: [&[&str]; 4] = [
+        &["SET", LOCK, "x"],
+        &["HSET", LOCK, "mode", "write"],
+        &["HSET", LOCK, MINE, "1", LATER, "1"],
+        &["HSET", LOCK, "colour", "red"],
+    ];
+    for write in foreign {
+        let scene = Scene::new();
+        scene.server.cmd(write).await;
+        let calls: [(&str, &[&str]); 4] = [
+            ("acquire", &[STRANGER, LEASE, "1"]),
+            ("acquire", &[STRANGER, LEASE, "0"]),
+            ("enqueue", &[STRANGER]),
+            ("force_release", &[CLIENT]),
+        ];
+        for (file, args) in calls {
+            let answer: RedisResult<(i64, i64)> = scene.run(file, args).await;
+            let told = is_wrong_type(&answer) || answer.as_ref().is_ok_and(|it| it.0 == -3);
+            assert!(told, "{file}: {write:?}: {answer:?}");
+        }
+        assert_eq!(scene.server.keys().await, [LOCK], "{write:?}");
+        assert_eq!(scene.server.pttl(LOCK).await, -1);
+    }
+}
+
+/// Every command that any of the scripts calls, denied one at a time while places are given, kept and given back.
+#[tokio::test]
+async fn i4_whichever_command_is_denied_no_key_is_left_without_a_ttl() {
+    let scene = Scene::new();
+    scene.enqueue(&[STRANGER]).await;
+    scene.vouch().await;
+    scene.release(STRANGER).await;
+    let calls = scene.server.calls().await.into_keys();
+    let known = [
+        "eval", "evalsha", "info", "config", "keys", "pttl", "client", "hello", "acl",
+    ];
+    let commands: Vec<_> = calls
+        .filter(|name| !known.contains(&name.as_str()))
+        .collect();
+    assert!(commands.len() > 15, "{commands:?}");
+    for command in commands {
+        scene.server.cmd(&["FLUSHALL"]).await;
+        let denied = format!("-{command}");
+        let rights = [
+            "ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "&*", "+@all", &denied,
+        ];
+        scene.server.cmd(&rights).await;
+        let url = scene.server.url().replace("//", "//limited:pw@");
+        let client = redis::Client::open(url).unwrap();
+        let mut user = client.get_multiplexed_async_connection().await.unwrap();
+        scene.acquire(STRANGER, "0").await;
+        let steps: [(&str, &[&str]); 6] = [
+            ("acquire", &[MINE, LEASE, "1"]),
+            ("enqueue", &[LATER]),
+            ("vouch", &[CLIENT]),
+            ("release", &[STRANGER, "0"]),
+            ("acquire", &[MINE, LEASE, "1"]),
+            ("release", &[LATER, "0"]),
+        ];
+        for (file, args) in steps {
+            let mut call = redis::cmd("EVAL");
+            for part in Scene::call(file, args).iter().skip(1) {
+                call.arg(part);
+            }
+            let _: RedisResult<redis::Value> = call.query_async(&mut user).await;
+            scene
+                .assert_leased(&format!("without {command}, {file}"))
+                .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_memory_places_are_kept_and_given_back_and_new_ones_are_refused() {
+    let scene = Scene::new();
+    scene.acquire(STRANGER, "0").await;
+    scene.enqueue(&[MINE]).await;
+    scene.falls_silent(CLIENT).await;
+    let before = scene.state().await;
+    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &[LATER]).await;
+    assert_eq!(refused.unwrap_err().code(), Some("OOM"));
+    let refused: RedisResult<(i64, i64)> = scene.run("acquire", &[LATER, LEASE, "1"]).await;
+    assert_eq!(refused.unwrap_err().code(), Some("OOM"));
+    assert_eq!(scene.state().await, before);
+    assert_eq!(scene.vouch().await, (1, 1));
+    let until: f64 = scene.server.query(&["ZSCORE", WAITERS, CLIENT]).await;
+    assert!(until > 1e12, "{until}");
+    assert_eq!(scene.acquire(MINE, "1").await.0, 1, "it keeps its place");
+    assert_eq!(scene.release(STRANGER).await, 1);
+    assert_eq!(scene.release(MINE).await, 0);
+    assert!(scene.server.keys().await.is_empty());
+}
