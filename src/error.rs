@@ -90,9 +90,9 @@ pub enum Error {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The key exists and is no plain lock: another type, or a hash of something else. Or the key of the lock's
+    /// The key exists and is no lock of this kind: another type, or a hash of something else. Or the key of the lock's
     /// fencing token exists and holds no number.
-    #[error("{}the key exists and is not a plain lock", Of(lock))]
+    #[error("{}the key exists and is not a lock of this kind", Of(lock))]
     #[non_exhaustive]
     WrongType {
         /// The lock's name.

@@ -212,7 +212,7 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
         text("it is not held by this owner")
     );
     server.cmd(&["SET", "app:orders", "x"]).await;
-    let kind = "the key exists and is not a plain lock";
+    let kind = "the key exists and is not a lock of this kind";
     assert_eq!(told(lock.lock().await.unwrap_err()), text(kind));
     assert_eq!(told(lock.force_unlock().await.unwrap_err()), text(kind));
     server.cmd(&["DEL", "app:orders"]).await;
