@@ -38,6 +38,7 @@ const LOST: &str = "at most the release behind it";
 
 async fn a_fixed_hold_is_never_renewed_and_ends_with_its_lease(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
+    scene.warm().await;
     let guard = scene.lock("fixed").lock_for(SHORT).await.unwrap();
     scene.server.reset_calls().await;
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
@@ -81,6 +82,7 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
     kind: &'static Kind,
 ) {
     let scene = Scene::short(kind).await;
+    scene.warm().await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "mixed");
     let fixed = lock.lock_for(ms(200)).await.unwrap();
