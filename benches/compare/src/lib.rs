@@ -10,7 +10,7 @@
 //! | `BENCH_SECONDS` | how long it measures, default 300 |
 //! | `BENCH_QUICK=1` | only see that everything runs |
 //! | `BENCH_PEERS=0` | leave other crates and Redisson out |
-//! | `BENCH_ONLY` | some of `uncontended,reentry,contended,crowd,holding,link,idle` |
+//! | `BENCH_ONLY` | some of `uncontended,contended,kinds,reentry,crowd,holding,link,idle` |
 //!
 //! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its
 //!   own, which the bench builds and runs
@@ -42,7 +42,7 @@ mod usage;
 use std::process::ExitCode;
 
 pub use child::serve;
-pub use locks::{Entrant, Held, Info, LockUnderTest, Role, Setup, client_with_nodelay};
+pub use locks::{Entrant, Held, Info, LockUnderTest, PLAIN, Role, Setup, client_with_nodelay};
 
 /// Whatever went wrong; a bench that cannot measure says so and ends.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -53,9 +53,9 @@ impl Redisson {
     }
 
     /// Uncontended pairs.
-    pub(crate) fn pairs(&self, tasks: usize, window: Duration) -> Result<Pairs> {
+    pub(crate) fn pairs(&self, kind: &str, tasks: usize, window: Duration) -> Result<Pairs> {
         let answer = self.call(json!({
-            "op": "bench_pairs", "kind": "lock", "prefix": "bench:java",
+            "op": "bench_pairs", "kind": kind, "prefix": format!("bench:java:{kind}:"),
             "tasks": tasks, "ms": millis(window),
         }))?;
         Ok(Pairs {
@@ -68,9 +68,14 @@ impl Redisson {
     }
 
     /// All tasks on one name.
-    pub(crate) fn contended(&self, tasks: usize, window: Duration) -> Result<Contended> {
+    pub(crate) fn contended(
+        &self,
+        kind: &str,
+        tasks: usize,
+        window: Duration,
+    ) -> Result<Contended> {
         let answer = self.call(json!({
-            "op": "bench_contended", "kind": "lock", "name": "bench:java",
+            "op": "bench_contended", "kind": kind, "name": format!("bench:java:{kind}"),
             "tasks": tasks, "ms": millis(window),
             "hold_us": HOLD.as_micros() as u64, "pause_us": PAUSE.as_micros() as u64,
         }))?;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::Result;
 use crate::child::LIST;
-use crate::locks::{self, Info, Role, Setup};
+use crate::locks::{self, Info, PLAIN, Role, Setup};
 
 /// Somebody who takes part, and the program that runs it.
 #[derive(Debug, Clone)]
@@ -50,10 +50,18 @@ impl Roster {
         self.all.retain(|who| who.info.setup == Setup::Default);
     }
 
-    /// Those who take part in a case.
+    /// Those of the plain lock who take part in a case.
     pub(crate) fn those(&self, who: impl Fn(&Info) -> bool) -> Vec<&Participant> {
+        let mut those = self.of_kind(PLAIN);
+        those.retain(|participant| who(&participant.info));
+        those
+    }
+
+    /// Those who are compared with one another for this kind of lock.
+    pub(crate) fn of_kind(&self, kind: &str) -> Vec<&Participant> {
         let all = self.all.iter();
-        all.filter(|participant| who(&participant.info)).collect()
+        all.filter(|participant| participant.info.kind == kind)
+            .collect()
     }
 
     /// The names of those who take part in a case.

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::bench::Bench;
 use crate::load::Load;
 use crate::load::contended::{Contended, HOLD, PAUSE, Section};
-use crate::locks::{Info, Role, Setup};
+use crate::locks::{Info, PLAIN, Role, Setup};
 use crate::redisson::{self, Redisson};
 use crate::report::{Chart, Findings, Table, Target, figure};
 use crate::roster::{Participant, Roster};
@@ -98,7 +98,7 @@ fn java_run(
     let config = config(shape);
     bench.progress(&format!("contended, {config}: {}", redisson::NAME));
     let before = Counters::read(bench.url())?;
-    let seen = java.contended(shape.1, window(bench))?;
+    let seen = java.contended(PLAIN, shape.1, window(bench))?;
     let counters = Counters::read(bench.url())?.since(&before);
     let run = Run::new(seen, &counters, redisson::COMMANDS);
     samples.add(redisson::NAME, &config, round, run);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::bench::Bench;
 use crate::load::Load;
 use crate::load::crowd::Crowd;
-use crate::locks::{Role, Setup};
+use crate::locks::{DEADLINES, PLAIN, Role, SCOPES, Setup};
 use crate::report::{Chart, Findings, Table, Target, figure};
 
 const TASKS: usize = 10_000;
@@ -38,10 +38,13 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     );
     let mut chart = Chart::new("crowd", &title, "tasks a second");
     chart.groups = vec!["passed".to_owned()];
-    for who in bench
+    let mut all = bench
         .roster
-        .those(|info| info.waits && info.setup == Setup::Default)
-    {
+        .those(|info| info.waits && info.setup == Setup::Default);
+    // The same crowd, each with a deadline, and each for an owner of its own.
+    all.extend(bench.roster.of_kind(DEADLINES));
+    all.extend(bench.roster.of_kind(SCOPES));
+    for who in all {
         let job = bench.job(who, Load::Crowd { tasks }, window);
         let Some(measured) = bench.measure::<Crowd>("crowd", who, &[job]) else {
             continue;
@@ -59,9 +62,11 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
                     Some(format!("{:.1}", commands / passed.max(1.0))),
                 ],
             );
-            chart.series(&who.info.name, vec![Some(passed / crowd.seconds)]);
+            if who.info.kind == PLAIN {
+                chart.series(&who.info.name, vec![Some(passed / crowd.seconds)]);
+            }
             if who.info.role == Role::Ours {
-                targets(crowd, tasks, findings);
+                targets(&who.info.name, crowd, tasks, findings);
             }
         }
     }
@@ -69,12 +74,12 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     findings.charts.push(chart);
 }
 
-fn targets(crowd: &Crowd, tasks: usize, findings: &mut Findings) {
+fn targets(name: &str, crowd: &Crowd, tasks: usize, findings: &mut Findings) {
     let bytes = Some(crowd.bytes_per_waiter);
     findings.targets.extend([
-        Target::at_most("bytes a waiter", 1024.0, bytes),
+        Target::at_most(&format!("{name}: bytes a waiter"), 1024.0, bytes),
         Target::at_least(
-            "share of the crowd that passed",
+            &format!("{name}: share of the crowd that passed"),
             1.0,
             Some(crowd.passed as f64 / tasks as f64),
         ),

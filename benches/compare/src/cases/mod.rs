@@ -4,6 +4,7 @@ mod contended;
 mod crowd;
 mod holding;
 mod idle;
+mod kinds;
 mod link;
 mod reentry;
 mod uncontended;
@@ -37,11 +38,14 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     findings
 }
 
-/// The cases in which Redisson takes part; its JVM is gone when the others are measured.
+/// The cases in which Redisson takes part.
+const WITH_REDISSON: [&str; 3] = ["uncontended", "contended", "kinds"];
+
+/// They run first; its JVM is gone when the others are measured.
 fn with_redisson(bench: &Bench, findings: &mut Findings) {
     let plan = &bench.plan;
     let mut java = None;
-    if plan.peers && (plan.wants("uncontended") || plan.wants("contended")) {
+    if plan.peers && WITH_REDISSON.iter().any(|case| plan.wants(case)) {
         bench.progress("starting Redisson");
         java = bench.or_note("Redisson does not take part", Redisson::start(bench.url()));
     }
@@ -50,5 +54,8 @@ fn with_redisson(bench: &Bench, findings: &mut Findings) {
     }
     if plan.wants("contended") {
         contended::run(bench, java.as_ref(), findings);
+    }
+    if plan.wants("kinds") {
+        kinds::run(bench, java.as_ref(), findings);
     }
 }

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::bench::Bench;
 use crate::load::pairs::Pairs;
 use crate::load::{Flavor, Load};
-use crate::locks::{Role, Setup};
+use crate::locks::{PLAIN, Role, Setup};
 use crate::redis_benchmark;
 use crate::redisson::{self, Redisson};
 use crate::report::{Chart, Findings, Table, Target, figure};
@@ -58,7 +58,7 @@ fn only(per_second: f64) -> Pairs {
 fn warm_up(bench: &Bench, java: Option<&Redisson>) {
     if let Some(java) = java {
         let window = bench.plan.window(3000, 300);
-        bench.or_note("warming Redisson up", java.pairs(16, window));
+        bench.or_note("warming Redisson up", java.pairs(PLAIN, 16, window));
     }
 }
 
@@ -88,7 +88,7 @@ fn multi_thread(
 fn java_pairs(bench: &Bench, java: &Redisson, tasks: usize) -> Result<Pairs> {
     let window = bench.plan.window(90, 60);
     let before = Counters::read(bench.url())?;
-    let pairs = java.pairs(tasks, window)?;
+    let pairs = java.pairs(PLAIN, tasks, window)?;
     let spent = Counters::read(bench.url())?.since(&before);
     Ok(pairs.with_server(spent.cpu_seconds, window))
 }

@@ -1,6 +1,8 @@
 //! The entrants: one small file each, the floor and watchlock here, the others in their own workspace.
 
 mod floor;
+mod kinds;
+mod raw;
 mod script;
 mod watchlock;
 
@@ -15,6 +17,7 @@ use crate::Result;
 use crate::load::{self, Job};
 
 use floor::Floor;
+use raw::Raw;
 pub use script::client_with_nodelay;
 pub(crate) use script::{LEASE_MS, Scripts, channel};
 use watchlock::Watchlock;
@@ -62,6 +65,12 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     }
 }
 
+/// The plain lock: what the other crates have as well.
+pub const PLAIN: &str = "lock";
+/// The plain lock with a deadline for each wait, and with an owner for each section.
+pub(crate) const DEADLINES: &str = "deadlines";
+pub(crate) const SCOPES: &str = "scopes";
+
 /// What an entrant is in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
@@ -80,6 +89,8 @@ pub struct Info {
     pub name: String,
     /// What it is in the comparison.
     pub role: Role,
+    /// What is compared: [`PLAIN`], or one of the other kinds of lock, or another way to take the plain one.
+    pub kind: String,
     /// How it is set up.
     pub setup: Setup,
     /// The commands that it sends itself, as the server counts them.
@@ -101,6 +112,7 @@ impl Info {
         Self {
             name: name.to_owned(),
             role: Role::Peer,
+            kind: PLAIN.to_owned(),
             setup,
             commands: commands.iter().map(|&command| command.to_owned()).collect(),
             note: note.to_owned(),
@@ -159,5 +171,25 @@ pub(crate) fn own() -> Vec<Entrant> {
         renews: true,
         ..Info::peer("watchlock", Setup::Default, commands, note)
     };
-    vec![Entrant::of::<Floor>(floor), Entrant::of::<Watchlock>(ours)]
+    let of_kind = |info: &Info, kind: &str, name: &str| Info {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        ..info.clone()
+    };
+    let raw = |kind: &str| of_kind(&floor, kind, &format!("{kind}, raw"));
+    let kind = |kind: &str| of_kind(&ours, kind, &format!("watchlock {kind}"));
+    vec![
+        Entrant::of::<Raw<raw::Fenced>>(raw("fenced")),
+        Entrant::of::<kinds::Fenced>(kind("fenced")),
+        Entrant::of::<Raw<raw::Simple>>(raw("simple")),
+        Entrant::of::<kinds::Simple>(kind("simple")),
+        Entrant::of::<Raw<raw::Spin>>(raw("spin")),
+        Entrant::of::<kinds::Spin>(kind("spin")),
+        Entrant::of::<Raw<raw::Fair>>(raw("fair")),
+        Entrant::of::<kinds::Fair>(kind("fair")),
+        Entrant::of::<kinds::WithDeadline>(of_kind(&ours, DEADLINES, "watchlock, a deadline each")),
+        Entrant::of::<kinds::InScope>(of_kind(&ours, SCOPES, "watchlock, a scope each")),
+        Entrant::of::<Floor>(floor),
+        Entrant::of::<Watchlock>(ours),
+    ]
 }

@@ -5,9 +5,9 @@ use redis::{Client, IntoConnectionInfo};
 
 use crate::Result;
 
-const ACQUIRE: &str = include_str!("../../../../lua/lock/acquire.lua");
+pub(super) const ACQUIRE: &str = include_str!("../../../../lua/lock/acquire.lua");
 const REENTER: &str = include_str!("../../../../lua/lock/reenter.lua");
-const RELEASE: &str = include_str!("../../../../lua/lock/release.lua");
+pub(super) const RELEASE: &str = include_str!("../../../../lua/lock/release.lua");
 
 /// Lease of the raw locks.
 pub(crate) const LEASE_MS: u64 = 30_000;

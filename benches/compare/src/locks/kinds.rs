@@ -1,0 +1,100 @@
+//! watchlock's other kinds of lock, and other ways to take the plain one: a section for each.
+
+use std::time::Duration;
+
+use watchlock::Client;
+
+use super::{LockUnderTest, Setup};
+use crate::Result;
+
+/// An entrant that locks and unlocks as `$section` says.
+macro_rules! entrant {
+    ($(#[$doc:meta])* $entrant:ident, |$client:ident, $name:ident, $body:ident| $section:expr) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub(crate) struct $entrant(Client);
+
+        impl LockUnderTest for $entrant {
+            async fn connect(url: &str, _setup: Setup) -> Result<Self> {
+                Ok(Self(Client::connect(url).await?))
+            }
+
+            async fn section<B>(&self, $name: &str, $body: B) -> Result<()>
+            where
+                B: Future<Output = ()> + Send + 'static,
+            {
+                let $client = &self.0;
+                $section
+            }
+        }
+    };
+}
+
+entrant!(
+    /// Fenced locks.
+    Fenced,
+    |client, name, body| {
+        let guard = client.get_fenced_lock(name).lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+entrant!(
+    /// Spin locks.
+    Spin,
+    |client, name, body| {
+        let guard = client.get_spin_lock(name).lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+entrant!(
+    /// Simple locks.
+    Simple,
+    |client, name, body| {
+        let guard = client.get_simple_lock(name).lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+entrant!(
+    /// Fair locks.
+    Fair,
+    |client, name, body| {
+        let guard = client.get_fair_lock(name).lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+/// Longer than any measurement.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+entrant!(
+    /// Plain locks, waited for until a deadline.
+    WithDeadline,
+    |client, name, body| {
+        let lock = client.get_lock(name);
+        let guard = lock.try_lock(DEADLINE, watchlock::Lease::Watchdog).await?;
+        let guard = guard.ok_or("busy until the deadline")?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+entrant!(
+    /// Plain locks, each section in a scope of its own: an owner that is made for it.
+    InScope,
+    |client, name, body| {
+        let lock = client.get_lock(name);
+        let section = async {
+            let guard = lock.lock().await?;
+            body.await;
+            guard.unlock().await
+        };
+        Ok(client.scope(section).await?)
+    }
+);

@@ -1,0 +1,226 @@
+//! The floors of the other kinds of lock: their own commands, raw, on the same kind of connection, no library.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Cmd, Value};
+use uuid::Uuid;
+
+use super::script::{self, LEASE_MS};
+use super::{LockUnderTest, Setup};
+use crate::Result;
+
+/// The commands of a kind for a lock that nobody else wants.
+pub(crate) trait Commands: Send + Sync + 'static {
+    /// The scripts that they call, each of its files behind one another.
+    const SCRIPTS: &'static [&'static [&'static str]];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd;
+    fn release(call: &Calls, name: &str) -> Cmd;
+    /// Whether the answer to an acquire says that it got the lock.
+    fn got(answer: &Value) -> bool;
+}
+
+/// What the commands are made of.
+pub(crate) struct Calls {
+    digests: Vec<String>,
+    hold_id: String,
+}
+
+impl Calls {
+    fn script(&self, number: usize, keys: &[&str]) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.digests[number]).arg(keys.len()).arg(keys);
+        call
+    }
+}
+
+/// Raw commands of the kind `K`.
+pub(crate) struct Raw<K> {
+    connection: MultiplexedConnection,
+    calls: Arc<Calls>,
+    of: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Raw<K> {
+    fn clone(&self) -> Self {
+        Self {
+            connection: self.connection.clone(),
+            calls: Arc::clone(&self.calls),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<K: Commands> LockUnderTest for Raw<K> {
+    async fn connect(url: &str, _setup: Setup) -> Result<Self> {
+        let mut loading = Client::open(url)?.get_connection()?;
+        let digests = K::SCRIPTS.iter().map(|files| {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(files.concat());
+            load.query(&mut loading)
+        });
+        let digests = digests.collect::<redis::RedisResult<_>>()?;
+        Ok(Self {
+            connection: script::connect(url).await?,
+            calls: Arc::new(Calls {
+                digests,
+                hold_id: format!("{}:1", Uuid::new_v4()),
+            }),
+            of: PhantomData,
+        })
+    }
+
+    async fn section<B>(&self, name: &str, body: B) -> Result<()>
+    where
+        B: Future<Output = ()> + Send + 'static,
+    {
+        let mut connection = self.connection.clone();
+        let acquire = K::acquire(&self.calls, name);
+        let answer = acquire.query_async(&mut connection).await?;
+        if !K::got(&answer) {
+            return Err(format!("the floor found {name} taken: {answer:?}").into());
+        }
+        body.await;
+        let release = K::release(&self.calls, name);
+        Ok(release.exec_async(&mut connection).await?)
+    }
+}
+
+/// `lua/fenced`, and the plain lock's release.
+pub(crate) enum Fenced {}
+
+impl Commands for Fenced {
+    const SCRIPTS: &'static [&'static [&'static str]] = &[
+        &[include_str!("../../../../lua/fenced/acquire.lua")],
+        &[script::RELEASE],
+    ];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let token = format!("redisson_lock_token:{{{name}}}");
+        let mut acquire = call.script(0, &[name, &token]);
+        acquire.arg(&call.hold_id).arg(LEASE_MS).arg(0);
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        let mut release = call.script(1, &[name]);
+        release.arg(&call.hold_id).arg(0).arg(script::channel(name));
+        release
+    }
+
+    fn got(answer: &Value) -> bool {
+        matches!(answer, Value::Array(token) if token.len() == 1)
+    }
+}
+
+/// `SET … NX PX …`, and `lua/simple`.
+pub(crate) enum Simple {}
+
+impl Commands for Simple {
+    const SCRIPTS: &'static [&'static [&'static str]] =
+        &[&[include_str!("../../../../lua/simple/release.lua")]];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let mut set = redis::cmd("SET");
+        set.arg(name).arg(&call.hold_id);
+        set.arg("PX").arg(LEASE_MS).arg("NX");
+        set
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        let mut release = call.script(0, &[name]);
+        release.arg(&call.hold_id).arg(0).arg(script::channel(name));
+        release
+    }
+
+    fn got(answer: &Value) -> bool {
+        *answer == Value::Okay
+    }
+}
+
+/// The plain lock's scripts.
+pub(crate) enum Spin {}
+
+impl Commands for Spin {
+    const SCRIPTS: &'static [&'static [&'static str]] = &[&[script::ACQUIRE], &[script::RELEASE]];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let mut acquire = call.script(0, &[name]);
+        acquire.arg(&call.hold_id).arg(LEASE_MS);
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        Fenced::release(call, name)
+    }
+
+    fn got(answer: &Value) -> bool {
+        *answer == Value::Int(-2)
+    }
+}
+
+/// `lua/fair`: every script of it begins with the same files.
+pub(crate) enum Fair {}
+
+/// The fair lock's keys: the lock, the queue, the scores and the waiters.
+fn fair_keys(name: &str) -> [String; 4] {
+    [
+        name.to_owned(),
+        format!("redisson_lock_queue:{{{name}}}"),
+        format!("redisson_lock_timeout:{{{name}}}"),
+        format!("watchlock_waiters:{{{name}}}"),
+    ]
+}
+
+/// How long a waiter of the fair lock keeps its place.
+const FAIR_WAIT_MS: u64 = 300_000;
+
+impl Fair {
+    fn call(call: &Calls, number: usize, name: &str) -> Cmd {
+        let keys = fair_keys(name);
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        let mut command = call.script(number, &keys);
+        command.arg(FAIR_WAIT_MS).arg(script::channel(name));
+        command.arg(&call.hold_id);
+        command
+    }
+}
+
+impl Commands for Fair {
+    const SCRIPTS: &'static [&'static [&'static str]] = &[
+        &[
+            include_str!("../../../../lua/fair/queue.lua"),
+            include_str!("../../../../lua/fair/keys.lua"),
+            include_str!("../../../../lua/fair/places.lua"),
+            include_str!("../../../../lua/fair/turn.lua"),
+            include_str!("../../../../lua/fair/enter.lua"),
+            include_str!("../../../../lua/fair/grant.lua"),
+            include_str!("../../../../lua/fair/acquire.lua"),
+        ],
+        &[
+            include_str!("../../../../lua/fair/queue.lua"),
+            include_str!("../../../../lua/fair/keys.lua"),
+            include_str!("../../../../lua/fair/places.lua"),
+            include_str!("../../../../lua/fair/turn.lua"),
+            include_str!("../../../../lua/fair/release.lua"),
+        ],
+    ];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let mut acquire = Self::call(call, 0, name);
+        acquire.arg(LEASE_MS).arg(0);
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        let mut release = Self::call(call, 1, name);
+        release.arg(0);
+        release
+    }
+
+    fn got(answer: &Value) -> bool {
+        matches!(answer, Value::Array(pair) if pair.first() == Some(&Value::Int(-2)))
+    }
+}
