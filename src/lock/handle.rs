@@ -75,6 +75,7 @@ impl Handled {
             return LockInfo::default();
         };
         LockInfo {
+            has_queue: kind.has_queue(),
             command_timeout: core.config.command_timeout,
             ..LockInfo::of(core.client_id, kind.names())
         }

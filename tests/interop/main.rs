@@ -10,6 +10,7 @@ mod peer;
 mod queue;
 mod redsync;
 mod rust_holds;
+mod several;
 mod spin;
 
 use std::time::Duration;

@@ -161,3 +161,30 @@ async fn a_bad_name_or_lease_of_one_is_the_error_of_all() {
     end(guard).await;
     assert!(server.keys().await.is_empty(), "nothing is left of any");
 }
+
+#[tokio::test]
+async fn a_second_lock_with_a_queue_is_an_error() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let two: [Arc<dyn Lock>; 3] = [
+        client.get_fair_lock("one").into(),
+        client.get_lock("plain").into(),
+        client.get_fair_lock("two").into(),
+    ];
+    let told = problem(MultiLock::new(two));
+    assert!(
+        matches!(&told, SetError::Queues { first, second, .. } if &**first == "one" && &**second == "two"),
+        "{told}"
+    );
+    // Within another set, too.
+    let inner = mixed([
+        client.get_fair_lock("one").into(),
+        client.get_lock("plain").into(),
+    ]);
+    assert!(inner.info().has_queue());
+    let two: [Arc<dyn Lock>; 2] = [inner.into(), client.get_fair_lock("two").into()];
+    assert!(matches!(
+        problem(MultiLock::new(two)),
+        SetError::Queues { .. }
+    ));
+}

@@ -247,3 +247,40 @@ async fn a_pair_costs_one_command_for_each_lock_and_goes_out_side_by_side() {
     assert!(taken < 3 * round_trip, "{taken:?}");
     assert!(pair < 4 * round_trip, "{pair:?}");
 }
+
+#[tokio::test]
+async fn the_one_with_a_queue_is_waited_for_first_and_its_place_is_kept_in_turn() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    let all = mixed([
+        client.get_lock("a").into(),
+        client.get_fair_lock("fair").into(),
+    ]);
+    end(all.lock().await.unwrap()).await;
+    let stranger = other.get_fair_lock("fair").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let all = all.clone();
+        async move { all.lock().await }
+    });
+    let queued = async |length: i64| {
+        eventually("it is queued", LONG, async || {
+            server
+                .query::<i64>(&["LLEN", "redisson_lock_queue:{fair}"])
+                .await
+                == length
+        })
+        .await;
+    };
+    queued(1).await;
+    assert!(is_free(&other, "a").await, "it waits with nothing in hand");
+    let behind = tokio::spawn({
+        let lock = other.get_fair_lock("fair");
+        async move { lock.lock().await }
+    });
+    queued(2).await;
+    end(stranger).await;
+    let guard = soon(waiting).await.unwrap().unwrap();
+    assert!(!behind.is_finished(), "first come, first served");
+    end(guard).await;
+    end(soon(behind).await.unwrap().unwrap()).await;
+}

@@ -95,7 +95,7 @@ impl Answers {
         self.send(json!({"id": null, "ok": false, "error": failure.to_json()}));
     }
 
-    pub(crate) fn lost(&self, owner: &str, kind: &Kind, name: &str, reason: LostReason) {
+    pub(crate) fn lost(&self, owner: &str, kind: &Kind, name: &Value, reason: LostReason) {
         self.send(json!({
             "event": "lost", "owner": owner, "kind": kind.word, "name": name,
             "t": now_ns(), "reason": reason.to_string(),

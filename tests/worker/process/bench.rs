@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use watchlock::{Client, Error, Lock};
 use watchlock_support::now_ns;
 
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Name};
 
 /// Uncontended: each task locks and unlocks a name of its own.
 pub(crate) struct Pairs {
@@ -24,7 +24,7 @@ pub(crate) struct Pairs {
 /// Contended: all tasks on one name.
 pub(crate) struct Contended {
     pub(crate) kind: &'static Kind,
-    pub(crate) name: String,
+    pub(crate) name: Name,
     pub(crate) tasks: usize,
     pub(crate) span: Duration,
     pub(crate) hold: Duration,
@@ -38,7 +38,12 @@ pub(crate) async fn pairs(client: Client, plan: Pairs) -> Result<Value, Error> {
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
         let name = format!("{}{task}", plan.prefix);
-        let lock = plan.kind.of_client(&client, &name);
+        let name = if plan.kind.listed {
+            Name::List(vec![format!("{name}:1"), format!("{name}:2")])
+        } else {
+            Name::One(name)
+        };
+        let lock = plan.kind.of_client(&client, &name)?;
         tasks.spawn(pairs_until(end, lock));
     }
     let mut took = Vec::new();
@@ -67,7 +72,7 @@ async fn pairs_until(end: u64, lock: Arc<dyn Lock>) -> Result<Vec<u64>, Error> {
 
 pub(crate) async fn contended(client: Client, plan: Contended) -> Result<Value, Error> {
     let end = now_ns().saturating_add(nanos(plan.span));
-    let lock = plan.kind.of_client(&client, &plan.name);
+    let lock = plan.kind.of_client(&client, &plan.name)?;
     let course = Arc::new(Course::of(&plan));
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {

@@ -35,7 +35,10 @@ impl From<Error> for Failure {
             Error::Lost { .. } => "lost",
             Error::NotOwner { .. } => "not_owner",
             Error::WrongType { .. } => "wrong_type",
-            Error::InvalidName { .. } | Error::InvalidLease { .. } | Error::Config(_) => "invalid",
+            Error::InvalidName { .. }
+            | Error::InvalidLease { .. }
+            | Error::InvalidSet(_)
+            | Error::Config(_) => "invalid",
             Error::Denied { .. } => "denied",
             Error::Refused { .. } => "refused",
             Error::Unavailable { .. } => "unavailable",

@@ -2,7 +2,39 @@
 
 use std::sync::Arc;
 
-use watchlock::{Client, Lock, Owner};
+use serde_json::Value;
+use watchlock::{Client, Error, Lock, MultiLock, Owner};
+
+/// What a lock is called: by its name, or by those of several locks as one.
+#[derive(Debug, Clone)]
+pub(crate) enum Name {
+    One(String),
+    List(Vec<String>),
+}
+
+impl Name {
+    /// The name, of a kind that has one.
+    fn one(&self) -> &str {
+        match self {
+            Self::One(name) => name,
+            Self::List(_) => "",
+        }
+    }
+
+    fn list(&self) -> &[String] {
+        match self {
+            Self::One(_) => &[],
+            Self::List(names) => names,
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::One(name) => name.clone().into(),
+            Self::List(names) => names.clone().into(),
+        }
+    }
+}
 
 /// A kind of lock that this worker has.
 pub(crate) struct Kind {
@@ -10,17 +42,39 @@ pub(crate) struct Kind {
     pub(crate) word: &'static str,
     /// Whether several owners may hold one name.
     pub(crate) shared: bool,
-    of_client: fn(&Client, &str) -> Arc<dyn Lock>,
-    of_owner: fn(&Owner, &str) -> Arc<dyn Lock>,
+    /// Whether it is called by a list of names.
+    pub(crate) listed: bool,
+    of_client: fn(&Client, &Name) -> Result<Arc<dyn Lock>, Error>,
+    of_owner: fn(&Owner, &Name) -> Result<Arc<dyn Lock>, Error>,
 }
 
 macro_rules! kind {
+    ($word:literal, several, |$of:ident, $name:ident| $lock:expr) => {
+        Kind {
+            word: $word,
+            shared: EXCLUSIVE,
+            listed: true,
+            of_client: |$of, names| {
+                Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into())
+            },
+            of_owner: |$of, names| {
+                Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into())
+            },
+        }
+    };
     ($word:literal, $sharing:ident, |$of:ident, $name:ident| $lock:expr) => {
         Kind {
             word: $word,
             shared: $sharing,
-            of_client: |$of, $name| Arc::new($lock),
-            of_owner: |$of, $name| Arc::new($lock),
+            listed: false,
+            of_client: |$of, $name| {
+                let $name = $name.one();
+                Ok(Arc::new($lock))
+            },
+            of_owner: |$of, $name| {
+                let $name = $name.one();
+                Ok(Arc::new($lock))
+            },
         }
     };
 }
@@ -35,6 +89,7 @@ static KINDS: &[Kind] = &[
     kind!("spin", EXCLUSIVE, |of, name| of.get_spin_lock(name)),
     kind!("simple", EXCLUSIVE, |of, name| of.get_simple_lock(name)),
     kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),
+    kind!("multi", several, |of, name| of.get_lock(name)),
 ];
 
 impl Kind {
@@ -44,12 +99,12 @@ impl Kind {
     }
 
     /// The lock `name`; it acts for nobody.
-    pub(crate) fn of_client(&self, client: &Client, name: &str) -> Arc<dyn Lock> {
+    pub(crate) fn of_client(&self, client: &Client, name: &Name) -> Result<Arc<dyn Lock>, Error> {
         (self.of_client)(client, name)
     }
 
     /// The lock `name` of an owner.
-    pub(crate) fn of_owner(&self, owner: &Owner, name: &str) -> Arc<dyn Lock> {
+    pub(crate) fn of_owner(&self, owner: &Owner, name: &Name) -> Result<Arc<dyn Lock>, Error> {
         (self.of_owner)(owner, name)
     }
 }

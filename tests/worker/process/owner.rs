@@ -14,14 +14,14 @@ use watchlock::{Error, HoldView, Lease, Lock, LockGuard, Owner};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Name};
 use crate::request::Verb;
 
 /// A request to an owner.
 pub(crate) struct Job {
     pub(crate) id: Value,
     pub(crate) kind: &'static Kind,
-    pub(crate) name: String,
+    pub(crate) name: Name,
     pub(crate) verb: Verb,
 }
 
@@ -58,9 +58,16 @@ impl Label {
 
 async fn work(owner: Owner, mut todo: mpsc::UnboundedReceiver<Job>, mut watch: Watch) {
     while let Some(job) = todo.recv().await {
-        let target = Target {
-            kind: job.kind,
-            lock: job.kind.of_owner(&owner, &job.name),
+        let target = match job.kind.of_owner(&owner, &job.name) {
+            Ok(lock) => Target {
+                kind: job.kind,
+                name: job.name.to_json(),
+                lock,
+            },
+            Err(refused) => {
+                watch.answers.answer(&job.id, Outcome::refused(refused));
+                continue;
+            }
         };
         let lock = &target.lock;
         let outcome = match job.verb {
@@ -85,13 +92,14 @@ async fn local(ask: impl FnOnce() -> Value) -> Outcome {
 #[derive(Clone)]
 struct Target {
     kind: &'static Kind,
+    name: Value,
     lock: Arc<dyn Lock>,
 }
 
 impl Target {
     /// One name may be held as two kinds at once.
     fn key(&self) -> (&'static str, String) {
-        (self.kind.word, self.lock.name().to_owned())
+        (self.kind.word, self.name.to_string())
     }
 }
 
@@ -140,7 +148,8 @@ impl Watch {
         let (count, hold) = (guard.hold_count(), guard.hold());
         let token = guard.fencing_token();
         guard.detach()?;
-        if count == 1 {
+        // Several locks as one may have been held one by one before.
+        if count == 1 || !self.held.contains_key(&target.key()) {
             let (until, ended) = oneshot::channel();
             self.tell_when_lost(target, hold, ended);
             let watched = Watched {
@@ -176,7 +185,7 @@ impl Watch {
                 reason = hold.lost() => {
                     // The announcement of our own shutdown comes while the hold is still good.
                     if !hold.is_valid() {
-                        answers.lost(&label, target.kind, target.lock.name(), reason);
+                        answers.lost(&label, target.kind, &target.name, reason);
                     }
                 }
                 _ = ended => {}

@@ -7,7 +7,7 @@ use watchlock::Lease;
 
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Name};
 
 /// A request and the number it is answered with.
 pub(crate) struct Request {
@@ -21,12 +21,12 @@ pub(crate) enum Op {
     Owned {
         owner: String,
         kind: &'static Kind,
-        name: String,
+        name: Name,
         verb: Verb,
     },
     Named {
         kind: &'static Kind,
-        name: String,
+        name: Name,
         question: Question,
     },
     BenchPairs(Pairs),
@@ -132,7 +132,7 @@ impl Fields {
         Ok(Op::Owned {
             owner: self.text("owner")?.to_owned(),
             kind,
-            name: self.text("name")?.to_owned(),
+            name: self.name(kind)?,
             verb,
         })
     }
@@ -144,7 +144,7 @@ impl Fields {
             "is_locked" => Question::IsLocked,
             _ => Question::TimeToLive,
         };
-        let name = self.text("name")?.to_owned();
+        let name = self.name(kind)?;
         Ok(Op::Named {
             kind,
             name,
@@ -162,9 +162,10 @@ impl Fields {
     }
 
     fn bench_contended(&self) -> Result<Op, Failure> {
+        let kind = self.kind()?;
         Ok(Op::BenchContended(Contended {
-            kind: self.kind()?,
-            name: self.text("name")?.to_owned(),
+            kind,
+            name: self.name(kind)?,
             tasks: self.tasks()?,
             span: self.required_ms("ms")?,
             hold: Duration::from_micros(self.required("hold_us")?),
@@ -176,6 +177,18 @@ impl Fields {
     fn kind(&self) -> Result<&'static Kind, Failure> {
         let word = self.text("kind")?;
         Kind::of(word).ok_or_else(|| Failure::unsupported(&format!("kind {word}")))
+    }
+
+    fn name(&self, kind: &Kind) -> Result<Name, Failure> {
+        if !kind.listed {
+            return Ok(Name::One(self.text("name")?.to_owned()));
+        }
+        let names = self.0.get("name").and_then(Value::as_array);
+        let names = names.map(|names| names.iter().map(|name| name.as_str().map(str::to_owned)));
+        let names = names.and_then(Iterator::collect);
+        names.map(Name::List).ok_or_else(|| {
+            Failure::bad_request(format!("name: kind {} has a list of texts", kind.word))
+        })
     }
 
     fn lease(&self) -> Result<Lease, Failure> {

@@ -78,7 +78,7 @@ impl Session {
                 name,
                 question,
             } => {
-                let lock = kind.of_client(self.client()?, &name);
+                let lock = kind.of_client(self.client()?, &name)?;
                 self.answer_later(id, async move { ask(&*lock, question).await });
             }
             Op::BenchPairs(plan) => {

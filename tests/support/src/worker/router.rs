@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -79,13 +79,25 @@ pub struct Lost {
     pub owner: String,
     /// The kind of lock.
     pub kind: String,
-    /// The lock's name.
+    /// The lock's name; those of several locks as one, with a comma between them.
+    #[serde(deserialize_with = "name_or_names")]
     pub name: String,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub t: u64,
     /// Why.
     #[serde(default)]
     pub reason: String,
+}
+
+fn name_or_names<'de, D: Deserializer<'de>>(json: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(json)? {
+        Value::Array(names) => {
+            let names: Vec<_> = names.iter().filter_map(Value::as_str).collect();
+            names.join(", ")
+        }
+        Value::String(name) => name,
+        other => other.to_string(),
+    })
 }
 
 impl Lost {

@@ -35,7 +35,7 @@ final class ContendedBench {
     ContendedBench(RedissonClient client, Kind kind, Request request) throws Failure {
         this.client = client;
         this.kind = kind;
-        this.name = request.text("name");
+        this.name = request.name(kind);
         this.tasks = Math.toIntExact(request.number("tasks"));
         this.nanos = request.number("ms") * 1_000_000;
         this.holdNanos = request.number("hold_us") * 1_000;

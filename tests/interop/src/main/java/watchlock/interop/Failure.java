@@ -69,6 +69,9 @@ final class Failure extends Exception {
         if (cause instanceof RedisException) {
             return kindOfReply(String.valueOf(cause.getMessage()));
         }
+        if (cause instanceof UnsupportedOperationException) {
+            return "unsupported";
+        }
         return cause instanceof IllegalArgumentException ? "invalid" : "other";
     }
 

@@ -9,6 +9,9 @@ import org.redisson.api.RedissonClient;
 /** The kinds of lock that Redisson has for one server, by the protocol's words. */
 enum Kind {
     LOCK(RedissonClient::getLock),
+    /** Called by a list of names: plain locks, taken in its order. */
+    MULTI((client, names) -> client.getMultiLock(
+            Names.list(names).stream().map(client::getLock).toArray(RLock[]::new))),
     FAIR(RedissonClient::getFairLock),
     READ((client, name) -> client.getReadWriteLock(name).readLock()),
     WRITE((client, name) -> client.getReadWriteLock(name).writeLock()),
@@ -32,6 +35,11 @@ enum Kind {
 
     RLock lock(RedissonClient client, String name) {
         return getter.apply(client, name);
+    }
+
+    /** Whether it is called by a list of names. */
+    boolean isListed() {
+        return this == MULTI;
     }
 
     /** Whether several owners may hold one name. */

@@ -44,7 +44,7 @@ final class LockOps {
                 return timed.call(() -> new ContendedBench(client, kind, request).run());
             default:
         }
-        RLock lock = kind.lock(client, request.text("name"));
+        RLock lock = kind.lock(client, request.name(kind));
         return switch (request.op()) {
             case "force_unlock" -> Map.of("released", timed.call(lock::forceUnlock));
             case "is_locked" -> Map.of("locked", timed.call(lock::isLocked));
@@ -119,6 +119,8 @@ final class LockOps {
         Map<String, Object> result = new LinkedHashMap<>();
         try {
             result.put("count", lock.getHoldCount());
+        } catch (UnsupportedOperationException e) {
+            // a RedissonMultiLock does not count
         } catch (RuntimeException e) {
             System.err.println("hold count unknown: " + e);
         }

@@ -63,11 +63,21 @@ final class Owner {
 
     private static void giveBack(RLock lock) {
         try {
-            while (lock.isHeldByCurrentThread()) {
+            while (isHeld(lock)) {
                 lock.unlock();
             }
+        } catch (IllegalMonitorStateException e) {
+            // a RedissonMultiLock says so when it has nothing more to give back
         } catch (RuntimeException e) {
             System.err.println("not given back: " + e);
+        }
+    }
+
+    private static boolean isHeld(RLock lock) {
+        try {
+            return lock.isHeldByCurrentThread();
+        } catch (UnsupportedOperationException e) {
+            return true;
         }
     }
 

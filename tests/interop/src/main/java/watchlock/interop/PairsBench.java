@@ -30,7 +30,8 @@ final class PairsBench {
             synchronized (samples) {
                 samples.add(own);
             }
-            pairs(kind.lock(client, prefix + task), end, own);
+            String name = prefix + task;
+            pairs(kind.lock(client, kind.isListed() ? Names.joined(List.of(name + ":1", name + ":2")) : name), end, own);
         });
         Samples all = Samples.merge(samples);
         return Map.of("pairs", all.size(), "p50_us", all.quantileUs(0.50), "p99_us", all.quantileUs(0.99));

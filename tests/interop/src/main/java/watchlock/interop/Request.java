@@ -6,6 +6,7 @@ import com.google.gson.JsonParseException;
 import com.google.gson.Strictness;
 import com.google.gson.TypeAdapter;
 import com.google.gson.GsonBuilder;
+import java.util.ArrayList;
 import java.util.OptionalLong;
 
 /** One request line. Every getter answers a missing or wrong field with {@link Failure} {@code bad_request}. */
@@ -49,6 +50,20 @@ final class Request {
             throw Failure.badRequest("field " + field + ": a string is wanted");
         }
         return value.getAsString();
+    }
+
+    /** The name of a lock of that kind; several {@link Names} are one. */
+    String name(Kind kind) throws Failure {
+        if (!kind.isListed()) {
+            return text("name");
+        }
+        JsonElement value = fields.get("name");
+        if (value == null || !value.isJsonArray()) {
+            throw Failure.badRequest("field name: a list of strings is wanted");
+        }
+        var names = new ArrayList<String>();
+        value.getAsJsonArray().forEach(name -> names.add(name.getAsString()));
+        return Names.joined(names);
     }
 
     String text(String field, String otherwise) throws Failure {

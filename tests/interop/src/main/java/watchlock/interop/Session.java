@@ -47,7 +47,7 @@ final class Session {
         if (WITH_OWNER.contains(request.op())) {
             Kind kind = Kind.of(request.text("kind"));
             Owner owner = owners.computeIfAbsent(request.text("owner"), Owner::new);
-            var of = new Owner.Held(kind, request.text("name"));
+            var of = new Owner.Held(kind, request.name(kind));
             owner.submit(() -> answer(request, timed -> LockOps.owned(owner, of, use(), request, timed)));
         } else if (WITHOUT_OWNER.contains(request.op())) {
             Kind kind = Kind.of(request.text("kind"));
