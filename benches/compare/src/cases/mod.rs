@@ -7,6 +7,7 @@ mod idle;
 mod kinds;
 mod link;
 mod reentry;
+mod several;
 mod uncontended;
 
 use crate::bench::Bench;
@@ -20,6 +21,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     with_redisson(bench, &mut findings);
     if plan.wants("reentry") {
         reentry::run(bench, &mut findings);
+    }
+    if plan.wants("several") {
+        several::run(bench, &mut findings);
     }
     if plan.wants("crowd") {
         crowd::run(bench, &mut findings);

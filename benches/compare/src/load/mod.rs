@@ -9,6 +9,7 @@ pub(crate) mod holding;
 pub(crate) mod idle;
 pub(crate) mod pairs;
 pub(crate) mod reentry;
+pub(crate) mod several;
 
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub(crate) enum Load {
     Pairs { tasks: usize },
     /// Enter a held lock again.
     Reentry,
+    /// One lock, and several as one, in turn.
+    Several { names: usize },
     /// All tasks of all processes on one name.
     Contended { tasks: usize, process: usize },
     /// Very many tasks waiting for one name.
@@ -81,6 +84,7 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
     match job.load {
         Load::Pairs { tasks } => json(&pairs::run(&lock, tasks, window).await?),
         Load::Reentry => json(&reentry::run(&lock, window).await?),
+        Load::Several { names } => json(&several::run(&lock, names, window).await?),
         Load::Contended { tasks, process } => {
             json(&contended::run(&lock, tasks, process, window).await?)
         }

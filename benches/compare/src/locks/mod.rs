@@ -34,6 +34,15 @@ pub enum Setup {
 /// Something that holds for as long as it lives.
 pub type Held = Box<dyn Any + Send>;
 
+/// What pairs of one lock, and of several as one, took, in µs.
+#[derive(Debug, Default)]
+pub struct Together {
+    /// Of one.
+    pub one: Vec<f64>,
+    /// Of several.
+    pub all: Vec<f64>,
+}
+
 /// What an entrant can do.
 pub trait LockUnderTest: Clone + Send + Sync + 'static {
     /// Connects to the server.
@@ -56,6 +65,16 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         _name: &str,
         _end: Instant,
     ) -> impl Future<Output = Result<Option<Vec<f64>>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Locks and unlocks the first of `names`, then all of them at once, until the time has come. `None` when
+    /// the crate has no such lock.
+    fn together(
+        &self,
+        _names: Vec<String>,
+        _end: Instant,
+    ) -> impl Future<Output = Result<Option<Together>>> + Send {
         std::future::ready(Ok(None))
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use watchlock::{Client, Lease};
+use watchlock::{Client, Lease, MultiLock};
 
-use super::{Held, LockUnderTest, Setup};
+use super::{Held, LockUnderTest, Setup, Together};
 use crate::Result;
 
 /// One client, shared by all tasks.
@@ -38,6 +38,24 @@ impl LockUnderTest for Watchlock {
             level.unlock().await?;
         }
         guard.unlock().await?;
+        Ok(Some(took))
+    }
+
+    async fn together(&self, names: Vec<String>, end: Instant) -> Result<Option<Together>> {
+        let mut took = Together::default();
+        let mut before = Instant::now();
+        while before < end {
+            let one = self.client.get_lock(&names[0]);
+            one.lock().await?.unlock().await?;
+            let between = Instant::now();
+            let locks = names.iter().map(|name| self.client.get_lock(name));
+            let all = MultiLock::new(locks)?;
+            all.lock().await?.unlock().await?;
+            let after = Instant::now();
+            took.one.push((between - before).as_secs_f64() * 1e6);
+            took.all.push((after - between).as_secs_f64() * 1e6);
+            before = after;
+        }
         Ok(Some(took))
     }
 
