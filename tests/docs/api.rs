@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use watchlock::{
     Backoff, Client, ClientBuilder, Clock, ClockDriver, ConfigError, Error, GuardError, HoldView,
-    Lease, LeaseError, Lock, LockGuard, LostReason, Owner, ReentrantLock, ShutdownReport, Ttl,
+    Lease, LeaseError, Lock, LockGuard, LockInfo, LostReason, MultiLock, Owner, ReentrantLock,
+    SetError, ShutdownReport, Ttl,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -30,8 +31,11 @@ fn every_public_type_is_send_and_sync() {
     shared::<Box<dyn Lock>>();
     shared::<LockGuard>();
     shared::<LostReason>();
+    shared::<LockInfo>();
+    shared::<MultiLock>();
     shared::<Owner>();
     shared::<ReentrantLock>();
+    shared::<SetError>();
     shared::<ShutdownReport>();
     shared::<Ttl>();
 }
@@ -57,6 +61,19 @@ fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: Loc
     sent(guard.reenter(second));
     sent(guard.extend(second));
     sent(guard.unlock());
+}
+
+/// Never called, either.
+#[expect(dead_code, reason = "what is looked at is its types")]
+fn every_future_of_several_locks_can_be_spawned(several: &MultiLock) {
+    let second = Duration::from_secs(1);
+    sent(several.lock());
+    sent(several.lock_for(second));
+    sent(several.try_lock(second, second));
+    sent(several.unlock());
+    sent(several.is_locked());
+    sent(several.remain_time_to_live());
+    sent(several.force_unlock());
 }
 
 /// The sources of `folder`, joined.

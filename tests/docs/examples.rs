@@ -100,6 +100,14 @@ async fn closure_returns_values_and_ends_with_its_lock() {
 }
 
 #[tokio::test]
+async fn transfer_goes_both_ways_at_once() {
+    let said = said("transfer", &RedisServer::start()).await;
+    let expected = "20 transfers, nobody waits for anybody for ever\n\
+                    while account:2 is held: busy\naccount:1 is held meanwhile: false\n";
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
 async fn shared_pool_works_beside_the_application() {
     let said = said("shared_pool", &RedisServer::start()).await;
     let expected = "one sold, 9 left\nconnections in the application's pool: 1\n";

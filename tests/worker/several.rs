@@ -1,12 +1,19 @@
 //! Kind `multi`: a list of names is one lock.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
 use crate::common::{LONG, clean, ms};
-use crate::{answered, open, refusal, with};
+use crate::{open, refusal, with};
+
+/// The result of a request that is not refused.
+async fn answered(worker: &Worker, op: &str, fields: Value) -> Value {
+    let asked = format!("{op} {fields}");
+    let answer = worker.call(op, fields).await;
+    answer.unwrap_or_else(|error| panic!("{asked}: {error}"))
+}
 
 #[tokio::test]
 async fn several_names_are_one_lock() {
