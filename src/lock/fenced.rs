@@ -124,7 +124,7 @@ impl FencedGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::detach`].
+    /// As [`LockGuard::detach`]; the guard comes back as a [`LockGuard`], with its token.
     pub fn detach(self) -> Result<(), GuardError> {
         self.level.detach()
     }
@@ -133,7 +133,7 @@ impl FencedGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::let_expire`].
+    /// As [`LockGuard::let_expire`]; the guard comes back as a [`LockGuard`], with its token.
     pub fn let_expire(self) -> Result<(), GuardError> {
         self.level.let_expire()
     }
