@@ -235,8 +235,8 @@ async fn other_kinds_and_requests_are_unsupported() {
         let fields = with(of("a", "x"), "kind", kind);
         assert_eq!(refusal(&worker, "lock", fields).await, "unsupported");
     }
-    let multi = json!({"owner": "a", "kind": "multi", "name": ["x", "y"]});
-    assert_eq!(refusal(&worker, "lock", multi).await, "unsupported");
+    let red = json!({"owner": "a", "kind": "red", "name": ["x"]});
+    assert_eq!(refusal(&worker, "lock", red).await, "unsupported");
     for op in ["acquire", "latch_set", "dance"] {
         assert_eq!(
             refusal(&worker, op, json!({"name": "x"})).await,

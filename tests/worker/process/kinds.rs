@@ -88,7 +88,6 @@ static KINDS: &[Kind] = &[
     kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),
     kind!("spin", EXCLUSIVE, |of, name| of.get_spin_lock(name)),
     kind!("simple", EXCLUSIVE, |of, name| of.get_simple_lock(name)),
-    kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),
     kind!("multi", several, |of, name| of.get_lock(name)),
 ];
 

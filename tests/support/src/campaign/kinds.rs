@@ -13,7 +13,6 @@ pub const RUST: &[LockKind] = &[
     LockKind::Fenced,
     LockKind::Spin,
     LockKind::Simple,
-    LockKind::Fair,
 ];
 
 /// What Redisson's worker has.
