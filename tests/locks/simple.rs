@@ -63,6 +63,8 @@ async fn levels_are_counted_here_and_never_shorten_the_lease() {
     let outer = lock.lock_for(LONG * 2).await.unwrap();
     let before = value(&server, "levels").await;
     let inner = lock.lock_for(ms(500)).await.unwrap();
+    assert!(server.pttl("levels").await > 30_000, "T1");
+    assert!(server.pttl("levels").await > 30_000, "T1");
     let more = inner.reenter(Duration::from_secs(90)).await.unwrap();
     assert_eq!((lock.hold_count(), more.hold_count()), (3, 3));
     assert_eq!(value(&server, "levels").await, before);
