@@ -2,6 +2,7 @@
 //! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
 
 mod coming_and_going;
+mod fair;
 mod fenced;
 mod java_holds;
 mod java_kinds;

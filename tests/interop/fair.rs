@@ -1,0 +1,270 @@
+//! Java and Rust in one queue: the fair lock goes to whoever came first, on either side, and to the next one when that
+//! one died, gave up, or waited for long.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use watchlock::{Client, Error, Lease, LockGuard};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+use watchlock_support::worker::{Reply, Worker};
+
+use crate::LONG;
+
+const LINE: &str = "line";
+const QUEUE: &str = "redisson_lock_queue:{line}";
+const SCORES: &str = "redisson_lock_timeout:{line}";
+
+struct Scene {
+    server: RedisServer,
+    java: Worker,
+    rust: Client,
+}
+
+/// Who waits, on either side.
+enum Waiter {
+    Java(&'static str, JoinHandle<Reply>),
+    Rust(JoinHandle<Result<LockGuard, Error>>),
+}
+
+impl Scene {
+    async fn new() -> Option<Self> {
+        let server = RedisServer::start();
+        let java = Worker::java()?;
+        java.open(&server.url(), None).await.expect("a client");
+        let rust = Client::connect(&server.url()).await.expect("a client");
+        Some(Self { server, java, rust })
+    }
+
+    async fn queue(&self) -> Vec<String> {
+        self.server.query(&["LRANGE", QUEUE, "0", "-1"]).await
+    }
+
+    async fn queued(&self, waiters: usize) {
+        eventually("they queue", LONG, async || {
+            self.queue().await.len() == waiters
+        })
+        .await;
+    }
+
+    async fn java_waits(&self, owner: &'static str) -> Waiter {
+        let before = self.queue().await.len();
+        let fields = json!({"owner": owner, "kind": "fair", "name": LINE});
+        let waiting = tokio::spawn(self.java.request("lock", fields));
+        self.queued(before + 1).await;
+        Waiter::Java(owner, waiting)
+    }
+
+    async fn rust_waits(&self) -> Waiter {
+        let before = self.queue().await.len();
+        let lock = self.rust.get_fair_lock(LINE);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        self.queued(before + 1).await;
+        Waiter::Rust(waiting)
+    }
+
+    async fn java(&self, op: &str, owner: &str, more: Value) -> Value {
+        let mut fields = json!({"owner": owner, "kind": "fair", "name": LINE});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            fields[field] = value.clone();
+        }
+        let answer = self.java.call(op, fields).await;
+        answer.unwrap_or_else(|error| panic!("{op}: {error}"))
+    }
+
+    /// It is its turn: nobody behind it has the lock, and it gives it back.
+    async fn serves(&self, waiter: Waiter, behind: &[Waiter]) {
+        let got = tokio::time::timeout(LONG, async {
+            match waiter {
+                Waiter::Java(owner, waiting) => {
+                    waiting.await.unwrap().outcome.expect("the lock");
+                    Ok(owner)
+                }
+                Waiter::Rust(waiting) => Err(waiting.await.unwrap().expect("the lock")),
+            }
+        });
+        let got = got.await.expect("it is served");
+        for waiter in behind {
+            assert!(!waiter.is_served(), "overtaken");
+        }
+        match got {
+            Ok(owner) => drop(self.java("unlock", owner, Value::Null).await),
+            Err(guard) => guard.unlock().await.expect("our own lock"),
+        }
+    }
+
+    async fn nothing_is_left(&self) {
+        eventually("no key is left", LONG, async || {
+            self.server.keys().await.is_empty()
+        })
+        .await;
+    }
+}
+
+impl Waiter {
+    fn is_served(&self) -> bool {
+        match self {
+            Self::Java(_, waiting) => waiting.is_finished(),
+            Self::Rust(waiting) => waiting.is_finished(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn waiters_of_java_and_of_rust_come_in_the_order_of_their_arrival() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    for rust_holds in [true, false] {
+        let held = if rust_holds {
+            Some(scene.rust.get_fair_lock(LINE).lock().await.unwrap())
+        } else {
+            scene.java("lock", "a", Value::Null).await;
+            None
+        };
+        let mut line = std::collections::VecDeque::new();
+        for (java, owner) in [(true, "b"), (false, ""), (false, ""), (true, "c"), (true, "d"), (false, "")] {
+            let waiter = if java {
+                scene.java_waits(owner).await
+            } else {
+                scene.rust_waits().await
+            };
+            line.push_back(waiter);
+        }
+        match held {
+            Some(guard) => guard.unlock().await.unwrap(),
+            None => drop(scene.java("unlock", "a", Value::Null).await),
+        }
+        while let Some(waiter) = line.pop_front() {
+            scene.serves(waiter, line.make_contiguous()).await;
+        }
+        scene.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn one_try_of_either_side_overtakes_nobody_of_the_other() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+    let java = scene.java_waits("b").await;
+    let other = Client::connect(&scene.server.url()).await.unwrap();
+    let once = async || {
+        let lock = other.get_fair_lock(LINE);
+        lock.try_lock(Duration::ZERO, Lease::Watchdog).await.unwrap()
+    };
+    assert!(once().await.is_none());
+    held.unlock().await.unwrap();
+    scene.serves(java, &[]).await;
+    scene.java("lock", "b", Value::Null).await;
+    let rust = scene.rust_waits().await;
+    scene.server.cmd(&["DEL", LINE]).await;
+    let tried = scene.java("try_lock", "c", json!({"wait_ms": 0})).await;
+    assert_eq!(tried["acquired"], false);
+    scene.serves(rust, &[]).await;
+}
+
+/// Java's own waiters would lose their places, and wake up late.
+#[tokio::test]
+async fn who_gives_up_on_either_side_lets_the_next_one_of_the_other_in() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+    let Waiter::Rust(gives_up) = scene.rust_waits().await else {
+        unreachable!("it is Rust's");
+    };
+    let fields = json!({"owner": "b", "kind": "fair", "name": LINE, "wait_ms": 1_500});
+    let java = tokio::spawn(scene.java.request("try_lock", fields));
+    scene.queued(2).await;
+    let last = scene.rust_waits().await;
+    gives_up.abort();
+    let gave_up = java.await.unwrap().outcome.expect("an answer");
+    assert_eq!(gave_up["acquired"], false);
+    scene.queued(1).await;
+    held.unlock().await.unwrap();
+    scene.serves(last, &[]).await;
+    scene.nothing_is_left().await;
+}
+
+/// Its client cannot say that it is dead, so its score decides.
+#[tokio::test]
+async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+    let _dead = scene.java_waits("b").await;
+    let rust = scene.rust_waits().await;
+    scene.java.kill();
+    let head = scene.queue().await.remove(0);
+    let time: Vec<String> = scene.server.query(&["TIME"]).await;
+    let score = time[0].parse::<u64>().unwrap() * 1000 + 3_000;
+    scene.server.cmd(&["ZADD", SCORES, &score.to_string(), &head]).await;
+    held.unlock().await.unwrap();
+    let released = Instant::now();
+    scene.serves(rust, &[]).await;
+    let waited = released.elapsed();
+    assert!(waited > Duration::from_millis(1_500), "{waited:?}");
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    scene.nothing_is_left().await;
+}
+
+/// Redisson's scripts drop a head whose score is over, and its waiter goes to the tail.
+#[tokio::test]
+async fn a_waiter_of_rust_keeps_its_place_though_java_dropped_it() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+    let first = scene.rust_waits().await;
+    let second = scene.rust_waits().await;
+    for place in scene.queue().await {
+        scene.server.cmd(&["ZADD", SCORES, "1", &place]).await;
+    }
+    let before = scene.queue().await;
+    // It drops both, and queues.
+    let fields = json!({"owner": "b", "kind": "fair", "name": LINE});
+    let java = Waiter::Java("b", tokio::spawn(scene.java.request("lock", fields)));
+    eventually("they are put back, ahead of Java's", LONG, async || {
+        let queue = scene.queue().await;
+        queue.len() == 3 && queue[..2] == before
+    })
+    .await;
+    held.unlock().await.unwrap();
+    scene.serves(first, &[]).await;
+    scene.serves(second, &[]).await;
+    scene.serves(java, &[]).await;
+    scene.nothing_is_left().await;
+}
+
+/// Each side's release wakes a waiter of the other at once: nobody polls here, and a lease is 30 s.
+#[tokio::test]
+async fn a_release_wakes_the_head_on_the_other_side() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    for _ in 0..3 {
+        let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+        let java = scene.java_waits("b").await;
+        let head = scene.queue().await.remove(0);
+        let channel = format!("redisson_lock__channel:{{line}}:{head}");
+        eventually("Java listens", LONG, async || {
+            scene.server.subscribers(&channel).await == 1
+        })
+        .await;
+        let released = Instant::now();
+        held.unlock().await.unwrap();
+        scene.serves(java, &[]).await;
+        assert!(released.elapsed() < Duration::from_secs(3), "{:?}", released.elapsed());
+
+        scene.java("lock", "b", Value::Null).await;
+        let rust = scene.rust_waits().await;
+        let released = Instant::now();
+        scene.java("unlock", "b", Value::Null).await;
+        scene.serves(rust, &[]).await;
+        assert!(released.elapsed() < Duration::from_secs(3), "{:?}", released.elapsed());
+    }
+}
