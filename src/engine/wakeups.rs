@@ -61,11 +61,9 @@ impl Wakeups {
         messages - own
     }
 
-    /// Messages arrive from now on, if they did not before.
-    pub(crate) fn heard(&mut self) {
-        if !self.live {
-            self.listening(true);
-        }
+    /// One more channel is subscribed and confirmed; what a queue that Redis keeps said is as true as before.
+    pub(crate) fn hears_more(&mut self) {
+        self.live = true;
     }
 
     /// Whether messages arrive from now on.

@@ -4,6 +4,8 @@
 mod common;
 
 mod dying;
+mod faults;
+mod guard_rails;
 mod leaving;
 mod order;
 mod random;

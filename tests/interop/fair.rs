@@ -124,7 +124,14 @@ async fn waiters_of_java_and_of_rust_come_in_the_order_of_their_arrival() {
             None
         };
         let mut line = std::collections::VecDeque::new();
-        for (java, owner) in [(true, "b"), (false, ""), (false, ""), (true, "c"), (true, "d"), (false, "")] {
+        for (java, owner) in [
+            (true, "b"),
+            (false, ""),
+            (false, ""),
+            (true, "c"),
+            (true, "d"),
+            (false, ""),
+        ] {
             let waiter = if java {
                 scene.java_waits(owner).await
             } else {
@@ -153,7 +160,9 @@ async fn one_try_of_either_side_overtakes_nobody_of_the_other() {
     let other = Client::connect(&scene.server.url()).await.unwrap();
     let once = async || {
         let lock = other.get_fair_lock(LINE);
-        lock.try_lock(Duration::ZERO, Lease::Watchdog).await.unwrap()
+        lock.try_lock(Duration::ZERO, Lease::Watchdog)
+            .await
+            .unwrap()
     };
     assert!(once().await.is_none());
     held.unlock().await.unwrap();
@@ -202,7 +211,10 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     let head = scene.queue().await.remove(0);
     let time: Vec<String> = scene.server.query(&["TIME"]).await;
     let score = time[0].parse::<u64>().unwrap() * 1000 + 3_000;
-    scene.server.cmd(&["ZADD", SCORES, &score.to_string(), &head]).await;
+    scene
+        .server
+        .cmd(&["ZADD", SCORES, &score.to_string(), &head])
+        .await;
     held.unlock().await.unwrap();
     let released = Instant::now();
     scene.serves(rust, &[]).await;
@@ -258,13 +270,21 @@ async fn a_release_wakes_the_head_on_the_other_side() {
         let released = Instant::now();
         held.unlock().await.unwrap();
         scene.serves(java, &[]).await;
-        assert!(released.elapsed() < Duration::from_secs(3), "{:?}", released.elapsed());
+        assert!(
+            released.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            released.elapsed()
+        );
 
         scene.java("lock", "b", Value::Null).await;
         let rust = scene.rust_waits().await;
         let released = Instant::now();
         scene.java("unlock", "b", Value::Null).await;
         scene.serves(rust, &[]).await;
-        assert!(released.elapsed() < Duration::from_secs(3), "{:?}", released.elapsed());
+        assert!(
+            released.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            released.elapsed()
+        );
     }
 }

@@ -308,7 +308,14 @@ impl Line {
             Heard::Confirmed if !first => Event::Nothing,
             Heard::Confirmed => {
                 self.policy.again();
-                self.at(|gate, _| gate.wakeups.heard());
+                let more = self.places.is_some();
+                self.at(|gate, _| {
+                    if more {
+                        gate.wakeups.hears_more();
+                    } else {
+                        gate.wakeups.listening(true);
+                    }
+                });
                 Event::Reason
             }
             Heard::Messages(messages) => {

@@ -1,0 +1,231 @@
+//! Lost replies, cut connections, forgotten scripts and data: who waits comes to its turn, and nothing is left.
+
+use std::time::Duration;
+
+use watchlock::{Client, Error};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, ms, script, soon, without_polls};
+use crate::{LINE, Waiter, queue, queued, waiter};
+
+/// A client behind a proxy.
+async fn behind(server: &RedisServer) -> (Client, Proxy) {
+    let proxy = Proxy::to(server);
+    let builder = Client::builder(&proxy.url()).unavailable_after(LONG * 2);
+    let builder = builder.command_timeout(ms(500));
+    (builder.connect().await.expect("a client"), proxy)
+}
+
+fn of_script(file: &str) -> Match {
+    let text = script(&format!("fair/{file}.lua")).expect("a script");
+    Match::script(&text).and(Match::key(LINE))
+}
+
+/// It gets the lock, and gives it back one way or the other.
+async fn serves(waiter: Waiter) {
+    let guard = soon(waiter).await.unwrap().unwrap();
+    match soon(guard.unlock()).await {
+        Ok(()) | Err(Error::Unavailable { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn f3_a_reply_that_is_lost_while_one_waits_costs_no_place_and_leaves_nothing() {
+    for file in ["enqueue", "acquire", "release"] {
+        for fault in [
+            Fault::SwallowRequest,
+            Fault::SwallowReply,
+            Fault::ResetBefore,
+            Fault::ResetAfter,
+        ] {
+            let server = RedisServer::start();
+            let other = connect(&server).await;
+            let (client, proxy) = behind(&server).await;
+            drop(client.get_fair_lock("warm").lock().await.unwrap());
+            let held = other.get_fair_lock(LINE).lock().await.unwrap();
+            // The second acquire of a waiter is the keeper's.
+            let nth = if file == "acquire" { 2 } else { 1 };
+            let aim = proxy
+                .inject(fault.clone())
+                .on(of_script(file))
+                .nth(nth)
+                .arm();
+            let lock = client.get_fair_lock(LINE);
+            let first = tokio::spawn(async move { lock.lock().await });
+            queued(&server, 1).await;
+            let (second, _) = waiter(&server, &other).await;
+            held.unlock().await.unwrap();
+            serves(first).await;
+            serves(second).await;
+            eventually("it was hit", LONG, async || aim.fired() == 1).await;
+            eventually("nobody waits", LONG, async || {
+                queue(&server).await.is_empty()
+            })
+            .await;
+            drop((client, other));
+            clean(&server).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn f3_who_goes_away_while_its_place_is_asked_for_leaves_nothing() {
+    for fault in [
+        Fault::SwallowReply,
+        Fault::DelayRequest(ms(300)),
+        Fault::ResetAfter,
+    ] {
+        let server = RedisServer::start();
+        let other = connect(&server).await;
+        let (client, proxy) = behind(&server).await;
+        drop(client.get_fair_lock("warm").lock().await.unwrap());
+        let held = other.get_fair_lock(LINE).lock().await.unwrap();
+        let aim = proxy.inject(fault).on(of_script("enqueue")).arm();
+        let lock = client.get_fair_lock(LINE);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually("it was hit", LONG, async || aim.fired() == 1).await;
+        waiting.abort();
+        eventually("its place is gone", LONG, async || {
+            server.keys().await == [LINE]
+        })
+        .await;
+        held.unlock().await.unwrap();
+        // What was asked for may come late; it is taken back.
+        tokio::time::sleep(ms(1_000)).await;
+        eventually("nothing is left", LONG, async || {
+            server.keys().await.is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn f5_subscriptions_that_are_cut_cost_no_more_than_a_poll() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let (client, proxy) = behind(&server).await;
+    let held = other.get_fair_lock(LINE).lock().await.unwrap();
+    let (first, place) = waiter(&server, &client).await;
+    let (second, _) = waiter(&server, &client).await;
+    let channel = format!("redisson_lock__channel:{{line}}:{place}");
+    let listens = async || server.subscribers(&channel).await == 1;
+    eventually("it listens", LONG, listens).await;
+    assert!(proxy.reset_subscribers() > 0);
+    eventually("it listens again", LONG, listens).await;
+    held.unlock().await.unwrap();
+    serves(first).await;
+    serves(second).await;
+    drop((client, other));
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f6_who_waits_when_redis_loses_its_data_queues_anew() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let held = one.get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..3 {
+        waiters.push(waiter(&server, &other).await.0);
+    }
+    server.cmd(&["FLUSHALL"]).await;
+    for waiter in waiters {
+        serves(waiter).await;
+    }
+    assert!(matches!(held.unlock().await, Err(Error::Lost { .. })));
+    drop((one, other));
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f7_scripts_that_are_forgotten_while_one_waits_cost_nothing() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let held = one.get_fair_lock(LINE).lock().await.unwrap();
+    let (first, head) = waiter(&server, &other).await;
+    server.cmd(&["SCRIPT", "FLUSH"]).await;
+    let (second, next) = waiter(&server, &one).await;
+    server.cmd(&["SCRIPT", "FLUSH"]).await;
+    assert_eq!(queue(&server).await, [head, next]);
+    held.unlock().await.unwrap();
+    serves(first).await;
+    server.cmd(&["SCRIPT", "FLUSH"]).await;
+    serves(second).await;
+    drop((one, other));
+    clean(&server).await;
+}
+
+/// Writes that need memory are refused; places are kept, given back, and come to their turn.
+#[tokio::test]
+async fn f9_without_memory_who_waits_keeps_its_place() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let held = one.get_fair_lock(LINE).lock().await.unwrap();
+    let (first, head) = waiter(&server, &other).await;
+    let (second, next) = waiter(&server, &one).await;
+    server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let third = connect(&server).await;
+    let lock = third.get_fair_lock(LINE);
+    let refused = lock.try_lock(ms(300), Duration::from_secs(10)).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(queue(&server).await, [head, next]);
+    second.abort();
+    queued(&server, 1).await;
+    held.unlock().await.unwrap();
+    server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    serves(first).await;
+    drop((one, other, third, lock));
+    clean(&server).await;
+}
+
+/// The release and the try for the next one here travel together, when the next one is here.
+#[tokio::test]
+async fn a_client_hands_the_lock_over_in_one_round_trip() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let warm = client.get_fair_lock("warm").lock().await.unwrap();
+    warm.unlock().await.unwrap();
+    let held = client.get_fair_lock(LINE).lock().await.unwrap();
+    let (next, place) = waiter(&server, &client).await;
+    let channel = format!("redisson_lock__channel:{{line}}:{place}");
+    eventually("it listens", LONG, async || {
+        server.subscribers(&channel).await == 1
+    })
+    .await;
+    let late = Fault::DelayReply(ms(700));
+    proxy.inject(late).on(of_script("release")).arm();
+    let unlocking = tokio::spawn(held.unlock());
+    eventually("the next one has it", LONG, async || {
+        server.hash(LINE).await.contains_key(&place)
+    })
+    .await;
+    assert!(!unlocking.is_finished(), "nobody has heard of the release");
+    soon(unlocking).await.unwrap().unwrap();
+    serves(next).await;
+}
+
+/// A wake-up is all that a waiter needs: nobody polls here.
+#[tokio::test]
+async fn a_release_wakes_the_next_one_wherever_it_is() {
+    let server = RedisServer::start();
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(without_polls(&server).connect().await.unwrap());
+    }
+    let held = clients[0].get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for number in 0..24 {
+        waiters.push(waiter(&server, &clients[number * number % 7 % 3]).await.0);
+    }
+    held.unlock().await.unwrap();
+    for waiter in waiters {
+        serves(waiter).await;
+    }
+    drop(clients);
+    clean(&server).await;
+}

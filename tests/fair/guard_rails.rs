@@ -1,0 +1,61 @@
+//! What waiting costs, in commands. The limits are today's numbers; who raises one says why.
+
+use std::time::Duration;
+
+use watchlock::Client;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use crate::common::counted::Counted;
+use crate::common::{LONG, connect, soon};
+use crate::{LINE, waiter};
+
+#[tokio::test]
+async fn a_waiting_second_costs_a_command_or_two_however_many_wait() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    let held = other.get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        waiters.push(waiter(&server, &client).await.0);
+    }
+    let mut counted = Counted::from_now(&proxy);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let commands = counted.commands();
+    // A poll every half second at most, and the client vouches every five.
+    assert!(commands <= 10 * 2 + 4, "{commands}");
+    assert!(commands >= 10, "it polls: {commands}");
+    held.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_turn_among_clients_costs_the_same_however_many_wait() {
+    for waiting in [8, 32] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let builder = Client::builder(&proxy.url()).command_timeout(LONG);
+            clients.push(builder.connect().await.unwrap());
+        }
+        let held = clients[0].get_fair_lock(LINE).lock().await.unwrap();
+        let mut waiters = Vec::new();
+        for number in 0..waiting {
+            waiters.push(waiter(&server, &clients[number % 4]).await.0);
+        }
+        let mut counted = Counted::from_now(&proxy);
+        held.unlock().await.unwrap();
+        for waiter in waiters {
+            soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        // A try, a release, a channel for the next of the client and one less.
+        let per_turn = counted.commands() / u64::try_from(waiting).unwrap();
+        assert!(per_turn <= 6, "{waiting} wait: {per_turn}");
+    }
+}
