@@ -7,6 +7,7 @@ use watchlock::{Client, Error, Lease, Lock};
 use watchlock_support::server::RedisServer;
 
 use crate::acl::documented_rights;
+use crate::common::script;
 
 const LONG: Duration = Duration::from_secs(30);
 /// The watchdog's lease of the clients under test.
@@ -15,10 +16,22 @@ const LEASE: Duration = Duration::from_millis(900);
 type Get = fn(&Client, &str) -> Box<dyn Lock>;
 
 /// A kind has a row in the document and a line here.
-const KINDS: [(&str, Get); 3] = [
+const KINDS: [(&str, Get); 4] = [
+    ("fair", |of, name| Box::new(of.get_fair_lock(name))),
     ("fenced", |of, name| Box::new(of.get_fenced_lock(name))),
     ("spin", |of, name| Box::new(of.get_spin_lock(name))),
     ("simple", |of, name| Box::new(of.get_simple_lock(name))),
+];
+
+/// What a fair lock's queue needs now and then; without them it is told by
+/// `what_a_fair_queue_needs_now_and_then_is_in_its_row`.
+const RARE: [&str; 6] = [
+    "+linsert",
+    "+lset",
+    "+persist",
+    "+zcard",
+    "+zrangebyscore",
+    "+zremrangebyscore",
 ];
 
 /// What a kind needs beside the plain lock's rights, and what it does not.
@@ -79,7 +92,7 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
         let server = RedisServer::start();
         let operator = Client::builder(&server.url()).key_prefix("app:");
         let operator = operator.connect().await.unwrap();
-        let (more, less) = documented(kind);
+        let (mut more, less) = documented(kind);
         let mut rights = documented_rights();
         rights.retain(|right| !less.contains(right));
         assert_eq!(
@@ -93,6 +106,7 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
         let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
         assert!(lived.is_ok(), "{kind}: {lived:?}");
 
+        more.retain(|right| kind != "fair" || !RARE.contains(right));
         for (number, missing) in more.into_iter().enumerate() {
             let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
             let user = format!("without-{number}");
@@ -132,5 +146,49 @@ async fn a_plain_hold_is_entered_with_a_token_by_the_rights_of_the_fenced_row() 
         plain.unlock().await.unwrap();
         let tokens = server.keys().await.len();
         assert_eq!(tokens, usize::from(missing.is_none()), "{missing:?}");
+    }
+}
+
+/// A waiter is put back, two of a client change their places, and only Redisson's are left.
+#[tokio::test]
+async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
+    let (more, _) = documented("fair");
+    let server = RedisServer::start();
+    for missing in RARE.map(Some).into_iter().chain([None]) {
+        assert!(missing.is_none_or(|missing| more.contains(&missing)));
+        server.cmd(&["FLUSHALL"]).await;
+        let mut rights = [documented_rights(), more.clone()].concat();
+        rights.retain(|right| Some(*right) != missing);
+        let set = ["ACL", "SETUSER", "queue", "reset", "on", ">secret"];
+        server.cmd(&[&set[..], &rights].concat()).await;
+        let url = format!("redis://queue:secret@127.0.0.1:{}/", server.port());
+        let user = redis::Client::open(url).unwrap();
+        let mut user = user.get_multiplexed_async_connection().await.unwrap();
+        let mut run = async |file: &str, args: &[&str]| {
+            let mut call = redis::cmd("EVAL");
+            call.arg(script(&format!("fair/{file}.lua")).expect("a script"));
+            call.arg(4).arg("app:x").arg("redisson_lock_queue:{app:x}");
+            call.arg("redisson_lock_timeout:{app:x}");
+            call.arg("watchlock_waiters:{app:x}");
+            call.arg(300_000)
+                .arg("redisson_lock__channel:{app:x}")
+                .arg(args);
+            call.query_async::<redis::Value>(&mut user).await.is_ok()
+        };
+        let mut done = run("enqueue", &["a:1"]).await;
+        done &= run("enqueue", &["b:1"]).await;
+        server.cmd(&["LPOP", "redisson_lock_queue:{app:x}"]).await;
+        server
+            .cmd(&["ZREM", "redisson_lock_timeout:{app:x}", "a:1"])
+            .await;
+        done &= run("vouch", &["a"]).await;
+        done &= run("acquire", &["a:2", "30000", "1"]).await;
+        server
+            .cmd(&["RPUSH", "redisson_lock_queue:{app:x}", "java:1"])
+            .await;
+        for id in ["a:1", "a:2", "b:1"] {
+            done &= run("release", &[id, "0"]).await;
+        }
+        assert_eq!(done, missing.is_none(), "without {missing:?}");
     }
 }

@@ -1,6 +1,9 @@
 //! The documents: they keep up with the code, the ACL that they give is enough, the examples do what they say.
 //! Their Rust code is compiled as documentation tests of `src/lib.rs`.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod acl;
 mod acl_kinds;
 mod api;
