@@ -118,6 +118,14 @@ pub enum Error {
         /// How long it may be.
         longest: usize,
     },
+    /// An owner that reads asked to write: it would wait for itself. Give the read levels back first, or take the
+    /// write lock first and [downgrade](crate::WriteGuard::downgrade) it.
+    #[error("{}an owner that reads cannot wait to write", Of(lock))]
+    #[non_exhaustive]
+    WouldDeadlock {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+    },
     /// The lease is out of its bounds (10 ms to 24 h unless set), or what was asked does not go with
     /// the level's lease.
     #[error("{}{problem}", Of(lock))]
@@ -192,6 +200,7 @@ impl Error {
             Self::Lost { lock, .. }
             | Self::NotOwner { lock }
             | Self::WrongType { lock }
+            | Self::WouldDeadlock { lock }
             | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
             | Self::InvalidLease { lock, .. }
@@ -208,6 +217,10 @@ impl Error {
 
     pub(crate) fn not_owner() -> Self {
         Self::NotOwner { lock: None }
+    }
+
+    pub(crate) fn would_deadlock() -> Self {
+        Self::WouldDeadlock { lock: None }
     }
 
     pub(crate) fn wrong_type() -> Self {
@@ -240,6 +253,7 @@ impl Error {
             Self::Lost { lock, .. }
             | Self::NotOwner { lock }
             | Self::WrongType { lock }
+            | Self::WouldDeadlock { lock }
             | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
             | Self::InvalidLease { lock, .. }

@@ -66,6 +66,11 @@ impl LeaseMs {
             })
     }
 
+    #[cfg(test)]
+    pub(crate) const fn from_millis(ms: u64) -> Self {
+        Self(ms)
+    }
+
     /// What is left of a lease: 1 ms at least, and never more than is left.
     pub(crate) fn left(span: Duration) -> Self {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
@@ -94,6 +99,7 @@ impl LeaseMs {
     /// What this lease is worth when Redis acknowledged the command that was sent at `sent_at`.
     pub(crate) fn term(self, sent_at: Moment) -> Term {
         Term {
+            sent_at,
             valid_until: sent_at + self.duration().saturating_sub(self.drift()),
             ends_at: sent_at + self.duration(),
         }
@@ -103,6 +109,8 @@ impl LeaseMs {
 /// An acknowledged lease, by the client's own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
+    /// Just before the command was sent that it is of.
+    pub(crate) sent_at: Moment,
     /// Up to when the client itself vouches for the hold.
     pub(crate) valid_until: Moment,
     /// When the lease ends if nothing was lost on the way; Redis may end it as much later as the

@@ -76,6 +76,7 @@ pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 pub use lock::{LockInfo, MultiLock};
+pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 
 /// What [`ClientBuilder::pool`] takes, and more.
 pub use deadpool_redis;

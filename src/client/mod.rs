@@ -16,8 +16,8 @@ use crate::backoff::Backoff;
 use crate::engine::Engine;
 use crate::error::{Error, LostReason};
 use crate::lock::{
-    FairLock, FencedLock, Owner, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain, simple,
-    spin,
+    FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced,
+    plain, simple, spin,
 };
 
 /// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
@@ -159,6 +159,13 @@ impl Client {
         SimpleLock::new(&self.engine, name, None, simple::kind)
     }
 
+    /// The read/write lock `name`. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getReadWriteLock")]
+    pub fn get_read_write_lock(&self, name: &str) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name, None)
+    }
+
     /// A new owner, to be handed down to whatever may enter its locks again.
     #[must_use]
     pub fn new_owner(&self) -> Owner {
@@ -220,10 +227,7 @@ impl Client {
             return ShutdownReport::default();
         }
         core.stop_accepting();
-        let holds = core.holds();
-        for hold in &holds {
-            hold.announce(LostReason::Shutdown);
-        }
+        let holds = core.announce(LostReason::Shutdown);
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
         let in_time = self.engine.within(timeout, given_back).await.is_some();
         let holds = core.holds();

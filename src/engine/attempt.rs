@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 
 use super::core::Core;
 use super::effects::Effects;
@@ -129,6 +130,11 @@ fn begin(
                 waiting.first_try(&hold, pending).await;
                 !waiting.ticket.is_decided()
             }
+            (Arrival::Join(hold, pending), _) => {
+                Box::pin(waiting.join(&hold, pending)).await;
+                !waiting.ticket.is_decided()
+            }
+            (Arrival::In(share), _) => waiting.knows(Verdict::Granted(share)),
             (Arrival::Busy, _) => waiting.knows(Verdict::Busy),
             (Arrival::Again, _) => waiting.knows(Verdict::Again),
             (Arrival::First(_) | Arrival::Queued, _) => true,
@@ -142,10 +148,12 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered
     let Some(owner) = &request.owner else {
         return Ok(None);
     };
-    let hold = match owner.find(request.kind.names(), core.now()) {
+    let (kind, now) = (&request.kind, core.now());
+    let shared = kind.commands.is_shared();
+    let hold = match owner.find(kind.names(), shared, now) {
         Found::Lost(reason) => return Err(Error::lost(reason)),
-        Found::Nothing => return Ok(None),
         Found::Live(hold) => hold,
+        Found::Nothing => return beside_own(core, owner, request).await,
     };
     let (lease, patience) = (request.lease, request.patience);
     // Boxed: most acquires have nothing to enter.
@@ -158,6 +166,26 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered
         patience,
     ))
     .await
+}
+
+/// What an owner gets that has the lock, but not as it asks for it now. Who has it alone may share it with itself; who
+/// shares it would wait for itself.
+async fn beside_own(
+    core: &Arc<Core>,
+    owner: &Arc<OwnerState>,
+    request: &Request,
+) -> Result<Option<Entered>, Error> {
+    let commands = &request.kind.commands;
+    if !commands.has_shares() {
+        return Ok(None);
+    }
+    let shared = commands.is_shared();
+    match owner.find(request.kind.names(), !shared, core.now()) {
+        Found::Nothing => Ok(None),
+        Found::Lost(reason) => Err(Error::lost(reason)),
+        Found::Live(_) if !shared => Err(Error::would_deadlock()),
+        Found::Live(own) => Box::pin(reentry::enter_beside(core, &own, request)).await,
+    }
 }
 
 /// A new attempt; the keeper looks after it when its caller does not.
@@ -183,6 +211,17 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
     Hold::trying(origin, finish_by)
 }
 
+/// Asks by `ticket` for a share of `joint`.
+pub(crate) fn start_join(
+    lane: &Arc<Lane>,
+    joint: &Arc<Hold>,
+    ticket: &Ticket,
+) -> (Arc<Hold>, Pending) {
+    let request = &ticket.request;
+    let pending = Pending::start(lane, request.kind.join(&joint.id, request.lease));
+    (Arc::clone(joint), pending)
+}
+
 /// A caller that waits for a verdict; dropping it withdraws.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
@@ -198,13 +237,17 @@ impl Waiting<'_> {
     ) -> Result<(Arrival<Pending>, Option<Arc<Hold>>), Error> {
         let (core, ticket) = (self.core, &self.ticket);
         let mut attempt = None;
-        let arrival = core.at(ticket.request.kind.names(), |gate, _| {
-            gate.arrive(ticket, now, || {
+        let arrival = core.at(ticket.request.kind.names(), |gate, effects| {
+            gate.arrive(ticket, now, core.rules(), effects, |joint| {
+                if let Some(joint) = joint {
+                    return start_join(lane, joint, ticket);
+                }
                 let hold = new_hold(core, ticket, now);
                 // Who waits is queued by the keeper, in the order of arrival.
                 let first = Try {
                     again: false,
                     waits: false,
+                    mark: Duration::ZERO,
                 };
                 let call = hold.kind.acquire(&hold.id, hold.lease, first);
                 let pending = Pending::start(lane, call);
@@ -240,6 +283,19 @@ impl Waiting<'_> {
             self.ticket.is_awake();
             settle_attempt(self.core, hold, &pending, outcome);
         }
+    }
+
+    /// Asks for a share of a hold that is there. Its schedule is that hold's, so the time is counted here.
+    async fn join(&self, hold: &Arc<Hold>, pending: Pending) {
+        let limit = self.core.config.command_timeout;
+        let answered = pending.clone().within(limit);
+        let decided = poll_fn(|context| self.ticket.poll_decided(context));
+        let outcome = match select(Box::pin(answered), decided).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => return,
+        };
+        self.ticket.is_awake();
+        settle_attempt(self.core, hold, &pending, outcome);
     }
 
     /// Waits in the queue, or for a try that the keeper makes.
@@ -302,7 +358,7 @@ impl Waiting<'_> {
                     return (final_ && !self.ticket.is_decided())
                         .then(|| Verdict::failed(Failure::silence()));
                 }
-                let word = gate.last_word(now);
+                let word = gate.last_word(&self.ticket, now);
                 word.or_else(|| final_.then(|| Verdict::failed(Failure::silence())))
             })
     }

@@ -13,7 +13,7 @@ use super::gate::{Gate, Rules};
 use super::gates::Gates;
 use super::hold::Hold;
 use super::schedule::Schedule;
-use super::state::{Due, RenewalPlan};
+use super::state::{Due, Phase, RenewalPlan, State};
 use crate::backend::{Backend, Lane, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -187,8 +187,20 @@ impl Core {
         if start_job {
             self.post(Mail::Serve(Arc::clone(names)));
         }
-        for hold in effects.carry_out() {
+        let rest = effects.carry_out();
+        for hold in rest.releases {
             self.post(Mail::Release(hold));
+        }
+        for hold in rest.turns {
+            if hold.with(State::write_is_due) {
+                self.post(Mail::Write(hold));
+            }
+        }
+        if !rest.looks.is_empty() {
+            let now = self.now();
+            rest.looks
+                .iter()
+                .for_each(|hold| self.look_in_time(hold, now));
         }
         result
     }
@@ -197,6 +209,7 @@ impl Core {
         Rules {
             command_timeout: self.config.command_timeout,
             unavailable_after: self.config.unavailable_after,
+            plan: self.plan,
         }
     }
 
@@ -222,8 +235,26 @@ impl Core {
         pending.within(limit).await
     }
 
-    /// Marks a hold lost, frees the name, and sends a last release behind it.
+    /// Every share of a hold.
+    fn shares(&self) -> Vec<Arc<Hold>> {
+        let mut shares = Vec::new();
+        self.gates
+            .for_each(|gate| shares.extend(gate.shares().cloned()));
+        shares
+    }
+
+    /// Tells all who hold anything that it will be lost. The holds in Redis.
+    pub(crate) fn announce(&self, reason: LostReason) -> Vec<Arc<Hold>> {
+        let holds = self.holds();
+        for hold in holds.iter().chain(&self.shares()) {
+            hold.announce(reason);
+        }
+        holds
+    }
+
+    /// Marks a hold in Redis lost, frees the name, and sends a last release behind it.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
+        let hold = hold.in_redis();
         if hold.with(|state| state.lose(reason)) {
             self.bury(hold, reason);
         }
@@ -232,10 +263,20 @@ impl Core {
     /// What a loss leads to, whoever saw it first.
     pub(crate) fn bury(&self, hold: &Arc<Hold>, reason: LostReason) {
         let names = hold.kind.names();
-        let first = self.at(names, |gate, effects| {
-            gate.vacate(hold);
-            effects.release(hold)
-        });
+        let first = if hold.joint().is_some() {
+            self.bury_share(hold)
+        } else {
+            let (first, shares) = self.at(names, |gate, effects| {
+                let shares = gate.shares_of(hold);
+                for share in &shares {
+                    effects.change(share, |state| state.lose(reason));
+                }
+                gate.vacate(hold);
+                (effects.release(hold), shares)
+            });
+            shares.iter().for_each(|share| self.schedule.forget(share));
+            first
+        };
         if !first {
             return;
         }
@@ -246,6 +287,19 @@ impl Core {
         } else {
             tracing::warn!(name, %reason, "hold lost");
         }
+    }
+
+    /// The leases of a share are over, though those of the hold in Redis may not be. Whether somebody had it.
+    fn bury_share(&self, share: &Arc<Hold>) -> bool {
+        let now = self.now();
+        let ended = self.at(share.kind.names(), |gate, effects| {
+            gate.expire_share(share, now, effects)
+        });
+        let joint = share.in_redis();
+        if matches!(joint.phase(), Phase::Lost(_)) {
+            self.schedule.forget(joint);
+        }
+        ended && !share.is_left()
     }
 
     /// No new holds from now on; whoever waits for one hears it.

@@ -15,6 +15,18 @@ pub(crate) struct Effects {
     wakers: Vec<Waker>,
     changed: Vec<Arc<Hold>>,
     releases: Vec<Arc<Hold>>,
+    looks: Vec<Arc<Hold>>,
+    turns: Vec<Arc<Hold>>,
+}
+
+/// What is left to do for somebody who has a keeper.
+pub(crate) struct Rest {
+    /// Last releases that are left to it.
+    pub(crate) releases: Vec<Arc<Hold>>,
+    /// Holds that it is to look at in time, which may be sooner than before.
+    pub(crate) looks: Vec<Arc<Hold>>,
+    /// Holds that it is to turn into shared ones.
+    pub(crate) turns: Vec<Arc<Hold>>,
 }
 
 impl Effects {
@@ -45,14 +57,28 @@ impl Effects {
         first
     }
 
-    /// Wakes and tells. The last releases that are left to the keeper.
-    pub(crate) fn carry_out(self) -> Vec<Arc<Hold>> {
+    /// The keeper has to look at `hold` in time: it is new, or watched only now.
+    pub(crate) fn look(&mut self, hold: &Arc<Hold>) {
+        self.looks.push(Arc::clone(hold));
+    }
+
+    /// Leave it to the keeper to turn `hold` into a shared one.
+    pub(crate) fn turn(&mut self, hold: &Arc<Hold>) {
+        self.turns.push(Arc::clone(hold));
+    }
+
+    /// Wakes and tells.
+    pub(crate) fn carry_out(self) -> Rest {
         for waker in self.wakers {
             waker.wake();
         }
         for hold in self.changed {
             hold.tell();
         }
-        self.releases
+        Rest {
+            releases: self.releases,
+            looks: self.looks,
+            turns: self.turns,
+        }
     }
 }

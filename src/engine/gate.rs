@@ -15,6 +15,7 @@
 //! This file is who comes and goes; what answers mean is in [`outcomes`](super::outcomes), what the keeper's
 //! job does next in [`steps`](super::steps). `C` is a command in flight.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use super::kind::Kind;
 use super::known::Known;
 use super::queue::Queue;
 use super::seat::{Attempt, Seat, Vacated};
-use super::state::State;
+use super::state::{RenewalPlan, State};
 use super::ticket::{Patience, Ticket, Verdict};
 use super::wakeups::Wakeups;
 use crate::clock::Moment;
@@ -46,6 +47,7 @@ pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
     /// For how long those who wait for ever keep trying while every try fails.
     pub(crate) unavailable_after: Duration,
+    pub(crate) plan: RenewalPlan,
 }
 
 /// The keeper's job for a name, as the gate sees it.
@@ -67,6 +69,16 @@ pub(crate) struct Gate<C> {
     pub(super) prompt: bool,
     /// How many holds in a row were handed over.
     pub(super) handed_over: u32,
+    pub(super) marked: Option<Mark>,
+}
+
+/// Redis is told that somebody here waits to have the lock alone.
+pub(crate) struct Mark {
+    pub(super) since: Moment,
+    /// Of which kind the lock is for that one.
+    pub(super) kind: Kind,
+    /// Redis is being told that nobody does any more.
+    pub(super) leaves: bool,
 }
 
 impl<C> Default for Gate<C> {
@@ -80,6 +92,7 @@ impl<C> Default for Gate<C> {
             wakeups: Wakeups::default(),
             prompt: false,
             handed_over: 0,
+            marked: None,
         }
     }
 }
@@ -88,6 +101,10 @@ impl<C> Default for Gate<C> {
 pub(crate) enum Arrival<C> {
     /// In the seat: the caller sends the first try.
     First(C),
+    /// Beside the hold in the seat: the caller sends the join.
+    Join(Arc<Hold>, C),
+    /// It has a share of the hold in the seat.
+    In(Arc<Hold>),
     Queued,
     Busy,
     /// Its owner holds the lock: it can enter.
@@ -95,25 +112,36 @@ pub(crate) enum Arrival<C> {
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// An acquire arrives. `attempt` makes what is put into a free seat.
+    /// An acquire arrives. `attempt` makes what is put into a free seat, or a join of the hold that it is given.
     pub(crate) fn arrive(
         &mut self,
         ticket: &Arc<Ticket>,
         now: Moment,
-        attempt: impl FnOnce() -> (Arc<Hold>, C),
+        rules: Rules,
+        effects: &mut Effects,
+        attempt: impl FnOnce(Option<&Arc<Hold>>) -> (Arc<Hold>, C),
     ) -> Arrival<C> {
         if self.may_enter(ticket, now) {
             return Arrival::Again;
+        }
+        if let Some(share) = self.enter_unasked(ticket, now, rules, effects) {
+            return Arrival::In(share);
         }
         if self.seat.is_free() && self.queue.is_empty() {
             // By 3: whoever was told what is known is gone.
             self.known = Known::Nothing;
             self.failing_since = None;
-            let (hold, command) = attempt();
+            let (hold, command) = attempt(None);
             self.sit(hold, ticket, command.clone(), now);
             return Arrival::First(command);
         }
-        if ticket.request.patience == Patience::Once && self.knows_busy(now) {
+        let unasked = matches!(&self.seat, Seat::Shared { join: None, .. });
+        if unasked && self.queue.is_empty() && self.is_joinable(ticket, now) {
+            let (hold, command) = attempt(self.seat.held());
+            self.sit(Arc::clone(&hold), ticket, command.clone(), now);
+            return Arrival::Join(hold, command);
+        }
+        if ticket.request.patience == Patience::Once && self.knows_busy(ticket, now) {
             return Arrival::Busy;
         }
         if self.queue.is_empty() || self.has_place_for(ticket) {
@@ -172,21 +200,29 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// By 4: whether `ticket` can enter the hold in the seat.
     fn may_enter(&self, ticket: &Ticket, now: Moment) -> bool {
         let request = &ticket.request;
+        if let Seat::Shared { .. } = &self.seat {
+            let owner = request.owner.as_ref();
+            return owner.is_some_and(|owner| owner.has(request.kind.names(), now));
+        }
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
         let commands = &request.kind.commands;
         held.is_some_and(|hold| commands.may_enter(hold.owner, request.owner_number()))
     }
 
-    /// Takes the seat for an attempt.
+    /// Takes the seat for an attempt, or a place beside the hold in it for a join.
     pub(super) fn sit(&mut self, hold: Arc<Hold>, ticket: &Arc<Ticket>, command: C, now: Moment) {
-        self.seat.try_for(Attempt {
+        let attempt = Attempt {
             hold,
             ticket: Arc::clone(ticket),
             command,
             since: now,
             early: false,
             overdue: false,
-        });
+        };
+        match &mut self.seat {
+            Seat::Shared { join, .. } => *join = Some(attempt),
+            seat => seat.try_for(attempt),
+        }
     }
 
     /// The caller of `ticket` is gone. A grant that it did not collect, to be given back.
@@ -196,7 +232,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let uncollected = ticket.close();
-        let told = self.seat.is_trying_for(ticket) || self.is_head(ticket);
+        let told = self.seat.is_trying_for(ticket) || self.is_head(ticket) || self.is_marked();
         if self.queue.remove(ticket.number).is_some() && told {
             self.prompt = true;
         }
@@ -230,9 +266,12 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// By 3.
-    fn knows_busy(&self, now: Moment) -> bool {
+    fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
             Seat::Held { hold, .. } if now < hold.valid_until() => true,
+            Seat::Shared { joint, .. } if joint.is_valid(now) && !self.is_joinable(ticket, now) => {
+                true
+            }
             Seat::HandingOver { .. } | Seat::Releasing { .. } => false,
             _ => match self.known {
                 Known::Busy(until) => until.is_none_or(|until| now < until),
@@ -242,8 +281,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// What one whose wait is over hears: the last error, or busy.
-    pub(crate) fn last_word(&self, now: Moment) -> Option<Verdict> {
-        if self.knows_busy(now) {
+    pub(crate) fn last_word(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
+        if self.knows_busy(ticket, now) {
             return Some(Verdict::Busy);
         }
         match &self.known {
@@ -267,7 +306,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         for ticket in self.queue.take_if(|_| true) {
             self.conclude(&ticket, Verdict::failed(Error::Closed), effects);
         }
-        if let Seat::Trying(attempt) = &self.seat {
+        if let Seat::Trying(attempt)
+        | Seat::Shared {
+            join: Some(attempt),
+            ..
+        } = &self.seat
+        {
             self.conclude(&attempt.ticket, Verdict::failed(Error::Closed), effects);
         }
         self.tell_job();
@@ -275,6 +319,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Frees the seat of a hold that is lost, or left to its lease; the next one here may try.
     pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) {
+        self.take_join_back(hold);
         match self.seat.vacate(hold) {
             Vacated::NotHere => return,
             Vacated::Free => self.prompt = true,
@@ -354,20 +399,32 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Whether something is under way that must be seen through before the client ends.
     pub(crate) fn is_in_flight(&self) -> bool {
-        self.seat.is_in_flight()
+        self.seat.is_in_flight() || self.is_marked()
     }
 
     /// Whether a task waits that holds the name itself, for long enough, and was not told of before.
     pub(crate) fn waits_for_itself(&self, now: Moment) -> bool {
-        let task = self.seat.held().and_then(|hold| hold.task);
+        let mut tasks = HashSet::new();
+        match &self.seat {
+            Seat::Shared { joint, .. } => {
+                tasks.extend(joint.shares().filter_map(|share| share.task))
+            }
+            seat => tasks.extend(seat.held().and_then(|hold| hold.task)),
+        }
         let mut waiters = self.queue.iter();
-        task.is_some() && waiters.any(|ticket| ticket.told_of_itself(task, now))
+        let its_own = |task: &tokio::task::Id| tasks.contains(task);
+        waiters
+            .any(|ticket| ticket.task.as_ref().is_some_and(its_own) && ticket.told_of_itself(now))
     }
 
     /// Whether a job has to be started: somebody waits, or an attempt is left that nobody sees through.
     pub(crate) fn start_job(&mut self) -> bool {
         let left = match &self.seat {
-            Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
+            Seat::Trying(attempt)
+            | Seat::Shared {
+                join: Some(attempt),
+                ..
+            } => attempt.overdue || !attempt.ticket.is_waiting(),
             _ => false,
         };
         let start = self.job.is_none() && (left || !self.queue.is_empty());
@@ -388,6 +445,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     pub(crate) fn is_unused(&self) -> bool {
-        self.seat.is_free() && self.queue.is_empty() && self.job.is_none()
+        let at_rest = self.seat.is_free() && self.queue.is_empty();
+        at_rest && self.job.is_none() && !self.is_marked()
     }
 }

@@ -5,6 +5,8 @@
 //! 2. Validity is read without a lock (I8).
 //! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
 //! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
+//! 5. Where several may hold a name at once, the hold in Redis is *joint*, and each owner has a *share* of it: a hold
+//!    with levels and leases of its own, that is lost with the joint hold and never valid for longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,11 +15,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::kind::Kind;
-use super::state::{Phase, State};
+use super::state::{Level, Phase, State};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
-use crate::lease::LeaseMs;
+use crate::lease::{LeaseMs, Term};
 
 /// A hold, shared by its guards, its gate and the keeper.
 pub(crate) struct Hold {
@@ -31,6 +33,9 @@ pub(crate) struct Hold {
     pub(crate) owner: Option<u64>,
     /// The task that asked for it, to tell a task that it waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
+    /// The hold in Redis that this is a share of.
+    joint: Option<Arc<Hold>>,
+    left: bool,
     state: Mutex<State>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
@@ -74,20 +79,58 @@ pub(crate) struct Origin {
 impl Hold {
     /// An attempt to start a hold, overdue at `finish_by`.
     pub(crate) fn trying(origin: Origin, finish_by: Moment) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::new(origin, None, State::trying(finish_by)))
+    }
+
+    /// A share of `joint` with one level, which lasts for `term` or as long as `joint`.
+    pub(crate) fn share(joint: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
+        let state = State::share(level, term);
+        Arc::new(Self::new(origin, Some(Arc::clone(joint)), state))
+    }
+
+    /// A share of `joint` that nobody has, and that lasts for `term` all the same.
+    pub(crate) fn left(joint: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
+        let state = State::share(Level::Fixed, term);
+        let left = Self::new(origin, Some(Arc::clone(joint)), state);
+        Arc::new(Self { left: true, ..left })
+    }
+
+    fn new(origin: Origin, joint: Option<Arc<Self>>, state: State) -> Self {
+        let valid_until = match state.phase() {
+            Phase::Held => state.valid_until(),
+            _ => Moment::default(),
+        };
+        Self {
             kind: origin.kind,
             id: origin.id,
             number: origin.number,
             lease: origin.lease,
             owner: origin.owner,
             task: origin.task,
-            state: Mutex::new(State::trying(finish_by)),
-            valid_until: AtomicU64::new(0),
+            joint,
+            left: false,
+            state: Mutex::new(state),
+            valid_until: AtomicU64::new(valid_until.as_nanos()),
             token: AtomicU64::new(0),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
             waiters: AtomicU32::new(0),
-        })
+        }
+    }
+
+    /// The hold in Redis that this is a share of.
+    pub(crate) fn joint(&self) -> Option<&Arc<Self>> {
+        self.joint.as_ref()
+    }
+
+    /// Whether it is a share that was left to its lease: nobody has it.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left
+    }
+
+    /// The hold in Redis: this one, or what it is a share of.
+    pub(crate) fn in_redis(self: &Arc<Self>) -> &Arc<Self> {
+        self.joint.as_ref().unwrap_or(self)
     }
 
     /// Lets `change` act on the state; readers and waiters see the result.
@@ -101,9 +144,14 @@ impl Hold {
 
     /// Lets `change` act on the state; whether those who wait for a change are to be told.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
+        // By 5. Before its own state is locked: nobody locks them the other way round.
+        let joint = self.joint.as_ref().map(|joint| joint.phase());
         let mut state = self.state.lock();
         let seen = |state: &State| (state.phase(), state.announced(), state.outcome().is_some());
         let before = seen(&state);
+        if let Some(Phase::Lost(reason)) = joint {
+            state.lose(reason);
+        }
         let result = change(&mut state);
         let valid_until = match state.phase() {
             Phase::Held => state.valid_until(),
@@ -121,7 +169,11 @@ impl Hold {
     /// Up to when the client vouches for it; the start of time when it does not.
     pub(crate) fn valid_until(&self) -> Moment {
         // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
-        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+        let own = Moment::from_nanos(self.valid_until.load(Ordering::Acquire));
+        match &self.joint {
+            Some(joint) => own.min(joint.valid_until()),
+            None => own,
+        }
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {
@@ -148,6 +200,9 @@ impl Hold {
 
     /// Why it is lost, if it is (by the clock, too).
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
+        if let Some(joint) = &self.joint {
+            joint.with(|state| state.expire(now));
+        }
         self.with(|state| {
             state.expire(now);
             match state.phase() {

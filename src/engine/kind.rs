@@ -3,6 +3,7 @@
 //! The engine has no branch on a kind: whatever differs between kinds is asked here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::fencing::FencingToken;
@@ -19,6 +20,8 @@ pub(crate) struct Try {
     pub(crate) again: bool,
     /// Its caller goes on waiting when the lock is busy: it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
+    /// For how long others are to heed that it waits, if that is for them to heed.
+    pub(crate) mark: Duration,
 }
 
 /// What a kind of lock says. What it does not say is as with the plain lock: one hash, one field.
@@ -45,6 +48,22 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
+    /// Whether callers get a share of the hold in Redis instead of the hold itself: those of some kinds of this
+    /// family may have it at the same time.
+    fn has_shares(&self) -> bool {
+        false
+    }
+
+    /// Whether its holds let in all of their kind.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether it wants to have alone what others of its family share.
+    fn wants_it_alone(&self) -> bool {
+        self.has_shares() && !self.is_shared()
+    }
+
     /// Starts a hold.
     fn acquire<'a>(
         &'a self,
@@ -58,6 +77,42 @@ pub(crate) trait Commands: Send + Sync {
 
     fn acquired(&self, reply: &Reply) -> Option<Acquired> {
         lock::acquired(reply)
+    }
+
+    /// Asks whether one more of this kind may share a hold that is there; answered as an acquire is.
+    fn join<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+        self.verify(names, hold_id, lease)
+    }
+
+    /// Whether an acquire or a join that was granted says that others of this kind need not ask.
+    fn is_open(&self, _reply: &Reply) -> bool {
+        false
+    }
+
+    /// Turns a hold into one that is shared.
+    fn downgrade<'a>(
+        &'a self,
+        _names: &'a Names,
+        _hold_id: &'a str,
+        _lease: LeaseMs,
+    ) -> Option<Call<'a>> {
+        None
+    }
+
+    /// What the shares of a hold are of that was turned into a shared one.
+    fn downgraded(&self) -> Option<Arc<dyn Commands>> {
+        None
+    }
+
+    /// Says for how long others are to heed that somebody of `client` waits to have the lock alone; with nothing,
+    /// that nobody does any more.
+    fn mark<'a>(
+        &'a self,
+        _names: &'a Names,
+        _client: &'a str,
+        _mark: Duration,
+    ) -> Option<Call<'a>> {
+        None
     }
 
     /// Adds a level to a hold that is there.
@@ -185,6 +240,14 @@ impl Kind {
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {
         self.commands.acquired(reply)
+    }
+
+    pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+        self.commands.join(&self.names, hold_id, lease)
+    }
+
+    pub(crate) fn is_open(&self, reply: &Reply) -> bool {
+        self.commands.is_open(reply)
     }
 
     /// Adds a level to a hold that has a fencing token, or has none.

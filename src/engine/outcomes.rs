@@ -10,13 +10,13 @@ use super::gate::{Gate, Rules};
 use super::hold::Hold;
 use super::known::Known;
 use super::seat::Attempt;
+use super::shares::Parted;
 use super::state::{Left, Level, State};
 use super::ticket::{Patience, Verdict};
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::fencing::FencingToken;
-use crate::lease::Term;
 
 /// An attempt is made on the lane of its caller, then on the keeper's.
 const LANES: u8 = 2;
@@ -28,13 +28,25 @@ const IN_A_ROW: u32 = 8;
 /// What an attempt was answered.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
-    /// With the hold's fencing token, if the kind has any.
-    Got(Term, Option<FencingToken>),
+    Got(Grant),
     /// Held by a stranger; how much longer, if its lease ends.
     Busy(Option<Duration>),
     Rejected(Error),
+    /// The hold that was to be joined is not there.
+    Missing,
     /// A later try may do better.
     Failed(Failure),
+}
+
+/// What was granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    /// Just before the command was sent.
+    pub(crate) sent_at: Moment,
+    /// The hold's, if the kind has any.
+    pub(crate) token: Option<FencingToken>,
+    /// Others who share it need not ask.
+    pub(crate) open: bool,
 }
 
 /// How a last release was sent.
@@ -69,6 +81,12 @@ pub(crate) enum Settled {
     Over,
     /// Unknown, or it has a place: to be tried again under the same hold id.
     Unsettled,
+    /// A join was answered: the hold is there.
+    Joined,
+    /// The hold that was to be joined is lost.
+    Missing,
+    /// A join that came to nothing; of the hold it says nothing.
+    NotJoined,
 }
 
 /// What became of a level that was given back.
@@ -80,6 +98,10 @@ pub(crate) enum GivenBack<C> {
     Sent(C),
     /// It was the last one: the keeper sends the release.
     Left,
+    /// Others share the hold: there is nothing to say to Redis.
+    Done,
+    /// It was the last one of those who had the hold alone: it is to be turned into a shared one.
+    Turn,
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -103,7 +125,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects,
         };
         let settled = match answer {
-            Answered::Got(term, token) => scene.got(term, token),
+            Answered::Got(grant) if scene.is_join() => scene.joined(grant),
+            Answered::Got(grant) => scene.got(grant),
+            Answered::Missing => scene.missing(),
             Answered::Busy(ttl) => scene.busy(ttl),
             Answered::Rejected(error) => scene.rejected(error),
             Answered::Failed(failure) => scene.failed(failure),
@@ -127,11 +151,23 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> GivenBack<C> {
         let finish_by = now + rules.command_timeout;
-        match effects.change(hold, |state| state.leave(level, now, finish_by)) {
-            Left::Levels(count) => return GivenBack::Levels(count),
-            Left::Lost(reason) => return GivenBack::Lost(reason),
-            Left::Last => {}
+        if hold.joint().is_some() {
+            match self.leave_share(hold, level, now, finish_by, effects) {
+                Ok(_) if hold.kind.commands.is_shared() => return GivenBack::Done,
+                Ok(count) => return GivenBack::Levels(count),
+                Err(Parted::Lost(reason)) => return GivenBack::Lost(reason),
+                Err(Parted::Done) => return GivenBack::Done,
+                Err(Parted::Turn) => return GivenBack::Turn,
+                Err(Parted::Last) => {}
+            }
+        } else {
+            match effects.change(hold, |state| state.leave(level, now, finish_by)) {
+                Left::Levels(count) => return GivenBack::Levels(count),
+                Left::Lost(reason) => return GivenBack::Lost(reason),
+                Left::Last => {}
+            }
         }
+        let hold = hold.in_redis();
         if !self.seat.held().is_some_and(|held| Arc::ptr_eq(held, hold)) {
             // Not the seat's any more: what has it now is left alone.
             effects.release(hold);
@@ -270,13 +306,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.conclude(&ticket, Verdict::Busy, effects);
         }
     }
-
-    /// Sends those in the queue that belong to the hold's owner in again: they can enter now.
-    fn admit(&mut self, owner: u64, effects: &mut Effects) {
-        while let Some(ticket) = self.queue.take_of(owner) {
-            self.conclude(&ticket, Verdict::Again, effects);
-        }
-    }
 }
 
 /// One outcome at one gate; the seat is free.
@@ -289,9 +318,16 @@ struct Scene<'a, C> {
 }
 
 impl<C: Clone + PartialEq> Scene<'_, C> {
-    fn got(&mut self, term: Term, token: Option<FencingToken>) -> Settled {
+    fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let (now, level) = (self.now, ticket.request.level);
+        let term = ticket.request.lease.term(grant.sent_at);
+        let commands = &ticket.request.kind.commands;
+        if commands.is_shared() {
+            let most = self.rules.plan.lease;
+            self.effects
+                .change(hold, |state| state.assure(most, grant.sent_at));
+        }
         ticket.set_unsettled(None);
         self.gate.known = Known::Nothing;
         if !ticket.is_waiting() {
@@ -308,10 +344,17 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             self.gate.give_up(now, self.rules, self.effects);
             return settled;
         }
-        if let Some(token) = token {
+        if let Some(token) = grant.token {
             hold.keep_token(token);
         }
         self.gate.failing_since = None;
+        if commands.has_shares() {
+            let (open, rules) = (grant.open, self.rules);
+            self.gate
+                .grant_shares(hold, ticket, term, open, now, rules, self.effects);
+            self.gate.tell_busy(now, self.effects);
+            return Settled::Held;
+        }
         // While a job runs it sees to it that the grant is collected.
         let uncollected = self.gate.job.is_some();
         let uncollected = uncollected.then(|| (Arc::clone(ticket), now));
@@ -324,6 +367,32 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         // The ticket waits, and we have its gate's lock: it is delivered.
         ticket.decide(Verdict::Granted(Arc::clone(hold)), self.effects);
         Settled::Held
+    }
+
+    /// Whether what was answered is a join of the hold that has the seat.
+    fn is_join(&self) -> bool {
+        let held = self.gate.seat.held();
+        held.is_some_and(|held| Arc::ptr_eq(held, &self.attempt.hold))
+    }
+
+    /// The hold in the seat may be shared with the ticket, and with others who wait.
+    fn joined(&mut self, grant: Grant) -> Settled {
+        let ticket = &self.attempt.ticket;
+        let term = ticket.request.lease.term(grant.sent_at);
+        self.gate.known = Known::Nothing;
+        self.gate.failing_since = None;
+        let (open, now, rules) = (grant.open, self.now, self.rules);
+        self.gate
+            .join_granted(ticket, term, open, now, rules, self.effects);
+        self.gate.tell_busy(self.now, self.effects);
+        Settled::Joined
+    }
+
+    /// Redis does not have the hold that was to be joined: whoever wants one starts afresh.
+    fn missing(&mut self) -> Settled {
+        self.requeue(|| Verdict::failed(Failure::strange_reply()));
+        self.gate.prompt = true;
+        Settled::Missing
     }
 
     /// Released by the keeper; the seat is kept until that is answered.
@@ -359,10 +428,11 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
 
     fn failed(&mut self, failure: Failure) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
-        if failure.is_unanswered() {
+        // A join starts nothing that would have to be undone.
+        if failure.is_unanswered() && !self.is_join() {
             self.effects.change(hold, State::taint);
         }
-        if hold.is_tainted() {
+        if hold.is_tainted() && !self.is_join() {
             ticket.set_unsettled(Some(hold));
         }
         // Relaxed: only counted under the gate's lock.
@@ -410,7 +480,9 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         if !self.gate.queue.contains(ticket.number) {
             self.gate.abandon(ticket, self.effects);
         }
-        if unsettled {
+        if self.is_join() {
+            Settled::NotJoined
+        } else if unsettled {
             Settled::Unsettled
         } else {
             Settled::Over

@@ -22,6 +22,8 @@ pub(crate) struct OwnerState {
 #[derive(Default)]
 struct Inner {
     holds: ByNames<Held>,
+    /// What it has of locks that are shared: beside a hold of its own, if that came first.
+    shared: ByNames<Held>,
     /// Nobody is left who would give back what is detached. Under the same lock as the levels, so that
     /// none is detached behind the end.
     ended: bool,
@@ -50,6 +52,16 @@ pub(crate) enum Found {
     Lost(LostReason),
 }
 
+impl Inner {
+    fn of(&mut self, shared: bool) -> &mut ByNames<Held> {
+        if shared {
+            &mut self.shared
+        } else {
+            &mut self.holds
+        }
+    }
+}
+
 impl OwnerState {
     pub(crate) fn new() -> Arc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -60,19 +72,18 @@ impl OwnerState {
         })
     }
 
-    /// What this owner has on `names`. A lost hold counts while guards of it are left.
-    pub(crate) fn find(&self, names: &Names, now: Moment) -> Found {
-        let found = self.inner.lock().holds.get(names).map(|held| {
+    /// What this owner has on `names`, as one of those who share it or as who has it alone. A lost hold counts
+    /// while guards of it are left.
+    pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> Found {
+        let found = self.inner.lock().of(shared).get(names).map(|held| {
             let hold = Arc::clone(&held.hold);
             (hold, held.detached.len())
         });
         let Some((hold, detached)) = found else {
             return Found::Nothing;
         };
-        let (phase, count) = hold.with(|state| {
-            state.expire(now);
-            (state.phase(), state.count())
-        });
+        hold.lost_reason(now);
+        let (phase, count) = hold.with(|state| (state.phase(), state.count()));
         match phase {
             Phase::Lost(reason) if count as usize > detached => Found::Lost(reason),
             Phase::Held => Found::Live(hold),
@@ -81,18 +92,30 @@ impl OwnerState {
         }
     }
 
+    /// Whether it has anything on `names` that is valid. It changes nothing, and tells nobody.
+    pub(crate) fn has(&self, names: &Names, now: Moment) -> bool {
+        let mut inner = self.inner.lock();
+        [true, false].into_iter().any(|shared| {
+            let held = inner.of(shared).get(names);
+            held.is_some_and(|held| now < held.hold.valid_until())
+        })
+    }
+
     pub(crate) fn insert(&self, hold: &Arc<Hold>) {
         let held = Held {
             hold: Arc::clone(hold),
             detached: Vec::new(),
         };
         let names = Arc::clone(hold.kind.names());
-        self.inner.lock().holds.insert(names, held);
+        let shared = hold.kind.commands.is_shared();
+        self.inner.lock().of(shared).insert(names, held);
     }
 
     /// Forgets a hold that has no guards any more.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        if let Entry::Occupied(held) = self.inner.lock().holds.entry(Arc::clone(hold.kind.names()))
+        let shared = hold.kind.commands.is_shared();
+        let names = Arc::clone(hold.kind.names());
+        if let Entry::Occupied(held) = self.inner.lock().of(shared).entry(names)
             && Arc::ptr_eq(&held.get().hold, hold)
         {
             held.remove();
@@ -105,7 +128,8 @@ impl OwnerState {
         if inner.ended {
             return false;
         }
-        match inner.holds.get_mut(hold.kind.names()) {
+        let shared = hold.kind.commands.is_shared();
+        match inner.of(shared).get_mut(hold.kind.names()) {
             Some(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.detached.push(level);
                 true
@@ -114,10 +138,10 @@ impl OwnerState {
         }
     }
 
-    /// The newest detached level of `names`.
-    pub(crate) fn take_detached(self: &Arc<Self>, names: &Names) -> Option<Entered> {
+    /// The newest detached level of what it has on `names`.
+    pub(crate) fn take_detached(self: &Arc<Self>, names: &Names, shared: bool) -> Option<Entered> {
         let mut inner = self.inner.lock();
-        let held = inner.holds.get_mut(names)?;
+        let held = inner.of(shared).get_mut(names)?;
         let level = held.detached.pop()?;
         let hold = Arc::clone(&held.hold);
         Some(self.entered(hold, level))
@@ -136,7 +160,9 @@ impl OwnerState {
     pub(crate) fn end(self: &Arc<Self>) -> Vec<Entered> {
         let mut inner = self.inner.lock();
         inner.ended = true;
-        let taken = inner.holds.values_mut().flat_map(|held| {
+        let Inner { holds, shared, .. } = &mut *inner;
+        let held = shared.values_mut().chain(holds.values_mut());
+        let taken = held.flat_map(|held| {
             let hold = &held.hold;
             let levels = held.detached.drain(..);
             levels.map(|level| self.entered(Arc::clone(hold), level))

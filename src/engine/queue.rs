@@ -4,6 +4,7 @@
 //! found by when it ends, those of an owner by the owner.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::clock::Moment;
 
@@ -18,6 +19,8 @@ pub(crate) struct Place {
     pub(crate) owner: Option<u64>,
     /// Whether it is to be woken by messages.
     pub(crate) listens: bool,
+    /// Whether it wants to have alone what others share.
+    pub(crate) alone: bool,
 }
 
 /// One who can wait in a queue.
@@ -31,6 +34,7 @@ pub(crate) struct Queue<T> {
     owners: BTreeSet<(u64, u64)>,
     /// How many are to be woken by messages.
     listeners: usize,
+    alone: BTreeSet<u64>,
 }
 
 impl<T> Default for Queue<T> {
@@ -40,6 +44,7 @@ impl<T> Default for Queue<T> {
             ends: BTreeSet::new(),
             owners: BTreeSet::new(),
             listeners: 0,
+            alone: BTreeSet::new(),
         }
     }
 }
@@ -79,6 +84,7 @@ impl<T: Waits> Queue<T> {
         if self.waiters.insert(place.number, waiter).is_none() {
             self.listeners += usize::from(place.listens);
         }
+        self.alone.extend(place.alone.then_some(place.number));
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
@@ -91,7 +97,23 @@ impl<T: Waits> Queue<T> {
         if let Some(owner) = place.owner {
             self.owners.remove(&(owner, number));
         }
+        self.alone.remove(&number);
         Some(waiter)
+    }
+
+    /// The first who wants to have alone what others share.
+    pub(crate) fn first_alone(&self) -> Option<&T> {
+        self.waiters.get(self.alone.first()?)
+    }
+
+    /// The first behind `number` who shares, unless somebody who does not is ahead.
+    pub(crate) fn next_sharing(&self, number: u64) -> Option<&T> {
+        let end = self.alone.first().copied().unwrap_or(u64::MAX);
+        let behind = (
+            Bound::Excluded(number),
+            Bound::Excluded(end.max(number + 1)),
+        );
+        self.waiters.range(behind).next().map(|(_, waiter)| waiter)
     }
 
     /// Takes one out whose wait is over at `now`, if there is one.
@@ -157,6 +179,7 @@ mod tests {
                 end: Some(Moment::from_nanos(1_000 + number)),
                 owner: Some(number),
                 listens: true,
+                alone: false,
             };
             queue.insert(Watched(place, &looks));
         }
@@ -179,12 +202,14 @@ mod tests {
             proptest::option::of(0u64..20),
             proptest::option::of(0u64..4),
             any::<bool>(),
+            any::<bool>(),
         );
-        let place = place.prop_map(|(number, end, owner, listens)| Place {
+        let place = place.prop_map(|(number, end, owner, listens, alone)| Place {
             number,
             end: end.map(Moment::from_nanos),
             owner,
             listens,
+            alone,
         });
         proptest::collection::vec(place, 0..40)
     }
@@ -215,6 +240,13 @@ mod tests {
             prop_assert!(all.values().all(|p| p.end.is_none_or(|end| end > now) && p.owner != Some(owner)));
             prop_assert!(queue.iter().eq(all.values()));
             prop_assert_eq!(queue.has_listeners(), all.values().any(|place| place.listens));
+            let alone = all.values().find(|place| place.alone);
+            prop_assert_eq!(queue.first_alone(), alone);
+            for after in 0..50 {
+                let ahead = |place: &&Place| alone.is_none_or(|alone| place.number < alone.number);
+                let next = all.values().filter(ahead).find(|place| place.number > after);
+                prop_assert_eq!(queue.next_sharing(after), next);
+            }
             let odd = queue.take_if(|place| place.number % 2 == 1);
             prop_assert!(odd.iter().all(|place| place.number % 2 == 1));
             prop_assert!(queue.iter().all(|place| place.number % 2 == 0));
@@ -223,6 +255,7 @@ mod tests {
                 queue.remove(head.number);
             }
             prop_assert!(queue.ends.is_empty() && queue.owners.is_empty() && !queue.has_listeners());
+            prop_assert!(queue.alone.is_empty());
         }
     }
 }

@@ -12,9 +12,9 @@ use super::count::Writing;
 use super::hold::Hold;
 use super::kind::Kind;
 use super::owner;
-use super::release::drop_level;
-use super::state::NoEntry;
-use super::ticket::Patience;
+use super::release::{drop_level, give_back};
+use super::state::{Level, NoEntry};
+use super::ticket::{Patience, Request};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
@@ -45,7 +45,8 @@ pub(crate) async fn enter(
 ) -> Result<Option<owner::Entered>, Error> {
     core.check_open()?;
     let hold = Arc::clone(&entered.hold);
-    let count = match hold.with(|state| state.enter(entered.level, core.now())) {
+    let level = entered.level;
+    let count = match add_level(core, &hold, level) {
         Ok(count) => count,
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
         Err(NoEntry::Over) => return Ok(None),
@@ -54,8 +55,119 @@ pub(crate) async fn enter(
         core,
         entered: Some(entered),
     };
-    write(core, &hold, kind, count, lease, patience).await?;
+    if !is_promised(core, &hold, level, lease) {
+        write(core, &hold, kind, count, lease, patience).await?;
+    }
     Ok(new_level.entered.take())
+}
+
+fn add_level(core: &Core, hold: &Arc<Hold>, level: Level) -> Result<u32, NoEntry> {
+    let now = core.now();
+    if hold.joint().is_none() {
+        return hold.with(|state| state.enter(level, now));
+    }
+    core.at(hold.kind.names(), |gate, effects| {
+        gate.enter_share(hold, level, now, effects)
+    })
+}
+
+/// Whether a new level of a share asks for no more than the hold in Redis is promised, and for no count there.
+fn is_promised(core: &Core, share: &Arc<Hold>, level: Level, lease: LeaseMs) -> bool {
+    if share.joint().is_none() || share.kind.commands.wants_it_alone() {
+        return false;
+    }
+    let now = core.now();
+    let term = lease.term(now);
+    let joint = share.in_redis();
+    let covers = joint.with(|state| state.covers(level, term, core.plan, now));
+    if covers && level == Level::Fixed {
+        share.with(|state| state.prolong(term, now));
+        core.look_in_time(share, now);
+    }
+    covers
+}
+
+/// A share beside `own`, which the owner has of the same hold, as `request` asks. `None` when that is over.
+pub(crate) async fn enter_beside(
+    core: &Arc<Core>,
+    own: &Arc<Hold>,
+    request: &Request,
+) -> Result<Option<owner::Entered>, Error> {
+    core.check_open()?;
+    let (number, now) = (core.number(), core.now());
+    let term = request.lease.term(now);
+    let share = core.at(own.kind.names(), |gate, effects| {
+        gate.share_beside(own, request, number, term, now, effects)
+    });
+    let Some(share) = share else {
+        return Ok(None);
+    };
+    let mut new_level = NewLevel {
+        core,
+        entered: Some(request.entered(Arc::clone(&share))),
+    };
+    let (level, lease) = (request.level, request.lease);
+    if !is_promised(core, &share, level, lease) {
+        let count = 0;
+        write(core, &share, &request.kind, count, lease, request.patience).await?;
+    }
+    Ok(new_level.entered.take())
+}
+
+/// Gives a level back of who has the lock alone, and keeps one of those who share it, without a moment in between.
+pub(crate) async fn downgrade(
+    core: &Arc<Core>,
+    entered: &owner::Entered,
+) -> Result<owner::Entered, Error> {
+    let shared = keep_shared(core, entered);
+    let mut new_level = NewLevel {
+        core,
+        entered: shared,
+    };
+    give_back(core, entered).await?;
+    let hold = &entered.hold;
+    let lost = || Error::lost(hold.lost_reason(core.now()).unwrap_or(LostReason::Missing));
+    new_level.entered.take().ok_or_else(lost)
+}
+
+/// A level of those who share the hold, with the lease of `entered`.
+fn keep_shared(core: &Core, entered: &owner::Entered) -> Option<owner::Entered> {
+    let owner::Entered {
+        hold, level, owner, ..
+    } = entered;
+    let (names, now) = (hold.kind.names(), core.now());
+    let (valid_until, ends_at) = hold.with(|state| (state.valid_until(), state.lease_ends()));
+    let term = Term {
+        sent_at: now,
+        valid_until,
+        ends_at,
+    };
+    let request = Request {
+        kind: Kind {
+            names: Arc::clone(names),
+            commands: hold.kind.commands.downgraded()?,
+        },
+        owner: owner.clone(),
+        lease: hold.lease,
+        level: *level,
+        patience: Patience::Once,
+        since: now,
+    };
+    let own = owner.as_ref().map(|owner| owner.find(names, true, now));
+    if let Some(owner::Found::Live(share)) = own
+        && add_level(core, &share, *level).is_ok()
+    {
+        if *level == Level::Fixed {
+            share.with(|state| state.prolong(term, now));
+            core.look_in_time(&share, now);
+        }
+        return Some(request.entered(share));
+    }
+    let number = core.number();
+    let share = core.at(names, |gate, effects| {
+        gate.share_beside(hold, &request, number, term, now, effects)
+    });
+    share.map(|share| request.entered(share))
 }
 
 /// Writes the hold count and lengthens the lease, repeated while `patience` lasts.
@@ -74,11 +186,15 @@ pub(crate) async fn write(
         Patience::Forever => started + core.config.unavailable_after,
     };
     let mut delays = core.config.backoff.delays(hold.number);
-    let writing = Writing::begin(core, hold, count);
+    // Of the levels of those who share it Redis knows nothing.
+    let counted = !hold.kind.commands.is_shared();
+    let writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
         let failure = match send(core, hold, kind, (count, lease), (started, end)).await {
             Ok(()) => {
-                writing.acknowledged();
+                if let Some(writing) = writing {
+                    writing.acknowledged();
+                }
                 return Ok(());
             }
             Err(Wrong::Final(error)) => return Err(error),
@@ -150,4 +266,8 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
     let now = core.now();
     hold.with(|state| state.prolong(term, now));
     core.look_in_time(hold, now);
+    if let Some(joint) = hold.joint() {
+        joint.with(|state| state.prolong(term, now));
+        core.look_in_time(joint, now);
+    }
 }

@@ -12,12 +12,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::core::Core;
-use super::count::Writing;
+use super::count::{self, Writing};
 use super::hold::Hold;
 use super::outcomes::{GivenBack, SentAs};
 use super::owner::Entered;
 use super::settle::settle_release;
-use super::state::Phase;
+use super::state::{Level, Phase};
 use crate::backend::{Failure, Lane, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
@@ -39,7 +39,7 @@ pub(crate) fn give_back<'a>(
         };
         // It has no timer: the keeper ends a command that is overdue.
         let outcome = (&mut sent.command).await;
-        let hold = &entered.hold;
+        let hold = entered.hold.in_redis();
         let in_seat = SentAs::Seat(&sent.command);
         let Err(failure) = settle_release(core, hold, &in_seat, outcome) else {
             return hold.outcome();
@@ -68,21 +68,30 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
     let lane = core.backend.callers_lane().ok();
     match (part_with(core, entered, lane.as_ref(), since), lane) {
         (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
+        (GivenBack::Done, _) => Begun::Over(Ok(())),
+        (GivenBack::Turn, lane) => match lane {
+            Some(lane) => Begun::Slow(write(core, hold.in_redis(), None, lane).boxed()),
+            None => {
+                leave_to_keeper(core, hold.in_redis(), None);
+                Begun::Over(Ok(()))
+            }
+        },
         (GivenBack::Levels(count), Some(lane)) => {
-            Begun::Slow(write_count(core, hold, count, lane).boxed())
+            Begun::Slow(write(core, hold, Some(count), lane).boxed())
         }
-        (GivenBack::Levels(_), None) => {
-            leave_count_to_keeper(core, hold);
+        (GivenBack::Levels(count), None) => {
+            leave_to_keeper(core, hold, Some(count));
             Begun::Over(Ok(()))
         }
         (GivenBack::Sent(command), _) => Begun::Sent(Sent {
             core,
-            hold,
+            hold: hold.in_redis(),
             command,
         }),
-        (GivenBack::Left, None) => Begun::Slow(hold.ended().boxed()),
+        (GivenBack::Left, None) => Begun::Slow(hold.in_redis().ended().boxed()),
         (GivenBack::Left, Some(_)) => {
             let deadline = since + core.config.command_timeout;
+            let hold = hold.in_redis();
             Begun::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
         }
     }
@@ -104,8 +113,11 @@ pub(crate) fn drop_level(core: &Core, entered: &Entered) {
     if core.check_open().is_err() {
         return;
     }
-    if let GivenBack::Levels(_) = part_with(core, entered, None, core.now()) {
-        leave_count_to_keeper(core, &entered.hold);
+    let hold = &entered.hold;
+    match part_with(core, entered, None, core.now()) {
+        GivenBack::Levels(count) => leave_to_keeper(core, hold, Some(count)),
+        GivenBack::Turn => leave_to_keeper(core, hold.in_redis(), None),
+        _ => {}
     }
 }
 
@@ -125,7 +137,7 @@ fn part_with(
         gate.give_back(hold, *level, now, core.rules(), send, effects)
     });
     if let GivenBack::Sent(_) | GivenBack::Left = given_back {
-        core.look_by(hold, now + core.config.command_timeout);
+        core.look_by(hold.in_redis(), now + core.config.command_timeout);
     }
     if let Some(owner) = owner
         && hold.count() == 0
@@ -135,28 +147,31 @@ fn part_with(
     given_back
 }
 
-fn leave_count_to_keeper(core: &Core, hold: &Arc<Hold>) {
+fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, count: Option<u32>) {
     // A write that was never sent: the keeper has to.
-    drop(Writing::begin(core, hold, hold.count()));
+    drop(Writing::begin(core, hold, count));
 }
 
-/// Writes the number of levels left. Only readers need it, so no caller fails when it cannot be written: the
-/// keeper writes it later.
-async fn write_count(
+/// Writes the number of levels left, or that the hold is shared. Only others need it, so no caller fails when it
+/// cannot be written: the keeper writes it later.
+async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    count: u32,
+    count: Option<u32>,
     lane: Arc<Lane>,
 ) -> Result<(), Error> {
     let writing = Writing::begin(core, hold, count);
-    let pending = Pending::start(&lane, hold.kind.release(&hold.id, count));
+    let pending = Pending::start(&lane, count::call(core, hold, count));
     let outcome = pending.within(core.config.command_timeout).await;
-    match outcome.map(|answer| hold.kind.found(&answer.reply)) {
-        Ok(Some(false)) => core.lose(hold, LostReason::Missing),
-        Ok(_) => writing.acknowledged(),
+    match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+        Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),
+        Ok((_, sent_at)) => {
+            writing.acknowledged();
+            count::written(core, hold, count, sent_at);
+        }
         Err(failure) => {
             let name = hold.kind.names().name();
-            tracing::debug!(name, cause = %failure, "hold count not written");
+            tracing::debug!(name, cause = %failure, "the levels that are left were not written");
         }
     }
     // Lost while the count was written is lost, too; ended by the other levels is not.
@@ -197,15 +212,35 @@ async fn repeated(
     ended.unwrap_or_else(|| Err(failure.into()))
 }
 
-/// The hold ended without a release: its key is left to its lease.
-pub(crate) fn let_go(core: &Core, entered: &Entered) {
-    let Entered { hold, owner, .. } = entered;
-    core.schedule.forget(hold);
-    if let Some(owner) = owner {
-        owner.remove(hold);
+/// Leaves the hold to its lease: whether it has no other level. What others share ends with the lease of the
+/// level.
+pub(crate) fn let_expire(core: &Core, entered: &Entered) -> bool {
+    let Entered {
+        hold, level, owner, ..
+    } = entered;
+    let left = match hold.joint() {
+        None => hold.with(|state| state.let_expire(*level)),
+        Some(_) if *level != Level::Fixed => false,
+        Some(_) => {
+            let (number, now) = (core.number(), core.now());
+            core.at(hold.kind.names(), |gate, effects| {
+                gate.leave_behind(hold, number, now, effects)
+            })
+        }
+    };
+    if left {
+        core.schedule.forget(hold);
+        if let Some(owner) = owner {
+            owner.remove(hold);
+        }
     }
-    hold.end(Ok(()));
-    core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
+    if left && !hold.kind.commands.is_shared() {
+        let hold = hold.in_redis();
+        core.schedule.forget(hold);
+        hold.end(Ok(()));
+        core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
+    }
+    left
 }
 
 impl Core {

@@ -12,12 +12,15 @@
 //!
 //! 1. A hold of this client that is valid has the seat of its name. A lost one leaves it at once.
 //! 2. An answer belongs to a command, not to a hold: of two tries of one attempt only the present one counts.
+//! 4. A hold that is shared has the seat together with all its shares. Whoever wants a share, and may not have it
+//!    without asking, asks by a *join*: one at a time, beside the hold.
 //! 3. A try that was sent along with a release waits in `Releasing` and gets the seat with its answer, also
 //!    when its caller is gone by then: it may have got the lock.
 
 use std::sync::Arc;
 
 use super::hold::Hold;
+use super::joint::Joint;
 use super::ticket::Ticket;
 use crate::clock::Moment;
 
@@ -43,6 +46,11 @@ pub(crate) enum Seat<C> {
         hold: Arc<Hold>,
         /// Whom it was granted to, and when, until that one took it.
         uncollected: Option<(Arc<Ticket>, Moment)>,
+    },
+    /// Held by those who have shares of it, and asked for by one more.
+    Shared {
+        joint: Joint,
+        join: Option<Attempt<C>>,
     },
     /// The last release is decided, and left to the job, which sends the next try along with it.
     HandingOver {
@@ -76,6 +84,7 @@ impl<C: Clone + PartialEq> Seat<C> {
         match self {
             Self::Free => None,
             Self::Trying(attempt) => Some(&attempt.hold),
+            Self::Shared { joint, .. } => Some(&joint.hold),
             Self::Held { hold, .. } | Self::HandingOver { hold } | Self::Releasing { hold, .. } => {
                 Some(hold)
             }
@@ -86,6 +95,15 @@ impl<C: Clone + PartialEq> Seat<C> {
     pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
         match self {
             Self::Held { hold, .. } => Some(hold),
+            Self::Shared { joint, .. } => Some(&joint.hold),
+            _ => None,
+        }
+    }
+
+    /// The joint hold that is `hold`, while it is held.
+    pub(crate) fn joint(&mut self, hold: &Arc<Hold>) -> Option<&mut Joint> {
+        match self {
+            Self::Shared { joint, .. } if Arc::ptr_eq(&joint.hold, hold) => Some(joint),
             _ => None,
         }
     }
@@ -93,7 +111,11 @@ impl<C: Clone + PartialEq> Seat<C> {
     /// The commands in flight, and the holds that they are of.
     pub(crate) fn commands(&self) -> impl Iterator<Item = (&Arc<Hold>, &C)> {
         let (first, second) = match self {
-            Self::Trying(attempt) => (Some((&attempt.hold, &attempt.command)), None),
+            Self::Trying(attempt)
+            | Self::Shared {
+                join: Some(attempt),
+                ..
+            } => (Some((&attempt.hold, &attempt.command)), None),
             Self::Releasing {
                 hold,
                 command,
@@ -112,6 +134,10 @@ impl<C: Clone + PartialEq> Seat<C> {
     pub(crate) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
         match self {
             Self::Trying(attempt)
+            | Self::Shared {
+                join: Some(attempt),
+                ..
+            }
             | Self::Releasing {
                 next: Some(attempt),
                 ..
@@ -133,8 +159,11 @@ impl<C: Clone + PartialEq> Seat<C> {
         *self = Self::Trying(attempt);
     }
 
-    /// The attempt that `command` is of, if it has the seat; the seat is free then.
+    /// The attempt that `command` is of, if it has the seat; the seat is free then, unless it was a join.
     pub(crate) fn answered(&mut self, command: &C) -> Option<Attempt<C>> {
+        if let Self::Shared { join, .. } = self {
+            return join.take_if(|join| join.command == *command);
+        }
         match std::mem::replace(self, Self::Free) {
             Self::Trying(attempt) if attempt.command == *command => Some(attempt),
             other => {
@@ -156,6 +185,7 @@ impl<C: Clone + PartialEq> Seat<C> {
                 let (ticket, _) = uncollected.take_if(|(_, since)| *since <= moment)?;
                 Some(ticket)
             }
+            Self::Shared { joint, .. } => joint.take_uncollected(moment),
             _ => None,
         }
     }
@@ -218,6 +248,7 @@ impl<C: Clone + PartialEq> Seat<C> {
             {
                 Vacated::Free
             }
+            Self::Shared { joint, .. } if Arc::ptr_eq(&joint.hold, hold) => Vacated::Free,
             Self::Releasing {
                 hold: over, next, ..
             } if Arc::ptr_eq(&over, hold) => match next {

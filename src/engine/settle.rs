@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::hold::Hold;
-use super::outcomes::{Answered, ReleaseAnswer, SentAs, Settled};
+use super::outcomes::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::backend::{Failure, Outcome, Pending};
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::script::{Acquired, Released};
 
 /// Settles the attempt at `hold` that `command` is of.
@@ -39,6 +39,9 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
             hold.end(Ok(()));
         }
         Settled::Unsettled => core.schedule.forget(&hold),
+        Settled::Joined => core.look_in_time(&hold, now),
+        Settled::Missing => core.lose(&hold, LostReason::Missing),
+        Settled::NotJoined => {}
     }
 }
 
@@ -55,7 +58,12 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
         Err(failure) => return Answered::Rejected(failure.into()),
     };
     match hold.kind.acquired(&answer.reply) {
-        Some(Acquired::Got(token)) => Answered::Got(hold.lease.term(answer.sent_at), token),
+        Some(Acquired::Got(token)) => Answered::Got(Grant {
+            sent_at: answer.sent_at,
+            token,
+            open: hold.kind.is_open(&answer.reply),
+        }),
+        Some(Acquired::Missing) => Answered::Missing,
         Some(Acquired::Busy(ttl)) => Answered::Busy(ttl),
         Some(Acquired::WrongType) => Answered::Rejected(Error::wrong_type()),
         Some(Acquired::TokenTooLarge) => Answered::Rejected(Error::fencing_token_too_large()),

@@ -14,6 +14,10 @@
 //! 4. What a failed command may have done is decided here and nowhere else: a hold whose acquire went
 //!    unanswered is *tainted*, and only a release that may have run makes "not there" a success (I2).
 //! 5. One writer of the hold count is enough: who fails leaves it to the keeper, once.
+//! 6. A *share* of a hold in Redis ends by itself at the end of its own leases; while the watchdog keeps one of its
+//!    levels it lasts as long as the hold that it is of.
+//! 7. A hold that strangers may cut short, as readers of other clients do, is *assured* for a while by each write that
+//!    was acknowledged, however much longer its lease is; so it is written again in time.
 
 use std::time::Duration;
 
@@ -78,7 +82,15 @@ pub(crate) enum Due {
 pub(crate) struct State {
     phase: Phase,
     valid_until: Moment,
+    /// Up to when it would be valid by its leases alone: more than `valid_until` by 7 only.
+    promised: Moment,
     lease_ends: Moment,
+    /// When what was promised to the last who had it ends, if that is before its lease.
+    owed_until: Option<Moment>,
+    /// By 7.
+    assured: Option<LeaseMs>,
+    /// Whether it is a share.
+    shares: bool,
     finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
@@ -108,7 +120,11 @@ impl State {
         Self {
             phase: Phase::Trying,
             valid_until: Moment::default(),
+            promised: Moment::default(),
             lease_ends: Moment::default(),
+            owed_until: None,
+            assured: None,
+            shares: false,
             finish_by,
             watchdogs: 0,
             fixed: 0,
@@ -121,18 +137,44 @@ impl State {
         }
     }
 
+    /// A share with one level, held up to the end of `term` unless the watchdog keeps it.
+    pub(crate) fn share(level: Level, term: Term) -> Self {
+        let mut share = Self::trying(Moment::default());
+        share.shares = true;
+        share.phase = Phase::Held;
+        share.add(level);
+        if level == Level::Fixed {
+            share.vouch(term);
+        }
+        share
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Up to when the client vouches for it, while it is held.
+    /// Up to when the client vouches for it, while it is held. By 6, a share may have no end of its own.
     pub(crate) fn valid_until(&self) -> Moment {
-        self.valid_until
+        if self.shares && self.is_watched() {
+            Moment::NEVER
+        } else {
+            self.valid_until
+        }
     }
 
     /// When the longest acknowledged lease ends.
     pub(crate) fn lease_ends(&self) -> Moment {
         self.lease_ends
+    }
+
+    /// When a hold that ran out may be released: its last holder has the whole lease to stop in.
+    pub(crate) fn owed_until(&self) -> Moment {
+        self.owed_until.unwrap_or(self.lease_ends)
+    }
+
+    /// Nobody was promised more than up to `end`.
+    pub(crate) fn owe(&mut self, end: Moment) {
+        self.owed_until = Some(end.min(self.lease_ends));
     }
 
     /// When the attempt, or the last release, is overdue.
@@ -218,9 +260,16 @@ impl State {
         self.written.begins();
     }
 
-    /// A write of `count` is over. Whether the keeper has to write the count.
-    pub(crate) fn write_ends(&mut self, count: u32, acknowledged: bool) -> bool {
-        self.written.ends(acknowledged && count == self.count());
+    /// Something is to be written that nobody writes yet. Whether the keeper has to.
+    pub(crate) fn write_is_due(&mut self) -> bool {
+        self.write_begins();
+        self.write_ends(None, false)
+    }
+
+    /// A write of `count`, or of what has no number, is over. Whether the keeper has to write it.
+    pub(crate) fn write_ends(&mut self, count: Option<u32>, acknowledged: bool) -> bool {
+        let present = count.is_none_or(|count| count == self.count());
+        self.written.ends(acknowledged && present);
         self.phase == Phase::Held && self.written.claim()
     }
 
@@ -235,8 +284,7 @@ impl State {
             return false;
         }
         self.phase = Phase::Held;
-        self.valid_until = term.valid_until;
-        self.lease_ends = term.ends_at;
+        self.vouch(term);
         self.add(level);
         true
     }
@@ -266,8 +314,52 @@ impl State {
     pub(crate) fn prolong(&mut self, term: Term, now: Moment) {
         self.expire(now);
         if self.phase == Phase::Held {
-            self.valid_until = self.valid_until.max(term.valid_until);
-            self.lease_ends = self.lease_ends.max(term.ends_at);
+            self.vouch(term);
+        }
+    }
+
+    fn vouch(&mut self, term: Term) {
+        self.promised = self.promised.max(term.valid_until);
+        self.lease_ends = self.lease_ends.max(term.ends_at);
+        let sure = self.sure_until(term.sent_at).min(term.valid_until);
+        self.valid_until = self.valid_until.max(sure);
+    }
+
+    /// By 7: up to when a write that was sent at `sent_at` counts.
+    fn sure_until(&self, sent_at: Moment) -> Moment {
+        let most = self.assured.map(|most| most.term(sent_at).valid_until);
+        most.unwrap_or(Moment::NEVER)
+    }
+
+    /// By 7: strangers may cut it short from now on; the last write that was acknowledged was sent at `sent_at`.
+    pub(crate) fn assure(&mut self, most: LeaseMs, sent_at: Moment) {
+        self.assured = Some(most);
+        self.valid_until = self.valid_until.min(self.sure_until(sent_at));
+    }
+
+    /// By 7: Redis acknowledged all that was promised, in a command that was sent at `sent_at`.
+    pub(crate) fn asserted(&mut self, sent_at: Moment, now: Moment) {
+        self.expire(now);
+        if self.phase == Phase::Held && self.assured.is_some() {
+            let sure = self.sure_until(sent_at).min(self.promised);
+            self.valid_until = self.valid_until.max(sure);
+        }
+    }
+
+    /// Whether one more level needs no word of Redis: all that it asks for, which is `term`, is promised already.
+    pub(crate) fn covers(&self, level: Level, term: Term, plan: RenewalPlan, now: Moment) -> bool {
+        let enough = match level {
+            Level::Watchdog => now < plan.renewal(self.valid_until),
+            Level::Fixed => term.valid_until <= self.promised,
+        };
+        self.phase == Phase::Held && now < self.valid_until && enough
+    }
+
+    /// The hold that this is a share of is promised for so long. A share that the watchdog leaves has that.
+    pub(crate) fn carried_to(&mut self, valid_until: Moment, lease_ends: Moment) {
+        if self.phase == Phase::Held && self.is_watched() {
+            self.valid_until = self.valid_until.max(valid_until);
+            self.lease_ends = self.lease_ends.max(lease_ends);
         }
     }
 
@@ -322,11 +414,14 @@ impl State {
             Phase::Trying | Phase::Ending => Due::Finish,
             Phase::Ended | Phase::Lost(_) => Due::Nothing,
             Phase::Held => {
+                if self.shares && self.is_watched() {
+                    return Due::Nothing;
+                }
                 let last_moment = self.valid_until.minus(EARLY);
                 if now >= last_moment {
                     return Due::Lose;
                 }
-                if self.watchdogs == 0 {
+                if !self.is_watched() && self.promised <= self.valid_until {
                     return Due::Later(last_moment);
                 }
                 let renewal = plan.renewal(self.valid_until);
@@ -347,7 +442,7 @@ impl State {
     /// A look at the clock before anything else: a hold whose validity ended is lost, whoever sees it
     /// first.
     pub(crate) fn expire(&mut self, now: Moment) {
-        if self.phase == Phase::Held && now >= self.valid_until {
+        if self.phase == Phase::Held && now >= self.valid_until() {
             self.phase = Phase::Lost(LostReason::Expired);
         }
     }

@@ -16,6 +16,7 @@ fn lease(ms: u64) -> LeaseMs {
 /// A lease without drift.
 fn term(valid_until: Moment) -> Term {
     Term {
+        sent_at: Moment::default(),
         valid_until,
         ends_at: valid_until,
     }

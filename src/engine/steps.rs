@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::effects::Effects;
 use super::gate::{Gate, Rules};
 use super::hold::Hold;
+use super::joint::Joint;
 use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket};
 use crate::clock::Moment;
@@ -35,6 +36,8 @@ pub(crate) enum Step<C> {
         head: Arc<Ticket>,
         prompt: bool,
         released: Option<u32>,
+        /// By when a share is to be collected that was granted before.
+        collect_by: Option<Moment>,
     },
     /// Nothing to do; listen a while longer.
     Linger,
@@ -51,11 +54,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         listening: bool,
         effects: &mut Effects,
     ) -> Step<C> {
-        if let Some(step) = self.under_way(rules) {
+        if let Some(step) = self.under_way(now, rules) {
             return step;
         }
-        if self.seat.is_free()
-            && let Some(step) = self.next_in_line(now, effects)
+        if (self.seat.is_free() || self.is_head_joinable(now))
+            && let Some(step) = self.next_in_line(now, rules, effects)
         {
             return step;
         }
@@ -68,8 +71,9 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// What is to be done for what has the seat, if anything.
-    fn under_way(&mut self, rules: Rules) -> Option<Step<C>> {
+    fn under_way(&mut self, now: Moment, rules: Rules) -> Option<Step<C>> {
         let others = !self.queue.is_empty();
+        let joinable = self.is_head_joinable(now);
         match &mut self.seat {
             Seat::Free => None,
             Seat::Trying(Attempt {
@@ -77,7 +81,17 @@ impl<C: Clone + PartialEq> Gate<C> {
                 command,
                 since,
                 ..
-            }) => Some(Step::FinishAttempt(
+            })
+            | Seat::Shared {
+                join:
+                    Some(Attempt {
+                        hold,
+                        command,
+                        since,
+                        ..
+                    }),
+                ..
+            } => Some(Step::FinishAttempt(
                 Arc::clone(hold),
                 command.clone(),
                 *since,
@@ -98,6 +112,12 @@ impl<C: Clone + PartialEq> Gate<C> {
             Seat::Releasing { next, .. } => {
                 (others || next.is_some()).then_some(Step::AwaitRelease)
             }
+            Seat::Shared { .. } if joinable => None,
+            Seat::Shared { joint, .. } => {
+                let hold = Arc::clone(&joint.hold);
+                let collect_by = collect_by(joint, rules);
+                (others || collect_by.is_some()).then_some(Step::Watch { hold, collect_by })
+            }
             Seat::Held { hold, uncollected } => {
                 uncollected.take_if(|(ticket, _)| !ticket.is_decided());
                 let collect_by = uncollected
@@ -111,16 +131,32 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The seat is free: the first who still waits.
-    fn next_in_line(&mut self, now: Moment, effects: &mut Effects) -> Option<Step<C>> {
+    /// Whether the first who waits may share the hold in the seat.
+    fn is_head_joinable(&self, now: Moment) -> bool {
+        let head = self.queue.head();
+        head.is_some_and(|head| self.is_joinable(head, now))
+    }
+
+    /// The seat is free, or is to be shared: the first who still waits.
+    fn next_in_line(
+        &mut self,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> Option<Step<C>> {
         while let Some(head) = self.queue.head().cloned() {
             let late = matches!(head.request.patience, Patience::Until(end) if now >= end);
             // Its caller would say so itself, if anybody polled it.
-            let Some(word) = self.last_word(now).filter(|_| late) else {
+            let Some(word) = self.last_word(&head, now).filter(|_| late) else {
+                let collect_by = match &mut self.seat {
+                    Seat::Shared { joint, .. } => collect_by(joint, rules),
+                    _ => None,
+                };
                 return Some(Step::Serve {
                     head,
                     prompt: std::mem::take(&mut self.prompt),
                     released: self.wakeups.take_released(),
+                    collect_by,
                 });
             };
             self.queue.remove(head.number);
@@ -130,17 +166,19 @@ impl<C: Clone + PartialEq> Gate<C> {
         None
     }
 
-    /// The head of the queue gets the free seat, for the attempt that `attempt` makes. False when it is not
-    /// its turn any more.
+    /// The head of the queue gets the free seat, or asks for a share of the hold in it, by the attempt that
+    /// `attempt` makes. False when it is not its turn any more.
     pub(crate) fn call_up(
         &mut self,
         head: &Arc<Ticket>,
         now: Moment,
-        attempt: impl FnOnce() -> (Arc<Hold>, C),
+        attempt: impl FnOnce(Option<&Arc<Hold>>) -> (Arc<Hold>, C),
     ) -> bool {
-        let free = self.seat.is_free() && self.queue.remove(head.number).is_some();
+        let joins = matches!(&self.seat, Seat::Shared { join: None, .. });
+        let open = self.seat.is_free() || (joins && self.is_joinable(head, now));
+        let free = open && self.queue.remove(head.number).is_some();
         if free {
-            let (hold, command) = attempt();
+            let (hold, command) = attempt(self.seat.held());
             self.sit(hold, head, command, now);
         }
         free
@@ -177,4 +215,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         command
     }
+}
+
+/// By when the share is to be collected that was granted first.
+fn collect_by(joint: &mut Joint, rules: Rules) -> Option<Moment> {
+    let (_, since) = joint.uncollected()?;
+    Some(since + rules.command_timeout)
 }

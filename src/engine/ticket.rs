@@ -118,6 +118,7 @@ impl Waits for Arc<Ticket> {
             },
             owner: self.request.owner_number(),
             listens: self.request.kind.commands.backoff().is_none(),
+            alone: self.request.kind.commands.wants_it_alone(),
         }
     }
 }
@@ -233,11 +234,11 @@ impl Ticket {
         self.inner.lock().unsettled.take()
     }
 
-    /// Whether it waits in `task` for long enough to be told of, and was not before.
-    pub(crate) fn told_of_itself(&self, task: Option<tokio::task::Id>, now: Moment) -> bool {
+    /// Whether it waits for long enough to be told that its task waits for itself, and was not told before.
+    pub(crate) fn told_of_itself(&self, now: Moment) -> bool {
         let long = now >= self.request.since + SELF_CHECK;
         // Relaxed: it only has to be true once.
-        self.task == task && long && !self.told.swap(true, Ordering::Relaxed)
+        long && !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// Whether waiting is over at `now`.

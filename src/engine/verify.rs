@@ -16,6 +16,7 @@ use crate::lease::LeaseMs;
 
 /// Asks once, and once more if the connection was cut, within a command time-out.
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
+    let hold = hold.in_redis();
     let end = core.now() + core.config.command_timeout;
     let (mut lease, mut outcome) = ask(core, hold, end).await?;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {

@@ -78,7 +78,7 @@ impl<'a> Acting<'a> {
         if self.core().is_forked() {
             return Err(Error::Closed);
         }
-        let level = owner.take_detached(kind.names());
+        let level = owner.take_detached(kind.names(), kind.commands.is_shared());
         level.ok_or_else(Error::not_owner)
     }
 
@@ -89,7 +89,8 @@ impl<'a> Acting<'a> {
         if self.core().is_forked() {
             return 0;
         }
-        match owner.find(kind.names(), self.core().now()) {
+        let shared = kind.commands.is_shared();
+        match owner.find(kind.names(), shared, self.core().now()) {
             Found::Live(hold) => hold.count(),
             Found::Nothing | Found::Lost(_) => 0,
         }

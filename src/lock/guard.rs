@@ -242,6 +242,17 @@ impl LockGuard {
         }
     }
 
+    /// Turns a level of who has the lock alone into one of those who share it.
+    pub(super) async fn downgraded(self) -> Result<Self, Error> {
+        match self.of {
+            Of::Single(single) => {
+                let of = Of::Single(single.downgraded().await?);
+                Ok(Self { of })
+            }
+            several @ Of::Several(_) => Ok(Self { of: several }),
+        }
+    }
+
     /// Raises the promise of a fixed lease: from now on Redis keeps the hold for at least `lease`, and it is
     /// valid for that less the drift (1 % of the lease and 2 ms). Never lowers it.
     ///

@@ -4,6 +4,7 @@ use super::LockGuard;
 pub use super::fair::Fair;
 pub use super::fenced::Fenced;
 use super::handle::Handle;
+pub use super::read_write::{Read, Write};
 pub use super::simple::Simple;
 pub use super::spin::Spin;
 use crate::error::Error;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    FairLock, FencedLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain, scope, simple,
-    spin,
+    FairLock, FencedLock, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain,
+    scope, simple, spin,
 };
 use crate::backoff::Backoff;
 use crate::engine::owner::OwnerState;
@@ -91,6 +91,13 @@ impl Owner {
     #[doc(alias = "getFairLock")]
     pub fn get_fair_lock(&self, name: &str) -> FairLock {
         FairLock::new(&self.engine, name, Some(&self.state), fair::kind)
+    }
+
+    /// The read/write lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    #[doc(alias = "getReadWriteLock")]
+    pub fn get_read_write_lock(&self, name: &str) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name, Some(&self.state))
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it

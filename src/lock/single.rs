@@ -115,6 +115,13 @@ impl Single {
         }
     }
 
+    pub(super) async fn downgraded(mut self) -> Result<Self, Error> {
+        self.entered.open = false;
+        let turned = reentry::downgrade(&self.engine.core, &self.entered).await;
+        let entered = turned.map_err(|error| self.about(error))?;
+        Ok(Self::new(Arc::clone(&self.engine), entered))
+    }
+
     pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let raised = self.raise(lease).await;
         raised.map_err(|error| self.about(error))
@@ -168,14 +175,12 @@ impl Single {
     /// Leaves the hold to its lease; it is as it was when that is refused.
     pub(super) fn let_expire(&mut self) -> Result<(), Error> {
         self.may_expire()?;
-        let (hold, level) = (&self.entered.hold, self.entered.level);
-        if !hold.with(|state| state.let_expire(level)) {
+        if !release::let_expire(&self.engine.core, &self.entered) {
             // Lost in this very moment, or entered again.
             self.check()?;
             return Err(self.about(LeaseError::OtherLevels.into()));
         }
         self.entered.open = false;
-        release::let_go(&self.engine.core, &self.entered);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod lock;
 pub(crate) mod registry;
+pub(crate) mod rw;
 pub(crate) mod simple;
 
 use std::borrow::Cow;
@@ -264,6 +265,8 @@ pub(crate) enum Acquired {
     WrongType,
     /// The next fencing token would be beyond 2^53.
     TokenTooLarge,
+    /// The hold that was to be joined is not there.
+    Missing,
 }
 
 /// What adding a level to a hold answered.

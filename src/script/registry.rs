@@ -52,6 +52,15 @@ scripts! {
     FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/force_release.lua",
     FAIR_ENQUEUE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/enqueue.lua",
     FAIR_VOUCH = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/vouch.lua",
+    RW_READ_ACQUIRE = "rw/read_acquire.lua",
+    RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
+    RW_ASSERT = "rw/assert.lua",
+    RW_RELEASE = "rw/release.lua",
+    RW_RENEW = "rw/renew.lua",
+    RW_DOWNGRADE = "rw/downgrade.lua",
+    RW_MARK = "rw/mark.lua",
+    RW_FORCE_RELEASE = "rw/force_release.lua",
+    RW_LOOK = "rw/look.lua",
 }
 
 #[cfg(test)]

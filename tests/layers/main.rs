@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 9] = [
 
 /// The engine's files from the ground up: pure ones, then what callers and keeper share, then those that act. None uses
 /// one of its own row, so that there is no circle between them.
-const ENGINE: [&[&str]; 17] = [
+const ENGINE: [&[&str]; 20] = [
     // Pure.
     &["known", "kind", "queue", "wakeups", "written"],
     &["state"],
@@ -28,8 +28,11 @@ const ENGINE: [&[&str]; 17] = [
     &["effects", "schedule"],
     &["owner"],
     &["ticket"],
+    &["joint"],
     &["seat"],
     &["gate"],
+    &["shares"],
+    &["joining"],
     &["outcomes", "steps"],
     &["gates"],
     // Acting.

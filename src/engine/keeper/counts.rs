@@ -1,9 +1,9 @@
-//! Hold counts that callers could not write, or wrote at the same time: written until Redis has the present one.
+//! What callers could not write, or wrote at the same time, of the levels of a hold: written until Redis has it as it is.
 
 use std::sync::Arc;
 
 use super::Keeper;
-use crate::engine::count::Writing;
+use crate::engine::count::{Writing, call, present, written};
 use crate::engine::hold::Hold;
 use crate::engine::state::State;
 use crate::error::LostReason;
@@ -12,18 +12,21 @@ pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let mut delays = core.config.backoff.delays(hold.number);
     while hold.with(State::still_needs_count) {
-        let count = hold.count();
+        let count = present(&hold);
         let writing = Writing::begin(core, &hold, count);
-        let call = hold.kind.release(&hold.id, count);
+        let call = call(core, &hold, count);
         let answer = core.ask(call, core.config.command_timeout).await;
-        match answer.map(|answer| hold.kind.found(&answer.reply)) {
-            Ok(Some(true)) => writing.acknowledged(),
-            Ok(Some(false)) => {
+        match answer.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+            Ok((Some(true), sent_at)) => {
+                writing.acknowledged();
+                written(core, &hold, count, sent_at);
+            }
+            Ok((Some(false), _)) => {
                 drop(writing);
                 core.lose(&hold, LostReason::Missing);
                 return;
             }
-            Ok(None) | Err(_) => drop(writing),
+            Ok((None, _)) | Err(_) => drop(writing),
         }
         if !hold.with(State::still_needs_count) {
             return;

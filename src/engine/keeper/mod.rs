@@ -9,6 +9,7 @@ mod asking;
 mod counts;
 mod hub;
 mod listening;
+mod marks;
 mod places;
 mod policy;
 mod reaper;

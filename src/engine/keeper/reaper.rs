@@ -23,9 +23,10 @@ const GHOST: Duration = Duration::from_secs(60);
 pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let (phase, lease_ends) = hold.with(|state| (state.phase(), state.lease_ends()));
+    let owed_until = hold.with(|state| state.owed_until());
     if phase == Phase::Lost(LostReason::Expired) {
         tokio::select! {
-            () = tokio::time::sleep(core.now().until(lease_ends)) => {}
+            () = tokio::time::sleep(core.now().until(owed_until)) => {}
             () = keeper.closing() => {}
         }
     }

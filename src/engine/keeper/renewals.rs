@@ -275,8 +275,9 @@ fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answ
     let core = &keeper.core;
     let now = core.now();
     let due = hold.with(|state| {
-        if let Some(lease) = lease {
-            state.prolong(lease.term(answer.sent_at), now);
+        match lease {
+            Some(lease) => state.prolong(lease.term(answer.sent_at), now),
+            None => state.asserted(answer.sent_at, now),
         }
         state.due(core.plan, now, now, Duration::ZERO)
     });

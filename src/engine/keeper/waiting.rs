@@ -13,10 +13,12 @@
 //! or changes the gate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
 use super::listening::{Heard, IsFirst, LINGER, Listening};
+use super::marks;
 use super::places::Places;
 use super::policy::WaitPolicy;
 use super::turns::{Turns, WAY};
@@ -24,7 +26,7 @@ use super::{Keeper, renewals};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::Core;
-use crate::engine::attempt::new_hold;
+use crate::engine::attempt::{new_hold, start_join};
 use crate::engine::effects::Effects;
 use crate::engine::gate::{Gate, Job};
 use crate::engine::hold::Hold;
@@ -59,6 +61,7 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         turns: Turns::new(),
         way: None,
         cut: false,
+        mark_at: Moment::default(),
     };
     while line.advance().await {}
 }
@@ -76,9 +79,9 @@ enum Event {
 }
 
 /// One name's job.
-struct Line {
-    keeper: Arc<Keeper>,
-    names: Arc<Names>,
+pub(super) struct Line {
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) names: Arc<Names>,
     job: Arc<Job>,
     listening: Listening,
     /// Of this client's waiters, where Redis keeps a queue.
@@ -90,14 +93,16 @@ struct Line {
     way: Option<Moment>,
     /// The subscription's connection broke, and nothing was planned since.
     cut: bool,
+    /// When Redis is to be told again that somebody here waits to have the lock alone.
+    pub(super) mark_at: Moment,
 }
 
 impl Line {
-    fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         self.keeper.core.now()
     }
 
-    fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
+    pub(super) fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
         self.keeper.core.at(&self.names, change)
     }
 
@@ -136,15 +141,17 @@ impl Line {
                 head,
                 prompt,
                 released,
+                collect_by,
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.backoff());
-                if self.is_time(prompt, released).await {
+                if self.is_time(prompt, released, collect_by).await {
                     self.try_for(&head);
                 }
             }
             Step::Linger => self.linger().await,
             Step::Over => {
+                self.mark();
                 self.end().await;
                 return false;
             }
@@ -179,7 +186,8 @@ impl Line {
         let next = self.at(|gate, _| {
             // Under the gate's lock: who leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
-                let (hold, command) = start_try(&core, &ticket, since);
+                let mark = marks::of(gate, &ticket, &core, since);
+                let (hold, command) = start_try(&core, &ticket, mark, since);
                 Attempt {
                     hold,
                     ticket,
@@ -200,14 +208,23 @@ impl Line {
     }
 
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
-    async fn is_time(&mut self, prompt: bool, released: Option<u32>) -> bool {
+    async fn is_time(
+        &mut self,
+        prompt: bool,
+        released: Option<u32>,
+        collect_by: Option<Moment>,
+    ) -> bool {
         if let Some(others) = released {
             self.turns.released(others);
         }
         if prompt {
             return !(released.is_some() && self.leaves_it_to_others());
         }
-        match self.event(self.way.unwrap_or(Moment::NEVER)).await {
+        let way = self.way.unwrap_or(Moment::NEVER);
+        match self
+            .event(way.min(collect_by.unwrap_or(Moment::NEVER)))
+            .await
+        {
             Event::News => !self.leaves_it_to_others(),
             Event::Reason => {
                 self.way = None;
@@ -216,6 +233,7 @@ impl Line {
             Event::Changed => false,
             Event::Nothing => {
                 let now = self.now();
+                self.take_back();
                 let over = self.way.take_if(|until| now >= *until).is_some();
                 if over {
                     self.turns.in_vain();
@@ -236,16 +254,19 @@ impl Line {
         self.policy.again();
         let core = Arc::clone(&self.keeper.core);
         let now = core.now();
-        self.at(|gate, _| gate.call_up(head, now, || start_try(&core, head, now)));
+        self.at(|gate, _| {
+            let mark = marks::of(gate, head, &core, now);
+            gate.call_up(head, now, |joint| match joint {
+                Some(joint) => start_join(&core.keeper_lane, joint, head),
+                None => start_try(&core, head, mark, now),
+            })
+        });
     }
 
     /// Watches over our own hold while others wait, and over a grant that nobody collects.
     async fn watch(&mut self, hold: Arc<Hold>, collect_by: Option<Moment>) {
-        let core = Arc::clone(&self.keeper.core);
         let event = self.event(collect_by.unwrap_or(Moment::NEVER)).await;
-        let now = core.now();
-        if let Some((hold, ticket)) = self.at(|gate, _| gate.take_back(now, core.rules())) {
-            release::drop_level(&core, &ticket.request.entered(hold));
+        if self.take_back() {
             return;
         }
         let reason = matches!(event, Event::Reason | Event::News);
@@ -254,6 +275,17 @@ impl Line {
             self.policy.again();
             renewals::verify(&self.keeper, &hold);
         }
+    }
+
+    /// Takes a grant back that nobody collected in time, if there is one.
+    fn take_back(&self) -> bool {
+        let core = &self.keeper.core;
+        let (now, rules) = (core.now(), core.rules());
+        let taken = self.at(|gate, _| gate.take_back(now, rules));
+        if let Some((hold, ticket)) = &taken {
+            release::drop_level(core, &ticket.request.entered(Arc::clone(hold)));
+        }
+        taken.is_some()
     }
 
     fn warn_of_self(&self) {
@@ -273,6 +305,7 @@ impl Line {
             self.listening.retry(self.now());
         }
         self.listen();
+        let end = end.min(self.mark());
         let poll_at = self.next_try();
         let timer = tokio::time::sleep(self.now().until(poll_at.min(end)));
         tokio::select! {
@@ -361,6 +394,7 @@ impl Line {
 
     /// Nobody waits: listens a while longer, and then no more.
     async fn linger(&mut self) {
+        self.mark();
         tokio::select! {
             () = self.job.changed.notified() => {}
             () = tokio::time::sleep(LINGER) => {
@@ -380,11 +414,17 @@ async fn is_due(places: Option<&Places>, core: &Core) {
 }
 
 /// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
-fn start_try(core: &Core, ticket: &Arc<Ticket>, now: Moment) -> (Arc<Hold>, Pending) {
+fn start_try(
+    core: &Core,
+    ticket: &Arc<Ticket>,
+    mark: Duration,
+    now: Moment,
+) -> (Arc<Hold>, Pending) {
     let unsettled = ticket.unsettled();
     let sort = Try {
         again: unsettled.is_some(),
         waits: ticket.request.patience != Patience::Once,
+        mark,
     };
     let hold = match unsettled {
         Some(hold) => {

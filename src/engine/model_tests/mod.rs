@@ -24,10 +24,10 @@ use crate::engine::effects::Effects;
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::{Hold, Origin};
 use crate::engine::kind::{Commands, Kind};
-use crate::engine::outcomes::{Answered, GivenBack, ReleaseAnswer, SentAs};
+use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs};
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::seat::{Attempt, Seat};
-use crate::engine::state::{Level, Phase, State};
+use crate::engine::state::{Level, Phase, RenewalPlan, State};
 use crate::engine::steps::Step;
 use crate::engine::ticket::{Patience, Request, Ticket, Verdict};
 use crate::error::LostReason;
@@ -37,7 +37,11 @@ use crate::names::{Family, Names};
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
+    plan: RenewalPlan { lease: DAY },
 };
+
+/// The lease of every hold.
+const DAY: LeaseMs = LeaseMs::from_millis(24 * 3600 * 1000);
 
 /// Steps that a caller, the keeper or Redis may take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,11 +213,6 @@ impl Commands for Silent {
     }
 }
 
-fn lease() -> LeaseMs {
-    let day = Duration::from_secs(24 * 3600);
-    LeaseMs::new(day, &(day..=day)).unwrap()
-}
-
 /// The keeper's connection; a caller's is its own number.
 const KEEPER: usize = 99;
 impl World {
@@ -286,7 +285,7 @@ impl World {
                 self.asleep = Asleep::Awake;
             }
         }
-        for hold in effects.carry_out() {
+        for hold in effects.carry_out().releases {
             self.reaps.push((hold, Reaping::Begun));
         }
         result
@@ -317,7 +316,7 @@ impl World {
             kind: self.kind.clone(),
             id: number.to_string().into(),
             number,
-            lease: lease(),
+            lease: DAY,
             owner: ticket.request.owner_number(),
             task: None,
         };

@@ -13,7 +13,11 @@ impl World {
     pub(super) fn settle(&mut self, command: usize) {
         let now = self.now;
         let answer = match self.told(command) {
-            Told::Done(-2) => Answered::Got(lease().term(self.commands[command].at), None),
+            Told::Done(-2) => Answered::Got(Grant {
+                sent_at: self.commands[command].at,
+                token: None,
+                open: false,
+            }),
             Told::Done(_) => Answered::Busy(None),
             Told::Refused => Answered::Failed(Failure::too_late()),
             Told::Silence | Told::InFlight => Answered::Failed(Failure::no_reply()),

@@ -93,7 +93,7 @@ impl World {
         let owner = self.callers[i].owner.clone();
         let names = Arc::clone(&self.kind.names);
         self.callers[i].rounds -= 1;
-        self.callers[i].at = match owner.as_ref().map(|owner| owner.find(&names, now)) {
+        self.callers[i].at = match owner.as_ref().map(|owner| owner.find(&names, false, now)) {
             Some(Found::Live(hold)) => match hold.with(|state| state.enter(Level::Watchdog, now)) {
                 Ok(_) => At::Holding(Entered {
                     hold,
@@ -113,7 +113,7 @@ impl World {
         let request = Request {
             kind: self.kind.clone(),
             owner: self.callers[i].owner.clone(),
-            lease: lease(),
+            lease: DAY,
             level: Level::Watchdog,
             patience: self.callers[i].patience,
             since: self.now,
@@ -122,7 +122,8 @@ impl World {
         let hold = self.new_hold(&ticket);
         let command = self.commands.len();
         let (now, made) = (self.now, Arc::clone(&hold));
-        let arrival = self.at(|gate, _| gate.arrive(&ticket, now, || (made, command)));
+        let arrival =
+            self.at(|gate, effects| gate.arrive(&ticket, now, RULES, effects, |_| (made, command)));
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
                 self.send(&hold, true, i);
@@ -135,6 +136,7 @@ impl World {
                 assert!(ours || told, "busy by an answer to somebody long gone");
                 At::Gone
             }
+            Arrival::Join(..) | Arrival::In(_) => unreachable!("it is not shared"),
             Arrival::Again => {
                 self.callers[i].rounds += 1;
                 At::Start
@@ -259,7 +261,7 @@ impl World {
                 At::Unlocking(Arc::clone(hold), command, now)
             }
             GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold)),
-            GivenBack::Left | GivenBack::Levels(_) | GivenBack::Lost(_) => At::Gone,
+            _ => At::Gone,
         };
         if let Some(caller) = self.callers.get_mut(caller) {
             caller.at = at;
@@ -299,7 +301,7 @@ impl World {
             Step::Serve { head, prompt, .. } => {
                 if prompt {
                     let (hold, command) = self.start_try(&head);
-                    let sits = self.at(|gate, _| gate.call_up(&head, now, || (hold, command)));
+                    let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
                 } else {
                     self.asleep = Asleep::Poll;

@@ -89,6 +89,7 @@ impl World {
                     .map(|(ticket, _)| format!("t{}", ticket.number));
                 format!("held {} {ticket:?}", hold_text(hold))
             }
+            Seat::Shared { .. } => unreachable!("it is not shared"),
             Seat::HandingOver { hold } => format!("over {}", hold_text(hold)),
             Seat::Releasing {
                 hold,

@@ -1,0 +1,26 @@
+-- Turns a write hold into a read hold, without a moment in between.
+--
+-- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
+-- KEYS[2] timeout   - string, lives as long as the read hold's lease
+-- ARGV[1] hold id
+-- ARGV[2] lease     - ms, 1 to 2^53; what is left of the write hold's counts when that is more
+-- ARGV[3] channel   - where waiters listen
+--
+-- Returns   1 it is a read hold; 2 it is, but the wake-up was refused; -5 the hold is not there
+-- Publishes '1' (all who can enter may try) when it was a write hold
+-- Repeat    finds the read hold, answers 1; no TTL shrinks
+local lock, timeout, hold_id, lease_ms, channel = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+if not string.match(ARGV[2] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53 then
+  return redis.error_reply('ERR lease out of range')
+end
+
+local fields = redis.call('HMGET', lock, hold_id, hold_id .. ':write', 'mode')
+if not fields[2] then return fields[1] and 1 or -5 end
+-- In an order in which each step leaves a hold with a lease, should the next one be refused.
+local keep_ms = string.format('%.0f', math.max(redis.call('PTTL', lock), lease_ms))
+redis.call('SET', timeout, '1', 'PX', keep_ms)
+redis.call('PEXPIRE', lock, keep_ms)
+redis.call('HSET', lock, hold_id, '1')
+redis.call('HDEL', lock, hold_id .. ':write')
+redis.call('HSET', lock, 'mode', 'read')
+return type(redis.pcall('PUBLISH', channel, '1')) == 'table' and 2 or 1

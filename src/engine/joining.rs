@@ -1,0 +1,206 @@
+//! Who may share the hold in a gate's seat, and who waits to have the lock alone.
+//!
+//! 1. A share is had without asking while the joint hold's lease covers what it needs, and Redis said a moment ago
+//!    that nobody waits to have the lock alone. Otherwise one asks, for all who come meanwhile.
+//! 2. Nobody passes one of this client who waits to have the lock alone.
+//! 3. Redis is told of those who wait to have the lock alone (a *mark*), and when none does any more.
+
+use std::sync::Arc;
+
+use super::effects::Effects;
+use super::gate::{Gate, Mark, Rules};
+use super::hold::Hold;
+use super::kind::Kind;
+use super::seat::Seat;
+use super::ticket::{Ticket, Verdict};
+use crate::clock::Moment;
+use crate::lease::Term;
+
+impl<C: Clone + PartialEq> Gate<C> {
+    /// By 2: whether `ticket` could have a share of the hold in the seat, if Redis has nothing against it.
+    pub(super) fn is_joinable(&self, ticket: &Ticket, now: Moment) -> bool {
+        let Seat::Shared { joint, .. } = &self.seat else {
+            return false;
+        };
+        let shares = ticket.request.kind.commands.is_shared() && !joint.exclusive;
+        let alone = self.queue.first_alone();
+        shares && joint.is_valid(now) && alone.is_none_or(|first| first.number > ticket.number)
+    }
+
+    /// By 1.
+    pub(super) fn enter_unasked(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> Option<Arc<Hold>> {
+        if !self.is_joinable(ticket, now) {
+            return None;
+        }
+        let Seat::Shared { joint, .. } = &self.seat else {
+            return None;
+        };
+        let term = ticket.request.lease.term(now);
+        let open = joint.is_open(now) && self.covers(ticket, term, now, rules);
+        // What its owner has it would have been sent to enter: this is its first.
+        open.then(|| self.share(ticket, term, now, effects))?
+    }
+
+    fn covers(&self, ticket: &Ticket, term: Term, now: Moment, rules: Rules) -> bool {
+        let level = ticket.request.level;
+        let held = self.seat.held();
+        held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.plan, now)))
+    }
+
+    /// Delivers a share to `ticket`, which waits. While a job runs it sees to it that it is collected.
+    pub(super) fn deliver(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        share: Arc<Hold>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if let Seat::Shared { joint, .. } = &mut self.seat
+            && self.job.is_some()
+        {
+            joint.to_collect(ticket, now);
+        }
+        ticket.decide(Verdict::Granted(share), effects);
+    }
+
+    /// The lock was granted to one who shares it, by a command that was sent at `sent_at`: so it is to all who wait,
+    /// up to the first who wants it alone. Their leases count from then, too; whose is longer asks for itself.
+    pub(super) fn let_in(
+        &mut self,
+        sent_at: Moment,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) {
+        let mut last = 0;
+        while let Some(ticket) = self.queue.next_sharing(last).cloned() {
+            last = ticket.number;
+            if !self.is_joinable(&ticket, now) {
+                return;
+            }
+            let term = ticket.request.lease.term(sent_at);
+            if !self.covers(&ticket, term, now, rules) {
+                self.prompt = true;
+                continue;
+            }
+            self.queue.remove(ticket.number);
+            match self.share(&ticket, term, now, effects) {
+                Some(share) => self.deliver(&ticket, share, now, effects),
+                None => {
+                    self.queue.insert(ticket);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The hold of a join that is under way is over: who asked waits with the others.
+    pub(super) fn take_join_back(&mut self, hold: &Arc<Hold>) {
+        if let Seat::Shared { joint, join } = &mut self.seat
+            && Arc::ptr_eq(&joint.hold, hold)
+            && let Some(join) = join.take()
+            && join.ticket.is_waiting()
+        {
+            self.queue.insert(join.ticket);
+        }
+    }
+
+    /// `hold` was granted to `ticket`, by a command whose answer is worth `term`: it has the seat, and its first share
+    /// is the ticket's. Others who may have one get it, too. `open`: nobody waits to have the lock alone.
+    #[expect(clippy::too_many_arguments, reason = "all that an answer says")]
+    pub(super) fn grant_shares(
+        &mut self,
+        hold: &Arc<Hold>,
+        ticket: &Arc<Ticket>,
+        term: Term,
+        open: bool,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) {
+        let share = self.first_share(hold, ticket, term, effects);
+        if let Some(joint) = self.seat.joint(hold) {
+            joint.opened(term.sent_at, open);
+        }
+        if ticket.request.kind.commands.wants_it_alone() {
+            // The grant took the mark away.
+            self.marked = None;
+        }
+        self.deliver(ticket, share, now, effects);
+        self.let_in(term.sent_at, now, rules, effects);
+    }
+
+    /// The join of `ticket` was granted, by a command whose answer is worth `term`.
+    pub(super) fn join_granted(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        term: Term,
+        open: bool,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) {
+        if let Seat::Shared { joint, .. } = &mut self.seat {
+            effects.change(&joint.hold, |state| state.prolong(term, now));
+            joint.opened(term.sent_at, open);
+        }
+        let asks = ticket.is_waiting() && self.is_joinable(ticket, now);
+        let share = asks.then(|| self.share(ticket, term, now, effects));
+        match share.flatten() {
+            Some(share) => self.deliver(ticket, share, now, effects),
+            // The answer came too late, or nobody wants it.
+            None if ticket.is_waiting() => self.queue.insert(Arc::clone(ticket)),
+            None => {}
+        }
+        self.let_in(term.sent_at, now, rules, effects);
+    }
+
+    /// Who waits here to have the lock alone.
+    pub(crate) fn first_alone(&self) -> Option<&Arc<Ticket>> {
+        self.queue.first_alone()
+    }
+
+    /// Since when Redis is told that somebody here waits to have the lock alone: from `now` on at the latest, as a
+    /// lock of `kind`.
+    pub(crate) fn mark(&mut self, kind: &Kind, now: Moment) -> Moment {
+        let mark = self.marked.take().filter(|mark| !mark.leaves);
+        let mark = mark.unwrap_or_else(|| Mark {
+            since: now,
+            kind: kind.clone(),
+            leaves: false,
+        });
+        self.marked.insert(mark).since
+    }
+
+    /// Nobody waits here any more to have the lock alone, and Redis is to be told: once.
+    pub(crate) fn take_mark_away(&mut self) -> Option<Kind> {
+        let trying = match &self.seat {
+            Seat::Trying(attempt) => attempt.ticket.request.kind.commands.wants_it_alone(),
+            Seat::Releasing {
+                next: Some(next), ..
+            } => next.ticket.request.kind.commands.wants_it_alone(),
+            _ => false,
+        };
+        if trying || self.queue.first_alone().is_some() {
+            return None;
+        }
+        let mark = self.marked.as_mut().filter(|mark| !mark.leaves)?;
+        mark.leaves = true;
+        Some(mark.kind.clone())
+    }
+
+    /// Redis was told, or forgets it by itself.
+    pub(crate) fn mark_is_away(&mut self) {
+        self.marked.take_if(|mark| mark.leaves);
+    }
+
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked.is_some()
+    }
+}

@@ -1,0 +1,401 @@
+//! The read/write lock: many readers or one writer, with Redisson's hash, channel and timeout keys.
+//!
+//! Read and write lock of one name are one lock: they share its gate. A client is one reader towards Redis, however
+//! many read here.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::Handle;
+use super::kind::{IsGuard, LockKind, sealed};
+use super::{GuardError, LockGuard};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::engine::kind::{Commands, Kind, Try};
+use crate::engine::owner::OwnerState;
+use crate::error::Error;
+use crate::lease::{Lease, LeaseMs};
+use crate::names::{Family, Names};
+use crate::script::{Acquired, Call, Entered, Released, Renewal, Reply, rw};
+
+/// The kind of [`ReadLock`].
+#[derive(Debug)]
+pub enum Read {}
+
+impl sealed::Sealed for Read {}
+
+impl LockKind for Read {
+    const HANDLE: &'static str = "ReadLock";
+    type Guard = LockGuard;
+}
+
+/// The kind of [`WriteLock`].
+#[derive(Debug)]
+pub enum Write {}
+
+impl sealed::Sealed for Write {}
+
+impl LockKind for Write {
+    const HANDLE: &'static str = "WriteLock";
+    type Guard = WriteGuard;
+}
+
+/// Many readers or one writer: what Redisson calls an `RReadWriteLock`. Makes the two locks of its name.
+///
+/// From [`Client::get_read_write_lock`](crate::Client::get_read_write_lock) or
+/// [`Owner::get_read_write_lock`](crate::Owner::get_read_write_lock).
+///
+/// **Who enters again.** An owner that reads may read again, at once, also while a writer waits. One that writes may
+/// write again, and read: its read levels stay local until its last write level is given back, which leaves the lock
+/// to them without a moment in between, as [`WriteGuard::downgrade`] does. One that reads and asks to write is told
+/// [`Error::WouldDeadlock`] at once. Without an owner each acquire stands for itself: who holds a read guard and waits
+/// to write, or to read while a writer waits, waits for itself; the log says so after a second.
+///
+/// **Waiting writers.** While one waits nobody starts to read, in any process that uses this crate, for up to the
+/// watchdog's lease: writers do not starve. Redisson's readers do not heed it.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let prices = client.get_read_write_lock("prices");
+/// {
+///     let guard = prices.read_lock().lock().await?;
+///     // … others may read, nobody writes …
+///     guard.unlock().await?;
+/// }
+/// let guard = prices.write_lock().lock().await?;
+/// // … nobody else is here …
+/// let guard = guard.downgrade().await?;
+/// // … others may read again, nobody wrote in between …
+/// guard.unlock().await
+/// # }
+/// ```
+#[doc(alias = "RReadWriteLock")]
+#[derive(Debug, Clone)]
+pub struct ReadWriteLock {
+    read: ReadLock,
+    write: WriteLock,
+}
+
+impl ReadWriteLock {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str, owner: Option<&Arc<OwnerState>>) -> Self {
+        Self {
+            read: Handle::new(engine, name, owner, |config, name| {
+                kind(config, name, Mode::Read)
+            }),
+            write: Handle::new(engine, name, owner, |config, name| {
+                kind(config, name, Mode::Write)
+            }),
+        }
+    }
+
+    /// The lock's name, without the client's prefix.
+    #[must_use]
+    #[doc(alias = "getName")]
+    pub fn name(&self) -> &str {
+        self.read.name()
+    }
+
+    /// The lock to read with. A clone costs little.
+    #[must_use]
+    #[doc(alias = "readLock")]
+    pub fn read_lock(&self) -> ReadLock {
+        self.read.clone()
+    }
+
+    /// The lock to write with. A clone costs little.
+    #[must_use]
+    #[doc(alias = "writeLock")]
+    pub fn write_lock(&self) -> WriteLock {
+        self.write.clone()
+    }
+}
+
+/// The read lock of a [`ReadWriteLock`]: it keeps writers out, and other readers in.
+///
+/// All who read in one client share one hold in Redis. While that covers the lease that is asked for, and Redis said
+/// within the last 50 ms that no writer waits, a read lock is taken and given back without a word to Redis.
+///
+/// A level with a fixed lease ends with it, also when others of this client read on. `let_expire` leaves the lease
+/// to Redis and to this client, which keeps its own writers out for as long. `is_locked` tells of readers: a writer
+/// that reads, too, is none until it gives the write lock back. `force_unlock` ends all readers, and no writer.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::ReadLock = client.get_read_write_lock("prices").read_lock();
+/// let guard = lock.lock().await?;
+/// // … others may read, nobody writes …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RedissonReadLock")]
+pub type ReadLock = Handle<Read>;
+
+/// The write lock of a [`ReadWriteLock`]: it keeps everybody else out.
+///
+/// `force_unlock` ends the writer, and no readers.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::WriteLock = client.get_read_write_lock("prices").write_lock();
+/// let guard = lock.lock().await?;
+/// // … nobody else is here …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Beyond the errors of the plain lock: [`Error::WouldDeadlock`] when its owner reads and does not write.
+#[doc(alias = "RedissonWriteLock")]
+pub type WriteLock = Handle<Write>;
+
+/// One level of a write hold. Dropping it gives the level back.
+///
+/// It is a [`LockGuard`], to which it derefs and converts, that can be [downgraded](Self::downgrade).
+///
+/// ```no_run
+/// # async fn example(lock: watchlock::WriteLock) -> Result<(), watchlock::Error> {
+/// let guard = lock.lock().await?;
+/// assert!(guard.is_valid());
+/// let reading: watchlock::LockGuard = guard.downgrade().await?;
+/// reading.unlock().await
+/// # }
+/// ```
+#[derive(Debug)]
+#[clippy::has_significant_drop]
+#[must_use = "dropping a guard gives its level back at once"]
+pub struct WriteGuard {
+    level: LockGuard,
+}
+
+impl WriteGuard {
+    /// Turns the level into one that reads, with the same lease: nobody writes in between. With the last write level
+    /// of the hold readers who wait are let in.
+    ///
+    /// When Redis is out of reach it returns after a command time-out, and the level reads all the same: others are
+    /// let in when Redis hears of it, which is tried in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the hold was lost before: what it protected may have been touched by others.
+    /// [`Error::Closed`] when the client was closed before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what is not returned is given back.
+    pub async fn downgrade(self) -> Result<LockGuard, Error> {
+        self.level.downgraded().await
+    }
+
+    /// The level as any other.
+    pub fn into_guard(self) -> LockGuard {
+        self.level
+    }
+
+    /// As [`LockGuard::reenter`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::reenter`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::reenter`].
+    pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        let level = self.level.reenter(lease).await?;
+        Ok(Self { level })
+    }
+
+    /// As [`LockGuard::unlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::unlock`].
+    pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.level.unlock()
+    }
+
+    /// As [`LockGuard::detach`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::detach`].
+    pub fn detach(self) -> Result<(), GuardError> {
+        self.level.detach()
+    }
+
+    /// As [`LockGuard::let_expire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::let_expire`].
+    pub fn let_expire(self) -> Result<(), GuardError> {
+        self.level.let_expire()
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.level
+    }
+}
+
+impl From<WriteGuard> for LockGuard {
+    fn from(guard: WriteGuard) -> Self {
+        guard.level
+    }
+}
+
+impl sealed::Sealed for WriteGuard {}
+
+impl IsGuard for WriteGuard {
+    fn of(level: LockGuard) -> Result<Self, Error> {
+        Ok(Self { level })
+    }
+
+    fn level(&self) -> &LockGuard {
+        &self.level
+    }
+
+    fn into_level(self) -> LockGuard {
+        self.level
+    }
+}
+
+const FAMILY: Family = Family {
+    tag: "read_write",
+    channel: "redisson_rwlock",
+    others: &["watchlock_writers"],
+};
+
+/// As which of the two a lock is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    /// Redisson's word for it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// The lock `name` of a client, in that mode.
+fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
+    let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
+    Ok(Kind {
+        names: Arc::new(names),
+        commands: Arc::new(mode),
+    })
+}
+
+impl Commands for Mode {
+    /// One name for both: what is renewed together is in both modes.
+    fn name(&self) -> &'static str {
+        "read/write lock"
+    }
+
+    fn has_shares(&self) -> bool {
+        true
+    }
+
+    fn is_shared(&self) -> bool {
+        *self == Self::Read
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        sort: Try,
+    ) -> Call<'a> {
+        match self {
+            Self::Read => rw::acquire_to_read(names, hold_id, lease),
+            Self::Write => rw::acquire_to_write(names, hold_id, lease, sort.mark),
+        }
+    }
+
+    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
+        rw::acquired(reply)
+    }
+
+    fn is_open(&self, reply: &Reply) -> bool {
+        self.is_shared() && rw::is_open(reply)
+    }
+
+    fn downgrade<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+    ) -> Option<Call<'a>> {
+        Some(rw::downgrade(names, hold_id, lease))
+    }
+
+    fn downgraded(&self) -> Option<Arc<dyn Commands>> {
+        Some(Arc::new(Self::Read))
+    }
+
+    fn mark<'a>(&'a self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {
+        Some(rw::mark(names, client, mark))
+    }
+
+    fn reenter<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        count: u32,
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        let count = if self.is_shared() { 0 } else { count };
+        rw::assert(names, hold_id, count, Some(lease))
+    }
+
+    fn entered(&self, reply: &Reply) -> Option<Entered> {
+        rw::entered(reply)
+    }
+
+    fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+        rw::assert(names, hold_id, 0, Some(lease))
+    }
+
+    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+        match left {
+            0 => rw::release(names, hold_id),
+            left => rw::assert(names, hold_id, left, None),
+        }
+    }
+
+    fn released(&self, reply: &Reply) -> Option<Released> {
+        rw::released(reply)
+    }
+
+    fn found(&self, reply: &Reply) -> Option<bool> {
+        rw::found(reply)
+    }
+
+    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
+        rw::renew(holds)
+    }
+
+    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+        rw::force_release(names, self.word(), client)
+    }
+
+    fn look<'a>(&'a self, names: &'a Names) -> Call<'a> {
+        rw::look(names, self.word())
+    }
+}

@@ -1,0 +1,254 @@
+//! Who enters again, and how a writer becomes a reader.
+
+use std::time::Duration;
+
+use watchlock::{Error, Lease, LostReason};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{SHORT, clean, connect, connect_short, ms, poll_once, soon};
+use crate::{reads, timeout_keys, try_read, try_write};
+
+#[tokio::test]
+async fn an_owner_enters_again_as_it_may() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let (read, write) = (lock.read_lock(), lock.write_lock());
+
+    let outer = read.lock().await.unwrap();
+    let inner = read.lock().await.unwrap();
+    assert_eq!((read.hold_count(), write.hold_count()), (2, 0));
+    for wait in [Duration::ZERO, ms(100), Duration::MAX] {
+        let refused = soon(write.try_lock(wait, Lease::Watchdog)).await;
+        assert!(
+            matches!(&refused, Err(Error::WouldDeadlock { .. })),
+            "{refused:?}"
+        );
+    }
+    let error = soon(write.lock()).await.unwrap_err();
+    assert_eq!(error.lock(), Some("x"));
+    assert!(!error.is_transient() && !error.is_lost());
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+
+    let outer = write.lock().await.unwrap();
+    let inner = write.lock().await.unwrap();
+    let reading = read.lock().await.unwrap();
+    assert_eq!((read.hold_count(), write.hold_count()), (1, 2));
+    assert_eq!((outer.hold_count(), reading.hold_count()), (2, 1));
+    let fields = server.hash("x").await;
+    let write_field = fields
+        .iter()
+        .find(|(field, _)| field.ends_with(":write"))
+        .unwrap();
+    assert_eq!(write_field.1, "2");
+    assert!(
+        !read.is_locked().await.unwrap(),
+        "its read levels are local"
+    );
+    reading.unlock().await.unwrap();
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_reader_enters_again_while_a_writer_waits() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let owner = a.new_owner();
+    let read = owner.get_read_write_lock("x").read_lock();
+    let outer = read.lock().await.unwrap();
+    for client in [&a, &b] {
+        let write = client.get_read_write_lock("x").write_lock();
+        let mut writing = Box::pin(write.lock());
+        assert!(poll_once(&mut writing).await.is_none());
+        tokio::time::sleep(ms(100)).await;
+        assert!(poll_once(&mut writing).await.is_none());
+        let inner = soon(read.lock()).await.unwrap();
+        inner.unlock().await.unwrap();
+        assert!(try_read(client, "x").await.is_none(), "anybody else waits");
+        drop(writing);
+    }
+    outer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn downgrade_leaves_no_gap_and_lets_readers_in() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    for client in [&a, &b] {
+        for owned in [true, false] {
+            let owner = a.new_owner();
+            let lock = if owned {
+                owner.get_read_write_lock("x")
+            } else {
+                a.get_read_write_lock("x")
+            };
+            let write = lock.write_lock().lock().await.unwrap();
+            let view = write.hold();
+            let other = client.get_read_write_lock("x").read_lock();
+            let waiting = tokio::spawn(async move { other.lock().await });
+            let third = b.get_read_write_lock("x").write_lock();
+            tokio::time::sleep(ms(50)).await;
+            let reading = write.downgrade().await.unwrap();
+            assert!(reading.is_valid());
+            assert!(!view.is_valid(), "who watched the write hold sees its end");
+            let theirs = soon(waiting).await.unwrap().unwrap();
+            let none = third.try_lock(Duration::ZERO, Lease::Watchdog).await;
+            assert!(none.unwrap().is_none(), "nobody writes in between");
+            assert_eq!(server.hash("x").await["mode"], "read");
+            reading.verify().await.unwrap();
+            theirs.unlock().await.unwrap();
+            reading.unlock().await.unwrap();
+        }
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn giving_the_write_level_back_leaves_the_lock_to_its_read_levels() {
+    let server = RedisServer::start();
+    let (a, b) = (connect_short(&server).await, connect(&server).await);
+    let owner = a.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = lock.write_lock().lock().await.unwrap();
+    let reading = lock.read_lock().lock().await.unwrap();
+    let other = b.get_read_write_lock("x").read_lock();
+    let waiting = tokio::spawn(async move { other.lock().await });
+    write.unlock().await.unwrap();
+    let theirs = soon(waiting).await.unwrap().unwrap();
+    assert_eq!(
+        (reads(&server, "x").await, timeout_keys(&server).await.len()),
+        (2, 2)
+    );
+    assert!(matches!(
+        lock.write_lock().lock().await,
+        Err(Error::WouldDeadlock { .. })
+    ));
+    let inside = try_read(&a, "x").await.unwrap();
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(reading.is_valid(), "it is renewed as a reader");
+    inside.unlock().await.unwrap();
+    theirs.unlock().await.unwrap();
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_dropped_write_level_leaves_the_lock_to_its_read_levels() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let owner = a.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = lock.write_lock().lock().await.unwrap();
+    let reading = lock.read_lock().lock().await.unwrap();
+    drop(write);
+    let theirs = soon(b.get_read_write_lock("x").read_lock().lock())
+        .await
+        .unwrap();
+    assert!(reading.is_valid());
+    reading.unlock().await.unwrap();
+    theirs.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn an_inner_write_level_that_is_downgraded_is_a_read_level_of_a_writer() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let outer = lock.write_lock().lock().await.unwrap();
+    let inner = lock.write_lock().lock().await.unwrap();
+    let reading = inner.downgrade().await.unwrap();
+    assert!(lock.write_lock().is_locked().await.unwrap());
+    assert!(try_read(&client, "x").await.is_none());
+    outer.unlock().await.unwrap();
+    assert!(lock.read_lock().is_locked().await.unwrap());
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_fixed_write_lease_that_ends_leaves_the_lock_to_watched_read_levels() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let owner = a.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = lock.write_lock().lock_for(ms(300)).await.unwrap();
+    let reading = lock.read_lock().lock().await.unwrap();
+    assert_eq!(soon(write.lost()).await, LostReason::Expired);
+    let theirs = soon(b.get_read_write_lock("x").read_lock().lock())
+        .await
+        .unwrap();
+    assert!(reading.is_valid());
+    assert!(write.unlock().await.is_err());
+    reading.unlock().await.unwrap();
+    theirs.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_downgraded_fixed_lease_goes_on() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let write = lock.write_lock().lock_for(ms(600)).await.unwrap();
+    let reading = write.downgrade().await.unwrap();
+    assert!(reading.valid_for() <= ms(600) && reading.is_valid());
+    assert!(try_read(&client, "x").await.is_some());
+    assert_eq!(soon(reading.lost()).await, LostReason::Expired);
+    drop(reading);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn detached_levels_are_given_back_by_the_lock_that_they_are_of() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    lock.write_lock().lock().await.unwrap().detach().unwrap();
+    lock.read_lock().lock().await.unwrap().detach().unwrap();
+    lock.write_lock().unlock().await.unwrap();
+    assert!(matches!(
+        lock.write_lock().unlock().await,
+        Err(Error::NotOwner { .. })
+    ));
+    assert!(try_write(&client, "x").await.is_none());
+    lock.read_lock().unlock().await.unwrap();
+    assert!(lock.read_lock().unlock().await.is_err());
+    try_write(&client, "x")
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    lock.write_lock().lock().await.unwrap().detach().unwrap();
+    lock.read_lock().lock().await.unwrap().detach().unwrap();
+    drop(owner);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn acquires_of_one_owner_at_once_are_put_in_order() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    client
+        .scope(async {
+            let lock = client.get_read_write_lock("x");
+            let (read, write) = (lock.read_lock(), lock.write_lock());
+            let (first, second) = tokio::join!(write.lock(), read.lock());
+            let (first, second) = (first.unwrap(), second.unwrap());
+            first.unlock().await.unwrap();
+            second.unlock().await.unwrap();
+            let (first, second) = tokio::join!(read.lock(), write.lock());
+            first.unwrap().unlock().await.unwrap();
+            assert!(matches!(second, Err(Error::WouldDeadlock { .. })));
+        })
+        .await;
+    clean(&server).await;
+}

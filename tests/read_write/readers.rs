@@ -1,0 +1,507 @@
+//! Readers: many at once, and one for Redis.
+
+use std::time::Duration;
+
+use watchlock::{Client, Error, Lease, LockGuard, LostReason, ReadLock, Ttl};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, SHORT, clean, connect, connect_short, ms, poll_once, soon};
+use crate::{reads, timeout_keys, try_read, try_write};
+
+#[tokio::test]
+async fn many_read_at_once_and_nobody_writes() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let first = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let second = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let theirs = b.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    assert!(try_write(&a, "x").await.is_none());
+    assert!(try_write(&b, "x").await.is_none());
+    let fields = server.hash("x").await;
+    assert_eq!(
+        fields.len(),
+        3,
+        "the mode and a field for each client: {fields:?}"
+    );
+    first.unlock().await.unwrap();
+    theirs.unlock().await.unwrap();
+    assert!(second.is_valid());
+    assert!(try_write(&b, "x").await.is_none(), "one reader is left");
+    second.unlock().await.unwrap();
+    try_write(&b, "x").await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn what_redis_has_is_what_redisson_would_write() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let guard = lock.read_lock().lock().await.unwrap();
+    let fields = server.hash("x").await;
+    let (id, count) = fields.iter().find(|(field, _)| *field != "mode").unwrap();
+    assert_eq!((fields["mode"].as_str(), count.as_str()), ("read", "1"));
+    assert!(id.starts_with(&client.id().to_string()));
+    let timeout = format!("{{x}}:{id}:rwlock_timeout:1");
+    assert_eq!(timeout_keys(&server).await, [timeout.clone()]);
+    for key in ["x", &timeout] {
+        let left = server.pttl(key).await;
+        assert!((20_000..=30_000).contains(&left), "{key}: {left}");
+    }
+    guard.unlock().await.unwrap();
+    let guard = lock.write_lock().lock().await.unwrap();
+    let fields = server.hash("x").await;
+    let (id, count) = fields.iter().find(|(field, _)| *field != "mode").unwrap();
+    assert_eq!((fields["mode"].as_str(), count.as_str()), ("write", "1"));
+    assert!(id.ends_with(":write"));
+    assert!(timeout_keys(&server).await.is_empty());
+    guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn who_reads_where_others_read_already_asks_nobody() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let first = lock.lock().await.unwrap();
+    // The door is open for a moment only: some rounds of it are enough.
+    let mut fewest = u64::MAX;
+    for _ in 0..20 {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        let before = server.calls_of("evalsha").await;
+        for _ in 0..10 {
+            lock.lock().await.unwrap().unlock().await.unwrap();
+        }
+        fewest = fewest.min(server.calls_of("evalsha").await - before);
+    }
+    assert_eq!(fewest, 0, "no command for ten readers");
+    first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn one_question_lets_all_in_who_come_meanwhile() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let first = lock.lock().await.unwrap();
+    tokio::time::sleep(ms(60)).await;
+    let before = server.calls_of("evalsha").await;
+    let guards = futures_util::future::join_all((0..64).map(|_| lock.lock())).await;
+    let asked = server.calls_of("evalsha").await - before;
+    assert!(asked <= 4, "{asked} commands for 64 readers");
+    for guard in guards {
+        guard.unwrap().unlock().await.unwrap();
+    }
+    first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn readers_who_wait_for_a_writer_come_in_together() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let write = a
+        .get_read_write_lock("x")
+        .write_lock()
+        .lock()
+        .await
+        .unwrap();
+    let mut waiting = Vec::new();
+    for client in [&a, &b] {
+        for _ in 0..10 {
+            let lock = client.get_read_write_lock("x").read_lock();
+            waiting.push(tokio::spawn(async move { lock.lock().await.unwrap() }));
+        }
+    }
+    tokio::task::yield_now().await;
+    write.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    for waiting in waiting {
+        guards.push(soon(waiting).await.unwrap());
+    }
+    assert!(
+        guards.iter().all(LockGuard::is_valid),
+        "all at the same time"
+    );
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_readers_and_both_their_keys() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(first.is_valid() && second.is_valid());
+    assert_eq!(timeout_keys(&server).await.len(), 1);
+    first.unlock().await.unwrap();
+    tokio::time::sleep(SHORT).await;
+    assert!(second.is_valid());
+    second.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Of readers with leases of their own each ends with its own.
+#[tokio::test]
+async fn a_fixed_level_ends_at_its_own_lease_though_others_read_on() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let watched = lock.lock().await.unwrap();
+    let short = lock.lock_for(ms(300)).await.unwrap();
+    assert!(short.valid_for() <= ms(300) && watched.valid_for() > ms(10_000));
+    assert_eq!(soon(short.lost()).await, LostReason::Expired);
+    assert!(!short.is_valid() && watched.is_valid());
+    assert!(matches!(
+        short.unlock().await,
+        Err(Error::Lost {
+            reason: LostReason::Expired,
+            ..
+        })
+    ));
+    watched.check().unwrap();
+    watched.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn the_last_lease_that_ends_frees_the_lock() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let watched = lock.lock().await.unwrap();
+    let short = lock.lock_for(ms(400)).await.unwrap();
+    watched.unlock().await.unwrap();
+    // Redis was told thirty seconds, and the one who is left was promised less than half of one.
+    let write = client.get_read_write_lock("x").write_lock();
+    soon(write.lock()).await.unwrap().unlock().await.unwrap();
+    assert!(!short.is_valid());
+    drop(short);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_level_that_the_watchdog_leaves_keeps_what_it_was_promised() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x").read_lock();
+    let watched = lock.lock().await.unwrap();
+    let short = lock.lock_for(ms(100)).await.unwrap();
+    assert_eq!(lock.hold_count(), 2);
+    watched.unlock().await.unwrap();
+    assert!(
+        short.valid_for() > ms(10_000),
+        "levels of one hold share its lease"
+    );
+    short.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_longer_than_what_is_promised_is_asked_for() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let watched = lock.lock().await.unwrap();
+    let long = lock.lock_for(Duration::from_secs(100)).await.unwrap();
+    let left = server.pttl("x").await;
+    assert!(left > 90_000, "{left}");
+    let timeout = server.pttl(&timeout_keys(&server).await[0]).await;
+    assert!(timeout > 90_000, "{timeout}");
+    // As strangers may cut the key short, no more is vouched for than is asserted all the time.
+    assert!(long.valid_for() <= Duration::from_secs(30));
+    watched.unlock().await.unwrap();
+    long.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn let_expire_leaves_a_read_level_to_its_lease() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let watched = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    let left = lock.read_lock().lock_for(ms(500)).await.unwrap();
+    left.let_expire().unwrap();
+    assert_eq!(lock.read_lock().hold_count(), 0);
+    watched.unlock().await.unwrap();
+    assert_eq!(reads(&server, "x").await, 1, "it is left to its lease");
+    assert!(try_write(&client, "x").await.is_none());
+    soon(lock.write_lock().lock())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_level_under_the_watchdog_cannot_be_left_to_its_lease() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let guard = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    let refused = guard.let_expire().unwrap_err();
+    assert!(matches!(refused.error(), Error::InvalidLease { .. }));
+    refused.into_guard().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_lost_hold_is_lost_for_all_who_read_by_it() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x").read_lock();
+    let mine = lock.lock().await.unwrap();
+    let other = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    server.cmd(&["DEL", "x"]).await;
+    assert_eq!(soon(mine.lost()).await, LostReason::Missing);
+    assert_eq!(soon(other.lost()).await, LostReason::Missing);
+    // Who has guards of it hears of it; anybody else starts afresh.
+    assert!(matches!(lock.lock().await, Err(Error::Lost { .. })));
+    let fresh = try_read(&client, "x").await.unwrap();
+    assert!(matches!(mine.unlock().await, Err(Error::Lost { .. })));
+    assert!(other.unlock().await.is_err());
+    let again = lock.lock().await.unwrap();
+    again.unlock().await.unwrap();
+    fresh.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn verify_and_extend_ask_for_the_hold_that_is_shared() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let fixed = lock.lock_for(ms(2_000)).await.unwrap();
+    fixed.verify().await.unwrap();
+    fixed.extend(Duration::from_secs(20)).await.unwrap();
+    assert!(fixed.valid_for() > Duration::from_secs(15));
+    server.cmd(&["DEL", "x"]).await;
+    assert!(matches!(
+        fixed.verify().await,
+        Err(Error::Lost {
+            reason: LostReason::Missing,
+            ..
+        })
+    ));
+    assert!(!fixed.is_valid());
+    drop(fixed);
+    clean(&server).await;
+}
+
+/// A reader in one client that did not come back in time.
+#[tokio::test]
+async fn a_dead_reader_holds_nobody_up_for_longer_than_its_lease() {
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let dead = format!("{}:1", uuid());
+    server.cmd(&["HSET", "x", "mode", "read", &dead, "1"]).await;
+    let timeout = format!("{{x}}:{dead}:rwlock_timeout:1");
+    server.cmd(&["SET", &timeout, "1", "PX", "300"]).await;
+    server.cmd(&["PEXPIRE", "x", "300"]).await;
+    // Another one overlaps it, and keeps the hash alive.
+    let guard = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    tokio::time::sleep(ms(400)).await;
+    assert!(server.hash("x").await.contains_key(&dead));
+    guard.unlock().await.unwrap();
+    assert!(
+        !server.exists("x").await,
+        "its field went with the last one who lives"
+    );
+    try_write(&client, "x")
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_release_leaves_others_what_they_were_promised() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let other = format!("{}:1", uuid());
+    server
+        .cmd(&["HSET", "x", "mode", "read", &other, "2"])
+        .await;
+    for (level, lease) in [("1", "5000"), ("2", "9000")] {
+        let timeout = format!("{{x}}:{other}:rwlock_timeout:{level}");
+        server.cmd(&["SET", &timeout, "1", "PX", lease]).await;
+    }
+    server.cmd(&["PEXPIRE", "x", "9000"]).await;
+    let guard = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    assert!(server.pttl("x").await > 20_000);
+    guard.unlock().await.unwrap();
+    let left = server.pttl("x").await;
+    assert!(
+        (7_000..=9_000).contains(&left),
+        "the longest that remains: {left}"
+    );
+    assert_eq!(server.hash("x").await.len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_no_read_write_lock_is_told_and_left_alone() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    server.cmd(&["SET", "text", "1"]).await;
+    let plain = client.get_lock("plain").lock().await.unwrap();
+    let before = server.hash("plain").await;
+    for name in ["text", "plain"] {
+        let lock = client.get_read_write_lock(name);
+        for got in [
+            lock.read_lock().lock().await.map(drop),
+            lock.write_lock().lock().await.map(drop),
+            lock.read_lock().force_unlock().await.map(drop),
+            lock.write_lock().force_unlock().await.map(drop),
+        ] {
+            assert!(
+                matches!(got, Err(Error::WrongType { .. })),
+                "{name}: {got:?}"
+            );
+        }
+        assert!(!lock.read_lock().is_locked().await.unwrap());
+        assert!(!lock.write_lock().is_locked().await.unwrap());
+    }
+    assert_eq!(server.hash("plain").await, before);
+    plain.unlock().await.unwrap();
+    assert_eq!(server.keys().await, ["text"]);
+    let read = client
+        .get_read_write_lock("x")
+        .read_lock()
+        .lock()
+        .await
+        .unwrap();
+    let got = client.get_lock("x").lock().await;
+    assert!(matches!(got, Err(Error::WrongType { .. })));
+    read.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_reader_leaves_nothing() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    for polls in 0..6 {
+        let mut reading = Box::pin(lock.lock());
+        for _ in 0..polls {
+            if poll_once(&mut reading).await.is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(reading);
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn shutdown_tells_readers_and_gives_back_what_is_left() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    let ending = tokio::spawn(async move { client.shutdown(ms(300)).await });
+    assert_eq!(soon(first.lost()).await, LostReason::Shutdown);
+    assert!(first.is_valid());
+    first.unlock().await.unwrap();
+    let report = soon(ending).await.unwrap();
+    assert_eq!(report.held, ["x"]);
+    assert!(!second.is_valid());
+    drop(second);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn is_locked_and_the_time_to_live_are_of_the_mode_that_is_held() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let look = async || {
+        let read = lock.read_lock().is_locked().await.unwrap();
+        (read, lock.write_lock().is_locked().await.unwrap())
+    };
+    assert_eq!(look().await, (false, false));
+    let guard = lock.read_lock().lock().await.unwrap();
+    assert_eq!(look().await, (true, false));
+    assert!(matches!(
+        lock.read_lock().remain_time_to_live().await.unwrap(),
+        Ttl::Left(_)
+    ));
+    assert!(
+        !lock.write_lock().force_unlock().await.unwrap(),
+        "not in this mode"
+    );
+    guard.check().unwrap();
+    assert!(lock.read_lock().force_unlock().await.unwrap());
+    assert_eq!(soon(guard.lost()).await, LostReason::Forced);
+    drop(guard);
+    let guard = lock.write_lock().lock().await.unwrap();
+    assert_eq!(look().await, (false, true));
+    assert!(
+        !lock.read_lock().force_unlock().await.unwrap(),
+        "not in this mode"
+    );
+    assert!(lock.write_lock().force_unlock().await.unwrap());
+    assert_eq!(soon(guard.lost()).await, LostReason::Forced);
+    drop(guard);
+    eventually("all is gone", LONG, async || server.keys().await.is_empty()).await;
+}
+
+fn uuid() -> &'static str {
+    "6a1b0c0e-0000-4000-8000-000000000001"
+}
+
+/// That the handle can be kept as what it is.
+#[tokio::test]
+async fn a_handle_is_kept_and_sent() {
+    struct Prices {
+        lock: ReadLock,
+    }
+    let server = RedisServer::start();
+    let client: Client = connect(&server).await;
+    let prices = Prices {
+        lock: client.get_read_write_lock("x").read_lock(),
+    };
+    let reading = tokio::spawn(async move {
+        let got = prices.lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+        got.unwrap().unwrap().unlock().await
+    });
+    soon(reading).await.unwrap().unwrap();
+}

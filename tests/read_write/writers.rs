@@ -1,0 +1,227 @@
+//! Writers: alone, and not starved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use watchlock::Lease;
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, ms, poll_once, soon};
+use crate::{reads, try_read, try_write};
+
+const MARKS: &str = "watchlock_writers:{x}";
+
+#[tokio::test]
+async fn a_writer_gets_in_among_readers_who_overlap_without_a_pause() {
+    let server = RedisServer::start();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        let client = connect(&server).await;
+        for number in 0..8 {
+            let lock = client.get_read_write_lock("x").read_lock();
+            let over = Arc::clone(&over);
+            readers.push(tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let guard = lock.lock().await.unwrap();
+                    tokio::time::sleep(ms(5 + number)).await;
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    let client = connect(&server).await;
+    eventually("they read", LONG, async || reads(&server, "x").await >= 3).await;
+    let write = client.get_read_write_lock("x").write_lock();
+    for _ in 0..5 {
+        let guard = soon(write.lock()).await.unwrap();
+        assert_eq!(reads(&server, "x").await, 0);
+        guard.unlock().await.unwrap();
+    }
+    over.store(true, Ordering::Relaxed);
+    for reader in readers {
+        soon(reader).await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    assert!(try_write(&b, "x").await.is_none());
+    assert!(!server.exists(MARKS).await, "one try leaves none");
+    let write = b.get_read_write_lock("x").write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    let left = server.pttl(MARKS).await;
+    assert!((1..=3_000).contains(&left), "{left}");
+    let member: Vec<String> = server.query(&["ZRANGE", MARKS, "0", "-1"]).await;
+    assert_eq!(member, [b.id().to_string()]);
+    assert!(try_read(&b, "x").await.is_none());
+    tokio::time::sleep(ms(60)).await;
+    assert!(
+        try_read(&a, "x").await.is_none(),
+        "readers elsewhere heed it"
+    );
+    // It is left again and again.
+    tokio::time::sleep(ms(3_500)).await;
+    assert!(server.exists(MARKS).await);
+    let late = a.get_read_write_lock("x").read_lock();
+    let waiting = tokio::spawn(async move { late.lock().await.unwrap() });
+    tokio::time::sleep(ms(100)).await;
+    drop(writing);
+    soon(waiting).await.unwrap().unlock().await.unwrap();
+    eventually("the mark is gone", LONG, async || {
+        !server.exists(MARKS).await
+    })
+    .await;
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_writer_waits_behind_its_own_clients_readers_and_is_marked() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let write = a.get_read_write_lock("x").write_lock();
+    let waiting = tokio::spawn(async move { write.lock().await.unwrap() });
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    assert!(try_read(&b, "x").await.is_none());
+    assert!(try_read(&a, "x").await.is_none());
+    reading.unlock().await.unwrap();
+    let guard = soon(waiting).await.unwrap();
+    assert!(!server.exists(MARKS).await, "the grant takes it away");
+    guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_client_that_ends_takes_its_mark_with_it() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let write = b.get_read_write_lock("x").write_lock();
+    let waiting = tokio::spawn(async move { write.lock().await.map(drop) });
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    b.shutdown(ms(100)).await;
+    assert!(soon(waiting).await.unwrap().is_err());
+    assert!(!server.exists(MARKS).await);
+    let again = soon(a.get_read_write_lock("x").read_lock().lock())
+        .await
+        .unwrap();
+    again.unlock().await.unwrap();
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
+    let server = RedisServer::start();
+    let a = connect(&server).await;
+    let builder = watchlock::Client::builder(&server.url()).watchdog_lease(ms(1_500));
+    let b = builder.connect().await.unwrap();
+    // One who does not heed marks reads for ever.
+    server
+        .cmd(&["HSET", "x", "mode", "read", "java:1", "1"])
+        .await;
+    server
+        .cmd(&["SET", "{x}:java:1:rwlock_timeout:1", "1", "PX", "600000"])
+        .await;
+    server.cmd(&["PEXPIRE", "x", "600000"]).await;
+    let write = b.get_read_write_lock("x").write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    assert!(try_read(&a, "x").await.is_none());
+    let guard = soon(a.get_read_write_lock("x").read_lock().lock())
+        .await
+        .unwrap();
+    assert!(poll_once(&mut writing).await.is_none(), "it still waits");
+    guard.unlock().await.unwrap();
+    drop(writing);
+}
+
+#[tokio::test]
+async fn on_a_free_lock_nobody_heeds_a_mark() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    server
+        .cmd(&["ZADD", MARKS, "99999999999999", "somebody"])
+        .await;
+    server.cmd(&["PEXPIRE", MARKS, "3000"]).await;
+    let guard = try_read(&client, "x").await.unwrap();
+    assert!(try_read(&client, "x").await.is_none(), "the next one does");
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn local_readers_and_writers_come_in_turn() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let first = lock.read_lock().lock().await.unwrap();
+    let write = lock.write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    let behind = lock.read_lock();
+    let mut reading = Box::pin(behind.lock());
+    assert!(
+        poll_once(&mut reading).await.is_none(),
+        "nobody passes a writer"
+    );
+    first.unlock().await.unwrap();
+    let guard = soon(&mut writing).await.unwrap();
+    assert!(poll_once(&mut reading).await.is_none());
+    guard.unlock().await.unwrap();
+    soon(&mut reading).await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_writer_that_gives_up_lets_those_behind_it_in() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let first = lock.read_lock().lock().await.unwrap();
+    let write = lock.write_lock();
+    let gives_up = tokio::spawn(async move { write.try_lock(ms(300), Lease::Watchdog).await });
+    tokio::time::sleep(ms(50)).await;
+    let behind = lock.read_lock();
+    let reading = tokio::spawn(async move { behind.lock().await });
+    assert!(soon(gives_up).await.unwrap().unwrap().is_none());
+    soon(reading)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// A waiting writer is not kept up by an operator's hand, nor by the end of the last reader.
+#[tokio::test]
+async fn a_writer_gets_in_at_once_when_the_last_reader_goes() {
+    let server = RedisServer::start();
+    let minute = crate::common::without_polls(&server);
+    let (a, b) = (connect(&server).await, minute.connect().await.unwrap());
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let write = b.get_read_write_lock("x").write_lock();
+    let waiting = tokio::spawn(async move { write.lock().await.unwrap() });
+    eventually("somebody listens", LONG, async || {
+        server.subscribers("redisson_rwlock:{x}").await > 0
+    })
+    .await;
+    tokio::time::sleep(ms(50)).await;
+    reading.unlock().await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+    guard.expect("it is told").unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
