@@ -171,7 +171,7 @@ async fn write(
         }
         Err(failure) => {
             let name = hold.kind.names().name();
-            tracing::debug!(name, cause = %failure, "the levels that are left were not written");
+            tracing::debug!(name, cause = %failure, "hold count not written");
         }
     }
     // Lost while the count was written is lost, too; ended by the other levels is not.
