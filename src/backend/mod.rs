@@ -57,6 +57,10 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Starts `call` on `lane`. It is sent when the result is first polled.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "what the call borrows is free again"
+    )]
     pub(crate) fn start(lane: &Arc<Lane>, call: Call<'_>) -> Self {
         Self {
             outcome: InFlight::new(send(Arc::clone(lane), call.encode()).boxed()),

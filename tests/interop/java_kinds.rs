@@ -123,13 +123,13 @@ async fn waiters_of_the_fair_lock_of_java_come_in_the_order_of_their_arrival() {
     };
     assert!(acquires(&one, "fair").await);
     let mut waiting = Vec::new();
-    for (number, owner) in ["b", "c", "d"].into_iter().enumerate() {
+    for (number, owner) in (0_i64..).zip(["b", "c", "d"]) {
         let worker = if number % 2 == 0 { &other } else { &one };
         let fields = json!({"owner": owner, "kind": "fair", "name": "x"});
         waiting.push((owner, worker, worker.request("lock", fields)));
         eventually("it is queued", LONG, async || {
             let length = server.cmd(&["LLEN", "redisson_lock_queue:{x}"]).await;
-            length == redis::Value::Int(number as i64 + 1)
+            length == redis::Value::Int(number + 1)
         })
         .await;
     }

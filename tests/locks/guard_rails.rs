@@ -30,7 +30,8 @@ async fn the_futures_of_a_section_are_small() {
     assert!(waiting <= 128, "{waiting} bytes to wait");
     let guard = lock.lock().await.unwrap();
     let unlocking = size_of_val(&guard.unlock());
-    assert!(unlocking <= 184, "{unlocking} bytes to unlock");
+    // A word says whether it is a guard of one lock or of several.
+    assert!(unlocking <= 192, "{unlocking} bytes to unlock");
 }
 
 #[tokio::test]

@@ -259,9 +259,10 @@ async fn each_kind_is_taken_entered_asked_for_and_given_back() {
     let server = RedisServer::start();
     let (worker, other) = (open(&server).await, open(&server).await);
     for kind in kinds::RUST {
+        let word = kind.word();
         let of = |owner| with(of(owner, kind.word()), "kind", kind.word());
         let tries = |owner| with(of(owner), "wait_ms", 0);
-        let ask = async |op, fields| worker.call(op, fields).await.expect(kind.word());
+        let ask = async |op, fields| worker.call(op, fields).await.expect(word);
         let got = ask("lock", of("a")).await;
         assert_eq!(got["count"], 1, "{kind}");
         assert_eq!(got["token"].is_u64(), *kind == LockKind::Fenced, "{kind}");
@@ -276,17 +277,14 @@ async fn each_kind_is_taken_entered_asked_for_and_given_back() {
         assert!(ask("ttl", of("b")).await["ms"].as_i64() > Some(0), "{kind}");
         let shared = *kind == LockKind::Read;
         for worker in [&worker, &other] {
-            let tried = worker
-                .call("try_lock", tries("b"))
-                .await
-                .expect(kind.word());
+            let tried = worker.call("try_lock", tries("b")).await.expect(word);
             assert_eq!(tried["acquired"], shared, "{kind}");
         }
         for left in [1, 0] {
             assert_eq!(ask("unlock", of("a")).await["count"], left, "{kind}");
         }
         for worker in [&worker, &other].into_iter().filter(|_| shared) {
-            worker.call("unlock", of("b")).await.expect(kind.word());
+            worker.call("unlock", of("b")).await.expect(word);
         }
         assert_eq!(ask("is_locked", of("a")).await["locked"], false, "{kind}");
     }
@@ -297,9 +295,10 @@ async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     for kind in kinds::RUST {
+        let word = kind.word();
         let fields = with(of("a", kind.word()), "kind", kind.word());
         let fields = with(fields, "lease_ms", 200);
-        worker.call("lock", fields).await.expect(kind.word());
+        worker.call("lock", fields).await.expect(word);
     }
     let all = kinds::RUST.len();
     eventually("all are told", LONG, async || worker.lost().len() == all).await;
@@ -313,15 +312,13 @@ async fn each_kind_measures_itself() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     for kind in kinds::RUST {
+        let word = kind.word();
         let plan = json!({"kind": kind.word(), "prefix": format!("{kind}:"), "tasks": 2, "ms": 50});
-        let pairs = worker.call("bench_pairs", plan).await.expect(kind.word());
+        let pairs = worker.call("bench_pairs", plan).await.expect(word);
         assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
         let plan = json!({"kind": kind.word(), "name": format!("{kind}"), "tasks": 3, "ms": 100,
             "hold_us": 100, "pause_us": 100});
-        let told = worker
-            .call("bench_contended", plan)
-            .await
-            .expect(kind.word());
+        let told = worker.call("bench_contended", plan).await.expect(word);
         assert!(told["sections"].as_u64() > Some(2), "{kind}: {told}");
         assert_eq!(told["overlaps"], 0, "{kind}: {told}");
     }

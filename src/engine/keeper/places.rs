@@ -172,7 +172,7 @@ impl Places {
             Some(place) => {
                 self.lost |= vouched && place.count < sent.places;
                 core.at(sent.kind.names(), |gate, _| {
-                    gate.wakeups.next_is_ours(place.next_is_ours)
+                    gate.wakeups.next_is_ours(place.next_is_ours);
                 });
             }
             None => self.lost |= !vouched,

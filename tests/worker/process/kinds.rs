@@ -36,6 +36,9 @@ impl Name {
     }
 }
 
+/// Makes a handle of the lock by that name.
+type Making<T> = fn(&T, &Name) -> Result<Arc<dyn Lock>, Error>;
+
 /// A kind of lock that this worker has.
 pub(crate) struct Kind {
     /// In requests and events.
@@ -44,8 +47,8 @@ pub(crate) struct Kind {
     pub(crate) shared: bool,
     /// Whether it is called by a list of names.
     pub(crate) listed: bool,
-    of_client: fn(&Client, &Name) -> Result<Arc<dyn Lock>, Error>,
-    of_owner: fn(&Owner, &Name) -> Result<Arc<dyn Lock>, Error>,
+    of_client: Making<Client>,
+    of_owner: Making<Owner>,
 }
 
 macro_rules! kind {

@@ -10,6 +10,7 @@ use crate::locks::{LockUnderTest, Together};
 use crate::stats::percentile;
 
 /// What one lock costs, and what several do.
+#[expect(clippy::struct_field_names, reason = "the unit")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Several {
     pub(crate) one_p50_us: f64,

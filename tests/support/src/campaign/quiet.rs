@@ -122,7 +122,11 @@ async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
     let Ok(redis::Value::Array(members)) = members else {
         return false;
     };
-    let living: Vec<_> = ground.slots.iter().map(|slot| slot.worker()).collect();
+    let living: Vec<_> = ground
+        .slots
+        .iter()
+        .map(super::fleet::Slot::worker)
+        .collect();
     members.iter().all(|member| {
         let member = redis::from_redis_value_ref::<String>(member).unwrap_or_default();
         !living.iter().any(|process| member.starts_with(&process.id))

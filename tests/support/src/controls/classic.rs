@@ -102,7 +102,7 @@ impl StringLock {
         loop {
             let sent = Instant::now();
             if let Some(value) = self.try_once(owner, name, lease).await? {
-                let hold = self.hold(owner, name, value, sent + lease - lease / 50);
+                let hold = self.hold(owner, name, value, sent + lease.mul_f64(0.98));
                 self.recorder.returned(op, Outcome::Acquired(1));
                 return Ok(Some(hold));
             }
