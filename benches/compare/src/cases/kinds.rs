@@ -1,5 +1,7 @@
 //! (h) The other kinds of lock: beside their own commands sent raw, and beside Redisson's of the same kind.
 
+mod readers;
+
 use std::time::Duration;
 
 use crate::bench::Bench;
@@ -13,11 +15,13 @@ use crate::roster::Participant;
 use crate::samples::Samples;
 
 /// A kind, and whether its pairs have targets.
-const KINDS: [(&str, bool); 4] = [
+const KINDS: [(&str, bool); 6] = [
     ("fenced", true),
     ("simple", true),
     ("spin", false),
     ("fair", false),
+    ("read", true),
+    ("write", true),
 ];
 /// Not shared with Redisson.
 const OURS_ALONE: &str = "simple";
@@ -27,6 +31,7 @@ const ROUNDS: usize = 11;
 pub(crate) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
     pairs(bench, java, findings);
     hand_overs(bench, java, findings);
+    readers::run(bench, java, findings);
 }
 
 /// The name of Redisson's rows.

@@ -8,6 +8,7 @@ pub(crate) mod crowd;
 pub(crate) mod holding;
 pub(crate) mod idle;
 pub(crate) mod pairs;
+pub(crate) mod readers;
 pub(crate) mod reentry;
 pub(crate) mod several;
 
@@ -50,6 +51,8 @@ pub(crate) enum Load {
     Several { names: usize },
     /// All tasks of all processes on one name.
     Contended { tasks: usize, process: usize },
+    /// Readers that overlap without pause; in the first process a writer comes now and then.
+    Readers { tasks: usize, process: usize },
     /// Very many tasks waiting for one name.
     Crowd { tasks: usize },
     /// Locks held and kept alive.
@@ -87,6 +90,9 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
         Load::Several { names } => json(&several::run(&lock, names, window).await?),
         Load::Contended { tasks, process } => {
             json(&contended::run(&lock, tasks, process, window).await?)
+        }
+        Load::Readers { tasks, process } => {
+            json(&readers::run(&lock, tasks, process == 0, window).await?)
         }
         Load::Crowd { tasks } => json(&crowd::run(&lock, tasks, window).await?),
         Load::Holding { holds } => json(&holding::run(&lock, &job.url, holds, window).await?),

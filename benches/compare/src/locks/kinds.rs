@@ -1,8 +1,9 @@
 //! watchlock's other kinds of lock, and other ways to take the plain one: a section for each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use watchlock::Client;
+use watchlock::{Client, LockGuard, ReadLock};
 
 use super::{LockUnderTest, Setup};
 use crate::Result;
@@ -69,6 +70,69 @@ entrant!(
         Ok(guard.unlock().await?)
     }
 );
+
+entrant!(
+    /// Write locks.
+    Write,
+    |client, name, body| {
+        let lock = client.get_read_write_lock(name).write_lock();
+        let guard = lock.lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+);
+
+/// Read locks.
+#[derive(Clone)]
+pub(crate) struct Read(Client);
+
+impl LockUnderTest for Read {
+    async fn connect(url: &str, _setup: Setup) -> Result<Self> {
+        Ok(Self(Client::connect(url).await?))
+    }
+
+    async fn section<B>(&self, name: &str, body: B) -> Result<()>
+    where
+        B: Future<Output = ()> + Send + 'static,
+    {
+        let lock = self.0.get_read_write_lock(name).read_lock();
+        let guard = lock.lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+
+    async fn write<B>(&self, name: &str, body: B) -> Result<()>
+    where
+        B: Future<Output = ()> + Send + 'static,
+    {
+        Write(self.0.clone()).section(name, body).await
+    }
+}
+
+/// A read lock that this client holds all the time: every task takes that one.
+#[derive(Clone)]
+pub(crate) struct ReadHeld {
+    lock: ReadLock,
+    _held: Arc<LockGuard>,
+}
+
+impl LockUnderTest for ReadHeld {
+    async fn connect(url: &str, _setup: Setup) -> Result<Self> {
+        let client = Client::connect(url).await?;
+        let lock = client.get_read_write_lock("bench:held").read_lock();
+        let held = Arc::new(lock.lock().await?);
+        Ok(Self { lock, _held: held })
+    }
+
+    async fn section<B>(&self, _name: &str, body: B) -> Result<()>
+    where
+        B: Future<Output = ()> + Send + 'static,
+    {
+        let guard = self.lock.lock().await?;
+        body.await;
+        Ok(guard.unlock().await?)
+    }
+}
 
 /// Longer than any measurement.
 const DEADLINE: Duration = Duration::from_secs(600);

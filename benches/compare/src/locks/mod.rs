@@ -58,6 +58,14 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     where
         B: Future<Output = ()> + Send + 'static;
 
+    /// As [`section`](Self::section), to write, for locks whose other sections read.
+    fn write<B>(&self, _name: &str, _body: B) -> impl Future<Output = Result<()>> + Send
+    where
+        B: Future<Output = ()> + Send + 'static,
+    {
+        std::future::ready(Err("its locks are not read/write locks".into()))
+    }
+
     /// Holds `name`, enters it again and gives that level back until the time has come; what each
     /// entry took, in µs. `None` when the crate's locks cannot be entered again.
     fn reenter(
@@ -89,6 +97,8 @@ pub const PLAIN: &str = "lock";
 /// The plain lock with a deadline for each wait, and with an owner for each section.
 pub(crate) const DEADLINES: &str = "deadlines";
 pub(crate) const SCOPES: &str = "scopes";
+/// A read lock that the client holds already.
+pub(crate) const READ_HELD: &str = "read, held";
 
 /// What an entrant is in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,6 +216,11 @@ pub(crate) fn own() -> Vec<Entrant> {
         Entrant::of::<kinds::Spin>(kind("spin")),
         Entrant::of::<Raw<raw::Fair>>(raw("fair")),
         Entrant::of::<kinds::Fair>(kind("fair")),
+        Entrant::of::<Raw<raw::Read>>(raw("read")),
+        Entrant::of::<kinds::Read>(kind("read")),
+        Entrant::of::<Raw<raw::Write>>(raw("write")),
+        Entrant::of::<kinds::Write>(kind("write")),
+        Entrant::of::<kinds::ReadHeld>(kind(READ_HELD)),
         Entrant::of::<kinds::WithDeadline>(of_kind(&ours, DEADLINES, "watchlock, a deadline each")),
         Entrant::of::<kinds::InScope>(of_kind(&ours, SCOPES, "watchlock, a scope each")),
         Entrant::of::<Floor>(floor),

@@ -224,3 +224,70 @@ impl Commands for Fair {
         matches!(answer, Value::Array(pair) if pair.first() == Some(&Value::Int(-2)))
     }
 }
+
+/// `lua/rw`, to read.
+pub(crate) enum Read {}
+
+/// `lua/rw`, to write.
+pub(crate) enum Write {}
+
+const RW_RELEASE: &str = include_str!("../../../../lua/rw/release.lua");
+
+fn writers(name: &str) -> String {
+    format!("watchlock_writers:{{{name}}}")
+}
+
+/// Redisson's key for a read hold's lease.
+fn timeout(call: &Calls, name: &str) -> String {
+    format!("{{{name}}}:{}:rwlock_timeout:1", call.hold_id)
+}
+
+fn rw_release(call: &Calls, name: &str) -> Cmd {
+    let channel = format!("redisson_rwlock:{{{name}}}");
+    let mut release = call.script(1, &[name, &timeout(call, name), &channel]);
+    release.arg(&call.hold_id);
+    release
+}
+
+impl Commands for Read {
+    const SCRIPTS: &'static [&'static [&'static str]] = &[
+        &[include_str!("../../../../lua/rw/read_acquire.lua")],
+        &[RW_RELEASE],
+    ];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let keys = [name, &timeout(call, name), &writers(name)];
+        let mut acquire = call.script(0, &keys);
+        acquire.arg(&call.hold_id).arg(LEASE_MS);
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        rw_release(call, name)
+    }
+
+    fn got(answer: &Value) -> bool {
+        *answer == Value::Int(-2)
+    }
+}
+
+impl Commands for Write {
+    const SCRIPTS: &'static [&'static [&'static str]] = &[
+        &[include_str!("../../../../lua/rw/write_acquire.lua")],
+        &[RW_RELEASE],
+    ];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let mut acquire = call.script(0, &[name, &writers(name)]);
+        acquire.arg(&call.hold_id).arg(LEASE_MS).arg(0);
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        rw_release(call, name)
+    }
+
+    fn got(answer: &Value) -> bool {
+        *answer == Value::Int(-2)
+    }
+}
