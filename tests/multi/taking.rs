@@ -179,6 +179,23 @@ async fn i6_with_a_silent_server_among_its_own_it_returns_in_time_and_gives_the_
 }
 
 #[tokio::test]
+async fn what_may_pass_is_tried_again_while_the_wait_lasts() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let (_link, here) = behind(&one, ms(300)).await;
+    let (silent, there) = behind(&two, ms(300)).await;
+    let both = mixed([here.get_lock("a").into(), there.get_lock("b").into()]);
+    end(both.lock().await.unwrap()).await;
+    silent.black_hole(Direction::Both);
+    let trying = tokio::spawn(async move { both.try_lock(LONG, Lease::Watchdog).await });
+    eventually("the first is in", LONG, async || one.exists("a").await).await;
+    // The other one is not answered: it gives up this round, and waits for that one with nothing in hand.
+    gone(&one, "a").await;
+    silent.heal();
+    let guard = soon(trying).await.unwrap().expect("it may pass");
+    end(guard.expect("free")).await;
+}
+
+#[tokio::test]
 async fn i6_a_wait_ends_in_time_when_one_stays_busy() {
     let server = RedisServer::start();
     let (client, other) = (connect(&server).await, connect(&server).await);
@@ -257,6 +274,7 @@ async fn the_one_with_a_queue_is_waited_for_first_and_its_place_is_kept_in_turn(
         client.get_fair_lock("fair").into(),
     ]);
     end(all.lock().await.unwrap()).await;
+    let held = other.get_lock("a").lock().await.unwrap();
     let stranger = other.get_fair_lock("fair").lock().await.unwrap();
     let waiting = tokio::spawn({
         let all = all.clone();
@@ -272,6 +290,7 @@ async fn the_one_with_a_queue_is_waited_for_first_and_its_place_is_kept_in_turn(
         .await;
     };
     queued(1).await;
+    end(held).await;
     assert!(is_free(&other, "a").await, "it waits with nothing in hand");
     let behind = tokio::spawn({
         let lock = other.get_fair_lock("fair");
