@@ -3,9 +3,13 @@
 
 use std::time::Duration;
 
-/// The first pauses are of the length of a round, later ones up to this.
+/// No pause is longer, however long a round took.
 const LONGEST: Duration = Duration::from_millis(250);
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How often the span of a pause doubles, from the length of a round to sixteen. Longer ones would leave the locks to
+/// those who come back first, and who needs many of them would starve.
+const DOUBLINGS: u32 = 4;
 
 /// Pauses that grow with each round, drawn at random from all of their span.
 pub(super) struct Pauses {
@@ -29,7 +33,7 @@ impl Pauses {
     pub(super) fn after(&mut self, round: Duration) -> Duration {
         let base = round.max(SHORTEST);
         let span = base.saturating_mul(1 << self.rounds).min(LONGEST);
-        self.rounds = (self.rounds + 1).min(8);
+        self.rounds = (self.rounds + 1).min(DOUBLINGS);
         span.mul_f64(self.random.f64())
     }
 }
@@ -47,7 +51,7 @@ mod tests {
         ) {
             let mut pauses = Pauses::with_seed(seed);
             for (number, round) in rounds.into_iter().map(Duration::from_micros).enumerate() {
-                let most = round.max(SHORTEST) * (1 << number.min(8));
+                let most = round.max(SHORTEST) * (1 << number.min(4));
                 prop_assert!(pauses.after(round) <= most.min(LONGEST));
             }
         }
