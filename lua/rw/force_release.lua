@@ -4,6 +4,7 @@
 -- ARGV[1] mode      - read or write: a lock in the other mode is left alone
 -- ARGV[2] client    - uuid of the caller, to tell its own holds from strangers'
 -- ARGV[3] channel   - where waiters listen
+-- ARGV[4] prefix    - of the readers' timeout keys, which are only known by the fields; they end with their holds
 --
 -- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free or in the other mode,
 --           -3 the key is no read/write lock; number: of the caller's own hold that ended, else 0
@@ -20,6 +21,9 @@ redis.call('DEL', lock)
 local woken = redis.pcall('PUBLISH', channel, '1')
 local number = 0
 for i = 1, #fields, 2 do
+  for level = 1, math.min(tonumber(fields[i + 1]) or 0, 1000) do
+    redis.call('DEL', ARGV[4] .. fields[i] .. ':rwlock_timeout:' .. level)
+  end
   if string.sub(fields[i], 1, #client + 1) == client .. ':' then
     number = tonumber(string.match(fields[i], '^%d+', #client + 2)) or number
   end

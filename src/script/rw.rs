@@ -164,6 +164,7 @@ pub(crate) fn force_release<'a>(names: &'a Names, mode: &'a str, client: &'a str
         .arg(mode)
         .arg(client)
         .arg(names.channel())
+        .arg(names.suffixed(""))
 }
 
 /// Whether anybody holds the lock in `mode`.

@@ -119,7 +119,7 @@ async fn a_fixed_level_outlives_the_watchdog_level_around_it(kind: &'static Kind
     let watched = lock.lock().await.unwrap();
     let fixed = lock.lock_for(MINUTE).await.unwrap();
     watched.unlock().await.unwrap();
-    assert!(fixed.valid_for() > Duration::from_secs(50));
+    scene.assert_vouched(&fixed, Duration::from_secs(50));
     assert!(scene.server.pttl("inner").await > 50_000);
     fixed.unlock().await.unwrap();
     scene.clean().await;
@@ -130,7 +130,7 @@ async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind)
     let lock = scene.lock("levels");
     let fixed = lock.lock_for(SHORT).await.unwrap();
     let again = fixed.reenter(SHORT * 2).await.unwrap();
-    assert!(again.valid_for() > SHORT);
+    scene.assert_vouched(&again, SHORT);
     for guard in [&fixed, &again] {
         assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     }
@@ -165,7 +165,7 @@ async fn t1_a_shorter_lease_inside_cuts_nothing_short(kind: &'static Kind) {
     let watched = outer.reenter(Lease::Watchdog).await.unwrap();
     watched.verify().await.unwrap();
     watched.unlock().await.unwrap();
-    assert!(outer.valid_for() > Duration::from_secs(50));
+    scene.assert_vouched(&outer, Duration::from_secs(50));
     assert!(scene.server.pttl("short").await > 50_000);
     outer.unlock().await.unwrap();
     scene.clean().await;
@@ -205,7 +205,7 @@ async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'sta
     })
     .await;
     assert!(scene.server.pttl("overtaken").await > 50_000);
-    assert!(inner.valid_for() > Duration::from_secs(50));
+    scene.assert_vouched(&inner, Duration::from_secs(50));
     drop((outer, inner));
     scene.clean().await;
 }
@@ -282,7 +282,11 @@ async fn t5_what_is_verified_is_asserted_again(kind: &'static Kind) {
             .await;
             assert!(scene.server.pttl(key).await <= 60_000);
         }
-        assert!(fixed.valid_for() <= valid_for, "no more is promised");
+        if kind.differs(kind.assured) {
+            scene.assert_vouched(&fixed, MINUTE);
+        } else {
+            assert!(fixed.valid_for() <= valid_for, "no more is promised");
+        }
     }
     watched.unlock().await.unwrap();
     fixed.unlock().await.unwrap();
@@ -296,7 +300,7 @@ async fn extend_raises_a_fixed_promise_and_never_lowers_it(kind: &'static Kind) 
     let guard = lock.lock_for(Duration::from_secs(10)).await.unwrap();
     for lease in [MINUTE, Duration::from_secs(1)] {
         guard.extend(lease).await.unwrap();
-        assert!(guard.valid_for() > Duration::from_secs(50));
+        scene.assert_vouched(&guard, Duration::from_secs(50));
         for key in scene.keys().await {
             assert!(scene.server.pttl(&key).await > 50_000, "{key}");
         }

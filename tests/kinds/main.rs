@@ -34,6 +34,8 @@ macro_rules! for_every_kind {
         for_every_kind!(@kind fair = FAIR: $($scenario)+);
         for_every_kind!(@kind spin = SPIN: $($scenario)+);
         for_every_kind!(@kind simple = SIMPLE: $($scenario)+);
+        for_every_kind!(@kind read = READ: $($scenario)+);
+        for_every_kind!(@kind write = WRITE: $($scenario)+);
     };
     (@kind $module:ident = $kind:ident: $($scenario:ident)+) => {
         mod $module {

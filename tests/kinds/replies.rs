@@ -172,7 +172,7 @@ async fn f3_a_lost_reply_to_an_extension_or_a_question_costs_no_hold(kind: &'sta
         let guard = scene.lock(name).lock_for(LONG).await.unwrap();
         lose(&proxy, &loss, name);
         match soon(guard.extend(MINUTE)).await {
-            Ok(()) => assert!(guard.valid_for() > LONG),
+            Ok(()) => scene.assert_vouched(&guard, LONG),
             Err(error) => assert!(error.is_transient(), "{name}: {error}"),
         }
         lose(&proxy, &loss, name);

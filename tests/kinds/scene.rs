@@ -126,6 +126,18 @@ impl Scene {
         keys
     }
 
+    /// Asserts that the client vouches for a hold for longer than `least`; or, for a kind that others may cut short, for
+    /// no longer than the watchdog's lease.
+    pub(crate) fn assert_vouched(&self, guard: &LockGuard, least: Duration) {
+        let valid_for = guard.valid_for();
+        if self.kind.differs(self.kind.assured) {
+            let most = Duration::from_secs(30);
+            assert!(!valid_for.is_zero() && valid_for <= most, "{valid_for:?}");
+        } else {
+            assert!(valid_for > least, "{valid_for:?}");
+        }
+    }
+
     fn remains(&self, key: &str) -> bool {
         let remains = self.kind.remains.iter();
         remains.into_iter().any(|prefix| key.starts_with(prefix))

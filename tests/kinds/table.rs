@@ -102,6 +102,8 @@ pub(crate) struct Kind {
     pub(crate) local_levels: Option<Because>,
     /// A fixed level ends with its own lease, though others keep the hold.
     pub(crate) levels_end_alone: Option<Because>,
+    /// No more is vouched for than the watchdog's lease, however long a fixed one is.
+    pub(crate) assured: Option<Because>,
     /// Its first try is no script.
     pub(crate) plain_try: Option<Because>,
 }
@@ -158,6 +160,7 @@ pub(crate) const PLAIN: Kind = Kind {
     deaf: None,
     local_levels: None,
     levels_end_alone: None,
+    assured: None,
     plain_try: None,
 };
 
@@ -242,4 +245,66 @@ pub(crate) const FAIR: Kind = Kind {
         ..PLAIN.costs
     },
     ..PLAIN
+};
+
+/// Readers, who are one for Redis in each client.
+pub(crate) const READ: Kind = Kind {
+    name: "read",
+    made: made!(|of, name| of.get_read_write_lock(name).read_lock()),
+    rival: |client, name| Box::new(client.get_read_write_lock(name).write_lock()),
+    stranger: &[
+        &["HSET", "KEY", "mode", "write", "stranger:1:write", "1"],
+        &["PEXPIRE", "KEY", "TTL"],
+    ],
+    foreign: &[
+        &["SET", "KEY", "x"],
+        &["LPUSH", "KEY", "x"],
+        &["SADD", "KEY", "x"],
+        &["ZADD", "KEY", "1", "x"],
+        &["XADD", "KEY", "*", "a", "b"],
+        &["HSET", "KEY", "mode", "1"],
+        &["HSET", "KEY", "name", "Ada"],
+        &["HSET", "KEY", "a:1", "1"],
+    ],
+    worker: "read",
+    lua: &[
+        "rw/assert",
+        "rw/force_release",
+        "rw/look",
+        "rw/read_acquire",
+        "rw/release",
+        "rw/renew",
+    ],
+    costs: Costs {
+        enter: 0,
+        leave: 0,
+        needed: 6,
+        ..PLAIN.costs
+    },
+    shared: Some(Because("many read at once")),
+    local_levels: Some(Because("a client is one reader for Redis")),
+    assured: Some(Because(
+        "a Java peer may cut the key's lease short; what was promised is asserted again all the time",
+    )),
+    ..PLAIN
+};
+
+/// The writer.
+pub(crate) const WRITE: Kind = Kind {
+    name: "write",
+    made: made!(|of, name| of.get_read_write_lock(name).write_lock()),
+    worker: "write",
+    lua: &[
+        "rw/assert",
+        "rw/force_release",
+        "rw/look",
+        "rw/release",
+        "rw/renew",
+        "rw/write_acquire",
+    ],
+    costs: PLAIN.costs,
+    shared: None,
+    local_levels: None,
+    assured: None,
+    ..READ
 };

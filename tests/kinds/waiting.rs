@@ -211,7 +211,10 @@ async fn i6_a_wait_for_a_busy_lock_ends_in_time(kind: &'static Kind) {
         }
         match rival {
             Some(rival) => rival.unlock().await.unwrap(),
-            None => assert!(scene.lock("busy").force_unlock().await.unwrap()),
+            None => {
+                let rival = (kind.rival)(&scene.client, "busy");
+                assert!(rival.force_unlock().await.unwrap());
+            }
         }
         let lock = scene.lock("busy");
         let guard = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;

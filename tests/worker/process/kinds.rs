@@ -83,6 +83,7 @@ macro_rules! kind {
 }
 
 const EXCLUSIVE: bool = false;
+const SHARED: bool = true;
 
 /// A new kind is one line here, and one in `campaign::kinds` of the kit.
 static KINDS: &[Kind] = &[
@@ -91,6 +92,12 @@ static KINDS: &[Kind] = &[
     kind!("fair", EXCLUSIVE, |of, name| of.get_fair_lock(name)),
     kind!("spin", EXCLUSIVE, |of, name| of.get_spin_lock(name)),
     kind!("simple", EXCLUSIVE, |of, name| of.get_simple_lock(name)),
+    kind!("read", SHARED, |of, name| of
+        .get_read_write_lock(name)
+        .read_lock()),
+    kind!("write", EXCLUSIVE, |of, name| of
+        .get_read_write_lock(name)
+        .write_lock()),
     kind!("multi", several, |of, name| of.get_lock(name)),
 ];
 

@@ -10,6 +10,8 @@ use crate::history::LockKind;
 pub const RUST: &[LockKind] = &[
     LockKind::Lock,
     LockKind::Fair,
+    LockKind::Read,
+    LockKind::Write,
     LockKind::Fenced,
     LockKind::Spin,
     LockKind::Simple,
