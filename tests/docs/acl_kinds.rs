@@ -15,12 +15,32 @@ const LEASE: Duration = Duration::from_millis(900);
 
 type Get = fn(&Client, &str) -> Box<dyn Lock>;
 
-/// A kind has a row in the document and a line here.
-const KINDS: [(&str, Get); 4] = [
-    ("fair", |of, name| Box::new(of.get_fair_lock(name))),
-    ("fenced", |of, name| Box::new(of.get_fenced_lock(name))),
-    ("spin", |of, name| Box::new(of.get_spin_lock(name))),
-    ("simple", |of, name| Box::new(of.get_simple_lock(name))),
+/// A kind has a row in the document and a line here, with a lock that keeps it out.
+const KINDS: [(&str, Get, Get); 6] = [
+    ("read", READ, WRITE),
+    ("write", WRITE, READ),
+    ("fair", FAIR, FAIR),
+    ("fenced", FENCED, FENCED),
+    ("spin", SPIN, SPIN),
+    ("simple", SIMPLE, SIMPLE),
+];
+
+const READ: Get = |of, name| Box::new(of.get_read_write_lock(name).read_lock());
+const WRITE: Get = |of, name| Box::new(of.get_read_write_lock(name).write_lock());
+const FAIR: Get = |of, name| Box::new(of.get_fair_lock(name));
+const FENCED: Get = |of, name| Box::new(of.get_fenced_lock(name));
+const SPIN: Get = |of, name| Box::new(of.get_spin_lock(name));
+const SIMPLE: Get = |of, name| Box::new(of.get_simple_lock(name));
+
+/// What is only noticed when a writer waits, or becomes a reader; without them it is told by
+/// `what_a_waiting_writer_needs_now_and_then_is_in_its_row`.
+const QUIET: [&str; 6] = [
+    "&redisson_rwlock:*",
+    "+set",
+    "+time",
+    "+zadd",
+    "+zcount",
+    "+zrem",
 ];
 
 /// What a fair lock's queue needs now and then; without them it is told by
@@ -58,7 +78,7 @@ async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
 }
 
 /// All that is done with a lock.
-async fn live(get: Get, client: &Client, operator: &Client) -> Result<(), Error> {
+async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Result<(), Error> {
     let lock = get(client, "x");
     let outer = lock.lock().await?;
     let inner = outer.reenter(Lease::Watchdog).await?;
@@ -69,8 +89,8 @@ async fn live(get: Get, client: &Client, operator: &Client) -> Result<(), Error>
     outer.unlock().await?;
     assert!(!lock.is_locked().await?);
 
-    let stranger = get(operator, "x");
-    let held = stranger.lock_for(LONG).await.expect("the operator may");
+    let rival = rival(operator, "x");
+    let held = rival.lock_for(LONG).await.expect("the operator may");
     assert!(
         lock.try_lock(Duration::ZERO, Lease::Watchdog)
             .await?
@@ -80,7 +100,8 @@ async fn live(get: Get, client: &Client, operator: &Client) -> Result<(), Error>
     let (waited, given_back) = tokio::join!(lock.lock_for(LONG), held.unlock());
     given_back.expect("the operator may");
     waited?.unlock().await?;
-    let held = stranger.lock_for(LONG).await.expect("the operator may");
+    let held = get(operator, "x");
+    let held = held.lock_for(LONG).await.expect("the operator may");
     assert!(lock.force_unlock().await?);
     drop(held);
     Ok(())
@@ -88,7 +109,7 @@ async fn live(get: Get, client: &Client, operator: &Client) -> Result<(), Error>
 
 #[tokio::test]
 async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
-    for (kind, get) in KINDS {
+    for (kind, get, rival) in KINDS {
         let server = RedisServer::start();
         let operator = Client::builder(&server.url()).key_prefix("app:");
         let operator = operator.connect().await.unwrap();
@@ -102,17 +123,19 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
         );
         rights.extend(&more);
         let enough = client(&server, "enough", &rights).await;
-        let lived = tokio::time::timeout(LONG, live(get, &enough, &operator)).await;
+        let lived = tokio::time::timeout(LONG, live(get, rival, &enough, &operator)).await;
         let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
         assert!(lived.is_ok(), "{kind}: {lived:?}");
 
         more.retain(|right| kind != "fair" || !RARE.contains(right));
+        more.retain(|right| kind != "write" || !QUIET.contains(right));
+        more.retain(|right| kind != "read" || !QUIET.contains(right) || *right == "+set");
         for (number, missing) in more.into_iter().enumerate() {
             let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
             let user = format!("without-{number}");
             let limited = client(&server, &user, &fewer).await;
             server.cmd(&["FLUSHALL"]).await;
-            let lived = tokio::time::timeout(LONG, live(get, &limited, &operator)).await;
+            let lived = tokio::time::timeout(LONG, live(get, rival, &limited, &operator)).await;
             let told = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
             assert!(told, "{kind} without {missing}: {lived:?}");
             for key in server.keys().await {
@@ -190,5 +213,38 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
             done &= run("release", &[id, "0"]).await;
         }
         assert_eq!(done, missing.is_none(), "without {missing:?}");
+    }
+}
+
+/// A mark is left and taken away, heeded, and a writer becomes a reader.
+#[tokio::test]
+async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
+    let (more, _) = documented("write");
+    let server = RedisServer::start();
+    let quiet = QUIET.into_iter().filter(|right| right.starts_with('+'));
+    for (number, missing) in quiet.map(Some).chain([None]).enumerate() {
+        assert!(missing.is_none_or(|missing| more.contains(&missing)));
+        server.cmd(&["FLUSHALL"]).await;
+        let mut rights = [documented_rights(), more.clone()].concat();
+        rights.retain(|right| Some(*right) != missing);
+        let set = ["ACL", "SETUSER", "writer", "reset", "on", ">secret"];
+        server.cmd(&[&set[..], &rights].concat()).await;
+        let url = format!("redis://writer:secret@127.0.0.1:{}/", server.port());
+        let user = redis::Client::open(url).unwrap();
+        let mut user = user.get_multiplexed_async_connection().await.unwrap();
+        let mut run = async |file: &str, keys: &[&str], args: &[&str]| {
+            let mut call = redis::cmd("EVAL");
+            call.arg(script(&format!("rw/{file}.lua")).expect("a script"));
+            call.arg(keys.len()).arg(keys).arg(args);
+            call.query_async::<redis::Value>(&mut user).await.is_ok()
+        };
+        let (lock, writers) = ("app:x", "watchlock_writers:{app:x}");
+        let timeout = "{app:x}:a:1:rwlock_timeout:1";
+        let channel = "redisson_rwlock:{app:x}";
+        let mut done = run("write_acquire", &[lock, writers], &["a:1", "30000", "0"]).await;
+        done &= run("downgrade", &[lock, timeout], &["a:1", "30000", channel]).await;
+        done &= run("mark", &[lock, writers], &["b", "3000", channel]).await;
+        done &= run("mark", &[lock, writers], &["b", "0", channel]).await;
+        assert_eq!(done, missing.is_none(), "{number}: without {missing:?}");
     }
 }
