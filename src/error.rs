@@ -354,7 +354,8 @@ pub enum LeaseError {
         "the level is kept alive by the watchdog; only a fixed lease can be extended or left to expire"
     )]
     Watchdog,
-    /// The hold has other levels; only the last one can be left to expire.
+    /// The hold has other levels; only the last one can be left to expire. A level of a
+    /// [`MultiLock`](crate::MultiLock) that was re-entered cannot be detached, either.
     #[error("the hold has other levels; only the last one can be left to expire")]
     OtherLevels,
 }
