@@ -229,3 +229,41 @@ async fn a_release_wakes_the_next_one_wherever_it_is() {
     drop(clients);
     clean(&server).await;
 }
+
+/// The message of a release of one's own comes back only when the next one is here: none may be taken for it that a
+/// stranger's release sent. Nobody polls here, and no lease ends.
+#[tokio::test]
+async fn i5_a_wake_up_of_a_stranger_is_not_taken_for_the_echo_of_an_own_release() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let server = RedisServer::start();
+    let one = without_polls(&server).connect().await.unwrap();
+    let other = without_polls(&server).connect().await.unwrap();
+    let waits = async |client: &Client| {
+        let before = queue(&server).await.len();
+        let lock = client.get_fair_lock(LINE);
+        let waiting = tokio::spawn(async move { lock.lock_for(HOUR).await });
+        queued(&server, before + 1).await;
+        let place = queue(&server).await.pop().unwrap();
+        (waiting, format!("redisson_lock__channel:{{line}}:{place}"))
+    };
+    for round in 0..8 {
+        let mut held = one.get_fair_lock(LINE).lock_for(HOUR).await.unwrap();
+        let mut line = Vec::new();
+        // Neighbours of one client, and then strangers in turn.
+        for client in [&one, &one, &other, &one, &other, &other, &one] {
+            line.push(waits(client).await);
+        }
+        for (waiting, channel) in line {
+            eventually("the next one listens", LONG, async || {
+                server.subscribers(&channel).await == 1
+            })
+            .await;
+            soon(held.unlock()).await.unwrap();
+            // Less than the five seconds after which a client that vouches wakes the head, too.
+            let got = tokio::time::timeout(Duration::from_secs(4), waiting).await;
+            let got = got.unwrap_or_else(|_| panic!("round {round}: nobody was woken"));
+            held = got.unwrap().unwrap();
+        }
+        held.unlock().await.unwrap();
+    }
+}

@@ -69,8 +69,7 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     let _turn = keeper.sending.acquire().await;
     let since = core.now();
     if hold.phase() == Phase::Ending {
-        core.gates
-            .with(names, |gate| gate.wakeups.expect_echo(hold.number));
+        core.gates.with(names, |gate| gate.expect_echo(hold));
     }
     let outcome = core.ask(hold.kind.release(&hold.id, 0), limit).await;
     settle_release(core, hold, &SentAs::Keeper(since), outcome)
