@@ -35,11 +35,7 @@ use crate::error::Error;
 
 /// So many waiters of a client, at most, have a place in a queue that Redis keeps; the others wait behind them. Each
 /// grant costs Redis a pass over that queue.
-const PLACES: usize = 64;
-
-/// Whether a hold was made just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct IsNew(pub(crate) bool);
+pub(super) const PLACES: usize = 64;
 
 /// The times that a gate goes by.
 #[derive(Debug, Clone, Copy)]
@@ -156,45 +152,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         ticket.may_have_place() && self.queue.len() < PLACES
     }
 
-    /// Those of the first in the queue that may have places in the queue that Redis keeps, with their hold ids: by
-    /// `hold` for who has none yet. Whoever leaves from now on gives its place back, being released.
-    pub(crate) fn places(
-        &self,
-        mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>,
-    ) -> Vec<(Arc<Hold>, IsNew)> {
-        let first = self.queue.iter().take(PLACES);
-        let places = first.filter(|ticket| ticket.may_have_place());
-        let places = places.map(|ticket| {
-            if let Some(hold) = ticket.unsettled() {
-                return (hold, IsNew(false));
-            }
-            let hold = hold(ticket);
-            ticket.set_unsettled(Some(&hold));
-            (hold, IsNew(true))
-        });
-        places.collect()
-    }
-
-    /// Where the first `count` of those who have places are told of their turn.
-    pub(crate) fn channels(&self, count: usize) -> Vec<Box<str>> {
-        let holds = self.queue.iter().take(PLACES);
-        let holds = holds.filter_map(|ticket| ticket.unsettled());
-        let channels = holds.filter_map(|hold| {
-            let queue = hold.kind.commands.queue()?;
-            Some(queue.channel(hold.kind.names(), &hold.id))
-        });
-        channels.take(count).collect()
-    }
-
     pub(crate) fn head(&self) -> Option<Arc<Ticket>> {
         self.queue.head().cloned()
-    }
-
-    /// Whether Redis keeps a queue for who is at this gate: all are of one kind then.
-    pub(crate) fn has_redis_queue(&self) -> bool {
-        let head = self.queue.head().map(|ticket| &ticket.request.kind);
-        let kind = head.or_else(|| self.occupant().map(|hold| &hold.kind));
-        kind.is_some_and(Kind::has_queue)
     }
 
     /// By 4: whether `ticket` can enter the hold in the seat.

@@ -20,6 +20,7 @@ pub(crate) mod kind;
 pub(crate) mod known;
 pub(crate) mod outcomes;
 pub(crate) mod owner;
+pub(crate) mod places;
 pub(crate) mod queue;
 pub(crate) mod reentry;
 pub(crate) mod release;

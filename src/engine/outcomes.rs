@@ -198,14 +198,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         wanted && self.wakeups.are_ours_alone() && self.handed_over < IN_A_ROW
     }
 
-    /// A last release of `hold` is being sent: its message comes back, where all listen to one channel. In a queue that
-    /// Redis keeps it is for the next one alone, and whoever hears it has to try.
-    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if !hold.kind.has_queue() {
-            self.wakeups.expect_echo(hold.number);
-        }
-    }
-
     /// The job sent the release of a hold that is handed over, and `next` along with it.
     pub(crate) fn handed_over(
         &mut self,

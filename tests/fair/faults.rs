@@ -267,3 +267,36 @@ async fn i5_a_wake_up_of_a_stranger_is_not_taken_for_the_echo_of_an_own_release(
         held.unlock().await.unwrap();
     }
 }
+
+/// Two owners of one client, and one of another between them, on a new name each time.
+#[tokio::test]
+async fn i5_one_behind_a_stranger_behind_its_own_client_is_woken() {
+    let server = RedisServer::start();
+    let one = without_polls(&server).connect().await.unwrap();
+    let other = without_polls(&server).connect().await.unwrap();
+    for round in 0..40 {
+        let name = format!("scene:{round}");
+        let held = one.new_owner().get_fair_lock(&name).lock().await.unwrap();
+        let queue = format!("redisson_lock_queue:{{{name}}}");
+        let mut waiters = Vec::new();
+        for (number, client) in [&other, &one].into_iter().enumerate() {
+            let lock = client.new_owner().get_fair_lock(&name);
+            waiters.push(tokio::spawn(async move {
+                let wait = Duration::from_secs(60);
+                lock.try_lock(wait, watchlock::Lease::Watchdog).await
+            }));
+            eventually("it queues", LONG, async || {
+                server.query::<usize>(&["LLEN", &queue]).await == number + 1
+            })
+            .await;
+        }
+        held.unlock().await.unwrap();
+        for waiting in waiters {
+            let got = tokio::time::timeout(Duration::from_secs(4), waiting).await;
+            let got = got.unwrap_or_else(|_| panic!("round {round}: nobody was woken"));
+            let guard = got.unwrap().unwrap().unwrap();
+            tokio::time::sleep(ms(20)).await;
+            guard.unlock().await.unwrap();
+        }
+    }
+}

@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 9] = [
 
 /// The engine's files from the ground up: pure ones, then what callers and keeper share, then those that act. None uses
 /// one of its own row, so that there is no circle between them.
-const ENGINE: [&[&str]; 20] = [
+const ENGINE: [&[&str]; 21] = [
     // Pure.
     &["known", "kind", "queue", "wakeups", "written"],
     &["state"],
@@ -33,6 +33,7 @@ const ENGINE: [&[&str]; 20] = [
     &["gate"],
     &["shares"],
     &["joining"],
+    &["places"],
     &["outcomes", "steps"],
     &["gates"],
     // Acting.

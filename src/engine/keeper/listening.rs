@@ -60,13 +60,12 @@ impl Listening {
             self.ears
                 .push(ear.unwrap_or_else(|| self.ear(channel.as_ref())));
         }
-        for mut ear in before {
-            // A while later, so that the connection of all subscriptions is not closed and opened again.
-            tokio::spawn(async move {
-                tokio::time::sleep(LINGER).await;
-                ear.stop().await;
-            });
-        }
+        before.into_iter().for_each(Ear::leave);
+    }
+
+    /// Ends all subscriptions, those that work a while later.
+    pub(super) fn leave(&mut self) {
+        self.ears.drain(..).for_each(Ear::leave);
     }
 
     fn ear(&self, channel: &str) -> Ear {
@@ -147,6 +146,18 @@ pub(super) enum Heard {
 }
 
 impl Ear {
+    /// Ends the subscription: a while later when it works, so that the connection of all is not closed and opened
+    /// again. One that is being made is given up at once: while nobody polls it, it may keep all others waiting for
+    /// the connection.
+    fn leave(mut self) {
+        tokio::spawn(async move {
+            if self.is_live() {
+                tokio::time::sleep(LINGER).await;
+            }
+            self.stop().await;
+        });
+    }
+
     /// Whether messages arrive.
     fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))

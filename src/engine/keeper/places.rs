@@ -16,9 +16,9 @@ use crate::backend::{Outcome, Pending};
 use crate::clock::Moment;
 use crate::engine::Core;
 use crate::engine::attempt::untried_hold;
-use crate::engine::gate::IsNew;
 use crate::engine::hold::Hold;
 use crate::engine::kind::Kind;
+use crate::engine::places::IsNew;
 use crate::names::Names;
 
 /// How often the client vouches for its places.

@@ -382,14 +382,13 @@ impl Line {
 
     /// The job is over; another one may have begun for the name.
     async fn end(&mut self) {
-        if let Some(places) = &mut self.places {
-            places.finish(&self.keeper.core).await;
-            tokio::select! {
-                () = tokio::time::sleep(LINGER) => {}
-                () = self.keeper.closing() => {}
+        match &mut self.places {
+            Some(places) => {
+                self.listening.leave();
+                places.finish(&self.keeper.core).await;
             }
+            None => self.listening.stop().await,
         }
-        self.listening.stop().await;
     }
 
     /// Nobody waits: listens a while longer, and then no more.

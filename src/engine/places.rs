@@ -1,0 +1,59 @@
+//! The gate of a lock whose queue Redis keeps: who of those who wait here has a place in it, and what that changes.
+
+use std::sync::Arc;
+
+use super::gate::{Gate, PLACES};
+use super::hold::Hold;
+use super::kind::Kind;
+use super::ticket::Ticket;
+
+/// Whether a hold was made just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IsNew(pub(crate) bool);
+
+impl<C: Clone + PartialEq> Gate<C> {
+    /// Those of the first in the queue that may have places in the queue that Redis keeps, with their hold ids: by
+    /// `hold` for who has none yet. Whoever leaves from now on gives its place back, being released.
+    pub(crate) fn places(
+        &self,
+        mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>,
+    ) -> Vec<(Arc<Hold>, IsNew)> {
+        let first = self.queue.iter().take(PLACES);
+        let places = first.filter(|ticket| ticket.may_have_place());
+        let places = places.map(|ticket| {
+            if let Some(hold) = ticket.unsettled() {
+                return (hold, IsNew(false));
+            }
+            let hold = hold(ticket);
+            ticket.set_unsettled(Some(&hold));
+            (hold, IsNew(true))
+        });
+        places.collect()
+    }
+
+    /// Where the first `count` of those who have places are told of their turn.
+    pub(crate) fn channels(&self, count: usize) -> Vec<Box<str>> {
+        let holds = self.queue.iter().take(PLACES);
+        let holds = holds.filter_map(|ticket| ticket.unsettled());
+        let channels = holds.filter_map(|hold| {
+            let queue = hold.kind.commands.queue()?;
+            Some(queue.channel(hold.kind.names(), &hold.id))
+        });
+        channels.take(count).collect()
+    }
+
+    /// Whether Redis keeps a queue for who is at this gate: all are of one kind then.
+    pub(crate) fn has_redis_queue(&self) -> bool {
+        let head = self.queue.head().map(|ticket| &ticket.request.kind);
+        let kind = head.or_else(|| self.occupant().map(|hold| &hold.kind));
+        kind.is_some_and(Kind::has_queue)
+    }
+
+    /// A last release of `hold` is being sent: its message comes back, where all listen to one channel. In a queue that
+    /// Redis keeps it is for the next one alone, and whoever hears it has to try.
+    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
+        if !hold.kind.has_queue() {
+            self.wakeups.expect_echo(hold.number);
+        }
+    }
+}
