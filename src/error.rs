@@ -379,7 +379,7 @@ pub enum SetError {
         /// How many there were.
         given: usize,
     },
-    /// One lock is among them twice: a hold of them would wait for itself.
+    /// One lock is among them twice, or as two kinds of lock: a hold of them would wait for itself.
     #[error("lock {lock:?} is among them twice")]
     #[non_exhaustive]
     Twice {

@@ -25,7 +25,7 @@ use super::effects::Effects;
 use super::hold::Hold;
 use super::kind::Kind;
 use super::known::Known;
-use super::queue::Queue;
+use super::queue::{Queue, Waits};
 use super::seat::{Attempt, Seat, Vacated};
 use super::state::{RenewalPlan, State};
 use super::ticket::{Patience, Ticket, Verdict};
@@ -140,7 +140,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         if ticket.request.patience == Patience::Once && self.knows_busy(ticket, now) {
             return Arrival::Busy;
         }
-        if self.queue.is_empty() || self.has_place_for(ticket) {
+        // Those ahead may be of kinds that only poll: from now on the job is to listen, too.
+        let first_to_listen = ticket.place().listens && !self.queue.has_listeners();
+        if self.queue.is_empty() || first_to_listen || self.has_place_for(ticket) {
             self.tell_job();
         }
         self.queue.insert(Arc::clone(ticket));

@@ -1,5 +1,6 @@
 //! What a lock says of itself to the one that it is a part of.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,11 +31,26 @@ pub struct LockInfo {
     pub(super) command_timeout: Duration,
 }
 
-/// A lock, as a client sees it. Who has two clients of one server has two identities of each lock.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// A lock, as a client sees it: a key, since kinds that share one exclude each other. Who has two clients of one server
+/// has two identities of each lock.
+#[derive(Debug, Clone)]
 pub(super) struct Identity {
     client: Uuid,
     names: Arc<Names>,
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        (self.client, self.names.key()) == (other.client, other.names.key())
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.client, self.names.key()).hash(state);
+    }
 }
 
 impl LockInfo {

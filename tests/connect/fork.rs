@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use watchlock::{Client, Error, Lease, LostReason};
+use watchlock::{Client, Error, Lease, LostReason, MultiLock};
 use watchlock_support::fork::in_child;
 use watchlock_support::server::RedisServer;
 
@@ -118,6 +118,70 @@ fn in_a_forked_child_everything_is_closed() {
         lock.unlock().await.unwrap();
         guard.unlock().await.unwrap();
         drop(fixed);
+        clean(&server).await;
+    });
+}
+
+#[test]
+fn in_a_forked_child_several_locks_as_one_are_closed() {
+    let (server, home, client) = start();
+    let both = MultiLock::new(["a", "b"].map(|name| client.get_lock(name))).unwrap();
+    let guard = home.block_on(both.lock()).unwrap();
+    let view = guard.hold();
+    let mut held = Some(guard);
+    in_child(LONG, || {
+        let guard = held.take().ok_or("a guard")?;
+        that("nothing is valid", !guard.is_valid() && !view.is_valid())?;
+        that("check", matches!(guard.check(), Err(Error::Closed)))?;
+        let told = ended(&home, "lost", guard.lost())?;
+        that("lost is told", told == LostReason::KeeperEnded)?;
+        that(
+            "to the view",
+            ended(&home, "the view", view.lost())? == told,
+        )?;
+        closed(&home, "reenter", guard.reenter(Lease::Watchdog))?;
+        closed(&home, "verify", guard.verify())?;
+        closed(&home, "unlock", guard.unlock())?;
+        closed(&home, "lock", both.lock())
+    })
+    .unwrap();
+    let guard = held.expect("the parent's");
+    home.block_on(async {
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+        clean(&server).await;
+    });
+}
+
+/// A thread of the parent looks at the hold again and again, and may be at it in the moment of the fork.
+#[test]
+fn in_a_forked_child_no_drop_of_several_locks_as_one_blocks() {
+    let (server, home, client) = start();
+    let both = MultiLock::new(["a", "b"].map(|name| client.get_lock(name))).unwrap();
+    let guard = home.block_on(both.lock()).unwrap();
+    let view = guard.hold();
+    let done = AtomicBool::new(false);
+    let mut held = Some(guard);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(view.is_valid());
+            }
+        });
+        let mut dropped = Ok(());
+        for _ in 0..50 {
+            dropped = dropped.and_then(|()| {
+                in_child(LONG, || {
+                    drop(held.take());
+                    Ok(())
+                })
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+        dropped.unwrap();
+    });
+    home.block_on(async {
+        held.expect("the parent's").unlock().await.unwrap();
         clean(&server).await;
     });
 }

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use watchlock::{Backoff, Client, ConfigError, Error, Lease, SpinLock};
+use watchlock::{Backoff, Client, ConfigError, Error, Lease, Lock, LockGuard, SpinLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, count, ms, soon, subscribed, without_polls};
+use crate::common::{LONG, clean, connect, count, ms, poll_once, soon, subscribed, without_polls};
 
 /// Longer than a test waits: who gets in earlier did not poll.
 fn rare() -> Backoff {
     Backoff::new().base(ms(60_000)).cap(ms(60_000))
 }
 
-fn waiting(lock: SpinLock) -> tokio::task::JoinHandle<Result<watchlock::LockGuard, Error>> {
+fn waiting(lock: SpinLock) -> tokio::task::JoinHandle<Result<LockGuard, Error>> {
     tokio::spawn(async move { lock.lock().await })
 }
 
@@ -125,6 +125,61 @@ async fn i5_a_rare_spin_waiter_ahead_of_those_who_listen_does_not_slow_their_pol
     server.cmd(&["DEL", "slow"]).await;
     for waiter in [spin, plain] {
         soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+}
+
+type Waits = std::pin::Pin<Box<dyn Future<Output = Result<LockGuard, Error>>>>;
+
+/// One who is in the queue, as far as it has come with one poll.
+async fn queued(lock: impl Lock + 'static) -> Waits {
+    let mut waits: Waits = Box::pin(async move { lock.lock().await });
+    assert!(poll_once(&mut waits).await.is_none());
+    waits
+}
+
+/// A rare spin waiter whose next poll is planned, half a minute ahead or more, and a plain one that comes then.
+async fn late(client: &Client, name: &str) -> [Waits; 2] {
+    let lock = client.get_spin_lock_with(name, rare());
+    let mut spin = queued(lock.clone()).await;
+    let behind = async { lock.try_lock(ms(300), Lease::Watchdog).await };
+    let behind = tokio::select! {
+        behind = behind => behind,
+        _ = &mut spin => panic!("it is held"),
+    };
+    assert!(behind.unwrap().is_none(), "so long it waits already");
+    [spin, queued(client.get_lock(name)).await]
+}
+
+#[tokio::test]
+async fn i5_who_comes_behind_a_rare_spin_waiter_is_listened_for_at_once() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let guard = holder.get_lock("late").lock_for(LONG * 4).await.unwrap();
+    let waiters = late(&client, "late").await;
+    subscribed(&server, "late").await;
+    guard.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn i5_who_comes_behind_a_rare_spin_waiter_and_may_not_listen_has_its_own_polls() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">secret", "~*", "resetchannels", "+@all"];
+    let user = [&["ACL", "SETUSER", "deaf"], &rights[..]].concat();
+    server.cmd(&user).await;
+    let url = server.url().replace("//", "//deaf:secret@");
+    let client = Client::connect(&url).await.unwrap();
+    server.cmd(&["HSET", "deaf", "somebody:1", "1"]).await;
+    let waiters = late(&client, "deaf").await;
+    server.cmd(&["DEL", "deaf"]).await;
+    for waiter in waiters {
+        let polled = tokio::time::timeout(LONG / 3, waiter).await;
+        let guard = polled.expect("by the polls of who is behind");
+        guard.unwrap().unlock().await.unwrap();
     }
 }
 

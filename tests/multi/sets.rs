@@ -62,6 +62,15 @@ async fn one_lock_is_in_a_set_once() {
         problem(MultiLock::new(both)),
         SetError::Twice { .. }
     ));
+    // Two kinds that share a key would wait for each other for ever.
+    let both: [Arc<dyn Lock>; 2] = [
+        client.get_lock("a").into(),
+        client.get_fair_lock("a").into(),
+    ];
+    assert!(matches!(
+        problem(MultiLock::new(both)),
+        SetError::Twice { .. }
+    ));
     // A set within a set is its locks.
     let inner = multi(&client, &["a", "b"]);
     let both: [Arc<dyn Lock>; 2] = [inner.clone().into(), client.get_lock("b").into()];

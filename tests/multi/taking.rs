@@ -1,8 +1,9 @@
 //! Taking several locks: all or none, in any order, never waiting with one in hand.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Error, Lease, Ttl};
+use watchlock::{Client, Error, Lease, Lock, LockGuard, LockInfo, ReentrantLock, Ttl};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -305,4 +306,67 @@ async fn the_one_with_a_queue_is_waited_for_first_and_its_place_is_kept_in_turn(
     assert!(!behind.is_finished(), "first come, first served");
     end(guard).await;
     end(soon(behind).await.unwrap().unwrap()).await;
+}
+
+#[tokio::test]
+async fn i6_the_lock_that_is_not_heard_of_in_time_is_the_one_that_the_error_names() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let (_link, here) = behind(&one, ms(300)).await;
+    let (silent, there) = behind(&two, ms(300)).await;
+    let both = mixed([here.get_lock("a").into(), there.get_lock("b").into()]);
+    end(both.lock().await.unwrap()).await;
+    // Its end comes sooner than the command time-out of the try for the second one.
+    one.cmd(&["HSET", "a", "stranger:1", "1"]).await;
+    one.cmd(&["PEXPIRE", "a", "550"]).await;
+    silent.black_hole(Direction::Both);
+    let error = both.try_lock(ms(650), Lease::Watchdog).await;
+    let error = error.expect_err("the second one is silent");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert_eq!(error.lock(), Some("b"));
+    gone(&one, "a").await;
+}
+
+/// A lock that only those get who wait for it, until it is open.
+struct Shy(ReentrantLock, Instant);
+
+#[async_trait::async_trait]
+impl Lock for Shy {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
+        if wait.is_zero() && Instant::now() < self.1 {
+            return Ok(None);
+        }
+        self.0.try_lock(wait, lease).await
+    }
+    async fn unlock(&self) -> Result<(), Error> {
+        self.0.unlock().await
+    }
+    fn hold_count(&self) -> u32 {
+        self.0.hold_count()
+    }
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        self.0.remain_time_to_live().await
+    }
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock().await
+    }
+    fn info(&self) -> LockInfo {
+        self.0.info()
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_not_given_up_before_its_end_for_a_pause() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    for _ in 0..6 {
+        // Round after round meets somebody, and pauses are long by the time that nobody is met any more.
+        let open = Instant::now() + ms(350);
+        let shy = |name| -> Arc<dyn Lock> { Arc::new(Shy(client.get_lock(name), open)) };
+        let both = mixed([shy("a"), shy("b")]);
+        let got = both.try_lock(ms(400), Lease::Watchdog).await.unwrap();
+        end(got.expect("its wait was not over")).await;
+    }
 }

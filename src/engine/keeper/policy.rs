@@ -1,12 +1,12 @@
 //! When a waiter tries next if nothing is heard: arithmetic over time as a value.
 //!
-//! 1. A planned try stays planned, whatever happens meanwhile, until [`WaitPolicy::again`].
+//! 1. A planned try is never put off, whatever happens meanwhile, until [`WaitPolicy::again`].
 //! 2. Never later than the backoff's cap, so that a missed wake-up costs a bounded delay.
 //! 3. Not later than just after the holder's lease: an expiry wakes nobody.
 //! 4. With a subscription the poll is a safety net and only comes at the cap; without one it is the only
 //!    way, and begins with the backoff's first delay.
 //! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
-//!    were promised who listen behind it, 2, holds for it as well then.
+//!    were promised who wait behind it and have none, 2, holds for it as well then, also when they come later.
 
 use std::time::Duration;
 
@@ -67,31 +67,40 @@ impl WaitPolicy {
         self.planned.is_none()
     }
 
-    /// When to try next; `listening` with a subscription that is confirmed.
-    pub(crate) fn next_try(&mut self, now: Moment, known: &Known, listening: bool) -> Moment {
-        if let Some(planned) = self.planned {
-            return planned;
+    /// When to try next; `listening` with a subscription that is confirmed, `listeners` when somebody waits who has
+    /// no backoff of his own.
+    pub(crate) fn next_try(
+        &mut self,
+        now: Moment,
+        known: &Known,
+        listening: bool,
+        listeners: bool,
+    ) -> Moment {
+        let mut next = match self.planned {
+            Some(planned) => planned,
+            None => self.plan(now, known, listening),
+        };
+        if listeners {
+            next = next.min(now + self.cap);
         }
+        self.planned = Some(next);
+        next
+    }
+
+    fn plan(&mut self, now: Moment, known: &Known, listening: bool) -> Moment {
         let delay = if let Some((_, delays)) = &mut self.own {
-            let delay = delays.step();
-            if listening {
-                delay.min(self.cap)
-            } else {
-                delay
-            }
+            delays.step()
         } else if listening {
             self.delays.reset();
             self.cap.mul_f64(0.5 + self.random.f64() / 2.0)
         } else {
             self.delays.step()
         };
-        let next = match known {
+        match known {
             Known::Failed(_) => now + delay.min(OUTAGE),
             Known::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
             Known::Busy(None) | Known::Nothing => now + delay,
-        };
-        self.planned = Some(next);
-        next
+        }
     }
 }
 
@@ -108,22 +117,33 @@ mod tests {
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
         let now = Moment::default() + Duration::from_secs(10);
         let busy = Known::Busy(None);
-        let delay = |policy: &mut WaitPolicy, listening| {
-            let next = policy.next_try(now, &busy, listening);
+        let next = |policy: &mut WaitPolicy, now, listeners| {
+            policy.next_try(now, &busy, listeners, listeners)
+        };
+        let delay = |policy: &mut WaitPolicy, listeners| {
+            let next = next(policy, now, listeners);
             policy.again();
             now.until(next)
         };
-        for listening in [false, true] {
-            policy.serve(1 + u64::from(listening), Some(own));
+        for listeners in [false, true] {
+            policy.serve(1 + u64::from(listeners), Some(own));
             for expected in [1, 2, 4, 8] {
-                assert_eq!(delay(&mut policy, listening), ms(expected));
+                assert_eq!(delay(&mut policy, listeners), ms(expected));
             }
         }
         policy.serve(3, Some(own.base(ms(4_000))));
         assert_eq!(delay(&mut policy, false), ms(4_000));
-        assert_eq!(delay(&mut policy, true), ms(1_000), "others listen");
+        assert_eq!(delay(&mut policy, true), ms(1_000), "others wait");
+        // One who comes later finds it planned, and does not put it off by coming again.
+        let planned = next(&mut policy, now, false);
+        assert_eq!(now.until(planned), ms(4_000));
+        for later in [500, 900] {
+            let planned = next(&mut policy, now + ms(later), true);
+            assert_eq!(now.until(planned), ms(1_500));
+        }
+        policy.again();
         // The next head's plan is its own.
-        assert_eq!(now.until(policy.next_try(now, &busy, false)), ms(4_000));
+        next(&mut policy, now, false);
         policy.serve(4, None);
         assert!(delay(&mut policy, false) <= ms(20));
     }
@@ -175,7 +195,7 @@ mod tests {
                         } else {
                             Known::Busy(until)
                         };
-                        let next = policy.next_try(now, &known, listening);
+                        let next = policy.next_try(now, &known, listening, false);
                         if let Some(planned) = planned {
                             prop_assert_eq!(next, planned);
                         } else {

@@ -372,12 +372,14 @@ impl Line {
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
+        let (known, listeners) = self.at(|gate, _| (gate.known().clone(), gate.has_listeners()));
         let known = if std::mem::take(&mut self.cut) {
             Known::Failed(Failure::no_connection())
         } else {
-            self.at(|gate, _| gate.known().clone())
+            known
         };
-        self.policy.next_try(now, &known, self.listening.is_live())
+        let listening = self.listening.is_live();
+        self.policy.next_try(now, &known, listening, listeners)
     }
 
     /// The job is over; another one may have begun for the name.

@@ -79,7 +79,9 @@ impl Composite {
     /// A level less. With the last one it is over: from then on it cannot be lost.
     pub(super) fn leave(&self) {
         // AcqRel: whoever takes the last level off comes after all others.
-        if self.levels.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let is_last = self.levels.fetch_sub(1, Ordering::AcqRel) == 1;
+        // In the child of a fork a lock may be one that nobody gives back.
+        if is_last && !self.is_forked() {
             // A loss that nobody has looked at yet comes first.
             self.look();
             self.standing.lock().end();
@@ -145,6 +147,9 @@ impl Composite {
                 Some(reason) => reason,
                 None => pending().await,
             };
+            if self.is_forked() {
+                return told;
+            }
             match self.look() {
                 Phase::Lost(_, reason) => reason,
                 Phase::Held(_) => told,

@@ -103,9 +103,15 @@ impl Acquire<'_> {
                 Err(Refused::TakenAway) => continue,
             };
             let now = self.clock.now();
-            let pause = self.pauses.after(since.until(now));
-            if self.end.is_some_and(|end| end <= now + pause) {
-                return last;
+            let round = since.until(now);
+            let mut pause = self.pauses.after(round);
+            if let Some(end) = self.end {
+                // A pause is no reason to give up early: it leaves the time for one more round.
+                let left = now.until(end).saturating_sub(round * 2);
+                if left.is_zero() {
+                    return last;
+                }
+                pause = pause.min(left);
             }
             if let Some(timers) = &timers {
                 timers.sleep(pause).await;
@@ -197,6 +203,7 @@ impl Acquire<'_> {
     ) -> Result<(), Refused> {
         let places = (1..self.set.locks.len()).map(|step| (first + step) % self.set.locks.len());
         let mut tries: FuturesUnordered<_> = places
+            .clone()
             .map(|place| async move {
                 let lock = &self.set.locks[place];
                 (place, lock.try_lock(Duration::ZERO, self.lease).await)
@@ -211,10 +218,14 @@ impl Acquire<'_> {
                 }
                 Err(refused)
             }
-            None => Err(Refused::Passing(
-                first,
-                silence_of(self.set.locks[first].name()),
-            )),
+            None => {
+                let silent = places.clone().find(|place| !tray.has(*place));
+                let silent = silent.unwrap_or(first);
+                Err(Refused::Passing(
+                    silent,
+                    silence_of(self.set.locks[silent].name()),
+                ))
+            }
         }
     }
 

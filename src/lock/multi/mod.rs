@@ -89,8 +89,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSet`] when there are too few or too many, when one lock of one client is among them twice, or
-    /// when more than one has a [queue](LockInfo::has_queue) in Redis.
+    /// [`Error::InvalidSet`] when there are too few or too many, when one name of one client is among them twice (as
+    /// two kinds of lock, too), or when more than one has a [queue](LockInfo::has_queue) in Redis.
     pub fn new<L: Into<Arc<dyn Lock>>>(locks: impl IntoIterator<Item = L>) -> Result<Self, Error> {
         let set = Set::of(locks.into_iter().map(Into::into).collect())?;
         Ok(Self { set: Arc::new(set) })

@@ -35,6 +35,12 @@ impl Tray {
         drop(late);
     }
 
+    /// Whether the guard of that place is there.
+    pub(super) fn has(&self, place: usize) -> bool {
+        let tray = self.0.lock();
+        tray.iter().flatten().any(|(of, _)| *of == place)
+    }
+
     /// All of them, unless they were taken away.
     pub(super) fn take(&self) -> Option<Vec<(usize, LockGuard)>> {
         self.0.lock().take()
