@@ -92,7 +92,8 @@ impl LockGuard {
     }
 
     /// The hold's [fencing token](FencingToken), if it has one: a hold has it when a
-    /// [fenced](crate::FencedLock) handle started or entered it. Local.
+    /// [fenced](crate::FencedLock) handle started or entered it. A hold of [several locks](crate::MultiLock) has none.
+    /// Local.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         match &self.of {
