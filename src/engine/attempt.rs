@@ -205,7 +205,7 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
         id: core.hold_id(number),
         number,
         lease: request.lease,
-        owner: request.owner_number(),
+        owner: ticket.owner_of_hold(),
         task: ticket.task,
     };
     Hold::trying(origin, finish_by)

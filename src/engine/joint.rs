@@ -147,6 +147,13 @@ impl Joint {
         first.map(|(ticket, since)| (ticket, *since))
     }
 
+    /// Who was granted a share and did not take it yet.
+    #[cfg(test)]
+    pub(crate) fn lying(&self) -> impl Iterator<Item = &Arc<Ticket>> {
+        let tickets = self.uncollected.iter().map(|(ticket, _)| ticket);
+        tickets.filter(|ticket| ticket.is_decided())
+    }
+
     /// The share that nobody took since `moment`, or before. It counts as collected from now on.
     pub(crate) fn take_uncollected(&mut self, moment: Moment) -> Option<Arc<Ticket>> {
         let (_, since) = self.uncollected.front()?;

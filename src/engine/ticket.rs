@@ -138,6 +138,12 @@ impl Ticket {
         })
     }
 
+    /// Whose the hold is that it asks for: nobody's, where callers get shares.
+    pub(crate) fn owner_of_hold(&self) -> Option<u64> {
+        let shares = self.request.kind.commands.has_shares();
+        self.request.owner_number().filter(|_| !shares)
+    }
+
     /// Whether its caller still waits for a result.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.inner.lock().state, State::Waiting(_))

@@ -5,7 +5,7 @@ use super::*;
 impl World {
     /// By I2: Ok means that a release ended it, or that nobody can know.
     pub(super) fn check_outcome(&self, hold: &Arc<Hold>) {
-        let releases = |c: &&Command| !c.acquires && c.hold.number == hold.number;
+        let releases = |c: &&Command| c.what == What::Releases && c.hold.number == hold.number;
         let unanswered = self.commands.iter().filter(releases).any(|c| c.ended);
         if hold.outcome().is_ok() && !matches!(hold.phase(), Phase::Lost(_)) {
             let ended = self.ended.contains(&hold.number);
@@ -31,13 +31,21 @@ impl World {
             let good = matches!(phase, Phase::Held | Phase::Lost(_));
             assert!(good, "{choice:?}: a guard for a hold that is {phase:?}");
         }
-        let mut certain: Vec<_> = holding
+        let certain: Vec<_> = holding
             .iter()
-            .filter(|(_, entered)| entered.hold.phase() == Phase::Held)
-            .map(|(_, entered)| entered.hold.number)
+            .filter(|(_, entered)| entered.hold.valid_until() > self.now)
             .collect();
-        certain.dedup();
-        assert!(certain.len() <= 1, "{choice:?}: two holders, {certain:?}");
+        for (caller, entered) in &certain {
+            let alone = !entered.hold.kind.commands.is_shared();
+            let beside = |other: &Entered| {
+                let own = caller.owner.is_some() && other.hold.owner == entered.hold.owner;
+                let same = other.hold.number == entered.hold.number;
+                !same && (alone || !other.hold.kind.commands.is_shared()) && !own
+            };
+            let two = certain.iter().any(|(_, other)| beside(other));
+            assert!(!two, "{choice:?}: somebody beside one who has it alone");
+        }
+        self.check_shares(choice);
         if let Some(held) = self
             .gate
             .seat
@@ -59,6 +67,13 @@ impl World {
             assert!(seen_to, "{choice:?}: a grant that nobody takes back");
         }
         let deaf = matches!(self.asleep, Asleep::Linger);
+        if let Seat::Shared { joint, .. } = &self.gate.seat {
+            let lies = joint.lying().next().is_some();
+            assert!(
+                self.job || !lies,
+                "{choice:?}: a share that nobody takes back"
+            );
+        }
         let waits = match &self.gate.seat {
             Seat::HandingOver { .. } => true,
             Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
@@ -82,6 +97,56 @@ impl World {
             claimed.len(),
             self.reaps.len(),
             "{choice:?}: one reaper a hold"
+        );
+    }
+
+    /// A join that failed is made again at the next poll.
+    fn knows_nothing(&self) -> bool {
+        matches!(self.gate.known(), Known::Nothing)
+    }
+
+    /// What holds of a hold that is shared.
+    fn check_shares(&self, choice: Choice) {
+        let Seat::Shared { joint, join } = &self.gate.seat else {
+            return;
+        };
+        let shares: Vec<_> = joint.shares().collect();
+        let is_watched = |hold: &Arc<Hold>| hold.with(|state| state.is_watched());
+        assert!(!shares.is_empty(), "{choice:?}: nobody has a share");
+        if joint.hold.phase() == Phase::Held {
+            let count = joint.hold.count() as usize;
+            assert_eq!(count, shares.len(), "{choice:?}: a level for each share");
+            let watched = shares.iter().any(|share| is_watched(share));
+            assert_eq!(is_watched(&joint.hold), watched, "{choice:?}: watched");
+        }
+        let alone = |hold: &&Arc<Hold>| hold.kind.commands.wants_it_alone();
+        let writers = shares.iter().copied().filter(alone).count();
+        assert!(writers <= 1, "{choice:?}: two writers");
+        assert!(
+            writers == 0 || joint.exclusive,
+            "{choice:?}: a writer who shares"
+        );
+        for owner in self
+            .callers
+            .iter()
+            .filter_map(|caller| caller.owner.as_ref())
+        {
+            let has = owner.has(&self.names, self.now);
+            let own = |ticket: &Arc<Ticket>| ticket.request.owner_number() == Some(owner.number);
+            let waits = self.gate.queue.iter().any(own);
+            assert!(!(has && waits), "{choice:?}: an owner waits behind itself");
+        }
+        let head = self.gate.queue.head();
+        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Linger);
+        assert!(
+            !(joinable && join.is_none() && asleep && self.knows_nothing()),
+            "{choice:?}: a reader waits that could ask"
+        );
+        let over = |caller: &&Caller| matches!(&caller.at, At::Holding(entered) if entered.hold.count() == 0);
+        assert!(
+            !self.callers.iter().any(|caller| over(&caller)),
+            "{choice:?}: a guard without a level"
         );
     }
 
@@ -115,6 +180,7 @@ impl World {
         };
         if self.callers.iter().all(done) {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
+            assert!(self.read_by.is_empty(), "a read hold is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
                 assert!(self.gate.is_unused(), "a gate is left");

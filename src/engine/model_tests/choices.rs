@@ -32,6 +32,13 @@ impl World {
         {
             choices.push(Choice::Tick);
         }
+        if let Seat::Shared { joint, .. } = &self.gate.seat
+            && let Some(ticket) = joint.lying().next()
+            && self.job
+            && (self.ticks > 0 || self.is_asleep(ticket))
+        {
+            choices.push(Choice::Tick);
+        }
         for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
             match reaping {
                 Reaping::Begun => choices.push(Choice::Reap(i)),
@@ -40,6 +47,12 @@ impl World {
                     choices.push(Choice::Reap(i));
                 }
                 Reaping::Sent(..) | Reaping::Haunted | Reaping::Over => {}
+            }
+        }
+        for (i, (hold, command)) in self.turns.iter().enumerate() {
+            let waits = command.is_some_and(|command| self.told(command) == Told::InFlight);
+            if !waits || hold.phase() != Phase::Held {
+                choices.push(Choice::Turn(i));
             }
         }
         let mut lanes = BTreeSet::new();
@@ -63,7 +76,8 @@ impl World {
                 choices.push(Choice::Overdue(i));
             }
         }
-        if self.faults > 0 && self.held_by.is_some_and(|by| by > 0) {
+        let held = self.held_by.is_some_and(|by| by > 0) || !self.read_by.is_empty();
+        if self.faults > 0 && held {
             choices.push(Choice::Vanish);
             if self
                 .gate
@@ -74,7 +88,8 @@ impl World {
                 choices.push(Choice::Lose);
             }
         }
-        if self.held_by == Some(0) || (self.strangers > 0 && self.held_by.is_none()) {
+        let free = self.held_by.is_none() && self.read_by.is_empty();
+        if self.held_by == Some(0) || (self.strangers > 0 && free) {
             choices.push(Choice::Stranger);
         }
         choices
@@ -97,7 +112,11 @@ impl World {
                 }
                 choices.push(Choice::Drop(i));
             }
-            At::Holding(_) => {
+            At::Holding(entered) => {
+                let fixed = caller.side == Side::ReadsFixed && entered.hold.owner.is_none();
+                if fixed && entered.hold.phase() == Phase::Held {
+                    choices.push(Choice::Expire(i));
+                }
                 if caller.manner == Manner::Detaches {
                     choices.push(Choice::Detach(i));
                 }

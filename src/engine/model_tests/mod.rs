@@ -24,7 +24,8 @@ use crate::engine::effects::Effects;
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::{Hold, Origin};
 use crate::engine::kind::{Commands, Kind};
-use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs};
+use crate::engine::known::Known;
+use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::seat::{Attempt, Seat};
 use crate::engine::state::{Level, Phase, RenewalPlan, State};
@@ -76,6 +77,10 @@ enum Choice {
     Refuse(usize),
     /// The reply to a command is lost.
     LoseReply(usize),
+    /// The lease of a caller's share is over.
+    Expire(usize),
+    /// The keeper goes on with turning a hold into a shared one.
+    Turn(usize),
     /// The key is deleted.
     Vanish,
     /// The keeper hears that the hold is not there.
@@ -93,11 +98,20 @@ enum Told {
     Silence,
 }
 
+/// What a command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Acquires,
+    Joins,
+    Releases,
+    Turns,
+}
+
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Command {
     hold: Arc<Hold>,
-    acquires: bool,
+    what: What,
     lane: usize,
     executed: Option<i64>,
     refused: bool,
@@ -128,6 +142,18 @@ struct Caller {
     /// How often it acquires.
     rounds: u32,
     manner: Manner,
+    side: Side,
+}
+
+/// Which lock a caller uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// One that everybody has alone.
+    Plain,
+    Reads,
+    /// For a lease of its own, which ends somewhere.
+    ReadsFixed,
+    Writes,
 }
 
 /// What a caller does with what it gets.
@@ -175,6 +201,12 @@ struct World {
     commands: Vec<Command>,
     /// Who has the lock in Redis: a hold's number, or 0 for a stranger.
     held_by: Option<u64>,
+    /// Who shares it there.
+    read_by: BTreeSet<u64>,
+    /// Holds to be turned into shared ones, and the command that does it.
+    turns: Vec<(Arc<Hold>, Option<usize>)>,
+    /// Whether Redis says that others need not ask.
+    open: bool,
     /// Releases that found what they were to end.
     ended: BTreeSet<u64>,
     busy_told: Vec<Arc<Ticket>>,
@@ -186,7 +218,7 @@ struct World {
     strangers: u32,
     closes: bool,
     closed: bool,
-    kind: Kind,
+    names: Arc<Names>,
 }
 
 /// Owner, patience, manner, rounds.
@@ -203,13 +235,22 @@ struct Scenario {
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
     alone: bool,
+    /// What the callers do, if not all use a plain lock; and whether Redis says that readers need not ask.
+    sides: &'static [Side],
+    open: bool,
 }
 
-struct Silent;
-
-impl Commands for Silent {
+impl Commands for Side {
     fn name(&self) -> &'static str {
         "silent"
+    }
+
+    fn has_shares(&self) -> bool {
+        *self != Self::Plain
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Reads | Self::ReadsFixed)
     }
 }
 
@@ -218,8 +259,10 @@ const KEEPER: usize = 99;
 impl World {
     fn new(scenario: Scenario) -> Self {
         let mut owners: Vec<(u8, Arc<OwnerState>)> = Vec::new();
-        let callers = scenario.callers.iter();
-        let callers = callers.map(|&(owner, patience, manner, rounds)| {
+        let sides = scenario.sides.iter().copied();
+        let sides = sides.chain(std::iter::repeat(Side::Plain));
+        let callers = scenario.callers.iter().zip(sides);
+        let callers = callers.map(|(&(owner, patience, manner, rounds), side)| {
             let owner = owner.map(|owner| {
                 if let Some((_, known)) = owners.iter().find(|(known, _)| *known == owner) {
                     return Arc::clone(known);
@@ -234,6 +277,7 @@ impl World {
                 patience,
                 rounds,
                 manner,
+                side,
             }
         });
         let mut world = Self {
@@ -245,6 +289,9 @@ impl World {
             reaps: Vec::new(),
             commands: Vec::new(),
             held_by: None,
+            read_by: BTreeSet::new(),
+            turns: Vec::new(),
+            open: scenario.open,
             ended: BTreeSet::new(),
             busy_told: Vec::new(),
             numbers: 0,
@@ -255,10 +302,7 @@ impl World {
             strangers: scenario.strangers,
             closes: scenario.closes,
             closed: false,
-            kind: Kind {
-                names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-                commands: Arc::new(Silent),
-            },
+            names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
         };
         if scenario.alone {
             world.gate.wakeups.listening(true);
@@ -285,10 +329,28 @@ impl World {
                 self.asleep = Asleep::Awake;
             }
         }
-        for hold in effects.carry_out().releases {
+        let rest = effects.carry_out();
+        for hold in rest.releases {
             self.reaps.push((hold, Reaping::Begun));
         }
+        for hold in rest.turns {
+            self.turn(&hold);
+        }
         result
+    }
+
+    /// `hold` is to be turned into a shared one; once.
+    fn turn(&mut self, hold: &Arc<Hold>) {
+        if hold.with(State::write_is_due) {
+            self.turns.push((Arc::clone(hold), None));
+        }
+    }
+
+    fn kind(&self, side: Side) -> Kind {
+        Kind {
+            names: Arc::clone(&self.names),
+            commands: Arc::new(side),
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -296,10 +358,10 @@ impl World {
         self.numbers
     }
 
-    fn send(&mut self, hold: &Arc<Hold>, acquires: bool, lane: usize) -> usize {
+    fn send(&mut self, hold: &Arc<Hold>, what: What, lane: usize) -> usize {
         self.commands.push(Command {
             hold: Arc::clone(hold),
-            acquires,
+            what,
             lane,
             executed: None,
             refused: false,
@@ -313,11 +375,11 @@ impl World {
     fn new_hold(&mut self, ticket: &Ticket) -> Arc<Hold> {
         let number = self.number();
         let origin = Origin {
-            kind: self.kind.clone(),
+            kind: ticket.request.kind.clone(),
             id: number.to_string().into(),
             number,
             lease: DAY,
-            owner: ticket.request.owner_number(),
+            owner: ticket.owner_of_hold(),
             task: None,
         };
         Hold::trying(origin, self.now + RULES.command_timeout)

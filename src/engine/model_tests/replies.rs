@@ -5,18 +5,58 @@ use super::*;
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
         let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
-        let command = self.send(&hold, true, KEEPER);
+        let command = self.send(&hold, What::Acquires, KEEPER);
         (hold, command)
+    }
+
+    /// As `Core::lose` and `Core::bury`.
+    pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
+        if hold.with(|state| state.lose(LostReason::Missing)) {
+            self.at(|gate, effects| {
+                for share in gate.shares_of(hold) {
+                    effects.change(&share, |state| state.lose(LostReason::Missing));
+                }
+                gate.vacate(hold);
+                effects.release(hold);
+            });
+        }
+    }
+
+    /// As `keeper::counts`.
+    pub(super) fn turn_on(&mut self, i: usize) {
+        let (hold, command) = self.turns[i].clone();
+        let Some(command) = command else {
+            if hold.phase() == Phase::Held {
+                let command = self.send(&hold, What::Turns, KEEPER);
+                self.turns[i].1 = Some(command);
+            } else {
+                self.turns.remove(i);
+            }
+            return;
+        };
+        match self.told(command) {
+            Told::Done(1) => {
+                let sent_at = self.commands[command].at;
+                self.turns.remove(i);
+                self.at(|gate, effects| gate.turned(&hold, sent_at, RULES, effects));
+            }
+            Told::Done(_) => {
+                self.turns.remove(i);
+                self.lose(&hold);
+            }
+            _ => self.turns[i].1 = None,
+        }
     }
 
     /// As `settle::settle_attempt`.
     pub(super) fn settle(&mut self, command: usize) {
         let now = self.now;
         let answer = match self.told(command) {
+            Told::Done(-5) => Answered::Missing,
             Told::Done(-2) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 token: None,
-                open: false,
+                open: self.open,
             }),
             Told::Done(_) => Answered::Busy(None),
             Told::Refused => Answered::Failed(Failure::too_late()),
@@ -29,7 +69,10 @@ impl World {
             }
             self.busy_told = waiting;
         }
-        self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        if let Some((hold, Settled::Missing)) = settled {
+            self.lose(&hold);
+        }
     }
 
     /// As `settle::settle_release`: whether it is over.
@@ -67,7 +110,7 @@ impl World {
                 if let Some(command) = self.gate.release_of(&hold) {
                     Reaping::Sent(Some(command), command, self.now)
                 } else {
-                    let command = self.send(&hold, false, KEEPER);
+                    let command = self.send(&hold, What::Releases, KEEPER);
                     Reaping::Sent(None, command, self.now)
                 }
             }
@@ -87,11 +130,11 @@ impl World {
 
     /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
     pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
-        self.has_no_ghost(hold) && self.held_by != Some(hold.number)
+        self.has_no_ghost(hold) && !self.has(hold.number)
     }
 
     pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
-        let of_hold = |c: &&Command| c.acquires && c.hold.number == hold.number;
+        let of_hold = |c: &&Command| c.what == What::Acquires && c.hold.number == hold.number;
         let mut ghosts = self.commands.iter().filter(of_hold);
         ghosts.all(|c| c.executed.is_some() || c.refused)
     }
@@ -104,21 +147,43 @@ impl World {
     pub(super) fn execute(&mut self, lane: usize) {
         let next = self.next_of(lane);
         let number = self.commands[next].hold.number;
-        let reply = if self.commands[next].acquires {
-            if self.held_by.is_none_or(|by| by == number) {
-                self.held_by = Some(number);
+        let shared = self.commands[next].hold.kind.commands.is_shared();
+        let free = self.held_by.is_none() && (shared || self.read_by.is_empty());
+        let reply = match self.commands[next].what {
+            What::Acquires if free || self.has(number) => {
+                self.hold_in_redis(number, shared);
                 -2
-            } else {
-                1000
             }
-        } else if self.held_by == Some(number) {
-            self.held_by = None;
-            self.ended.insert(number);
-            // Whoever waits here hears of it.
-            2
-        } else {
-            0
+            What::Acquires => 1000,
+            What::Joins if self.read_by.contains(&number) => -2,
+            What::Joins => -5,
+            What::Turns if self.has(number) => {
+                self.held_by.take_if(|by| *by == number);
+                self.read_by.insert(number);
+                1
+            }
+            What::Turns => -5,
+            What::Releases if self.has(number) => {
+                self.held_by.take_if(|by| *by == number);
+                self.read_by.remove(&number);
+                self.ended.insert(number);
+                // Whoever waits here hears of it.
+                2
+            }
+            What::Releases => 0,
         };
         self.commands[next].executed = Some(reply);
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.held_by == Some(number) || self.read_by.contains(&number)
+    }
+
+    fn hold_in_redis(&mut self, number: u64, shared: bool) {
+        if shared {
+            self.read_by.insert(number);
+        } else {
+            self.held_by = Some(number);
+        }
     }
 }

@@ -47,6 +47,8 @@ const QUIET: Scenario = Scenario {
     strangers: 0,
     closes: false,
     alone: false,
+    sides: &[],
+    open: false,
 };
 
 /// Waits for ever and unlocks; or is dropped somewhere.
@@ -72,6 +74,12 @@ fn ten_thousand_random_orders() {
             (None, ONCE, Manner::Drops, 2),
         ];
         let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
+        let all = [Side::Reads, Side::Writes, Side::ReadsFixed];
+        let mixed = seed % 2 == 1;
+        let sides: Vec<Side> = (0..4)
+            .filter(|_| mixed)
+            .map(|_| all[random.usize(..all.len())])
+            .collect();
         let scenario = Scenario {
             callers: Vec::leak(callers),
             faults: random.u32(..4),
@@ -80,6 +88,8 @@ fn ten_thousand_random_orders() {
             strangers: random.u32(..3),
             closes: random.bool(),
             alone: random.bool(),
+            sides: Vec::leak(sides),
+            open: random.bool(),
         };
         let mut taken = Vec::new();
         let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -201,4 +211,92 @@ fn a_client_that_ends_behind_its_callers() {
         };
         all_orders("closed", scenario, 200);
     }
+}
+
+/// Readers, and a writer among them, in each order.
+fn sharing(name: &str, callers: &'static [Role], sides: &'static [Side], faults: u32) {
+    for open in [false, true] {
+        let scenario = Scenario {
+            callers,
+            sides,
+            open,
+            faults,
+            polls: 1,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders(name, scenario, 200);
+    }
+}
+
+#[test]
+fn readers_come_and_go() {
+    let sides = &[Side::Reads, Side::Reads, Side::ReadsFixed];
+    sharing("readers", &[PLAIN, CARELESS, PLAIN], sides, 0);
+}
+
+#[test]
+fn readers_and_a_fault() {
+    sharing(
+        "a fault",
+        &[PLAIN, CARELESS],
+        &[Side::Reads, Side::Reads],
+        1,
+    );
+}
+
+#[test]
+fn a_writer_between_readers() {
+    let sides = &[Side::Reads, Side::Writes, Side::Reads];
+    sharing("a writer", &[PLAIN, CARELESS, PLAIN], sides, 0);
+}
+
+#[test]
+fn a_writer_and_a_reader_and_a_fault() {
+    sharing(
+        "two sides",
+        &[CARELESS, PLAIN],
+        &[Side::Reads, Side::Writes],
+        1,
+    );
+}
+
+#[test]
+fn an_owner_that_writes_and_reads_beside_a_reader() {
+    let callers: &[Role] = &[
+        (Some(1), FOREVER, Manner::Unlocks, 1),
+        (Some(1), FOREVER, Manner::Drops, 1),
+        PLAIN,
+    ];
+    sharing(
+        "downgrade",
+        callers,
+        &[Side::Writes, Side::Reads, Side::Reads],
+        0,
+    );
+}
+
+#[test]
+fn a_downgrade_and_a_fault() {
+    let callers: &[Role] = &[
+        (Some(1), FOREVER, Manner::Unlocks, 1),
+        (Some(1), FOREVER, Manner::Unlocks, 1),
+    ];
+    sharing(
+        "downgrade, a fault",
+        callers,
+        &[Side::Writes, Side::Reads],
+        1,
+    );
+}
+
+#[test]
+fn a_reader_behind_one_that_is_not_polled() {
+    let callers: &[Role] = &[PLAIN, (None, FOREVER, Manner::Sleeps, 1), PLAIN];
+    sharing(
+        "asleep",
+        callers,
+        &[Side::Writes, Side::Reads, Side::Reads],
+        0,
+    );
 }

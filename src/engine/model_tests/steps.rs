@@ -61,19 +61,25 @@ impl World {
                 self.faults -= 1;
                 self.commands[i].reply_lost = true;
             }
+            Choice::Expire(i) => {
+                let At::Holding(entered) = &self.callers[i].at else {
+                    return;
+                };
+                let (share, now) = (Arc::clone(&entered.hold), self.now);
+                if share.with(|state| state.lose(LostReason::Expired)) {
+                    self.at(|gate, effects| gate.expire_share(&share, now, effects));
+                }
+            }
+            Choice::Turn(i) => self.turn_on(i),
             Choice::Vanish => {
                 self.faults -= 1;
                 self.held_by = None;
+                self.read_by.clear();
             }
             Choice::Lose => {
                 self.faults -= 1;
                 let hold = Arc::clone(self.gate.seat.held().unwrap());
-                if hold.with(|state| state.lose(LostReason::Missing)) {
-                    self.at(|gate, effects| {
-                        gate.vacate(&hold);
-                        effects.release(&hold);
-                    });
-                }
+                self.lose(&hold);
             }
             Choice::Stranger => {
                 if self.held_by.is_none() {
@@ -88,47 +94,85 @@ impl World {
         self.check(choice);
     }
 
+    /// As `attempt::enter_own`.
     pub(super) fn look(&mut self, i: usize) {
-        let now = self.now;
-        let owner = self.callers[i].owner.clone();
-        let names = Arc::clone(&self.kind.names);
+        let (now, names) = (self.now, Arc::clone(&self.names));
+        let side = self.callers[i].side;
         self.callers[i].rounds -= 1;
-        self.callers[i].at = match owner.as_ref().map(|owner| owner.find(&names, false, now)) {
-            Some(Found::Live(hold)) => match hold.with(|state| state.enter(Level::Watchdog, now)) {
-                Ok(_) => At::Holding(Entered {
-                    hold,
-                    level: Level::Watchdog,
-                    owner,
-                    open: true,
-                }),
-                Err(_) => At::Looked,
-            },
-            Some(Found::Lost(_)) => At::Gone,
-            Some(Found::Nothing) | None => At::Looked,
+        self.callers[i].at = At::Looked;
+        let Some(owner) = self.callers[i].owner.clone() else {
+            return;
         };
+        let shared = side.is_shared();
+        match owner.find(&names, shared, now) {
+            Found::Live(hold) => {
+                let request = self.request(i);
+                let level = request.level;
+                let entered = match hold.joint() {
+                    None => hold.with(|state| state.enter(level, now)),
+                    Some(_) => {
+                        self.at(|gate, effects| gate.enter_share(&hold, level, now, effects))
+                    }
+                };
+                if entered.is_ok() {
+                    self.callers[i].at = At::Holding(request.entered(hold));
+                }
+            }
+            Found::Lost(_) => self.callers[i].at = At::Gone,
+            Found::Nothing if !side.has_shares() => {}
+            Found::Nothing => match owner.find(&names, !shared, now) {
+                Found::Nothing => {}
+                Found::Lost(_) => self.callers[i].at = At::Gone,
+                // It would wait for itself.
+                Found::Live(_) if !shared => self.callers[i].at = At::Gone,
+                Found::Live(own) => {
+                    let (number, request) = (self.number(), self.request(i));
+                    let term = DAY.term(now);
+                    let share = self.at(|gate, effects| {
+                        gate.share_beside(&own, &request, number, term, now, effects)
+                    });
+                    if let Some(share) = share {
+                        self.callers[i].at = At::Holding(request.entered(share));
+                    }
+                }
+            },
+        }
+    }
+
+    fn request(&self, i: usize) -> Request {
+        let side = self.callers[i].side;
+        let fixed = side == Side::ReadsFixed;
+        Request {
+            kind: self.kind(side),
+            owner: self.callers[i].owner.clone(),
+            lease: DAY,
+            level: if fixed { Level::Fixed } else { Level::Watchdog },
+            patience: self.callers[i].patience,
+            since: self.now,
+        }
     }
 
     pub(super) fn arrive(&mut self, i: usize) {
         let number = self.number();
-        let request = Request {
-            kind: self.kind.clone(),
-            owner: self.callers[i].owner.clone(),
-            lease: DAY,
-            level: Level::Watchdog,
-            patience: self.callers[i].patience,
-            since: self.now,
-        };
-        let ticket = Ticket::new(number, request);
+        let ticket = Ticket::new(number, self.request(i));
         let hold = self.new_hold(&ticket);
         let command = self.commands.len();
         let (now, made) = (self.now, Arc::clone(&hold));
-        let arrival =
-            self.at(|gate, effects| gate.arrive(&ticket, now, RULES, effects, |_| (made, command)));
+        let arrival = self.at(|gate, effects| {
+            gate.arrive(&ticket, now, RULES, effects, |joint| {
+                (joint.cloned().unwrap_or(made), command)
+            })
+        });
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
-                self.send(&hold, true, i);
+                self.send(&hold, What::Acquires, i);
                 At::Waiting(ticket, Some(command))
             }
+            Arrival::Join(joint, _) => {
+                self.send(&joint, What::Joins, i);
+                At::Waiting(ticket, Some(command))
+            }
+            Arrival::In(share) => At::Holding(ticket.request.entered(share)),
             Arrival::Queued => At::Waiting(ticket, None),
             Arrival::Busy => {
                 let ours = self.gate.seat.held().is_some();
@@ -136,7 +180,6 @@ impl World {
                 assert!(ours || told, "busy by an answer to somebody long gone");
                 At::Gone
             }
-            Arrival::Join(..) | Arrival::In(_) => unreachable!("it is not shared"),
             Arrival::Again => {
                 self.callers[i].rounds += 1;
                 At::Start
@@ -257,10 +300,15 @@ impl World {
         }
         let at = match given_back {
             GivenBack::Sent(command) => {
-                self.send(hold, false, lane.unwrap());
+                let hold = hold.in_redis();
+                self.send(hold, What::Releases, lane.unwrap());
                 At::Unlocking(Arc::clone(hold), command, now)
             }
-            GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold)),
+            GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
+            GivenBack::Turn => {
+                self.turn(hold.in_redis());
+                At::Gone
+            }
             _ => At::Gone,
         };
         if let Some(caller) = self.callers.get_mut(caller) {
@@ -284,7 +332,7 @@ impl World {
                 self.settle_release(&hold, Some(command), command, since);
             }
             Step::HandOver { hold } => {
-                let release = self.send(&hold, false, KEEPER);
+                let release = self.send(&hold, What::Releases, KEEPER);
                 let next = self.gate.head().map(|ticket| {
                     let (hold, command) = self.start_try(&ticket);
                     Attempt {
@@ -300,7 +348,17 @@ impl World {
             }
             Step::Serve { head, prompt, .. } => {
                 if prompt {
-                    let (hold, command) = self.start_try(&head);
+                    let joint = match &self.gate.seat {
+                        Seat::Shared { joint, .. } => Some(Arc::clone(&joint.hold)),
+                        _ => None,
+                    };
+                    let (hold, command) = match joint {
+                        Some(joint) => {
+                            let command = self.send(&joint, What::Joins, KEEPER);
+                            (joint, command)
+                        }
+                        None => self.start_try(&head),
+                    };
                     let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
                 } else {
@@ -313,6 +371,7 @@ impl World {
                     Seat::Held { uncollected, .. } => uncollected
                         .as_ref()
                         .is_some_and(|(ticket, _)| ticket.is_decided()),
+                    Seat::Shared { joint, .. } => joint.lying().next().is_some(),
                     _ => false,
                 };
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");

@@ -42,21 +42,31 @@ impl World {
             };
             let _ = write!(text, "|reap {} {reaping}", hold_text(of));
         }
+        for (hold, command) in &self.turns {
+            let command = command.map(|command| format!("c{command}"));
+            let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
+        }
         for (i, c) in self.commands.iter().enumerate() {
             let open = c.executed.is_none() && !c.refused;
-            let unsure = !c.acquires && c.ended && c.hold.outcome().is_ok();
+            let unsure = c.what == What::Releases && c.ended && c.hold.outcome().is_ok();
             if open || unsure || text.contains(&format!("c{i}")) {
                 let _ = write!(
                     text,
-                    "|c{i} h{} {} {} {:?} {} {} {}",
-                    c.hold.number, c.acquires, c.lane, c.executed, c.refused, c.reply_lost, c.ended
+                    "|c{i} h{} {:?} {} {:?} {} {} {}",
+                    c.hold.number, c.what, c.lane, c.executed, c.refused, c.reply_lost, c.ended
                 );
             }
         }
         let _ = write!(
             text,
             "|{:?} {} {} {} {} {}",
-            self.held_by.map(|by| format!("h{by}")),
+            (
+                self.held_by.map(|by| format!("h{by}")),
+                self.read_by
+                    .iter()
+                    .map(|by| format!("h{by}"))
+                    .collect::<Vec<_>>(),
+            ),
             self.faults,
             self.polls,
             self.ticks,
@@ -89,7 +99,18 @@ impl World {
                     .map(|(ticket, _)| format!("t{}", ticket.number));
                 format!("held {} {ticket:?}", hold_text(hold))
             }
-            Seat::Shared { .. } => unreachable!("it is not shared"),
+            Seat::Shared { joint, join } => {
+                let shares: Vec<_> = joint.shares().map(|share| hold_text(share)).collect();
+                let join = join.as_ref().map(attempt_text);
+                let open = joint.is_open(self.now);
+                let alone = joint.exclusive;
+                let lying: Vec<_> = joint
+                    .lying()
+                    .map(|ticket| format!("t{}", ticket.number))
+                    .collect();
+                let joint = hold_text(&joint.hold);
+                format!("shared {joint} {alone} {open} {shares:?} {join:?} {lying:?}")
+            }
             Seat::HandingOver { hold } => format!("over {}", hold_text(hold)),
             Seat::Releasing {
                 hold,
