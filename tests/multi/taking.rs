@@ -370,3 +370,20 @@ async fn a_wait_is_not_given_up_before_its_end_for_a_pause() {
         end(got.expect("its wait was not over")).await;
     }
 }
+
+#[tokio::test]
+async fn a_wait_goes_on_after_a_round_that_took_long() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let (_link, here) = behind(&one, ms(1_000)).await;
+    let (silent, there) = behind(&two, ms(1_000)).await;
+    let both = mixed([here.get_lock("a").into(), there.get_lock("b").into()]);
+    end(both.lock().await.unwrap()).await;
+    silent.hold(Direction::Requests);
+    let waiting = tokio::spawn(async move { both.try_lock(ms(2_900), Lease::Watchdog).await });
+    eventually("the first is in", LONG, async || one.exists("a").await).await;
+    gone(&one, "a").await;
+    // A command time-out is over, and two more are left.
+    silent.heal();
+    let got = soon(waiting).await.unwrap().expect("it is heard of");
+    end(got.expect("both are free")).await;
+}

@@ -16,7 +16,7 @@ use futures_util::future::ready;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
-use super::pauses::Pauses;
+use super::pauses::{LONGEST, Pauses};
 use super::set::Set;
 use super::tray::Tray;
 use crate::backend::{Failure, Timers};
@@ -102,21 +102,29 @@ impl Acquire<'_> {
                 }
                 Err(Refused::TakenAway) => continue,
             };
-            let now = self.clock.now();
-            let round = since.until(now);
-            let mut pause = self.pauses.after(round);
-            if let Some(end) = self.end {
-                // A pause is no reason to give up early: it leaves the time for one more round.
-                let left = now.until(end).saturating_sub(round * 2);
-                if left.is_zero() {
-                    return last;
-                }
-                pause = pause.min(left);
-            }
+            let Some(pause) = self.pause_after(since, last.is_ok()) else {
+                return last;
+            };
             if let Some(timers) = &timers {
                 timers.sleep(pause).await;
             }
         }
+    }
+
+    /// How long to stay away after a round that began at `since`; `None` when there is no time for another.
+    fn pause_after(&mut self, since: Moment, was_busy: bool) -> Option<Duration> {
+        let now = self.clock.now();
+        let round = since.until(now);
+        let pause = self.pauses.after(round);
+        let Some(end) = self.end else {
+            return Some(pause);
+        };
+        let left = now.until(end);
+        // Busy is an answer; what the next round is told may come too late to be one.
+        let too_late = was_busy && left + GRACE < round.min(LONGEST);
+        // A pause is no reason to give up: it leaves the time for one more round.
+        let pause = pause.min(left.saturating_sub(round * 2));
+        (!left.is_zero() && !too_late).then_some(pause)
     }
 
     fn guard(&self, guards: Vec<LockGuard>) -> LockGuard {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// No pause is longer, however long a round took.
-const LONGEST: Duration = Duration::from_millis(250);
+pub(super) const LONGEST: Duration = Duration::from_millis(250);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// How often the span of a pause doubles, from the length of a round to sixteen. Longer ones would leave the locks to
