@@ -34,10 +34,13 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut delays = core.config.backoff.delays(hold.number);
     let mut ghost_until = None;
     loop {
+        // Looked at before: what asks for a place may run behind this release, and be answered with it.
+        let haunted = hold.is_tainted();
         let settled = send(&keeper, &hold).await;
         let now = core.now();
         let done = match settled {
-            Ok(()) if !hold.is_tainted() => true,
+            Ok(()) if !haunted && !hold.is_tainted() => true,
+            Ok(()) if !hold.is_tainted() => false,
             Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
             Err(failure) => {
                 let over = now >= give_up;
