@@ -274,7 +274,9 @@ impl Core {
                 gate.vacate(hold);
                 (effects.release(hold), shares)
             });
-            shares.iter().for_each(|share| self.schedule.forget(share));
+            for share in &shares {
+                self.schedule.forget(share);
+            }
             first
         };
         if !first {

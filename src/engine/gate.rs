@@ -368,7 +368,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let mut tasks = HashSet::new();
         match &self.seat {
             Seat::Shared { joint, .. } => {
-                tasks.extend(joint.shares().filter_map(|share| share.task))
+                tasks.extend(joint.shares().filter_map(|share| share.task));
             }
             seat => tasks.extend(seat.held().and_then(|hold| hold.task)),
         }

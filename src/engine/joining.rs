@@ -64,7 +64,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if let Seat::Shared { joint, .. } = &mut self.seat
             && self.job.is_some()
         {
-            joint.to_collect(ticket, now);
+            joint.await_collection(ticket, now);
         }
         ticket.decide(Verdict::Granted(share), effects);
     }
@@ -90,13 +90,11 @@ impl<C: Clone + PartialEq> Gate<C> {
                 continue;
             }
             self.queue.remove(ticket.number);
-            match self.share(&ticket, term, now, effects) {
-                Some(share) => self.deliver(&ticket, share, now, effects),
-                None => {
-                    self.queue.insert(ticket);
-                    return;
-                }
-            }
+            let Some(share) = self.share(&ticket, term, now, effects) else {
+                self.queue.insert(ticket);
+                return;
+            };
+            self.deliver(&ticket, share, now, effects);
         }
     }
 

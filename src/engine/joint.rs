@@ -132,7 +132,7 @@ impl Joint {
     }
 
     /// Somebody must see to it that `ticket` takes its share.
-    pub(crate) fn to_collect(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+    pub(crate) fn await_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
         self.uncollected.push_back((Arc::clone(ticket), now));
     }
 

@@ -69,13 +69,13 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
     match (part_with(core, entered, lane.as_ref(), since), lane) {
         (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
         (GivenBack::Done, _) => Begun::Over(Ok(())),
-        (GivenBack::Turn, lane) => match lane {
-            Some(lane) => Begun::Slow(write(core, hold.in_redis(), None, lane).boxed()),
-            None => {
-                leave_to_keeper(core, hold.in_redis(), None);
-                Begun::Over(Ok(()))
-            }
-        },
+        (GivenBack::Turn, Some(lane)) => {
+            Begun::Slow(write(core, hold.in_redis(), None, lane).boxed())
+        }
+        (GivenBack::Turn, None) => {
+            leave_to_keeper(core, hold.in_redis(), None);
+            Begun::Over(Ok(()))
+        }
         (GivenBack::Levels(count), Some(lane)) => {
             Begun::Slow(write(core, hold, Some(count), lane).boxed())
         }

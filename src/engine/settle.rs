@@ -29,7 +29,7 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
         return;
     };
     match settled {
-        Settled::Held => core.look_in_time(&hold, now),
+        Settled::Held | Settled::Joined => core.look_in_time(&hold, now),
         Settled::Unwanted => {
             core.schedule.forget(&hold);
             tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
@@ -39,7 +39,6 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
             hold.end(Ok(()));
         }
         Settled::Unsettled => core.schedule.forget(&hold),
-        Settled::Joined => core.look_in_time(&hold, now),
         Settled::Missing => core.lose(&hold, LostReason::Missing),
         Settled::NotJoined => {}
     }

@@ -209,12 +209,11 @@ async fn i6_a_wait_for_a_busy_lock_ends_in_time(kind: &'static Kind) {
             let took = started.elapsed();
             assert!(took >= wait && took < wait + LATE, "{wait:?}: {took:?}");
         }
-        match rival {
-            Some(rival) => rival.unlock().await.unwrap(),
-            None => {
-                let rival = (kind.rival)(&scene.client, "busy");
-                assert!(rival.force_unlock().await.unwrap());
-            }
+        if let Some(rival) = rival {
+            rival.unlock().await.unwrap();
+        } else {
+            let rival = (kind.rival)(&scene.client, "busy");
+            assert!(rival.force_unlock().await.unwrap());
         }
         let lock = scene.lock("busy");
         let guard = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;

@@ -44,7 +44,7 @@ async fn what_redis_has_is_what_redisson_would_write() {
     assert_eq!((fields["mode"].as_str(), count.as_str()), ("read", "1"));
     assert!(id.starts_with(&client.id().to_string()));
     let timeout = format!("{{x}}:{id}:rwlock_timeout:1");
-    assert_eq!(timeout_keys(&server).await, [timeout.clone()]);
+    assert_eq!(timeout_keys(&server).await, std::slice::from_ref(&timeout));
     for key in ["x", &timeout] {
         let left = server.pttl(key).await;
         assert!((20_000..=30_000).contains(&left), "{key}: {left}");

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, select_all};
+use futures_util::future::select_all;
+use tokio::task::JoinSet;
 
 use super::Keeper;
 use super::hub::{self, Route};
@@ -117,7 +118,9 @@ pub(super) struct IsFirst(pub(super) bool);
 
 enum State {
     Off,
-    Starting(Arc<Route>, BoxFuture<'static, Result<(), Failure>>),
+    /// By a task of its own: a job that is busy with something else polls nothing, and other jobs wait for the turn to
+    /// connect. With the set ends its task.
+    Starting(Arc<Route>, JoinSet<Result<(), Failure>>),
     Live(Arc<Route>),
     /// It failed, and is tried again at the first poll from then on.
     Failed(Moment),
@@ -145,10 +148,16 @@ pub(super) enum Heard {
     Failed,
 }
 
+/// What came of the one task in `subscribing`.
+async fn subscribed(subscribing: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
+    // One that panicked has no connection, either.
+    let over = subscribing.join_next().await.and_then(Result::ok);
+    over.unwrap_or_else(|| Err(Failure::no_connection()))
+}
+
 impl Ear {
     /// Ends the subscription: a while later when it works, so that the connection of all is not closed and opened
-    /// again. One that is being made is given up at once: while nobody polls it, it may keep all others waiting for
-    /// the connection.
+    /// again. One that is being made is given up at once.
     fn leave(mut self) {
         tokio::spawn(async move {
             if self.is_live() {
@@ -170,8 +179,9 @@ impl Ear {
             let channel = self.channel.clone();
             let route = Arc::<Route>::default();
             let starting = Arc::clone(&route);
-            let subscribing = async move { keeper.hub.subscribe(&channel, &starting).await };
-            self.state = State::Starting(route, subscribing.boxed());
+            let mut subscribing = JoinSet::new();
+            subscribing.spawn(async move { keeper.hub.subscribe(&channel, &starting).await });
+            self.state = State::Starting(route, subscribing);
         }
     }
 
@@ -185,7 +195,7 @@ impl Ear {
     /// Waits for what comes next; for ever when nothing is subscribed.
     async fn heard(&mut self) -> Heard {
         match &mut self.state {
-            State::Starting(route, subscribing) => match subscribing.await {
+            State::Starting(route, subscribing) => match subscribed(subscribing).await {
                 Ok(()) => {
                     self.state = State::Live(Arc::clone(route));
                     self.works();

@@ -108,7 +108,6 @@ enum What {
 }
 
 #[derive(Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Command {
     hold: Arc<Hold>,
     what: What,

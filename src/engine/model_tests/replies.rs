@@ -156,13 +156,12 @@ impl World {
             }
             What::Acquires => 1000,
             What::Joins if self.read_by.contains(&number) => -2,
-            What::Joins => -5,
             What::Turns if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.insert(number);
                 1
             }
-            What::Turns => -5,
+            What::Joins | What::Turns => -5,
             What::Releases if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.remove(&number);
