@@ -15,9 +15,10 @@ local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
 if mark_ms > 0 then
   if not reads then return 0 end
-  redis.call('ZADD', writers, string.format('%.0f', now_ms + mark_ms), client)
   -- It lives no longer than the last mark in it.
-  local expires = redis.pcall('PEXPIRE', writers, math.max(redis.call('PTTL', writers), mark_ms))
+  local keep_ms = math.max(redis.call('PTTL', writers), mark_ms)
+  redis.call('ZADD', writers, string.format('%.0f', now_ms + mark_ms), client)
+  local expires = redis.pcall('PEXPIRE', writers, keep_ms)
   if type(expires) == 'table' then
     redis.call('ZREM', writers, client)
     return expires

@@ -22,9 +22,10 @@ if ttl_ms ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
   if mark_ms > 0 then
     local now = redis.call('TIME')
     local until_ms = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + mark_ms)
-    redis.pcall('ZADD', writers, until_ms, client)
     -- It lives no longer than the last mark in it.
-    local expires = redis.pcall('PEXPIRE', writers, math.max(redis.call('PTTL', writers), mark_ms))
+    local keep_ms = math.max(redis.call('PTTL', writers), mark_ms)
+    redis.pcall('ZADD', writers, until_ms, client)
+    local expires = redis.pcall('PEXPIRE', writers, keep_ms)
     if type(expires) == 'table' then redis.pcall('ZREM', writers, client) end
   end
   return ttl_ms

@@ -8,6 +8,7 @@ mod denied;
 mod fair;
 mod fenced;
 mod kept;
+mod rw;
 mod simple;
 
 use futures_util::StreamExt;

@@ -1,0 +1,476 @@
+//! The read/write lock's scripts: the hash, channel and timeout keys of Redisson's, by the same contract as the plain
+//! lock's.
+
+use redis::{RedisResult, Value};
+
+use super::{CLIENT, LATER, LOCK, MINE, Scene, is_refused, is_wrong_type};
+use crate::common::channel;
+
+const READ: &str = include_str!("../../lua/rw/read_acquire.lua");
+const WRITE: &str = include_str!("../../lua/rw/write_acquire.lua");
+const ASSERT: &str = include_str!("../../lua/rw/assert.lua");
+const RELEASE: &str = include_str!("../../lua/rw/release.lua");
+const RENEW: &str = include_str!("../../lua/rw/renew.lua");
+const DOWNGRADE: &str = include_str!("../../lua/rw/downgrade.lua");
+const MARK: &str = include_str!("../../lua/rw/mark.lua");
+const FORCE: &str = include_str!("../../lua/rw/force_release.lua");
+const LOOK: &str = include_str!("../../lua/rw/look.lua");
+
+const WRITERS: &str = "watchlock_writers:{lock}";
+const THEIRS: &str = "9a1b0c0e-0000-4000-8000-000000000002:7";
+
+/// Every command that any of them calls.
+const COMMANDS: [&str; 20] = [
+    "-pttl",
+    "-hget",
+    "-hmget",
+    "-hset",
+    "-hdel",
+    "-hlen",
+    "-hgetall",
+    "-hexists",
+    "-pexpire",
+    "-set",
+    "-del",
+    "-time",
+    "-zadd",
+    "-zrem",
+    "-zcount",
+    "-zrevrange",
+    "-publish",
+    "-eval",
+    "-@write",
+    "-@read",
+];
+
+fn timeout(hold: &str) -> String {
+    format!("{{lock}}:{hold}:rwlock_timeout:1")
+}
+
+/// One call: the script, its keys and its arguments.
+struct Call(&'static str, Vec<String>, Vec<String>);
+
+impl Call {
+    fn new(script: &'static str, keys: &[&str], args: &[&str]) -> Self {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Self(script, owned(keys), owned(args))
+    }
+
+    fn read(hold: &str, lease: &str) -> Self {
+        Self::new(READ, &[LOCK, &timeout(hold), WRITERS], &[hold, lease])
+    }
+
+    fn write(hold: &str, lease: &str, mark: &str) -> Self {
+        Self::new(WRITE, &[LOCK, WRITERS], &[hold, lease, mark])
+    }
+
+    fn assert(hold: &str, lease: &str, count: &str) -> Self {
+        Self::new(
+            ASSERT,
+            &[LOCK, &timeout(hold), WRITERS],
+            &[hold, lease, count],
+        )
+    }
+
+    fn release(hold: &str) -> Self {
+        Self::new(RELEASE, &[LOCK, &timeout(hold), &channel(LOCK)], &[hold])
+    }
+
+    fn downgrade(hold: &str, lease: &str) -> Self {
+        Self::new(
+            DOWNGRADE,
+            &[LOCK, &timeout(hold)],
+            &[hold, lease, &channel(LOCK)],
+        )
+    }
+
+    fn mark(client: &str, ms: &str) -> Self {
+        Self::new(MARK, &[LOCK, WRITERS], &[client, ms, &channel(LOCK)])
+    }
+
+    fn renew(hold: &str, lease: &str) -> Self {
+        Self::new(RENEW, &[LOCK, &timeout(hold)], &[hold, lease])
+    }
+
+    fn force(mode: &str) -> Self {
+        Self::new(FORCE, &[LOCK], &[mode, CLIENT, &channel(LOCK), "{lock}:"])
+    }
+
+    fn look(mode: &str) -> Self {
+        Self::new(LOOK, &[LOCK], &[mode])
+    }
+
+    fn words(&self) -> Vec<String> {
+        let head = [
+            "EVAL".to_owned(),
+            self.0.to_owned(),
+            self.1.len().to_string(),
+        ];
+        head.into_iter()
+            .chain(self.1.clone())
+            .chain(self.2.clone())
+            .collect()
+    }
+}
+
+impl Scene {
+    async fn try_do(&self, call: Call) -> RedisResult<Value> {
+        let words = call.words();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        self.server.try_cmd(&words).await
+    }
+
+    async fn go(&self, call: Call) -> i64 {
+        redis::from_redis_value(self.try_do(call).await.unwrap()).unwrap()
+    }
+
+    async fn field(&self, field: &str) -> Option<String> {
+        self.server.hash(LOCK).await.get(field).cloned()
+    }
+
+    /// No key of any lock is without a lease.
+    async fn assert_leased(&self, why: &str) {
+        for key in self.server.keys().await {
+            assert_ne!(self.server.pttl(&key).await, -1, "{why}: {key}");
+        }
+    }
+
+    async fn assert_ttl(&self, key: &str, (least, most): (i64, i64)) {
+        let ttl = self.server.pttl(key).await;
+        assert!(ttl > least && ttl <= most, "{key}: {ttl} ms");
+    }
+}
+
+fn write_field(hold: &str) -> String {
+    format!("{hold}:write")
+}
+
+#[tokio::test]
+async fn readers_share_the_lock_and_a_repeat_changes_nothing() {
+    let scene = Scene::new().await;
+    for _ in 0..2 {
+        assert_eq!(scene.go(Call::read(MINE, "30000")).await, -2);
+        assert_eq!(scene.go(Call::read(THEIRS, "60000")).await, -2);
+    }
+    assert_eq!(scene.server.hash(LOCK).await.len(), 3);
+    assert_eq!(scene.field("mode").await.as_deref(), Some("read"));
+    scene.assert_ttl(&timeout(MINE), (20_000, 30_000)).await;
+    scene.assert_ttl(&timeout(THEIRS), (50_000, 60_000)).await;
+    scene.assert_ttl(LOCK, (50_000, 60_000)).await;
+    assert_eq!(
+        scene.go(Call::read(MINE, "10")).await,
+        -2,
+        "no lease shrinks"
+    );
+    scene.assert_ttl(&timeout(MINE), (20_000, 30_000)).await;
+    let busy = scene.go(Call::write(LATER, "30000", "0")).await;
+    assert!((50_000..=60_000).contains(&busy), "{busy}");
+}
+
+#[tokio::test]
+async fn a_writer_has_it_alone_and_a_repeat_changes_nothing() {
+    let scene = Scene::new().await;
+    for _ in 0..2 {
+        assert_eq!(scene.go(Call::write(MINE, "30000", "3000")).await, -2);
+    }
+    assert_eq!(scene.field(&write_field(MINE)).await.as_deref(), Some("1"));
+    for call in [Call::read(THEIRS, "1000"), Call::write(THEIRS, "1000", "0")] {
+        let busy = scene.go(call).await;
+        assert!((20_000..=30_000).contains(&busy), "{busy}");
+    }
+    assert_eq!(scene.server.keys().await, [LOCK]);
+}
+
+#[tokio::test]
+async fn a_release_ends_its_hold_in_either_mode_and_once() {
+    let mut scene = Scene::new().await;
+    for call in [Call::read(MINE, "30000"), Call::write(MINE, "30000", "0")] {
+        assert_eq!(scene.go(call).await, -2);
+        assert_eq!(
+            scene.go(Call::release(LATER)).await,
+            0,
+            "not another hold's"
+        );
+        assert_eq!(scene.go(Call::release(MINE)).await, 2, "one listens");
+        assert!(scene.server.keys().await.is_empty());
+        assert_eq!(scene.messages().await, ["1"], "all may try");
+        assert_eq!(scene.go(Call::release(MINE)).await, 0);
+        assert!(scene.messages().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_release_leaves_others_the_longest_lease_that_remains() {
+    let mut scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "20000")).await;
+    // Of a Java thread with two levels, and of one that died.
+    scene
+        .server
+        .cmd(&["HSET", LOCK, "java:1", "2", "java:2", "1"])
+        .await;
+    let java = "{lock}:java:1:rwlock_timeout:2";
+    scene.server.cmd(&["SET", java, "1", "PX", "40000"]).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    scene.assert_ttl(LOCK, (30_000, 40_000)).await;
+    let left: Vec<_> = scene.server.hash(LOCK).await.into_keys().collect();
+    assert_eq!(left, [THEIRS, "java:1", "mode"], "who died is gone");
+    assert!(scene.messages().await.is_empty(), "nobody can enter");
+    scene.server.cmd(&["DEL", java]).await;
+    assert_eq!(scene.go(Call::release(THEIRS)).await, 2);
+    assert!(scene.server.keys().await.is_empty());
+    assert_eq!(scene.messages().await, ["1"]);
+}
+
+/// A late release of a hold that is no more touches nobody's.
+#[tokio::test]
+async fn i3_late_commands_of_an_old_hold_touch_no_other() {
+    for other in [
+        Call::read(THEIRS, "30000"),
+        Call::write(THEIRS, "30000", "0"),
+    ] {
+        let scene = Scene::new().await;
+        scene.go(other).await;
+        let before = scene.server.hash(LOCK).await;
+        assert_eq!(scene.go(Call::release(MINE)).await, 0);
+        assert_eq!(scene.go(Call::assert(MINE, "90000", "3")).await, -5);
+        assert_eq!(scene.go(Call::downgrade(MINE, "90000")).await, -5);
+        let renewed = scene.try_do(Call::renew(MINE, "90000")).await.unwrap();
+        assert_eq!(renewed, Value::Array(vec![Value::Int(0)]));
+        assert_eq!(scene.server.hash(LOCK).await, before);
+        scene.assert_ttl(LOCK, (20_000, 30_000)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_assertion_and_a_renewal_write_a_missing_timeout_key_anew() {
+    let scene = Scene::new().await;
+    for round in 0..4 {
+        scene.go(Call::read(MINE, "30000")).await;
+        scene.server.cmd(&["DEL", &timeout(MINE)]).await;
+        if round % 2 == 0 {
+            assert_eq!(scene.go(Call::assert(MINE, "40000", "0")).await, -2);
+        } else {
+            let renewed = scene.try_do(Call::renew(MINE, "40000")).await.unwrap();
+            assert_eq!(renewed, Value::Array(vec![Value::Int(1)]));
+        }
+        scene.assert_ttl(&timeout(MINE), (30_000, 40_000)).await;
+        scene.assert_ttl(LOCK, (30_000, 40_000)).await;
+        scene.go(Call::release(MINE)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_downgrade_leaves_a_read_hold_with_the_longer_lease() {
+    let mut scene = Scene::new().await;
+    for (lease, least) in [("1000", 50_000), ("90000", 80_000)] {
+        scene.go(Call::write(MINE, "60000", "0")).await;
+        for _ in 0..2 {
+            assert_eq!(scene.go(Call::downgrade(MINE, lease)).await, 1);
+            assert_eq!(scene.field("mode").await.as_deref(), Some("read"));
+            assert_eq!(scene.field(MINE).await.as_deref(), Some("1"));
+            assert_eq!(scene.field(&write_field(MINE)).await, None);
+            for key in [LOCK, &timeout(MINE)] {
+                assert!(scene.server.pttl(key).await > least, "{key}");
+            }
+        }
+        assert_eq!(scene.messages().await, ["1"], "once");
+        scene.go(Call::release(MINE)).await;
+        assert_eq!(scene.messages().await, ["1"]);
+        assert!(scene.server.keys().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_mark_keeps_new_readers_out_while_others_read() {
+    let mut scene = Scene::new().await;
+    assert_eq!(
+        scene.go(Call::mark(CLIENT, "3000")).await,
+        0,
+        "nobody reads"
+    );
+    scene.go(Call::read(THEIRS, "30000")).await;
+    assert!(scene.go(Call::write(MINE, "30000", "2000")).await > 20_000);
+    scene.assert_ttl(WRITERS, (0, 2_000)).await;
+    let busy = scene.go(Call::read(LATER, "30000")).await;
+    assert!((1..=2_000).contains(&busy), "{busy}");
+    assert_eq!(
+        scene.go(Call::read(THEIRS, "30000")).await,
+        -6,
+        "its own is there"
+    );
+    let asked = scene.go(Call::assert(THEIRS, "30000", "0")).await;
+    assert!((1..=2_000).contains(&asked), "{asked}");
+    for _ in 0..2 {
+        assert_eq!(scene.go(Call::mark(CLIENT, "3000")).await, 1);
+    }
+    assert_eq!(scene.go(Call::mark("other", "3000")).await, 1);
+    assert_eq!(scene.go(Call::mark(CLIENT, "0")).await, 1);
+    assert!(scene.messages().await.is_empty(), "another one waits");
+    assert_eq!(scene.go(Call::mark("other", "0")).await, 1);
+    assert_eq!(scene.messages().await, ["1"]);
+    assert_eq!(scene.go(Call::mark("other", "0")).await, 0);
+    assert!(scene.messages().await.is_empty());
+    assert!(!scene.server.exists(WRITERS).await);
+}
+
+#[tokio::test]
+async fn force_ends_one_mode_only_and_tells_whose_it_was() {
+    let mut scene = Scene::new().await;
+    let two = |code, number| Value::Array(vec![Value::Int(code), Value::Int(number)]);
+    for (mode, other, call) in [
+        ("read", "write", Call::read(MINE, "30000")),
+        ("write", "read", Call::write(MINE, "30000", "0")),
+    ] {
+        assert_eq!(scene.try_do(Call::force(mode)).await.unwrap(), two(0, 0));
+        scene.go(call).await;
+        assert_eq!(scene.go(Call::look(mode)).await, 1);
+        assert_eq!(scene.go(Call::look(other)).await, 0);
+        assert_eq!(scene.try_do(Call::force(other)).await.unwrap(), two(0, 0));
+        assert_eq!(scene.try_do(Call::force(mode)).await.unwrap(), two(1, 7));
+        assert_eq!(scene.messages().await, ["1"]);
+        assert!(scene.server.keys().await.is_empty(), "{mode}");
+    }
+    scene
+        .server
+        .cmd(&["HSET", LOCK, "mode", "write", "j:1:write", "1", "j:1", "1"])
+        .await;
+    assert_eq!(scene.go(Call::look("read")).await, 1, "a writer that reads");
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_read_write_lock_is_told_and_left_alone() {
+    let foreign: [&[&str]; 4] = [
+        &["SET", LOCK, "x"],
+        &["RPUSH", LOCK, MINE],
+        &["HSET", LOCK, MINE, "1"],
+        &["HSET", LOCK, "mode", "1"],
+    ];
+    for write in foreign {
+        let scene = Scene::new().await;
+        scene.server.cmd(write).await;
+        let before = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
+        for call in [
+            Call::read(LATER, "30000"),
+            Call::write(LATER, "30000", "3000"),
+        ] {
+            let got = scene.try_do(call).await;
+            assert!(is_wrong_type(&got) || got == Ok(Value::Int(-3)), "{got:?}");
+        }
+        assert_eq!(scene.go(Call::assert(LATER, "30000", "0")).await, -5);
+        assert_eq!(scene.go(Call::look("read")).await, 0);
+        let after = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
+        assert_eq!(before, after, "{write:?}");
+        assert_eq!(scene.server.keys().await, [LOCK], "{write:?}");
+    }
+}
+
+#[tokio::test]
+async fn i4_a_lease_that_is_none_is_refused_and_leaves_nothing() {
+    let scene = Scene::new().await;
+    for lease in [
+        "0",
+        "-1",
+        "1.5",
+        "1e3",
+        "0x10",
+        "nan",
+        "inf",
+        "",
+        " ",
+        "9007199254740993000",
+    ] {
+        for call in [Call::read(MINE, lease), Call::write(MINE, lease, "0")] {
+            assert!(scene.try_do(call).await.is_err(), "{lease:?}");
+        }
+        assert!(scene.server.keys().await.is_empty(), "{lease:?}");
+    }
+    scene.go(Call::write(MINE, "60000", "0")).await;
+    for lease in ["0", "-1", "1.5", "nan", "", "9007199254740993000"] {
+        assert!(
+            scene.try_do(Call::downgrade(MINE, lease)).await.is_err(),
+            "{lease:?}"
+        );
+        scene.assert_ttl(LOCK, (50_000, 60_000)).await;
+    }
+}
+
+#[tokio::test]
+async fn i4_whichever_command_is_denied_no_key_is_without_a_lease_and_no_hold_is_torn() {
+    let begin: [fn() -> Option<Call>; 3] = [
+        || None,
+        || Some(Call::read(THEIRS, "30000")),
+        || Some(Call::write(MINE, "30000", "0")),
+    ];
+    let then: [fn() -> Call; 8] = [
+        || Call::read(MINE, "60000"),
+        || Call::write(MINE, "60000", "3000"),
+        || Call::assert(MINE, "60000", "2"),
+        || Call::assert(THEIRS, "60000", "0"),
+        || Call::downgrade(MINE, "60000"),
+        || Call::mark(CLIENT, "3000"),
+        || Call::renew(MINE, "60000"),
+        || Call::release(THEIRS),
+    ];
+    let scene = Scene::new().await;
+    for denied in COMMANDS {
+        let mut user = scene.user_without(&[denied]).await;
+        for before in begin {
+            for (number, call) in then.iter().enumerate() {
+                if let Some(call) = before() {
+                    scene.go(call).await;
+                }
+                let mut command = redis::Cmd::new();
+                for word in call().words() {
+                    command.arg(word);
+                }
+                let answer: RedisResult<Value> = command.query_async(&mut user).await;
+                let why = format!("{denied}, call {number}: {answer:?}");
+                scene.assert_leased(&why).await;
+                let hash = scene.server.hash(LOCK).await;
+                // A reader has both of its keys, or none.
+                let gone = number == 7;
+                for field in hash
+                    .keys()
+                    .filter(|field| *field == MINE || (*field == THEIRS && !gone))
+                {
+                    let whole = scene.server.exists(&timeout(field)).await;
+                    assert!(whole, "{why}: {hash:?}");
+                }
+                assert!(
+                    hash.is_empty() || hash.contains_key("mode"),
+                    "{why}: {hash:?}"
+                );
+                assert_ne!(hash.len(), 1, "{why}: {hash:?}");
+                scene
+                    .server
+                    .cmd(&["DEL", LOCK, WRITERS, &timeout(MINE), &timeout(THEIRS)])
+                    .await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_given_back() {
+    let mut scene = Scene::new().await;
+    scene.go(Call::read(MINE, "10000")).await;
+    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = scene.try_do(Call::read(THEIRS, "30000")).await;
+    assert!(is_refused(&refused), "{refused:?}");
+    assert!(!scene.server.exists(&timeout(THEIRS)).await);
+    assert_eq!(scene.server.hash(LOCK).await.len(), 2);
+    let renewed = scene.try_do(Call::renew(MINE, "60000")).await.unwrap();
+    assert_eq!(renewed, Value::Array(vec![Value::Int(1)]));
+    assert_eq!(scene.go(Call::assert(MINE, "70000", "0")).await, -2);
+    scene.assert_ttl(&timeout(MINE), (60_000, 70_000)).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, 2);
+    assert_eq!(scene.messages().await, ["1"]);
+    for call in [
+        Call::read(MINE, "30000"),
+        Call::write(MINE, "30000", "3000"),
+    ] {
+        assert!(is_refused(&scene.try_do(call).await));
+        assert!(scene.server.keys().await.is_empty());
+    }
+}
