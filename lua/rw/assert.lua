@@ -6,6 +6,7 @@
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves it as it is
 -- ARGV[3] count     - the hold count of a write hold; 0 leaves it as it is
+-- ARGV[4] joins     - 1: for one more reader, who is let in, and whose lease is written, if no writer waits
 --
 -- Returns   -5 the hold is not there (nor when the key is of another type); -2 it is; else it is, and a
 --           writer waits: its mark is heeded for so many ms
@@ -24,15 +25,15 @@ if not reads and not writes then return -5 end
 local function keep(key)
   return redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), lease_ms)))
 end
-if lease_ms > 0 then
+local waits_ms, last = -2, redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
+if last then
+  local now = redis.call('TIME')
+  waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
+end
+if lease_ms > 0 and (ARGV[4] ~= '1' or waits_ms <= 0) then
   if reads and keep(timeout) == 0 then redis.call('SET', timeout, '1', 'PX', ARGV[2]) end
   keep(lock)
 end
 -- The count is for readers of the hash; the hold stands without it when memory is short.
 if writes and ARGV[3] ~= '0' then redis.pcall('HSET', lock, hold_id .. ':write', ARGV[3]) end
-
-local last = redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
-if not last then return -2 end
-local now = redis.call('TIME')
-local waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
 return waits_ms > 0 and waits_ms or -2

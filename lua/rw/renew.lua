@@ -19,7 +19,7 @@ local function renew(lock, timeout, hold_id, lease)
   local fields, lease_ms = redis.call('HMGET', lock, hold_id, hold_id .. ':write'), tonumber(lease) or -1
   if not fields[1] and not fields[2] then return 0 end
   if lease_ms == 0 then return 1 end
-  if lease_ms < 1 or lease_ms > 2 ^ 53 then return -1 end
+  if not string.match(lease, '^%d+$') or lease_ms > 2 ^ 53 then return -1 end
   if fields[1] and keep(timeout, lease_ms) == 0 then redis.call('SET', timeout, '1', 'PX', lease) end
   return keep(lock, lease_ms) == 1 and 1 or -1
 end

@@ -300,6 +300,21 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
+    /// Answers those whose wait is over and who may not share the hold in the seat. The others ask for themselves.
+    fn tell_shut_out(&mut self, now: Moment, effects: &mut Effects) {
+        let mut may_ask = Vec::new();
+        while let Some(ticket) = self.queue.take_over(now) {
+            if self.is_joinable(&ticket, now) {
+                may_ask.push(ticket);
+            } else {
+                self.conclude(&ticket, Verdict::Busy, effects);
+            }
+        }
+        for ticket in may_ask {
+            self.queue.insert(ticket);
+        }
+    }
+
     /// Answers those in the queue whose wait is over: a hold of this client, or a busy answer, decides them.
     fn tell_busy(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(ticket) = self.queue.take_over(now) {
@@ -352,7 +367,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             let (open, rules) = (grant.open, self.rules);
             self.gate
                 .grant_shares(hold, ticket, term, open, now, rules, self.effects);
-            self.gate.tell_busy(now, self.effects);
+            self.gate.tell_shut_out(now, self.effects);
             return Settled::Held;
         }
         // While a job runs it sees to it that the grant is collected.
@@ -384,13 +399,17 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         let (open, now, rules) = (grant.open, self.now, self.rules);
         self.gate
             .join_granted(ticket, term, open, now, rules, self.effects);
-        self.gate.tell_busy(self.now, self.effects);
+        self.gate.tell_shut_out(now, self.effects);
         Settled::Joined
     }
 
     /// Redis does not have the hold that was to be joined: whoever wants one starts afresh.
     fn missing(&mut self) -> Settled {
-        self.requeue(|| Verdict::failed(Failure::strange_reply()));
+        let ticket = &self.attempt.ticket;
+        if ticket.is_waiting() {
+            // Also who tries once: it was not told of the lock yet.
+            self.gate.queue.insert(Arc::clone(ticket));
+        }
         self.gate.prompt = true;
         Settled::Missing
     }

@@ -136,7 +136,7 @@ fn keep_shared(core: &Core, entered: &owner::Entered) -> Option<owner::Entered> 
         hold, level, owner, ..
     } = entered;
     let (names, now) = (hold.kind.names(), core.now());
-    let (valid_until, ends_at) = hold.with(|state| (state.valid_until(), state.lease_ends()));
+    let (valid_until, ends_at) = hold.with(|state| (state.vouched_until(), state.lease_ends()));
     let term = Term {
         sent_at: now,
         valid_until,

@@ -168,6 +168,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             state.carried_to(valid_until, ends);
             state.leave(level, now, finish_by)
         });
+        if let Left::Lost(reason) = left {
+            return Err(Parted::Lost(reason));
+        }
         let Some(joint) = self.seat.joint(hold) else {
             let reason = hold.lost_reason(now).unwrap_or(LostReason::Missing);
             return Err(Parted::Lost(reason));
@@ -247,7 +250,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let Some(joint) = self.seat.joint(hold).filter(|joint| joint.has(share)) else {
             return false;
         };
-        if joint.exclusive {
+        if share.kind.commands.wants_it_alone() {
             let single = joint.is_single();
             return single
                 && effects.change(share, |state| state.let_expire(Level::Fixed))

@@ -162,14 +162,22 @@ impl State {
         }
     }
 
+    /// Up to when its own leases go, whatever the watchdog keeps.
+    pub(crate) fn vouched_until(&self) -> Moment {
+        self.valid_until
+    }
+
     /// When the longest acknowledged lease ends.
     pub(crate) fn lease_ends(&self) -> Moment {
         self.lease_ends
     }
 
-    /// When a hold that ran out may be released: its last holder has the whole lease to stop in.
+    /// When a hold that ran out may be released: its last holder has the whole lease to stop in. By 7, that of the
+    /// last write that was acknowledged.
     pub(crate) fn owed_until(&self) -> Moment {
-        self.owed_until.unwrap_or(self.lease_ends)
+        let cut = self.assured.filter(|_| self.valid_until < self.promised);
+        let ends = cut.map_or(self.lease_ends, |most| self.valid_until + most.drift());
+        self.owed_until.unwrap_or(ends)
     }
 
     /// Nobody was promised more than up to `end`.

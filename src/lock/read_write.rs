@@ -332,6 +332,10 @@ impl Commands for Mode {
         rw::acquired(reply)
     }
 
+    fn join<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+        rw::join(names, hold_id, lease)
+    }
+
     fn is_open(&self, reply: &Reply) -> bool {
         self.is_shared() && rw::is_open(reply)
     }

@@ -87,6 +87,11 @@ pub(crate) fn assert<'a>(
         .arg(count)
 }
 
+/// Asks whether one more may share a read hold, with that lease.
+pub(crate) fn join<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+    assert(names, hold_id, 0, Some(lease)).arg("1")
+}
+
 pub(crate) fn entered(reply: &Reply) -> Option<Entered> {
     Some(if found(reply)? {
         Entered::In(None)

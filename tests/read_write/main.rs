@@ -5,6 +5,7 @@ mod common;
 
 mod levels;
 mod readers;
+mod seams;
 mod writers;
 
 use std::time::Duration;

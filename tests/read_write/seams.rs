@@ -1,0 +1,201 @@
+//! What meets in the middle of something else: a level that goes while its hold is being turned, a share that is
+//! asked for while the hold is lost or a writer waits, a hold that runs out long before its lease.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use watchlock::{Client, Error, Lease, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, clean, connect, ms, poll_once, soon};
+use crate::{try_read, try_write};
+
+const MARKS: &str = "watchlock_writers:{x}";
+
+#[tokio::test]
+async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_with_it() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let client = builder.connect().await.unwrap();
+    let write = client.get_read_write_lock("x").write_lock();
+    let guard = write.lock_for(ms(2_000)).await.unwrap();
+    server.freeze();
+    let reading = guard.downgrade().await.unwrap();
+    reading.let_expire().unwrap();
+    server.resume();
+    let guard = timeout(Duration::from_secs(8), write.lock()).await;
+    guard
+        .expect("its lease is over")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_fixed_level_ends_at_its_own_lease_also_when_it_was_downgraded_beside_a_watched_one() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let outer = lock.write_lock().lock().await.unwrap();
+    let inner = outer.reenter(ms(500)).await.unwrap();
+    let reading = inner.downgrade().await.unwrap();
+    assert!(reading.valid_for() <= ms(500), "{:?}", reading.valid_for());
+    outer.unlock().await.unwrap();
+    let other = try_read(&client, "x").await.unwrap();
+    let lost = timeout(Duration::from_secs(5), reading.lost()).await;
+    assert_eq!(lost, Ok(LostReason::Expired));
+    other.unlock().await.unwrap();
+    drop(reading);
+    clean(&server).await;
+}
+
+/// Redis keeps it for an hour, the client vouches for it only as long as it can see to it.
+#[tokio::test]
+async fn a_long_read_lease_that_was_lost_to_an_outage_is_given_back_after_it() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url())
+        .watchdog_lease(ms(1_000))
+        .command_timeout(ms(300));
+    let client = builder.connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock_for(Duration::from_secs(3_600)).await.unwrap();
+    server.freeze();
+    assert_eq!(soon(reading.lost()).await, LostReason::Expired);
+    server.resume();
+    let write = connect(&server).await.get_read_write_lock("x").write_lock();
+    let guard = timeout(Duration::from_secs(10), write.lock()).await;
+    guard
+        .expect("nobody reads")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    drop(reading);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn one_try_to_read_starts_afresh_when_the_hold_that_it_asked_for_is_gone() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let reading = try_read(&client, "x").await.unwrap();
+    server.cmd(&["DEL", "x"]).await;
+    // What was asked a moment ago does no more.
+    tokio::time::sleep(ms(60)).await;
+    let fresh = try_read(&client, "x").await.expect("the lock is free");
+    assert_eq!(soon(reading.lost()).await, LostReason::Missing);
+    fresh.unlock().await.unwrap();
+    drop(reading);
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn one_try_to_read_for_longer_is_not_busy_because_of_readers() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    server.freeze();
+    let mut first = Box::pin(lock.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut longer = Box::pin(lock.try_lock(Duration::ZERO, Duration::from_secs(600)));
+    assert!(poll_once(&mut longer).await.is_none());
+    server.resume();
+    let first = soon(first).await.unwrap();
+    let longer = soon(longer).await.unwrap().expect("readers share");
+    assert!(longer.is_valid());
+    first.unlock().await.unwrap();
+    longer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_lengthens_no_lease() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    let reading = try_read(&a, "x").await.unwrap();
+    let write = b.get_read_write_lock("x").write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    let read = a.get_read_write_lock("x").read_lock();
+    let hour = Lease::Fixed(Duration::from_secs(3_600));
+    assert!(read.try_lock(Duration::ZERO, hour).await.unwrap().is_none());
+    for key in server.keys().await {
+        let left = server.pttl(&key).await;
+        assert!(left <= 30_000, "{key}: {left}");
+    }
+    reading.unlock().await.unwrap();
+    soon(writing).await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Its marks are the keeper's.
+#[tokio::test]
+async fn a_mark_that_may_not_be_dated_is_not_left() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let reading = try_read(&client, "x").await.unwrap();
+    server.cmd(&["ACL", "SETUSER", "default", "-pttl"]).await;
+    let before = server.calls_of("hget").await;
+    let write = client.get_read_write_lock("x").write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    eventually("it was tried", LONG, async || {
+        server.calls_of("hget").await > before
+    })
+    .await;
+    server.cmd(&["ACL", "SETUSER", "default", "+pttl"]).await;
+    if server.exists(MARKS).await {
+        assert!(server.pttl(MARKS).await >= 0, "no key without TTL");
+    }
+    reading.unlock().await.unwrap();
+    soon(writing).await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_level_that_ran_out_says_so_also_when_all_others_are_gone() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let other = lock.lock().await.unwrap();
+    let short = lock.lock_for(ms(200)).await.unwrap();
+    assert_eq!(soon(short.lost()).await, LostReason::Expired);
+    other.unlock().await.unwrap();
+    let told = short.unlock().await;
+    let expired = matches!(
+        &told,
+        Err(Error::Lost {
+            reason: LostReason::Expired,
+            ..
+        })
+    );
+    assert!(expired, "{told:?}");
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn nobody_passes_who_writes_while_its_turn_is_not_answered() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let client = builder.connect().await.unwrap();
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let guard = lock.write_lock().lock().await.unwrap();
+    server.freeze();
+    let reading = guard.downgrade().await.unwrap();
+    reading.unlock().await.unwrap_err();
+    server.resume();
+    let again = timeout(Duration::from_secs(8), lock.write_lock().lock()).await;
+    again
+        .expect("it is given back")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert!(try_write(&client, "x").await.is_some());
+    clean(&server).await;
+}
