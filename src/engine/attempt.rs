@@ -257,6 +257,9 @@ impl Waiting<'_> {
         });
         // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
         if core.is_closing() {
+            if let Arrival::In(share) = arrival {
+                drop_level(core, &ticket.request.entered(share));
+            }
             return Err(Error::Closed);
         }
         Ok((arrival, attempt))

@@ -246,9 +246,10 @@ impl Core {
     /// Tells all who hold anything that it will be lost. The holds in Redis.
     pub(crate) fn announce(&self, reason: LostReason) -> Vec<Arc<Hold>> {
         let holds = self.holds();
-        for hold in holds.iter().chain(&self.shares()) {
-            hold.announce(reason);
-        }
+        holds.iter().for_each(|hold| hold.announce(reason));
+        // Those that come now begin with what their hold was told.
+        let shares = self.shares();
+        shares.iter().for_each(|share| share.announce(reason));
         holds
     }
 

@@ -275,6 +275,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         {
             self.conclude(&attempt.ticket, Verdict::failed(Error::Closed), effects);
         }
+        self.let_go(effects);
         self.tell_job();
     }
 

@@ -84,7 +84,10 @@ impl Hold {
 
     /// A share of `joint` with one level, which lasts for `term` or as long as `joint`.
     pub(crate) fn share(joint: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
-        let state = State::share(level, term);
+        let mut state = State::share(level, term);
+        if let Some(reason) = joint.state.lock().announced() {
+            state.announce(reason);
+        }
         Arc::new(Self::new(origin, Some(Arc::clone(joint)), state))
     }
 

@@ -311,6 +311,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
         }
         for ticket in may_ask {
+            self.prompt = true;
             self.queue.insert(ticket);
         }
     }

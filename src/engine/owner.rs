@@ -101,6 +101,13 @@ impl OwnerState {
         })
     }
 
+    /// What it shares on `names` that is valid. It changes nothing, and tells nobody.
+    pub(crate) fn share_of(&self, names: &Names, now: Moment) -> Option<Arc<Hold>> {
+        let mut inner = self.inner.lock();
+        let hold = &inner.of(true).get(names)?.hold;
+        (now < hold.valid_until()).then(|| Arc::clone(hold))
+    }
+
     pub(crate) fn insert(&self, hold: &Arc<Hold>) {
         let held = Held {
             hold: Arc::clone(hold),

@@ -140,6 +140,16 @@ impl<C: Clone + PartialEq> Gate<C> {
         if !joint.has(share) {
             return None;
         }
+        let owner = request.owner.as_ref();
+        if let Some(own) = owner.and_then(|owner| owner.share_of(request.kind.names(), now)) {
+            // Made at this very moment.
+            self.enter_share(&own, request.level, now, effects).ok()?;
+            if request.level == Level::Fixed {
+                effects.change(&own, |state| state.prolong(term, now));
+            }
+            effects.look(&own);
+            return Some(own);
+        }
         let beside = new_share(hold, request, number, share.task, term);
         if !joint.add(&beside, now, effects) {
             return None;
@@ -280,6 +290,18 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.look(&left);
         }
         true
+    }
+
+    /// The client ends: what nobody here has is left to Redis, and to its lease.
+    pub(super) fn let_go(&mut self, effects: &mut Effects) {
+        let Seat::Shared { joint, .. } = &self.seat else {
+            return;
+        };
+        if joint.shares().all(|share| share.is_left()) {
+            let hold = Arc::clone(&joint.hold);
+            effects.change(&hold, |state| state.end(Ok(())));
+            self.vacate(&hold);
+        }
     }
 
     /// Redis turned `hold` into a shared one, by a command that was sent at `sent_at`.

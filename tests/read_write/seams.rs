@@ -1,6 +1,7 @@
 //! What meets in the middle of something else: a level that goes while its hold is being turned, a share that is
 //! asked for while the hold is lost or a writer waits, a hold that runs out long before its lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -197,5 +198,84 @@ async fn nobody_passes_who_writes_while_its_turn_is_not_answered() {
         .await
         .unwrap();
     assert!(try_write(&client, "x").await.is_some());
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_read_level_that_was_left_to_its_lease_outlives_its_client() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let read = client.get_read_write_lock("x").read_lock();
+    let guard = read.lock_for(Duration::from_secs(20)).await.unwrap();
+    guard.let_expire().unwrap();
+    let over = timeout(Duration::from_secs(5), client.shutdown(LONG * 10)).await;
+    over.expect("there is nothing to wait for");
+    assert!(server.pttl("x").await > 0, "it is left to its lease");
+}
+
+#[tokio::test]
+async fn who_begins_to_read_under_its_own_write_is_told_of_a_shutdown_that_was_announced() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = lock.write_lock().lock().await.unwrap();
+    let ending = tokio::spawn(async move { client.shutdown(LONG).await });
+    assert_eq!(soon(write.lost()).await, LostReason::Shutdown);
+    let reading = lock.read_lock().lock().await.unwrap();
+    let told = timeout(Duration::from_secs(1), reading.lost()).await;
+    assert_eq!(told, Ok(LostReason::Shutdown));
+    write.unlock().await.unwrap();
+    reading.unlock().await.unwrap();
+    soon(ending).await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_reads_twice_at_once_under_its_own_write_has_two_levels_of_one_hold() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let read = lock.read_lock();
+    let write = lock.write_lock().lock().await.unwrap();
+    for round in 0..2_000 {
+        let barrier = Arc::new(std::sync::Barrier::new(2));
+        let both = [0, 1].map(|_| {
+            let (read, barrier) = (read.clone(), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                barrier.wait();
+                read.lock().await.unwrap()
+            })
+        });
+        let [one, two] = both;
+        let (one, two) = (one.await.unwrap(), two.await.unwrap());
+        assert_eq!((one.hold_count(), two.hold_count()), (2, 2), "{round}");
+        one.unlock().await.unwrap();
+        two.unlock().await.unwrap();
+    }
+    write.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn one_try_to_read_behind_one_try_to_write_is_told_as_soon_as_that_one() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x");
+    let (read, write) = (lock.read_lock(), lock.write_lock());
+    server.freeze();
+    let mut first = Box::pin(read.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut writing = Box::pin(write.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut writing).await.is_none());
+    let mut reading = Box::pin(read.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut reading).await.is_none());
+    server.resume();
+    let first = soon(first).await.unwrap();
+    assert!(soon(writing).await.unwrap().is_none(), "it is read");
+    let reading = timeout(Duration::from_secs(1), reading).await;
+    drop(reading.expect("at once").expect("a clean answer"));
+    first.unlock().await.unwrap();
     clean(&server).await;
 }
