@@ -246,10 +246,13 @@ impl Core {
     /// Tells all who hold anything that it will be lost. The holds in Redis.
     pub(crate) fn announce(&self, reason: LostReason) -> Vec<Arc<Hold>> {
         let holds = self.holds();
-        holds.iter().for_each(|hold| hold.announce(reason));
+        for hold in &holds {
+            hold.announce(reason);
+        }
         // Those that come now begin with what their hold was told.
-        let shares = self.shares();
-        shares.iter().for_each(|share| share.announce(reason));
+        for share in self.shares() {
+            share.announce(reason);
+        }
         holds
     }
 

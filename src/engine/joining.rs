@@ -98,6 +98,29 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
+    /// Answers those whose wait is over and who may not share the hold in the seat. The others ask for themselves.
+    pub(super) fn tell_shut_out(&mut self, now: Moment, effects: &mut Effects) {
+        let mut may_ask = Vec::new();
+        while let Some(ticket) = self.queue.take_over(now) {
+            if self.is_joinable(&ticket, now) {
+                may_ask.push(ticket);
+            } else {
+                self.conclude(&ticket, Verdict::Busy, effects);
+            }
+        }
+        for ticket in may_ask {
+            self.prompt = true;
+            self.queue.insert(ticket);
+        }
+    }
+
+    /// Answers those in the queue whose wait is over: a hold of this client, or a busy answer, decides them.
+    pub(super) fn tell_busy(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(ticket) = self.queue.take_over(now) {
+            self.conclude(&ticket, Verdict::Busy, effects);
+        }
+    }
+
     /// The hold of a join that is under way is over: who asked waits with the others.
     pub(super) fn take_join_back(&mut self, hold: &Arc<Hold>) {
         if let Seat::Shared { joint, join } = &mut self.seat

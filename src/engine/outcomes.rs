@@ -299,29 +299,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.conclude(&ticket, Verdict::failed(error.clone()), effects);
         }
     }
-
-    /// Answers those whose wait is over and who may not share the hold in the seat. The others ask for themselves.
-    fn tell_shut_out(&mut self, now: Moment, effects: &mut Effects) {
-        let mut may_ask = Vec::new();
-        while let Some(ticket) = self.queue.take_over(now) {
-            if self.is_joinable(&ticket, now) {
-                may_ask.push(ticket);
-            } else {
-                self.conclude(&ticket, Verdict::Busy, effects);
-            }
-        }
-        for ticket in may_ask {
-            self.prompt = true;
-            self.queue.insert(ticket);
-        }
-    }
-
-    /// Answers those in the queue whose wait is over: a hold of this client, or a busy answer, decides them.
-    fn tell_busy(&mut self, now: Moment, effects: &mut Effects) {
-        while let Some(ticket) = self.queue.take_over(now) {
-            self.conclude(&ticket, Verdict::Busy, effects);
-        }
-    }
 }
 
 /// One outcome at one gate; the seat is free.
