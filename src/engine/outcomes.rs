@@ -269,8 +269,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         effects.change(hold, |state| state.end(result));
         self.vacate(hold);
-        if hold.is_tainted() {
-            // What was sent for it may still run, after this.
+        if effects.change(hold, |state| state.is_tainted() | state.takes_place_back()) {
+            // What was sent for it may still run, after this, or ran after it.
             effects.release(hold);
         }
     }

@@ -110,6 +110,8 @@ struct Unanswered {
     acquire: bool,
     /// What is to give it a place in a queue that Redis keeps.
     place: bool,
+    /// The same, when the last release was decided: that may have run before it.
+    place_behind_release: bool,
     /// While the hold was valid.
     release: bool,
 }
@@ -231,8 +233,18 @@ impl State {
     /// Nobody wants what the attempt got, or may still get: a last release follows it.
     pub(crate) fn give_up(&mut self) {
         if self.phase == Phase::Trying {
-            self.phase = Phase::Ending;
+            self.begin_ending();
         }
+    }
+
+    fn begin_ending(&mut self) {
+        self.phase = Phase::Ending;
+        self.unanswered.place_behind_release = self.unanswered.place;
+    }
+
+    /// Whether the last release has to be sent once more, since a place may have been given behind it. Asked once.
+    pub(crate) fn takes_place_back(&mut self) -> bool {
+        std::mem::take(&mut self.unanswered.place_behind_release)
     }
 
     /// Whether the keeper is to see the last release through: true for the first who asks.
@@ -382,7 +394,7 @@ impl State {
         match self.phase {
             Phase::Lost(reason) => Left::Lost(reason),
             Phase::Held if self.count() == 0 => {
-                self.phase = Phase::Ending;
+                self.begin_ending();
                 self.finish_by = finish_by;
                 Left::Last
             }

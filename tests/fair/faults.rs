@@ -300,3 +300,28 @@ async fn i5_one_behind_a_stranger_behind_its_own_client_is_woken() {
         }
     }
 }
+
+/// The script that gives places is sent again when the server does not know it: the lock may have been granted, and
+/// given back over another connection, before that arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i7_a_place_that_is_given_behind_its_own_release_is_given_back() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    for round in 0..300 {
+        server.cmd(&["SCRIPT", "FLUSH"]).await;
+        // Known again, but for the one that gives places.
+        let warm = client.get_fair_lock("warm").lock().await.unwrap();
+        warm.unlock().await.unwrap();
+        let name = format!("late:{round}");
+        let held = other.get_fair_lock(&name).lock().await.unwrap();
+        let lock = client.get_fair_lock(&name);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        held.unlock().await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    eventually("nothing is left", LONG, async || {
+        server.query::<usize>(&["DBSIZE"]).await == 0
+    })
+    .await;
+}

@@ -35,7 +35,7 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut ghost_until = None;
     loop {
         // Looked at before: what asks for a place may run behind this release, and be answered with it.
-        let haunted = hold.is_tainted();
+        let haunted = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
         let now = core.now();
         let done = match settled {
