@@ -238,9 +238,9 @@ pub(crate) const FAIR: Kind = Kind {
         Because("who waits for five seconds sends it, which tests/fair shows"),
     )],
     costs: Costs {
-        // Each waiter is given its place first; and a wake-up is never taken for the echo of an own release, so the
-        // client may look once whether it still has what it was handed.
-        in_line: 4,
+        // Each waiter is given its place first, and listens to a channel of its own when it is next but one: that is
+        // subscribed to and left, unless its turn comes before.
+        in_line: 5,
         // To see that nobody waits.
         needed: 5,
         ..PLAIN.costs

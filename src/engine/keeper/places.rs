@@ -135,7 +135,7 @@ impl Places {
     }
 
     /// Looks whether the command that is under way was answered.
-    fn see(&mut self, core: &Core) {
+    pub(super) fn see(&mut self, core: &Core) {
         let now = core.now();
         let limit = core.config.command_timeout;
         let Some(sent) = &self.sent else {

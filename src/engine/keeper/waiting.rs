@@ -118,6 +118,10 @@ impl Line {
         match step {
             Step::FinishAttempt(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
+                    // Its place was asked for before it: most often that is answered, too.
+                    if let Some(places) = &mut self.places {
+                        places.see(&self.keeper.core);
+                    }
                     settle_attempt(&self.keeper.core, &hold, &command, outcome);
                 }
             }
