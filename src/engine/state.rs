@@ -108,12 +108,21 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 struct Unanswered {
     acquire: bool,
-    /// What is to give it a place in a queue that Redis keeps.
-    place: bool,
-    /// The same, when the last release was decided: that may have run before it.
-    place_behind_release: bool,
+    place: Place,
     /// While the hold was valid.
     release: bool,
+}
+
+/// What is to give it a place in a queue that Redis keeps.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Settled,
+    Asked,
+    /// It was still asked for when the last release was decided: that may run before it.
+    AskedBehindRelease,
+    /// That was answered: a release that is sent from now on takes it back.
+    GivenBehindRelease,
 }
 
 impl State {
@@ -221,13 +230,22 @@ impl State {
     }
 
     pub(crate) fn is_tainted(&self) -> bool {
-        self.unanswered.acquire || self.unanswered.place
+        let asked = matches!(
+            self.unanswered.place,
+            Place::Asked | Place::AskedBehindRelease
+        );
+        self.unanswered.acquire || asked
     }
 
     /// A place is being asked for it, or is not any more. Until that is answered it may come whenever the server gets
     /// to it.
     pub(crate) fn asks_for_place(&mut self, asks: bool) {
-        self.unanswered.place = asks;
+        self.unanswered.place = match (self.unanswered.place, asks) {
+            (Place::Settled | Place::Asked, true) => Place::Asked,
+            (Place::Settled | Place::Asked, false) => Place::Settled,
+            (_, true) => Place::AskedBehindRelease,
+            (_, false) => Place::GivenBehindRelease,
+        };
     }
 
     /// Nobody wants what the attempt got, or may still get: a last release follows it.
@@ -239,12 +257,18 @@ impl State {
 
     fn begin_ending(&mut self) {
         self.phase = Phase::Ending;
-        self.unanswered.place_behind_release = self.unanswered.place;
+        if self.unanswered.place == Place::Asked {
+            self.unanswered.place = Place::AskedBehindRelease;
+        }
     }
 
     /// Whether the last release has to be sent once more, since a place may have been given behind it. Asked once.
     pub(crate) fn takes_place_back(&mut self) -> bool {
-        std::mem::take(&mut self.unanswered.place_behind_release)
+        let given = self.unanswered.place == Place::GivenBehindRelease;
+        if given {
+            self.unanswered.place = Place::Settled;
+        }
+        given
     }
 
     /// Whether the keeper is to see the last release through: true for the first who asks.
