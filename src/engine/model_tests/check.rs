@@ -46,6 +46,14 @@ impl World {
             assert!(!two, "{choice:?}: somebody beside one who has it alone");
         }
         self.check_shares(choice);
+        for (i, caller) in self.callers.iter().enumerate() {
+            if let At::Waiting(ticket, _) = &caller.at
+                && ticket.is_waiting()
+            {
+                let known = self.gate.is_queued(ticket) || self.gate.is_trying_for(ticket);
+                assert!(known, "{choice:?}: caller {i} is forgotten");
+            }
+        }
         if let Some(held) = self
             .gate
             .seat

@@ -300,3 +300,13 @@ fn a_reader_behind_one_that_is_not_polled() {
         0,
     );
 }
+
+#[test]
+fn an_owner_whose_watched_level_goes_first_or_last() {
+    let callers: &[Role] = &[
+        (Some(1), FOREVER, Manner::Unlocks, 1),
+        (Some(1), FOREVER, Manner::Unlocks, 1),
+    ];
+    let sides = &[Side::Reads, Side::ReadsFixed];
+    sharing("levels", callers, sides, 0);
+}

@@ -163,6 +163,10 @@ impl World {
                 (joint.cloned().unwrap_or(made), command)
             })
         });
+        if matches!(arrival, Arrival::Join(..) | Arrival::In(_)) {
+            let passed = self.gate.first_alone().is_some();
+            assert!(!passed, "a reader passes a writer who waits here");
+        }
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
                 self.send(&hold, What::Acquires, i);
