@@ -12,7 +12,7 @@
 local of_server = { READONLY = 1, NOREPLICAS = 1, MISCONF = 1, OOM = 1, MASTERDOWN = 1 }
 local replies = {}
 for i, lock in ipairs(KEYS) do
-  local lease_ms = tonumber(ARGV[2 * i]) or -1
+  local lease_ms = string.match(ARGV[2 * i], '^%d+$') and tonumber(ARGV[2 * i]) or -1
   local held = redis.pcall('HEXISTS', lock, ARGV[2 * i - 1])
   if held == 1 and lease_ms ~= 0 then
     local ttl_ms = redis.pcall('PTTL', lock)

@@ -217,6 +217,18 @@ async fn t1_renew_never_shortens_and_a_lease_of_nothing_only_looks() {
 }
 
 /// An error that concerns the whole server is the call's: nothing else is to be asked there.
+/// On a key without a TTL Lua's `max` would make a lease of -1 of it, and Redis delete the lock.
+#[tokio::test]
+async fn i4_renew_by_what_is_no_number_deletes_nothing() {
+    let scene = Scene::new().await;
+    for lease in ["nan", "-nan", "-1", "1e3", "0x10", "", " 5"] {
+        scene.server.cmd(&["HSET", LOCK, MINE, "1"]).await;
+        assert_eq!(scene.renew(MINE, lease).await.unwrap(), -1, "{lease}");
+        let fields: usize = scene.server.query(&["HLEN", LOCK]).await;
+        assert_eq!(fields, 1, "{lease}");
+    }
+}
+
 #[tokio::test]
 async fn renew_says_what_the_server_is_in_trouble_with() {
     let troubles: [(&[&str], &[&str], &str); 2] = [
