@@ -2,10 +2,11 @@
 //! operations of each kind cost is in `tests/kinds`. The limits are today's numbers; who raises one says why.
 
 use watchlock::Client;
+use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{clean, connect, ms};
+use crate::common::{LONG, clean, connect, ms};
 
 #[tokio::test]
 async fn a_simple_lock_is_one_set_and_one_script() {
@@ -39,16 +40,16 @@ async fn a_client_that_holds_nothing_says_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = Client::connect(&proxy.url()).await.unwrap();
-    client
-        .get_lock("warm")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    let held = client.get_lock("warm").lock().await.unwrap();
+    // While something is held a connection that is quiet is asked whether it is there.
+    eventually("it asks", LONG, async || {
+        proxy.commands().contains_key("PING")
+    })
+    .await;
+    held.unlock().await.unwrap();
     clean(&server).await;
     let seen = proxy.commands();
     tokio::time::sleep(ms(1500)).await; // nothing to wait for: silence is what is looked at
-    assert_eq!(proxy.commands(), seen, "not even a PING");
+    let now = proxy.commands();
+    assert_eq!(now, seen, "not even a PING");
 }
