@@ -116,8 +116,8 @@ impl ReadWriteLock {
 /// All who read in one client share one hold in Redis. While that covers the lease that is asked for, and Redis said
 /// within the last 50 ms that no writer waits, a read lock is taken and given back without a word to Redis.
 ///
-/// A level with a fixed lease ends with it, also when others of this client read on. `let_expire` leaves the lease
-/// to Redis and to this client, which keeps its own writers out for as long. `is_locked` tells of readers: a writer
+/// A fixed lease ends by itself, also when others of this client read on; the levels of one owner share the longest.
+/// `let_expire` leaves the lease to Redis and to this client, which keeps its own writers out for as long. `is_locked` tells of readers: a writer
 /// that reads, too, is none until it gives the write lock back. `force_unlock` ends all readers, and no writer.
 ///
 /// ```no_run
