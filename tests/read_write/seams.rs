@@ -240,16 +240,19 @@ async fn an_owner_that_reads_twice_at_once_under_its_own_write_has_two_levels_of
     let read = lock.read_lock();
     let write = lock.write_lock().lock().await.unwrap();
     for round in 0..2_000 {
-        let barrier = Arc::new(std::sync::Barrier::new(2));
-        let both = [0, 1].map(|_| {
-            let (read, barrier) = (read.clone(), Arc::clone(&barrier));
-            tokio::spawn(async move {
-                barrier.wait();
-                read.lock().await.unwrap()
+        // Threads of their own: a task that blocks a worker may keep the other one from it for ever.
+        let barrier = std::sync::Barrier::new(2);
+        let runtime = tokio::runtime::Handle::current();
+        let reading = || {
+            barrier.wait();
+            runtime.block_on(read.lock()).unwrap()
+        };
+        let (one, two) = tokio::task::block_in_place(|| {
+            std::thread::scope(|threads| {
+                let other = threads.spawn(reading);
+                (reading(), other.join().unwrap())
             })
         });
-        let [one, two] = both;
-        let (one, two) = (one.await.unwrap(), two.await.unwrap());
         assert_eq!((one.hold_count(), two.hold_count()), (2, 2), "{round}");
         one.unlock().await.unwrap();
         two.unlock().await.unwrap();
