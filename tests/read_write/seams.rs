@@ -1,7 +1,6 @@
 //! What meets in the middle of something else: a level that goes while its hold is being turned, a share that is
 //! asked for while the hold is lost or a writer waits, a hold that runs out long before its lease.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
