@@ -439,6 +439,18 @@ pub enum ConfigError {
         /// Why not.
         reason: &'static str,
     },
+    /// No sentinel watches a master of the name that was given.
+    #[error("no sentinel watches a master of that name")]
+    UnknownService,
+    /// Two settings that cannot go together.
+    #[error("{first} and {second} cannot go together")]
+    #[non_exhaustive]
+    Conflict {
+        /// The one.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
     /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
     /// I/O (`enable_all`), or it is being shut down.
     #[error("no tokio runtime with timers and I/O: this must be called inside one")]

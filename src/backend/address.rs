@@ -52,6 +52,28 @@ impl Address {
         })
     }
 
+    /// Another server that is reached in the same way: as the same user, in the same database, encrypted or not.
+    pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
+        let info = self.client.get_connection_info().clone();
+        let host = host.to_owned();
+        let there = match info.addr().clone() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let mut address = self.clone();
+        address.client = opened(info.set_addr(there))?;
+        Ok(address)
+    }
+
     /// A connection for commands.
     pub(super) async fn multiplexed(
         &self,

@@ -1,4 +1,8 @@
-//! How connections are made: from an address, or by a pool's manager.
+//! How connections are made: from an address, or by a pool's manager; and where they lead now.
+//!
+//! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
+//! where to, anew for each connection. When they tell of another master, what leads to the old one is given up
+//! ([`switches`](super::switches)).
 //!
 //! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
 //! an idle connection may live on a runtime that the user blocks, and one that is shared with the
@@ -11,10 +15,14 @@ use std::time::Duration;
 use deadpool::managed::Manager as _;
 use deadpool_redis::Pool;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use redis::aio::{MultiplexedConnection, PubSub};
 
 use super::address::Address;
 use super::failure::Failure;
+use super::sentinel::{Place, Sentinels, check_master};
+use super::switches::{Switches, Turn};
 use crate::error::ConfigError;
 
 /// A redis-rs time-out that never comes first: deadlines are ours, and a time-out of the library would
@@ -23,10 +31,20 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes connections.
 pub(crate) struct Dialer {
+    /// How to connect; where to, too, unless sentinels say that.
     address: Address,
+    followed: Option<Followed>,
     pool: Option<Pool>,
     /// Whether it was told that connecting panics.
     panicked: AtomicBool,
+}
+
+/// A master that may change.
+struct Followed {
+    sentinels: Sentinels,
+    switches: Switches,
+    /// Where the last connection was to lead.
+    last: Mutex<Option<Place>>,
 }
 
 impl std::fmt::Debug for Dialer {
@@ -49,9 +67,26 @@ impl Dialer {
         Ok(Self::new(Address::from_client(client)?, pool))
     }
 
+    /// To the master that sentinels name, by `template` but for the host and the port.
+    pub(crate) fn from_sentinels(
+        urls: &[String],
+        service: &str,
+        template: &str,
+    ) -> Result<Self, ConfigError> {
+        let followed = Followed {
+            sentinels: Sentinels::from_urls(urls, service)?,
+            switches: Switches::new(),
+            last: Mutex::new(None),
+        };
+        let mut dialer = Self::new(Address::from_url(template)?, None);
+        dialer.followed = Some(followed);
+        Ok(dialer)
+    }
+
     fn new(address: Address, pool: Option<Pool>) -> Self {
         Self {
             address,
+            followed: None,
             pool,
             panicked: AtomicBool::new(false),
         }
@@ -62,22 +97,93 @@ impl Dialer {
         self.pool.is_some()
     }
 
-    /// A new connection for commands, driven by the runtime that this is called on.
+    /// The sentinels that say where the master is, if any do.
+    pub(crate) fn sentinels(&self) -> Option<&Sentinels> {
+        self.followed.as_ref().map(|followed| &followed.sentinels)
+    }
+
+    /// The sentinels tell of a master at `place`. Whether it is another one than that to which connections lead: these
+    /// are of no more use then.
+    pub(crate) fn switch_to(&self, place: &Place) -> bool {
+        let Some(followed) = &self.followed else {
+            return false;
+        };
+        let mut last = followed.last.lock();
+        if last.as_ref() == Some(place) {
+            return false;
+        }
+        *last = None;
+        followed.switches.switch();
+        true
+    }
+
+    /// Asks the sentinels where the master is; whether it is another one, as with [`switch_to`](Self::switch_to).
+    pub(crate) async fn look_for_switch(&self) -> bool {
+        let Some(followed) = &self.followed else {
+            return false;
+        };
+        match followed.sentinels.master().await {
+            Ok(place) => self.switch_to(&place),
+            Err(_) => false,
+        }
+    }
+
+    /// Where a connection leads that is made now.
+    async fn whereto(&self) -> Result<Address, Failure> {
+        let Some(followed) = &self.followed else {
+            return Ok(self.address.clone());
+        };
+        let place = followed.sentinels.master().await?;
+        let address = self.address.at(&place.0, place.1);
+        let address = address.map_err(|_| Failure::no_connection())?;
+        *followed.last.lock() = Some(place);
+        Ok(address)
+    }
+
+    /// A new connection for commands, driven by the runtime that this is called on; and in whose turn it was made.
     pub(crate) async fn connect(
         &self,
         timeout: Duration,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<(MultiplexedConnection, Option<Turn>), Failure> {
         let connecting = async {
             match &self.pool {
-                None => self.address.multiplexed(timeout).await,
+                None => self.in_turn(|| self.to_master(timeout).boxed()).await,
                 Some(pool) => {
-                    let mut connection = pool.manager().create().await?;
+                    let made = pool.manager().create().await;
+                    let mut connection = made.map_err(Failure::connecting)?;
                     connection.set_response_timeout(NO_TIMEOUT);
-                    Ok(connection)
+                    Ok((connection, None))
                 }
             }
         };
         self.within(timeout, connecting).await
+    }
+
+    /// What `make` connects to the present master, also when that changes meanwhile.
+    async fn in_turn<'a, T>(
+        &'a self,
+        make: impl Fn() -> BoxFuture<'a, Result<T, Failure>>,
+    ) -> Result<(T, Option<Turn>), Failure> {
+        let Some(followed) = &self.followed else {
+            return Ok((make().await?, None));
+        };
+        loop {
+            let mut turn = followed.switches.turn();
+            // A turn that ended is followed by another: this goes round as often as masters change.
+            if let Some(made) = turn.within(make()).await {
+                return Ok((made?, Some(turn)));
+            }
+        }
+    }
+
+    async fn to_master(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
+        let address = self.whereto().await?;
+        let connected = address.multiplexed(timeout).await;
+        let mut connection = connected.map_err(Failure::connecting)?;
+        if self.followed.is_some() {
+            check_master(&mut connection).await?;
+        }
+        Ok(connection)
     }
 
     /// A connection by the address, whether or not there is a pool.
@@ -85,32 +191,50 @@ impl Dialer {
         &self,
         timeout: Duration,
     ) -> Result<MultiplexedConnection, Failure> {
-        let connecting = self.address.multiplexed(timeout);
+        let connecting = async {
+            let connected = self.address.multiplexed(timeout).await;
+            connected.map_err(Failure::connecting)
+        };
         self.within(timeout, connecting).await
     }
 
     /// A new connection for subscriptions.
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
-        let connecting = self.address.pubsub();
-        self.within(timeout, connecting).await
+        let connecting = self.in_turn(|| {
+            let connecting = async {
+                let connected = self.whereto().await?.pubsub().await;
+                connected.map_err(Failure::connecting)
+            };
+            connecting.boxed()
+        });
+        let (connection, _turn) = self.within(timeout, connecting).await?;
+        Ok(connection)
     }
 
-    /// Why the server hangs up, if it says so.
+    /// Why the server hangs up, if it says so; or why the sentinels name none.
     pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
-        let address = self.address.asked_first()?;
-        let connecting = address.multiplexed(timeout);
-        self.within(timeout, connecting).await.err()
+        let asking = async {
+            let address = self.whereto().await?;
+            let Some(address) = address.asked_first() else {
+                return Ok(());
+            };
+            let connected = address.multiplexed(timeout).await;
+            connected.map(drop).map_err(Failure::connecting)
+        };
+        let asked = tokio::time::timeout(timeout, AssertUnwindSafe(asking).catch_unwind()).await;
+        asked.ok()?.ok()?.err()
     }
 
     /// An attempt has its time, and may run code of the application's, which may panic.
     async fn within<T>(
         &self,
         timeout: Duration,
-        connecting: impl Future<Output = redis::RedisResult<T>>,
+        connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let limited = async { tokio::time::timeout(timeout, connecting).await };
         match AssertUnwindSafe(limited).catch_unwind().await {
-            Ok(Ok(result)) => result.map_err(Failure::connecting),
+            // To a lane a service that nobody knows is one that is not there yet.
+            Ok(Ok(result)) => result.map_err(Failure::unreached_unless_refused),
             Ok(Err(_)) => Err(Failure::no_connection()),
             Err(_) => {
                 // Relaxed: nothing else depends on the flag.

@@ -32,6 +32,8 @@ pub(crate) enum Class {
     Rejected,
     /// The server does not know what we need.
     TooOld,
+    /// No sentinel watches a master of that name.
+    UnknownService,
     /// The client is closed.
     Closed,
 }
@@ -67,6 +69,10 @@ enum Seen {
     TooLate,
     #[error("nothing was heard from Redis within the wait")]
     Silence,
+    #[error("no sentinel watches a master named {0:?}")]
+    UnknownService(Box<str>),
+    #[error("the server that the sentinels name is not a master")]
+    NotTheMaster,
 }
 
 impl Failure {
@@ -111,6 +117,15 @@ impl Failure {
         Self::seen(Class::Unreached, Seen::Silence)
     }
 
+    pub(crate) fn unknown_service(service: &str) -> Self {
+        let seen = Seen::UnknownService(service.into());
+        Self::seen(Class::UnknownService, seen)
+    }
+
+    pub(crate) fn not_the_master() -> Self {
+        Self::seen(Class::Unreached, Seen::NotTheMaster)
+    }
+
     /// The keeper's thread did not start.
     pub(crate) fn starting(error: std::io::Error) -> Self {
         Self {
@@ -129,6 +144,17 @@ impl Failure {
             _ => Class::Unreached,
         };
         Self { class, ..failure }
+    }
+
+    /// The same, for who goes on trying to connect: what sentinels do not know yet is only out of reach.
+    pub(crate) fn unreached_unless_refused(self) -> Self {
+        match self.class {
+            Class::UnknownService => Self {
+                class: Class::Unreached,
+                ..self
+            },
+            _ => self,
+        }
     }
 
     /// Whether the command may have run, or may still run.
@@ -184,6 +210,7 @@ impl From<Failure> for Error {
             Class::Denied => Self::denied(source),
             Class::WrongType => Self::wrong_type(),
             Class::TooOld => ConfigError::Unsupported { reason: TOO_OLD }.into(),
+            Class::UnknownService => ConfigError::UnknownService.into(),
             Class::Closed => Self::Closed,
         }
     }

@@ -8,7 +8,8 @@
 //!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
 //! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
 //!    a half-open link tells nobody.
-//! 3. A connection to a server that became a replica stays in use until it may be left: it answers, and
+//! 3. When sentinels name another master the connection is given up, also one that was being made just then.
+//! 4. A connection to a server that became a replica stays in use until it may be left: it answers, and
 //!    what is sent meanwhile must not wait for the next one.
 
 use std::panic::AssertUnwindSafe;
@@ -24,6 +25,7 @@ use tokio::sync::{Notify, watch};
 use super::dial::Dialer;
 use super::failure::Failure;
 use super::pace::Pace;
+use super::switches::Turn;
 use super::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
@@ -56,12 +58,21 @@ enum Link {
         last: Option<Failure>,
     },
     Up {
-        connection: MultiplexedConnection,
-        generation: u64,
+        connected: Connected,
         /// From when on it may be left if it leads to a replica.
         leave_from: Moment,
     },
     Over(End),
+}
+
+/// A connection of a lane.
+#[derive(Clone)]
+pub(crate) struct Connected {
+    pub(crate) connection: MultiplexedConnection,
+    /// Which of the lane's connections it is.
+    pub(crate) generation: u64,
+    /// Of the master that it leads to, where that may change.
+    pub(super) turn: Option<Turn>,
 }
 
 /// Why a lane is over.
@@ -100,27 +111,19 @@ impl Lane {
         lane
     }
 
-    /// The connection, and which one it is, if there is one.
-    pub(crate) fn connected(&self) -> Option<(MultiplexedConnection, u64)> {
+    /// The connection, if there is one.
+    pub(crate) fn connected(&self) -> Option<Connected> {
         match &*self.link.borrow() {
-            Link::Up {
-                connection,
-                generation,
-                ..
-            } => Some((connection.clone(), *generation)),
+            Link::Up { connected, .. } => Some(connected.clone()),
             Link::Down { .. } | Link::Over(_) => None,
         }
     }
 
-    /// The connection, and which one it is. Connects when there is none; fails with the outcome of the
-    /// first attempt that ends from now on.
-    pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+    /// The connection. Connects when there is none; fails with the outcome of the first attempt that ends from
+    /// now on.
+    pub(crate) async fn connect(&self) -> Result<Connected, Failure> {
         let seen = match &*self.link.borrow() {
-            Link::Up {
-                connection,
-                generation,
-                ..
-            } => return Ok((connection.clone(), *generation)),
+            Link::Up { connected, .. } => return Ok(connected.clone()),
             Link::Down { failures, .. } => *failures,
             Link::Over(end) => return Err(end.failure()),
         };
@@ -129,11 +132,7 @@ impl Lane {
         let decided =
             |link: &Link| !matches!(link, Link::Down { failures, .. } if *failures == seen);
         match link.wait_for(decided).await.as_deref() {
-            Ok(Link::Up {
-                connection,
-                generation,
-                ..
-            }) => Ok((connection.clone(), *generation)),
+            Ok(Link::Up { connected, .. }) => Ok(connected.clone()),
             Ok(Link::Down { last, .. }) => Err(last.clone().unwrap_or_else(Failure::no_connection)),
             Ok(Link::Over(end)) => Err(end.failure()),
             // The lane itself keeps the other end.
@@ -180,12 +179,17 @@ impl Lane {
         self.heard_at().until(self.now()) >= span
     }
 
+    /// Another server is the master now (by 3).
+    pub(crate) fn switch(&self) {
+        self.give_up(|_, _| true);
+    }
+
     /// Gives up the connection `broken`, if it still is the one in use.
     pub(crate) fn replace(&self, broken: u64) {
         self.give_up(|generation, _| generation == broken);
     }
 
-    /// The server of connection `demoted` is a replica: leaves it, unless that is to wait (by 3).
+    /// The server of connection `demoted` is a replica: leaves it, unless that is to wait (by 4).
     pub(crate) fn leave(&self, demoted: u64) {
         let now = self.now();
         self.give_up(|generation, leave_from| generation == demoted && now >= leave_from);
@@ -194,10 +198,9 @@ impl Lane {
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
             Link::Up {
-                generation,
+                connected,
                 leave_from,
-                ..
-            } if is_meant(*generation, *leave_from) => {
+            } if is_meant(connected.generation, *leave_from) => {
                 *link = Link::Down {
                     failures: 0,
                     last: None,
@@ -216,7 +219,7 @@ impl Lane {
     /// Whether the lane is connected, and which connection it is.
     pub(crate) fn generation(&self) -> Option<u64> {
         match &*self.link.borrow() {
-            Link::Up { generation, .. } => Some(*generation),
+            Link::Up { connected, .. } => Some(connected.generation),
             _ => None,
         }
     }
@@ -274,12 +277,16 @@ impl Lane {
             let leave_from = pace.attempt(self.now());
             let connecting = self.config.dialer.connect(self.config.connect_timeout);
             match connecting.await {
-                Ok(connection) => {
+                Ok((connection, turn)) => {
                     *generation += 1;
                     self.heard();
-                    self.settle(Link::Up {
+                    let connected = Connected {
                         connection,
                         generation: *generation,
+                        turn,
+                    };
+                    self.settle(Link::Up {
+                        connected,
                         leave_from,
                     });
                 }

@@ -9,6 +9,8 @@ pub(crate) mod failure;
 mod in_flight;
 pub(crate) mod lane;
 mod pace;
+pub(crate) mod sentinel;
+mod switches;
 pub(crate) mod timers;
 #[cfg(feature = "tls")]
 mod tls;
@@ -28,8 +30,10 @@ use tokio::runtime::{Handle, Id};
 pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
 use self::in_flight::InFlight;
+use self::lane::Connected;
 pub(crate) use self::lane::{Lane, LaneConfig};
 pub(crate) use self::pace::Pace;
+use self::switches::Turn;
 pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
@@ -168,6 +172,13 @@ impl Backend {
         Ok(lane)
     }
 
+    /// Another server is the master now: no lane leads to the old one any more.
+    pub(crate) fn switch(&self) {
+        for (_, lane) in self.lanes.lock().iter().flatten() {
+            lane.switch();
+        }
+    }
+
     /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
@@ -199,39 +210,59 @@ fn drives_connections() -> bool {
 )]
 fn send(lane: Arc<Lane>, call: Encoded) -> impl Future<Output = Outcome> + Send {
     async move {
-        let (mut connection, generation) = loop {
-            let (mut connection, generation) = match lane.connected() {
+        let mut connected = loop {
+            let mut connected = match lane.connected() {
                 Some(connected) => connected,
                 // Boxed, as all that is rare: what is in flight is allocated.
                 None => Box::pin(lane.connect()).await?,
             };
-            if !(lane.is_quiet() && Box::pin(is_cut(&mut connection)).await) {
-                break (connection, generation);
+            let cut = lane.is_quiet() && Box::pin(is_cut(&mut connected.connection)).await;
+            if !cut && !connected.turn.as_ref().is_some_and(Turn::is_over) {
+                break connected;
             }
-            lane.replace(generation);
+            lane.replace(connected.generation);
         };
-        let mut sent_at = lane.now();
-        let mut result = connection.send_packed_command(call.cmd()).await;
-        if goes_on(&call, &result) {
-            let going_on = go_on(&lane, &mut connection, &call, result);
-            (result, sent_at) = Box::pin(going_on).await;
+        match connected.turn.take() {
+            None => exchange(&lane, connected, &call).await,
+            Some(turn) => Box::pin(exchange_in(turn, &lane, connected, &call)).await,
         }
-        match read(result) {
-            Ok(reply) => {
-                lane.heard();
-                Ok(Answer { reply, sent_at })
-            }
-            Err(failure) => {
-                match failure.class {
-                    Class::Unreached | Class::Unanswered => lane.replace(generation),
-                    Class::Demoted => {
-                        lane.heard();
-                        lane.leave(generation);
-                    }
-                    _ => lane.heard(),
+    }
+}
+
+/// One call to a master that may change: nothing that comes from it then is an answer.
+async fn exchange_in(mut turn: Turn, lane: &Lane, connected: Connected, call: &Encoded) -> Outcome {
+    let answered = turn.within(exchange(lane, connected, call)).await;
+    answered.unwrap_or_else(|| Err(Failure::no_reply()))
+}
+
+/// One call on a connection of `lane`.
+async fn exchange(lane: &Lane, connected: Connected, call: &Encoded) -> Outcome {
+    let Connected {
+        mut connection,
+        generation,
+        ..
+    } = connected;
+    let mut sent_at = lane.now();
+    let mut result = connection.send_packed_command(call.cmd()).await;
+    if goes_on(call, &result) {
+        let going_on = go_on(lane, &mut connection, call, result);
+        (result, sent_at) = Box::pin(going_on).await;
+    }
+    match read(result) {
+        Ok(reply) => {
+            lane.heard();
+            Ok(Answer { reply, sent_at })
+        }
+        Err(failure) => {
+            match failure.class {
+                Class::Unreached | Class::Unanswered => lane.replace(generation),
+                Class::Demoted => {
+                    lane.heard();
+                    lane.leave(generation);
                 }
-                Err(failure)
+                _ => lane.heard(),
             }
+            Err(failure)
         }
     }
 }

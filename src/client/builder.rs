@@ -43,7 +43,19 @@ pub struct ClientBuilder {
 pub(super) enum Address {
     Url(String),
     Client(Box<redis::Client>),
+    Sentinel(Sentinel),
 }
+
+/// A master by its sentinels.
+#[derive(Clone)]
+pub(super) struct Sentinel {
+    urls: Vec<String>,
+    service: String,
+    /// How to connect to the master itself.
+    server: String,
+}
+
+const ANY_SERVER: &str = "redis://master/";
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -61,6 +73,46 @@ impl ClientBuilder {
             pool: None,
             settings: Settings::default(),
         }
+    }
+
+    /// A client of the master that sentinels name, also after it has changed.
+    ///
+    /// All of `urls` are asked, by the name `service` under which they watch the master (`sentinel monitor <service>
+    /// …`); the address that most of them name is connected to, and must say that it is a master. When they tell of
+    /// another one, the client goes over to it, and asserts its holds there. An address without a port means 6379, as
+    /// everywhere, while sentinels usually listen on 26379. User, password and encryption in these addresses are the
+    /// sentinels'; those of the servers are set by [`server_url`](Self::server_url).
+    ///
+    /// A fail-over loses what the new master was not sent yet, locks among it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let client = watchlock::ClientBuilder::sentinel(sentinels, "mymaster")
+    ///     .server_url("redis://:secret@master/2")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "useSentinelServers")]
+    pub fn sentinel(urls: impl IntoIterator<Item = impl Into<String>>, service: &str) -> Self {
+        Self::new(Address::Sentinel(Sentinel {
+            urls: urls.into_iter().map(Into::into).collect(),
+            service: service.to_owned(),
+            server: ANY_SERVER.to_owned(),
+        }))
+    }
+
+    /// How to connect to the servers that [sentinels](Self::sentinel) name: an address whose user, password, database
+    /// and encryption count, and whose host and port do not. Default `redis://master/`.
+    ///
+    /// Without sentinels it has no effect.
+    pub fn server_url(mut self, url: &str) -> Self {
+        if let Address::Sentinel(sentinel) = &mut self.address {
+            url.clone_into(&mut sentinel.server);
+        }
+        self
     }
 
     /// Makes the connections for commands the way the application's pool does, by its manager. None is
@@ -164,6 +216,7 @@ impl ClientBuilder {
     ///
     /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, or a server that cannot be used:
     /// older than Redis 6.2, a replica, a sentinel, or in cluster mode; with
+    /// [`UnknownService`](ConfigError::UnknownService) when no sentinel knows the service's name; with
     /// [`NoRuntime`](ConfigError::NoRuntime) when there is no tokio runtime with timers and I/O (`enable_all`).
     /// [`Error::Unavailable`] when the server cannot be reached, or the system starts no thread;
     /// [`Error::Refused`], [`Error::Denied`] (a wrong password) when it answers so.
@@ -218,6 +271,17 @@ impl ClientBuilder {
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
             Address::Client(client) => Dialer::from_client(&client, self.pool)?,
+            Address::Sentinel(_) if self.pool.is_some() => {
+                return Err(ConfigError::Conflict {
+                    first: "pool",
+                    second: "sentinel",
+                });
+            }
+            Address::Sentinel(Sentinel {
+                urls,
+                service,
+                server,
+            }) => Dialer::from_sentinels(&urls, &service, &server)?,
         };
         Ok((config, Arc::new(dialer)))
     }

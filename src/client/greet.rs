@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
+use crate::backend::sentinel::field;
 use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, is_unknown_command, round_trip};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
@@ -52,7 +53,7 @@ pub(super) async fn greet_later(core: Arc<Core>) {
 async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     let config = core.backend.config();
     let mut connection = match lane.connect().await {
-        Ok((connection, _)) => connection,
+        Ok(connected) => connected.connection,
         Err(failure) => return Err(why(&config.dialer, config.connect_timeout, failure).await),
     };
     check_server(&mut connection).await?;
@@ -70,7 +71,9 @@ async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
         return failure.into();
     }
     match dialer.refusal(limit).await {
-        Some(refusal) if refusal.class == Class::Denied => refusal.into(),
+        Some(refusal) if matches!(refusal.class, Class::Denied | Class::UnknownService) => {
+            refusal.into()
+        }
         _ => failure.into(),
     }
 }
@@ -86,7 +89,7 @@ async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Erro
         }
         Err(error) => return Err(Failure::from(error).into()),
     };
-    let field = |name: &str| text_field(&about, name);
+    let field = |name: &str| field(&about, name);
     match field("mode").as_deref() {
         Some("cluster") => return Err(unsupported("it is in cluster mode")),
         Some("sentinel") => return Err(unsupported("it is a sentinel, not the master it watches")),
@@ -107,22 +110,6 @@ async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Erro
         return Err(unsupported(TOO_OLD));
     }
     Ok(())
-}
-
-/// A text of `HELLO`'s reply, which is a map, or a flat list of names and values.
-fn text_field(about: &Value, name: &str) -> Option<String> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    match about {
-        Value::Map(pairs) => pairs
-            .iter()
-            .find(|(key, _)| text(key).as_deref() == Some(name))
-            .and_then(|(_, value)| text(value)),
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .find(|pair| text(&pair[0]).as_deref() == Some(name))
-            .and_then(|pair| text(&pair[1])),
-        _ => None,
-    }
 }
 
 /// A lock that is taken by the pool's way must be found by the address.

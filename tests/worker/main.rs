@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use watchlock_support::campaign::kinds;
 use watchlock_support::history::LockKind;
 use watchlock_support::proxy::Proxy;
+use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 use watchlock_support::{eventually, now_ns};
@@ -74,6 +75,19 @@ async fn open_takes_a_prefix() {
 }
 
 #[tokio::test]
+async fn open_takes_a_master_by_its_sentinels() {
+    let deployment = SentinelDeployment::start().await;
+    let worker = Worker::rust();
+    let fields = json!({"sentinel": {"service": SERVICE, "urls": deployment.urls()}});
+    worker.call("open", fields).await.unwrap();
+    worker.lock("a", "x", None).await.unwrap();
+    assert!(deployment.servers()[0].exists("x").await);
+    let worker = Worker::rust();
+    let unknown = json!({"sentinel": {"service": "another", "urls": deployment.urls()}});
+    assert_eq!(refusal(&worker, "open", unknown).await, "invalid");
+}
+
+#[tokio::test]
 async fn open_is_refused_with_what_is_wrong() {
     let server = RedisServer::options().password("secret").start();
     let worker = Worker::rust();
@@ -91,7 +105,6 @@ async fn open_is_refused_with_what_is_wrong() {
     for (field, value) in [
         ("urls", json!([server.url()])),
         ("cluster", json!(true)),
-        ("sentinel", json!({"service": "x", "urls": [server.url()]})),
         ("acks", json!(1)),
     ] {
         let fields = with(json!({"url": server.url()}), field, value);

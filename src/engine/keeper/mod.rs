@@ -10,6 +10,7 @@ mod counts;
 mod hub;
 mod listening;
 mod marks;
+mod masters;
 mod places;
 mod policy;
 mod reaper;

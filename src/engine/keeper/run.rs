@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Keeper, counts, reaper, renewals, waiting};
+use super::{Keeper, counts, masters, reaper, renewals, waiting};
 use crate::clock::Moment;
 use crate::engine::{Core, Mail};
 
@@ -31,6 +31,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let keeper = Arc::new(Keeper::new(core));
     let core = &keeper.core;
     let mut chores = Chores::default();
+    masters::watch(&keeper, &mut chores.all);
     let mut busy_until = core.now();
     loop {
         let now = core.now();

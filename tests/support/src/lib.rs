@@ -1,6 +1,7 @@
 //! Test kit of watchlock: what integration tests, the fault campaign, benches and the demo stand on.
 //!
 //! - [`server`]: a private redis-server, killed, restarted, frozen and looked into
+//! - [`sentinel`]: a master, its replicas and their sentinels
 //! - [`proxy`]: a TCP proxy that understands whole commands and injects faults
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
@@ -21,6 +22,7 @@ pub mod history;
 mod port;
 pub mod process;
 pub mod proxy;
+pub mod sentinel;
 pub mod server;
 mod wait;
 pub mod worker;

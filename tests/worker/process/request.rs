@@ -35,9 +35,15 @@ pub(crate) enum Op {
     Shutdown,
 }
 
+/// Where to.
+pub(crate) enum Server {
+    Url(String),
+    Sentinel { urls: Vec<String>, service: String },
+}
+
 /// How to connect; what is not said is the library's default.
 pub(crate) struct Opening {
-    pub(crate) url: String,
+    pub(crate) server: Server,
     pub(crate) prefix: Option<String>,
     pub(crate) watchdog: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
@@ -99,7 +105,7 @@ impl Fields {
     }
 
     fn opening(&self) -> Result<Opening, Failure> {
-        for deployment in ["urls", "cluster", "sentinel"] {
+        for deployment in ["urls", "cluster"] {
             if self.0.contains_key(deployment) {
                 return Err(Failure::unsupported(deployment));
             }
@@ -108,7 +114,7 @@ impl Fields {
             return Err(Failure::unsupported("acks"));
         }
         Ok(Opening {
-            url: self.text("url")?.to_owned(),
+            server: self.server()?,
             prefix: match self.0.get("prefix") {
                 None => None,
                 Some(_) => Some(self.text("prefix")?.to_owned()),
@@ -117,6 +123,24 @@ impl Fields {
             command_timeout: self.ms("command_timeout_ms")?,
             unavailable_after: self.ms("unavailable_after_ms")?,
             backoff_cap: self.ms("backoff_cap_ms")?,
+        })
+    }
+
+    fn server(&self) -> Result<Server, Failure> {
+        let Some(sentinel) = self.0.get("sentinel") else {
+            return Ok(Server::Url(self.text("url")?.to_owned()));
+        };
+        let Value::Object(fields) = sentinel else {
+            return Err(Failure::bad_request("sentinel is no object"));
+        };
+        let urls = fields.get("urls").and_then(Value::as_array);
+        let urls = urls.into_iter().flatten();
+        let urls = urls.map(|url| url.as_str().map(str::to_owned));
+        Ok(Server::Sentinel {
+            urls: urls
+                .collect::<Option<_>>()
+                .ok_or_else(|| Failure::bad_request("a url of sentinel is no text"))?,
+            service: Fields(fields.clone()).text("service")?.to_owned(),
         })
     }
 

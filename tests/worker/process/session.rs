@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use watchlock::{Backoff, Client, Error, Lock, Ttl};
+use watchlock::{Backoff, Client, ClientBuilder, Error, Lock, Ttl};
 
 use crate::answers::{Answers, Outcome, outcome_of};
 use crate::bench;
 use crate::failure::Failure;
 use crate::owner::{Job, Label};
-use crate::request::{Op, Opening, Question, Request};
+use crate::request::{Op, Opening, Question, Request, Server};
 
 /// How long holds may take to be given back when the client is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -182,7 +182,10 @@ impl Session {
 }
 
 async fn connect(opening: Opening) -> Result<Client, Error> {
-    let mut builder = Client::builder(&opening.url);
+    let mut builder = match &opening.server {
+        Server::Url(url) => Client::builder(url),
+        Server::Sentinel { urls, service } => ClientBuilder::sentinel(urls.clone(), service),
+    };
     if let Some(prefix) = &opening.prefix {
         builder = builder.key_prefix(prefix);
     }

@@ -80,7 +80,7 @@ impl RedisServer {
 
     pub(crate) fn start_with(options: &ServerOptions) -> Self {
         for _ in 0..PORTS_TRIED {
-            let server = Self::prepare(options, port::draw());
+            let server = Self::prepare(options, options.port.unwrap_or_else(port::draw));
             server.launch();
             match server.wait_ready() {
                 Ok(()) => return server,
@@ -100,6 +100,11 @@ impl RedisServer {
         let launch = Launch {
             binary: binary(),
             config,
+            arguments: if options.sentinel {
+                &["--sentinel"]
+            } else {
+                &[]
+            },
             log: dir.path().join("redis.log"),
         };
         let password = options.password.clone();

@@ -11,6 +11,8 @@ use super::RedisServer;
 #[must_use]
 pub struct ServerOptions {
     aof: bool,
+    pub(super) sentinel: bool,
+    pub(super) port: Option<u16>,
     pub(super) unix_socket: bool,
     pub(super) password: Option<String>,
     config: Vec<(String, String)>,
@@ -39,6 +41,18 @@ impl ServerOptions {
     pub fn replica_of(self, master: &RedisServer) -> Self {
         let address = format!("127.0.0.1 {}", master.port());
         self.config("replicaof", &address)
+    }
+
+    /// Starts a sentinel instead of a server; what it watches is in the configuration.
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
+    /// Listens on this port, whoever has it.
+    pub(crate) fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
     }
 
     /// One more line of the configuration file; it wins over earlier ones.
@@ -71,14 +85,18 @@ impl ServerOptions {
             ("bind", "127.0.0.1".to_owned()),
             ("port", port.to_string()),
             ("dir", dir.display().to_string()),
-            ("save", "\"\"".to_owned()),
-            ("appendonly", yes_no(self.aof)),
-            ("appendfsync", "always".to_owned()),
-            // A replica must not wait 5 s for others that want the same snapshot.
-            ("repl-diskless-sync-delay", "0".to_owned()),
             // Pipes that the owner holds must not be mistaken for a terminal or a supervisor.
             ("daemonize", "no".to_owned()),
         ];
+        if !self.sentinel {
+            lines.extend([
+                ("save", "\"\"".to_owned()),
+                ("appendonly", yes_no(self.aof)),
+                ("appendfsync", "always".to_owned()),
+                // A replica must not wait 5 s for others that want the same snapshot.
+                ("repl-diskless-sync-delay", "0".to_owned()),
+            ]);
+        }
         if let Some(password) = &self.password {
             lines.push(("requirepass", password.clone()));
         }

@@ -13,6 +13,8 @@ use crate::process::leashed;
 pub(super) struct Launch {
     pub(super) binary: PathBuf,
     pub(super) config: PathBuf,
+    /// What follows the configuration's path.
+    pub(super) arguments: &'static [&'static str],
     pub(super) log: PathBuf,
 }
 
@@ -43,6 +45,7 @@ impl Process {
         let log = self.log_file();
         let mut child = leashed(&self.launch.binary)
             .arg(&self.launch.config)
+            .args(self.launch.arguments)
             .stdout(log.try_clone().expect("the log can be shared"))
             .stderr(log)
             .spawn()

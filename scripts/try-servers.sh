@@ -1,0 +1,68 @@
+#!/bin/sh
+# Runs what depends on the server on each of NAMEs (default: all that scripts/servers.sh has): the contract of each script,
+# what every kind of lock does, each fault, fail-overs; and, with CHAOS_SECONDS, a campaign with faults at random. Prints
+# a table, and writes it into docs/deployments.md with WRITE=1. Ends with a non-zero status if anything failed.
+set -eu
+cd "$(dirname "$0")/.."
+
+CARGO=${CARGO:-cargo}
+chaos=${CHAOS_SECONDS:-0}
+suites=${SUITES:-scripts kinds faults sentinel}
+document=docs/deployments.md
+[ $# -gt 0 ] || set -- $(scripts/servers.sh)
+
+log=$(mktemp)
+table=$(mktemp)
+trap 'rm -f "$log" "$table"' EXIT
+failed=
+
+# What cargo says of each suite, as one number.
+passed() {
+    awk '/^test result:/ { passed += $4; failed += $6 } END { printf failed ? "%d passed, %d failed" : "%d passed", passed, failed }' "$log"
+}
+
+# The summary of a campaign, in a line.
+campaign() {
+    [ "$chaos" -gt 0 ] || { echo "–"; return; }
+    if CHAOS_SECONDS=$chaos "${CARGO_TARGET_DIR:-target}/release/chaos" >"$log" 2>&1; then
+        awk '/faults/ && !faults { faults = $0 } END { print faults ? faults : "no violation" }' "$log" | tr -s ' '
+    else
+        failed=yes
+        cat "$log" >&2
+        echo "FAILED"
+    fi
+}
+
+options=
+for suite in $suites; do
+    options="$options --test $suite"
+done
+{
+    echo "| server | $(echo "$suites" | sed 's/ /, /g') | ${chaos} s of faults at random |"
+    echo "|---|---|---|"
+} >"$table"
+for name in "$@"; do
+    REDIS_SERVER=$(scripts/servers.sh "$name")
+    export REDIS_SERVER
+    version=$("$REDIS_SERVER" --version | sed 's/^\([A-Za-z]*\) server v=\([^ ]*\).*/\1 \2/')
+    # shellcheck disable=SC2086 # options are words
+    if ! $CARGO test --quiet --no-fail-fast $options >"$log" 2>&1; then
+        failed=yes
+        echo "$version:" >&2
+        cat "$log" >&2
+    fi
+    tests=$(passed)
+    echo "| $version | $tests | $(campaign) |" >>"$table"
+    tail -n 1 "$table" >&2
+done
+
+cat "$table"
+if [ -n "${WRITE:-}" ] && [ -z "$failed" ]; then
+    awk -v table="$table" '
+        /<!-- servers: end -->/ { inside = 0 }
+        !inside { print }
+        /<!-- servers: / && !/end/ { inside = 1; while ((getline line < table) > 0) print line }
+    ' "$document" >"$log"
+    cp "$log" "$document"
+fi
+[ -z "$failed" ]

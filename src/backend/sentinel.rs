@@ -1,0 +1,316 @@
+//! Which server is the master, by the sentinels that watch it.
+//!
+//! 1. All sentinels are asked at the same time, each for at most [`PATIENCE`].
+//! 2. The address that most of them name is the master's; of two that as many name, the one with the higher
+//!    configuration epoch. The first answer alone says nothing: a sentinel that was cut off still names the old master.
+//! 3. An answer that cannot change the outcome any more is not waited for: one that is dead, or frozen, costs nothing.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{RedisResult, Value};
+
+use super::address::Address;
+use super::failure::{Class, Failure};
+use crate::error::ConfigError;
+
+/// How long one sentinel is waited for.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Where sentinels tell of a new master.
+const SWITCHES: &str = "+switch-master";
+
+/// A host and a port.
+pub(crate) type Place = (String, u16);
+
+/// The sentinels of one master.
+pub(crate) struct Sentinels {
+    addresses: Vec<Address>,
+    service: Box<str>,
+}
+
+/// What one sentinel says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Said {
+    Master {
+        place: Place,
+        epoch: u64,
+    },
+    /// It watches no master of that name.
+    Unknown,
+}
+
+impl Sentinels {
+    pub(super) fn from_urls(urls: &[String], service: &str) -> Result<Self, ConfigError> {
+        let addresses = urls.iter().map(|url| Address::from_url(url));
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        if addresses.is_empty() {
+            return Err(ConfigError::out_of_range(
+                "sentinel",
+                "no address",
+                "at least one",
+            ));
+        }
+        Ok(Self {
+            addresses,
+            service: service.into(),
+        })
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Where the master is.
+    pub(super) async fn master(&self) -> Result<Place, Failure> {
+        let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
+        let mut votes = Votes::of(self.addresses.len());
+        while let Some(said) = asked.next().await {
+            votes.count(said);
+            if let Some(place) = votes.decided() {
+                return Ok(place);
+            }
+        }
+        votes.outcome(&self.service)
+    }
+
+    async fn ask(&self, sentinel: &Address) -> Result<Said, Failure> {
+        let asking = async {
+            let mut connection = sentinel.multiplexed(PATIENCE).await?;
+            let mut question = redis::pipe();
+            question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
+            question.arg(&*self.service);
+            question.cmd("SENTINEL").arg("MASTER").arg(&*self.service);
+            connection.send_packed_commands(&question, 0, 2).await
+        };
+        let answers = tokio::time::timeout(PATIENCE, asking).await;
+        let answers = answers.map_err(|_| Failure::no_connection())?;
+        let answers = answers.map_err(Failure::connecting)?;
+        let mut answers = answers.into_iter();
+        let place = answers.next().unwrap_or(Value::Nil).extract_error();
+        let place = place.map_err(Failure::connecting)?;
+        let Ok(place) = redis::from_redis_value::<Option<Place>>(place) else {
+            return Err(Failure::strange_reply());
+        };
+        Ok(match place {
+            None => Said::Unknown,
+            Some(place) => Said::Master {
+                place,
+                // Only of account in a tie, so a right that is missing for it is no failure.
+                epoch: answers.next().and_then(|about| epoch(&about)).unwrap_or(0),
+            },
+        })
+    }
+
+    /// A connection that is told by the sentinel `index` when there is another master.
+    pub(crate) async fn listen(&self, index: usize) -> RedisResult<PubSub> {
+        let mut told = self.addresses[index].pubsub().await?;
+        told.subscribe(SWITCHES).await?;
+        Ok(told)
+    }
+
+    /// The new master that a message tells of, if it is about this one: `service old-host old-port host port`.
+    pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Place> {
+        let text = message.get_payload::<String>().ok()?;
+        let mut words = text.split(' ');
+        if words.next() != Some(&*self.service) {
+            return None;
+        }
+        let host = words.nth(2)?.to_owned();
+        Some((host, words.next()?.parse().ok()?))
+    }
+}
+
+/// Fails unless the server says that it is a master. By `HELLO`, which no ACL denies.
+pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
+    let about = hello.and_then(Value::extract_error);
+    let about = about.map_err(Failure::connecting)?;
+    if field(&about, "role").as_deref() == Some("master") {
+        Ok(())
+    } else {
+        Err(Failure::not_the_master())
+    }
+}
+
+fn epoch(about: &Value) -> Option<u64> {
+    field(about, "config-epoch")?.parse().ok()
+}
+
+/// A text of a reply that is a map, or a flat list of names and values.
+pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    match about {
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| text(key).as_deref() == Some(name))
+            .and_then(|(_, value)| text(value)),
+        Value::Array(items) => items
+            .chunks_exact(2)
+            .find(|pair| text(&pair[0]).as_deref() == Some(name))
+            .and_then(|pair| text(&pair[1])),
+        _ => None,
+    }
+}
+
+/// What the sentinels said so far.
+struct Votes {
+    silent: usize,
+    named: Vec<Named>,
+    unknown: usize,
+    failure: Option<Failure>,
+}
+
+struct Named {
+    place: Place,
+    votes: usize,
+    epoch: u64,
+}
+
+impl Votes {
+    fn of(sentinels: usize) -> Self {
+        Self {
+            silent: sentinels,
+            named: Vec::new(),
+            unknown: 0,
+            failure: None,
+        }
+    }
+
+    fn count(&mut self, said: Result<Said, Failure>) {
+        self.silent -= 1;
+        match said {
+            Ok(Said::Unknown) => self.unknown += 1,
+            Ok(Said::Master { place, epoch }) => self.vote(place, epoch),
+            // A denial says more than a silence.
+            Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
+            Err(failure) => drop(self.failure.get_or_insert(failure)),
+        }
+    }
+
+    fn vote(&mut self, place: Place, epoch: u64) {
+        let known = self.named.iter_mut().find(|named| named.place == place);
+        if let Some(named) = known {
+            named.votes += 1;
+            named.epoch = named.epoch.max(epoch);
+        } else {
+            let votes = 1;
+            self.named.push(Named {
+                place,
+                votes,
+                epoch,
+            });
+        }
+    }
+
+    /// The address that wins by now.
+    fn first(&self) -> Option<&Named> {
+        let named = self.named.iter();
+        named.max_by_key(|named| (named.votes, named.epoch))
+    }
+
+    /// The address that wins whatever the others say.
+    fn decided(&self) -> Option<Place> {
+        let first = self.first()?;
+        let others = self
+            .named
+            .iter()
+            .filter(|named| named.place != first.place)
+            .map(|named| named.votes);
+        let most = others.max().unwrap_or(0) + self.silent;
+        (first.votes > most).then(|| first.place.clone())
+    }
+
+    /// The address that wins, now that all have spoken or were waited for.
+    fn outcome(self, service: &str) -> Result<Place, Failure> {
+        if let Some(first) = self.first() {
+            return Ok(first.place.clone());
+        }
+        if self.unknown > 0 {
+            return Err(Failure::unknown_service(service));
+        }
+        Err(self.failure.unwrap_or_else(Failure::no_connection))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn master(port: u16, epoch: u64) -> Said {
+        let place = ("h".to_owned(), port);
+        Said::Master { place, epoch }
+    }
+
+    /// What came of asking: nothing is a silence.
+    fn votes(all: usize, said: Vec<Option<Said>>) -> Votes {
+        let mut votes = Votes::of(all);
+        for said in said {
+            votes.count(said.ok_or_else(Failure::no_connection));
+        }
+        votes
+    }
+
+    fn port(place: Option<Place>) -> Option<u16> {
+        place.map(|(_, port)| port)
+    }
+
+    #[test]
+    fn most_votes_win_and_not_the_first() {
+        let said = vec![Some(master(1, 0)), Some(master(2, 1)), Some(master(2, 1))];
+        assert_eq!(port(votes(3, said).decided()), Some(2));
+        let said = vec![Some(master(1, 0)), Some(master(2, 1))];
+        assert_eq!(votes(3, said).decided(), None, "the third decides");
+    }
+
+    #[test]
+    fn what_cannot_change_it_is_not_waited_for() {
+        let said = vec![Some(master(1, 0)), Some(master(1, 0))];
+        assert_eq!(port(votes(3, said).decided()), Some(1));
+        assert_eq!(votes(3, vec![Some(master(1, 0))]).decided(), None);
+        let said = vec![None, None, Some(master(1, 0))];
+        assert_eq!(port(votes(3, said).decided()), Some(1));
+    }
+
+    #[test]
+    fn in_a_tie_the_later_epoch_wins() {
+        let said = vec![Some(master(1, 4)), Some(master(2, 5)), None];
+        let votes = votes(3, said);
+        assert_eq!(votes.decided(), None);
+        assert_eq!(port(votes.outcome("x").ok()), Some(2));
+    }
+
+    #[test]
+    fn an_unknown_service_is_told_when_nobody_knows_it() {
+        let said = vec![Some(Said::Unknown), None];
+        let failure = votes(2, said).outcome("x").unwrap_err();
+        assert_eq!(failure.class, Class::UnknownService);
+        let said = vec![Some(Said::Unknown), Some(master(1, 0))];
+        assert_eq!(port(votes(2, said).outcome("x").ok()), Some(1));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        /// Whatever is decided early is what all answers together say.
+        #[test]
+        fn what_is_decided_early_stands(said in prop::collection::vec((0u16..4, 0u64..3), 1..8)) {
+            let all = said.len();
+            let mut votes = Votes::of(all);
+            let mut early = None;
+            for (named, epoch) in said {
+                votes.count(match named {
+                    0 => Err(Failure::no_connection()),
+                    port => Ok(master(port, epoch)),
+                });
+                early = early.or_else(|| votes.decided());
+            }
+            if let Some(early) = early {
+                prop_assert_eq!(Some(early), votes.outcome("x").ok());
+            }
+        }
+    }
+}

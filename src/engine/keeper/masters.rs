@@ -1,0 +1,94 @@
+//! Going over to another master: a watch at each sentinel.
+//!
+//! 1. Each sentinel tells for itself, so that none of them is needed. What it told while nobody listened is made good
+//!    by asking, as soon as somebody listens again.
+//! 2. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
+//! 3. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::{PubSub, PubSubSink};
+use tokio::task::JoinSet;
+
+use super::{Keeper, renewals};
+use crate::backend::Pace;
+use crate::backend::sentinel::Sentinels;
+
+/// The longest pause between two attempts to listen to a sentinel.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often a quiet sentinel is asked whether it is still there.
+const PING: Duration = Duration::from_secs(5);
+
+/// Begins to watch, where sentinels say which server is the master.
+pub(super) fn watch(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+    let sentinels = keeper.core.backend.config().dialer.sentinels();
+    for index in 0..sentinels.map_or(0, Sentinels::len) {
+        chores.spawn(listen(Arc::clone(keeper), index));
+    }
+}
+
+async fn listen(keeper: Arc<Keeper>, index: usize) {
+    let config = keeper.core.backend.config();
+    let Some(sentinels) = config.dialer.sentinels() else {
+        return;
+    };
+    let mut pace = Pace::new(
+        keeper.core.config.backoff.at_most(LISTEN_AGAIN),
+        index as u64,
+    );
+    loop {
+        tokio::time::sleep(pace.wait(keeper.core.now())).await;
+        pace.attempt(keeper.core.now());
+        let connecting = tokio::time::timeout(config.connect_timeout, sentinels.listen(index));
+        if let Ok(Ok(told)) = connecting.await {
+            if config.dialer.look_for_switch().await {
+                switched(&keeper);
+            }
+            hear(&keeper, told).await;
+        }
+    }
+}
+
+/// Hears one sentinel until its connection ends.
+async fn hear(keeper: &Keeper, told: PubSub) {
+    let dialer = &keeper.core.backend.config().dialer;
+    let (sink, mut messages) = told.split();
+    let silence = silence(sink, keeper.core.config.command_timeout);
+    let mut silence = std::pin::pin!(silence);
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            () = &mut silence => None,
+        };
+        let Some(message) = message else { return };
+        let place = dialer
+            .sentinels()
+            .and_then(|sentinels| sentinels.switched_to(&message));
+        if place.is_some_and(|place| dialer.switch_to(&place)) {
+            switched(keeper);
+        }
+    }
+}
+
+/// Ends when the sentinel answers no more.
+async fn silence(mut sink: PubSubSink, timeout: Duration) {
+    loop {
+        tokio::time::sleep(PING).await;
+        let pong = tokio::time::timeout(timeout, sink.ping::<redis::Value>()).await;
+        if !matches!(pong, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+fn switched(keeper: &Keeper) {
+    tracing::info!("another server is the master now");
+    keeper.core.backend.switch();
+    keeper.core.keeper_lane.switch();
+    keeper.hub.close();
+    renewals::verify_all(keeper);
+    keeper.core.look.notify_one();
+}

@@ -1,0 +1,170 @@
+//! Fail-overs by sentinels: by kill, by freeze, by command.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Error, Lease};
+use watchlock_support::eventually;
+use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, is_free, soon, try_once};
+use crate::connect;
+
+/// By when a client goes on after a fail-over.
+const GOES_ON: Duration = Duration::from_secs(1);
+
+async fn replicated(server: &RedisServer, key: &str) {
+    eventually("the replica has it", LONG, async || {
+        server.exists(key).await
+    })
+    .await;
+}
+
+/// Holds a lock through a fail-over that `fail` begins; how long after it clients went on.
+async fn through(
+    deployment: &SentinelDeployment,
+    fail: impl AsyncFnOnce(&RedisServer),
+) -> Duration {
+    let old = &deployment.servers()[0];
+    let client = connect(deployment).await;
+    let other = connect(deployment).await;
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    replicated(&deployment.servers()[1], "held").await;
+    fail(old).await;
+    let waiter = tokio::spawn({
+        let lock = other.get_lock("new");
+        async move {
+            let lease = Lease::Watchdog;
+            let guard = lock.try_lock(LONG, lease).await;
+            (guard, Instant::now())
+        }
+    });
+    let new = deployment
+        .master_after(old, &deployment.sentinels()[..2])
+        .await;
+    let over = Instant::now();
+    let (guard, went_on) = soon(waiter).await.unwrap();
+    let guard = guard.unwrap().expect("a new lock at the new master");
+    assert!(new.exists("new").await, "at the new master");
+    held.check().expect("the new master has it");
+    assert!(!is_free(&other, "held").await, "the hold is there");
+    // It is asserted at the new master: verified, and its lease written.
+    eventually("it is asserted", LONG, async || {
+        new.calls_of("pexpire").await > 0
+    })
+    .await;
+    held.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    assert!(!new.exists("held").await, "given back where the master is");
+    went_on.saturating_duration_since(over)
+}
+
+#[tokio::test]
+async fn a_killed_master_is_followed_by_the_next() {
+    let deployment = SentinelDeployment::start().await;
+    let late = through(&deployment, async |old| old.kill()).await;
+    assert!(late < GOES_ON, "{late:?} after the fail-over");
+}
+
+#[tokio::test]
+async fn a_frozen_master_is_followed_by_the_next() {
+    let deployment = SentinelDeployment::start().await;
+    let late = through(&deployment, async |old| old.freeze()).await;
+    deployment.servers()[0].resume();
+    assert!(late < GOES_ON, "{late:?} after the fail-over");
+}
+
+#[tokio::test]
+async fn a_fail_over_by_command_costs_no_hold() {
+    let deployment = SentinelDeployment::start().await;
+    let sentinel = &deployment.sentinels()[0];
+    let late = through(&deployment, async |_| {
+        drop(sentinel.cmd(&["SENTINEL", "FAILOVER", SERVICE]).await);
+    })
+    .await;
+    assert!(late < GOES_ON, "{late:?} after the fail-over");
+}
+
+/// What the new master was not sent is lost, and its holder is told: it is not left to believe in the old one.
+#[tokio::test]
+async fn a_hold_that_the_new_master_does_not_have_is_lost_at_once() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, replica] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let client = connect(&deployment).await;
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    replicated(replica, "held").await;
+    // As if it had never been sent.
+    old.freeze();
+    let new = deployment
+        .master_after(old, &deployment.sentinels()[..2])
+        .await;
+    new.cmd(&["DEL", "held"]).await;
+    let lost = soon(held.lost()).await;
+    old.resume();
+    assert_eq!(lost, watchlock::LostReason::Missing);
+    assert!(matches!(held.unlock().await, Err(Error::Lost { .. })));
+}
+
+/// It goes on as a master until the sentinels tell it otherwise, and answers whoever is still connected.
+#[tokio::test]
+async fn an_old_master_that_wakes_up_harms_nobody() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let client = connect(&deployment).await;
+    assert!(is_free(&client, "warm").await);
+    old.freeze();
+    // Sent to the old master, which will run it when it wakes up.
+    let ghost = tokio::spawn({
+        let lock = client.get_lock("ghost");
+        async move { lock.try_lock(LONG, Lease::Watchdog).await }
+    });
+    deployment.master_after(old, deployment.sentinels()).await;
+    let guard = soon(ghost)
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("at the new master");
+    assert!(new.exists("ghost").await);
+    old.resume();
+    // Whoever asks now asks the new one, however long the old one takes itself for the master.
+    for round in 0..50 {
+        let name = format!("after-{round}");
+        let guard = try_once(&client, &name).await.unwrap().unwrap();
+        assert!(new.exists(&name).await, "{name} is at the new master");
+        guard.unlock().await.unwrap();
+    }
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    old.synced().await;
+    eventually("nothing is left anywhere", LONG, async || {
+        old.keys().await.is_empty() && new.keys().await.is_empty()
+    })
+    .await;
+}
+
+/// A waiter is woken by messages of the new master: it subscribes there.
+#[tokio::test]
+async fn who_waits_is_woken_by_the_new_master() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let (client, other) = (connect(&deployment).await, connect(&deployment).await);
+    let held = try_once(&client, "x").await.unwrap().unwrap();
+    let waiter = tokio::spawn({
+        let lock = other.get_lock("x");
+        async move { lock.lock().await }
+    });
+    crate::common::subscribed(old, "x").await;
+    replicated(new, "x").await;
+    old.freeze();
+    deployment.master_after(old, deployment.sentinels()).await;
+    crate::common::subscribed(new, "x").await;
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    old.resume();
+}

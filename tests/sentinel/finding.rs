@@ -1,0 +1,178 @@
+//! How the master is found.
+
+use std::time::Instant;
+
+use tokio::net::TcpListener;
+use watchlock::{ClientBuilder, ConfigError, Error};
+use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{is_free, ms, try_once};
+use crate::{builder, connect};
+
+#[tokio::test]
+async fn the_master_is_found_and_the_lock_is_there() {
+    let deployment = SentinelDeployment::start().await;
+    let client = connect(&deployment).await;
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    assert!(deployment.servers()[0].exists("x").await);
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_no_sentinel_knows_is_told_at_connect() {
+    let deployment = SentinelDeployment::start().await;
+    let error = ClientBuilder::sentinel(deployment.urls(), "another")
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::UnknownService)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn dead_and_frozen_sentinels_cost_nothing() {
+    let deployment = SentinelDeployment::start().await;
+    let urls = deployment.urls();
+    deployment.sentinels()[0].kill();
+    let client = connect(&deployment).await;
+    assert!(is_free(&client, "x").await);
+    deployment.sentinels()[0].restart();
+    // One that stands still takes connections, and says nothing. Listed first, it would be waited for by who asks in turn.
+    deployment.sentinels()[0].freeze();
+    let client = ClientBuilder::sentinel(urls, SERVICE);
+    let started = Instant::now();
+    // A patience of 300 ms would show; that of a connection even more.
+    let client = client.connect().await.unwrap();
+    let took = started.elapsed();
+    deployment.sentinels()[0].resume();
+    assert!(took < ms(300), "{took:?}");
+    assert!(is_free(&client, "x").await);
+}
+
+#[tokio::test]
+async fn no_sentinel_at_all_is_unavailable() {
+    let url = RedisServer::start().url();
+    let error = ClientBuilder::sentinel([url], SERVICE).connect().await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let error = ClientBuilder::sentinel(Vec::<String>::new(), SERVICE).connect();
+    let error = error.await.unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::OutOfRange { .. })),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn passwords_of_servers_and_sentinels_are_apart() {
+    let deployment = SentinelDeployment::options()
+        .password("server1")
+        .sentinel_password("sentinel2")
+        .start()
+        .await;
+    let client = connect(&deployment).await;
+    assert!(is_free(&client, "x").await);
+    let bare = deployment.sentinels().iter();
+    let bare = bare.map(|sentinel| format!("redis://127.0.0.1:{}/", sentinel.port()));
+    let error = ClientBuilder::sentinel(bare, SERVICE)
+        .server_url(&deployment.server_url())
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    let error = ClientBuilder::sentinel(deployment.urls(), SERVICE)
+        .server_url("redis://:wrong@any/")
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_pool_leads_to_one_server() {
+    let deployment = SentinelDeployment::start().await;
+    let pool = deadpool_redis::Config::from_url(deployment.servers()[0].url());
+    let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+    let error = builder(&deployment).pool(pool.unwrap()).connect().await;
+    let error = error.unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::Conflict { .. })),
+        "{error:?}"
+    );
+}
+
+fn list(texts: &[&str]) -> String {
+    let bulks = texts
+        .iter()
+        .map(|text| format!("${}\r\n{text}\r\n", text.len()));
+    format!("*{}\r\n{}", texts.len(), bulks.collect::<String>())
+}
+
+/// A sentinel that says what it is told to: an address, in an epoch.
+async fn saying(port: u16, epoch: u64) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut link, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut heard = vec![0; 4096];
+                while let Ok(1..) = link.read(&mut heard).await {
+                    let text = String::from_utf8_lossy(&heard).into_owned();
+                    heard.fill(0);
+                    let mut said = String::new();
+                    if text.contains("SETINFO") {
+                        said.push_str("+OK\r\n+OK\r\n");
+                    }
+                    if text.contains("GET-MASTER") {
+                        said.push_str(&list(&["127.0.0.1", &port.to_string()]));
+                        said.push_str(&list(&["config-epoch", &epoch.to_string()]));
+                    }
+                    if link.write_all(said.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}/")
+}
+
+/// One that was cut off names the old master, and may be the first to answer.
+#[tokio::test]
+async fn what_most_sentinels_say_counts_and_in_a_tie_the_later_epoch() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let most = [
+        saying(old.port(), 7).await,
+        saying(new.port(), 1).await,
+        saying(new.port(), 1).await,
+    ];
+    let tie = [saying(old.port(), 1).await, saying(new.port(), 2).await];
+    for urls in [most.to_vec(), tie.to_vec()] {
+        for _ in 0..5 {
+            let client = ClientBuilder::sentinel(urls.clone(), SERVICE)
+                .connect()
+                .await;
+            let client = client.unwrap();
+            let guard = try_once(&client, "x").await.unwrap().unwrap();
+            assert!(new.exists("x").await && !old.exists("x").await);
+            guard.unlock().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_sentinels_name_is_no_master() {
+    let master = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&master).start();
+    replica.synced().await;
+    let urls = [saying(replica.port(), 1).await];
+    let connecting = ClientBuilder::sentinel(urls, SERVICE).connect_timeout(ms(500));
+    let error = connecting.connect().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("not a master"), "{source}");
+}

@@ -1,0 +1,23 @@
+//! A master that sentinels watch over, through the public API: fail-overs, what they cost, and what must not go wrong.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod failing_over;
+mod finding;
+
+use watchlock::{Client, ClientBuilder};
+use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
+
+use common::ms;
+
+/// Clients whose renewals come soon enough for a test to see them.
+pub(crate) fn builder(deployment: &SentinelDeployment) -> ClientBuilder {
+    ClientBuilder::sentinel(deployment.urls(), SERVICE)
+        .server_url(&deployment.server_url())
+        .watchdog_lease(ms(20_000))
+}
+
+pub(crate) async fn connect(deployment: &SentinelDeployment) -> Client {
+    builder(deployment).connect().await.expect("a client")
+}

@@ -1,0 +1,237 @@
+//! A master with replicas, watched by three sentinels: private, quick to fail over, gone when dropped.
+//!
+//! The sentinels know each other and the replicas from the start, by their configuration, so a fail-over may begin at
+//! once. One takes between one and five seconds: half a second until the master is given up, the rest is the sentinels'
+//! election.
+
+use std::time::Duration;
+
+use crate::eventually;
+use crate::port;
+use crate::server::{RedisServer, ServerOptions};
+
+/// What the sentinels call the master.
+pub const SERVICE: &str = "locks";
+
+const DOWN_AFTER_MS: u32 = 500;
+const SENTINELS: usize = 3;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A master, its replicas and their sentinels.
+#[derive(Debug)]
+pub struct SentinelDeployment {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    /// Of the servers.
+    password: Option<String>,
+}
+
+/// Options of a [`SentinelDeployment`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SentinelOptions {
+    replicas: usize,
+    server: ServerOptions,
+    password: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+impl Default for SentinelOptions {
+    fn default() -> Self {
+        Self {
+            replicas: 1,
+            server: RedisServer::options(),
+            password: None,
+            sentinel_password: None,
+        }
+    }
+}
+
+impl SentinelOptions {
+    /// How many replicas follow the master. Default 1.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// One more line of the configuration of each server.
+    pub fn config(mut self, key: &str, value: &str) -> Self {
+        self.server = self.server.config(key, value);
+        self
+    }
+
+    /// The servers ask for a password (letters and digits).
+    pub fn password(mut self, password: &str) -> Self {
+        self.server = self
+            .server
+            .password(password)
+            .config("masterauth", password);
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// The sentinels ask for a password (letters and digits).
+    pub fn sentinel_password(mut self, password: &str) -> Self {
+        self.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// Starts all of it; the replicas are in sync when it returns.
+    ///
+    /// # Panics
+    /// If a server does not come up.
+    pub async fn start(self) -> SentinelDeployment {
+        let master = self.server.clone().start();
+        let replicas: Vec<_> = (0..self.replicas)
+            .map(|_| self.server.clone().replica_of(&master).start())
+            .collect();
+        for replica in &replicas {
+            replica.synced().await;
+        }
+        let ports: Vec<_> = (0..SENTINELS).map(|_| port::draw()).collect();
+        let sentinels = (0..SENTINELS)
+            .map(|own| self.sentinel(own, &ports, &master, &replicas).start())
+            .collect();
+        let deployment = SentinelDeployment {
+            servers: std::iter::once(master).chain(replicas).collect(),
+            sentinels,
+            password: self.password,
+        };
+        deployment.ready().await;
+        deployment
+    }
+
+    fn sentinel(
+        &self,
+        own: usize,
+        ports: &[u16],
+        master: &RedisServer,
+        replicas: &[RedisServer],
+    ) -> ServerOptions {
+        let at = |port: u16| format!("{SERVICE} 127.0.0.1 {port}");
+        let mut lines = vec![
+            format!("myid {:040x}", own + 1),
+            format!("monitor {} 2", at(master.port())),
+            format!("down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}"),
+            format!("failover-timeout {SERVICE} 3000"),
+        ];
+        if let Some(password) = &self.password {
+            lines.push(format!("auth-pass {SERVICE} {password}"));
+        }
+        let replicas = replicas.iter().map(|replica| at(replica.port()));
+        lines.extend(replicas.map(|replica| format!("known-replica {replica}")));
+        for (other, port) in ports.iter().enumerate().filter(|(other, _)| *other != own) {
+            lines.push(format!("known-sentinel {} {:040x}", at(*port), other + 1));
+        }
+        let mut options = RedisServer::options().sentinel().port(ports[own]);
+        if let Some(password) = &self.sentinel_password {
+            options = options.password(password);
+            lines.push(format!("sentinel-pass {password}"));
+        }
+        lines
+            .iter()
+            .fold(options, |options, line| options.config("sentinel", line))
+    }
+}
+
+impl SentinelDeployment {
+    /// A master with one replica and three sentinels.
+    ///
+    /// # Panics
+    /// If a server does not come up.
+    pub async fn start() -> Self {
+        Self::options().start().await
+    }
+
+    /// Options for one that is not plain.
+    pub fn options() -> SentinelOptions {
+        SentinelOptions::default()
+    }
+
+    /// The addresses of the sentinels.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
+    }
+
+    /// How to connect to a server, wherever it is.
+    #[must_use]
+    pub fn server_url(&self) -> String {
+        match &self.password {
+            Some(password) => format!("redis://:{password}@anywhere/"),
+            None => "redis://anywhere/".to_owned(),
+        }
+    }
+
+    /// The servers; the first one was the master in the beginning.
+    #[must_use]
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// The sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// The port of the master by one of the sentinels, if it answers.
+    async fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
+        let asked = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let answer = sentinel.try_cmd(&asked).await.ok()?;
+        let (_, port): (String, u16) = redis::from_redis_value(answer).ok()?;
+        Some(port)
+    }
+
+    /// Waits until all of `sentinels` name another master than `old`; that one.
+    ///
+    /// # Panics
+    /// If that takes longer than 30 s.
+    pub async fn master_after(&self, old: &RedisServer, sentinels: &[RedisServer]) -> &RedisServer {
+        eventually("the sentinels name another master", DEADLINE, async || {
+            for sentinel in sentinels {
+                if self
+                    .named_by(sentinel)
+                    .await
+                    .is_none_or(|port| port == old.port())
+                {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        let port = self.named_by(&sentinels[0]).await;
+        let named = self
+            .servers
+            .iter()
+            .find(|server| Some(server.port()) == port);
+        named.expect("the master is one of the servers")
+    }
+
+    /// Waits until each sentinel agrees to a fail-over: it sees the master, the replicas and the other sentinels.
+    async fn ready(&self) {
+        for sentinel in &self.sentinels {
+            eventually("a sentinel sees all servers", DEADLINE, async || {
+                let seen = sentinel.cmd(&["SENTINEL", "CKQUORUM", SERVICE]).await;
+                let seen =
+                    matches!(seen, redis::Value::SimpleString(ref text) if text.starts_with("OK"));
+                seen && self.sees_replicas(sentinel).await
+            })
+            .await;
+        }
+    }
+
+    /// A replica is chosen only when it was asked about itself before.
+    async fn sees_replicas(&self, sentinel: &RedisServer) -> bool {
+        let replicas: Vec<std::collections::BTreeMap<String, String>> =
+            sentinel.query(&["SENTINEL", "REPLICAS", SERVICE]).await;
+        let up = |replica: &&std::collections::BTreeMap<String, String>| {
+            replica
+                .get("master-link-status")
+                .is_some_and(|status| status == "ok")
+                && replica.get("flags").is_some_and(|flags| flags == "slave")
+        };
+        replicas.iter().filter(up).count() + 1 == self.servers.len()
+    }
+}
