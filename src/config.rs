@@ -12,6 +12,29 @@ use crate::names::MAX_KEY_BYTES;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// How the releases of a lock are told in a cluster.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), watchlock::Error> {
+/// use watchlock::{Client, Publish};
+///
+/// // Beside Java services whose Redisson is older than 3.22.
+/// let client = Client::builder("redis://10.0.0.1:6379/")
+///     .publish(Publish::Classic)
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Publish {
+    /// `PUBLISH`: to every node of the cluster.
+    Classic,
+    /// `SPUBLISH`: to the nodes that have the lock's slot. Redis 7.0 and later, Valkey.
+    Sharded,
+}
+
 /// Settings as the builder collects them.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {

@@ -118,6 +118,14 @@ pub enum Error {
         /// How long it may be.
         longest: usize,
     },
+    /// In a cluster the keys of a lock must lie in one slot, but those of this name would not: it has braces, and no
+    /// text between a first `{` and a `}` behind it. Elsewhere the name is as good as any other.
+    #[error("{}in a cluster its keys would lie in different slots", Of(lock))]
+    #[non_exhaustive]
+    CrossSlot {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+    },
     /// An owner that reads asked to write: it would wait for itself. Give the read levels back first, or take the
     /// write lock first and [downgrade](crate::WriteGuard::downgrade) it.
     #[error("{}an owner that reads cannot wait to write", Of(lock))]
@@ -203,6 +211,7 @@ impl Error {
             | Self::WouldDeadlock { lock }
             | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
+            | Self::CrossSlot { lock }
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
@@ -221,6 +230,10 @@ impl Error {
 
     pub(crate) fn would_deadlock() -> Self {
         Self::WouldDeadlock { lock: None }
+    }
+
+    pub(crate) fn cross_slot() -> Self {
+        Self::CrossSlot { lock: None }
     }
 
     pub(crate) fn wrong_type() -> Self {
@@ -256,6 +269,7 @@ impl Error {
             | Self::WouldDeadlock { lock }
             | Self::FencingTokenTooLarge { lock }
             | Self::InvalidName { lock, .. }
+            | Self::CrossSlot { lock }
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }

@@ -66,10 +66,12 @@ mod lock;
 mod names;
 mod process;
 mod script;
+mod slot;
 
 pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
+pub use config::Publish;
 pub use error::{Cause, ConfigError, Error, LeaseError, LostReason, SetError};
 pub use fencing::FencingToken;
 pub use lease::Lease;

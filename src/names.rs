@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
+use crate::slot::{self, Slot, Target};
 
 /// Longest key, prefix included, in bytes, unless set otherwise.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
@@ -51,6 +52,7 @@ pub(crate) struct Names {
     name_at: u32,
     end: u32,
     hash: u64,
+    target: Target,
 }
 
 impl Names {
@@ -88,6 +90,7 @@ impl Names {
             key_at: place(key_at)?,
             name_at: place(key_at + prefix.len())?,
             end: place(key_at + bytes)?,
+            target: target(&channel[key_at..key_at + bytes]),
             channel,
         })
     }
@@ -120,6 +123,11 @@ impl Names {
         } else {
             format!("{{{key}}}:{suffix}")
         }
+    }
+
+    /// The node of a cluster that has the key, and with it whatever else belongs to the lock.
+    pub(crate) fn target(&self) -> Target {
+        self.target
     }
 
     /// The same for the same key, in this process.
@@ -174,9 +182,20 @@ fn tagged<'a>(first: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
     [first, ":", open, prefix, name, close]
 }
 
+/// Where all names of the lock are. The key is the tag of the others, or has one of its own, which is theirs, too; some
+/// names with braces are neither.
+fn target(key: &str) -> Target {
+    if slot::tag(key).is_some() || !key.contains(['{', '}']) {
+        Target::Slot(Slot::of(key))
+    } else {
+        Target::None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn channels_follow_the_brace_rule() {
@@ -242,5 +261,37 @@ mod tests {
         assert_eq!(names("a{").other(0), "redisson_lock_token:a{");
         assert_eq!(names("foo").suffixed("timeout"), "{foo}:timeout");
         assert_eq!(names("{a}b").suffixed("timeout"), "{a}b:timeout");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        /// A name is for one node of a cluster if all that belongs to its lock is in the slot of its key.
+        #[test]
+        fn all_names_of_a_lock_are_in_one_slot_or_it_is_known(name in "[ab{}]{1,6}") {
+            let family = Family {
+                others: &["redisson_lock_queue"],
+                ..Family::PLAIN
+            };
+            let names = Names::of(&family, "", &name, 512).unwrap();
+            let suffixed = names.suffixed("6a1b:7:rwlock_timeout:1");
+            let own_channel = format!("{}:6a1b:7", names.channel());
+            let slots = [names.channel(), names.other(0), &suffixed, &own_channel].map(Slot::of);
+            let same = slots.iter().all(|slot| *slot == Slot::of(&name));
+            let known = names.target() == Target::Slot(Slot::of(&name));
+            // Different texts meet in a slot now and then; that they do is not relied on.
+            prop_assert!(same || !known, "{}", name);
+            prop_assert!(known || names.target() == Target::None);
+        }
+    }
+
+    #[test]
+    fn names_that_no_node_has_all_of_are_told() {
+        let target = |name| Names::of(&Family::PLAIN, "", name, 512).unwrap().target();
+        for name in ["foo", "{a}b", "a{b}c", "{a}{", "a{b}{}"] {
+            assert!(matches!(target(name), Target::Slot(_)), "{name}");
+        }
+        for name in ["{", "a{", "}", "a}b", "{}x", "a{}b{c}"] {
+            assert_eq!(target(name), Target::None, "{name}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 -- Starts a hold: takes the lock when it is free and it is the turn of the caller's client.
 -- Follows queue.lua, keys.lua, places.lua, turn.lua, enter.lua, grant.lua
 --
--- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua and turn.lua
 -- ARGV[3] hold id   - fresh for every waiter
 -- ARGV[4] lease     - ms, 1 to 2^53
 -- ARGV[5] waits     - 1: it gets a place in the queue, 0: it gets none and overtakes nobody

@@ -1,7 +1,7 @@
 -- Ends whoever holds the lock; who waits goes on waiting.
 -- Follows queue.lua, keys.lua, places.lua, turn.lua
 --
--- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua and turn.lua
 -- ARGV[3] client    - uuid of the caller, to tell its own holds from strangers'
 --
 -- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is

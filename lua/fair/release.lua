@@ -1,7 +1,7 @@
 -- Gives a level back: writes the hold count, or ends the hold with its last level. One that waits leaves the queue.
 -- Follows queue.lua, keys.lua, places.lua, turn.lua
 --
--- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua and turn.lua
 -- ARGV[3] hold id   - field, or one that waits
 -- ARGV[4] count     - levels left, 0 ends the hold
 --

@@ -2,11 +2,13 @@
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua
+-- last ARGV          - how to publish: SPUBLISH, else PUBLISH
 --
 -- Returns   nothing: the script behind it does
 -- Publishes '0' to the head, in wake()
 -- Repeat    who left is not there any more
-local function wake(id) return redis.pcall('PUBLISH', channel .. ':' .. id, '0') end
+local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
+local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
 
 -- Up to when one is waited for: ours while its client vouches for it, Redisson's up to its score.
 local function waited_for_until(id, score)

@@ -1,7 +1,7 @@
 -- Says that a client is alive, and with it its waiters: they keep their places, and are not given up.
 -- Follows queue.lua, keys.lua, places.lua, turn.lua, enter.lua, grant.lua
 --
--- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua and turn.lua
 -- ARGV[3] client    - uuid of the caller
 --
 -- Returns   {count, number}: how many hold ids of the client wait; 1 when the head is one of them, else 0

@@ -5,6 +5,7 @@
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; what is left of the write hold's counts when that is more
 -- ARGV[3] channel   - where waiters listen
+-- ARGV[4] publish   - the command that tells them; PUBLISH unless there is one
 --
 -- Returns   1 it is a read hold; 2 it is, but the wake-up was refused; -5 the hold is not there
 -- Publishes '1' (all who can enter may try) when it was a write hold
@@ -23,4 +24,4 @@ redis.call('PEXPIRE', lock, keep_ms)
 redis.call('HSET', lock, hold_id, '1')
 redis.call('HDEL', lock, hold_id .. ':write')
 redis.call('HSET', lock, 'mode', 'read')
-return type(redis.pcall('PUBLISH', channel, '1')) == 'table' and 2 or 1
+return type(redis.pcall(ARGV[4] or 'PUBLISH', channel, '1')) == 'table' and 2 or 1

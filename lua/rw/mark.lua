@@ -5,6 +5,7 @@
 -- ARGV[1] client    - uuid
 -- ARGV[2] mark      - ms for which it is heeded; 0 takes it away
 -- ARGV[3] channel   - where waiters listen
+-- ARGV[4] publish   - the command that tells them; PUBLISH unless there is one
 --
 -- Returns   1 marked, or taken away; 0 there was nothing to mark, or to take away
 -- Publishes '1' (all who can enter may try) when the last mark is taken away and readers have the lock
@@ -28,5 +29,5 @@ end
 
 if redis.call('ZREM', writers, client) == 0 then return 0 end
 local others = redis.call('ZCOUNT', writers, string.format('(%.0f', now_ms), '+inf')
-if reads and others == 0 then redis.pcall('PUBLISH', channel, '1') end
+if reads and others == 0 then redis.pcall(ARGV[4] or 'PUBLISH', channel, '1') end
 return 1

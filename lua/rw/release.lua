@@ -5,6 +5,7 @@
 -- KEYS[3] channel   - where waiters listen; no key, but of the lock's slot, as are the other readers' timeout
 --                     keys, which are only known by the fields: while that slot migrates nothing is done
 -- ARGV[1] hold id
+-- ARGV[2] publish   - the command that tells them; PUBLISH unless there is one
 --
 -- Returns   0 the hold is not there; -2 ended, and others have the lock; -1 ended, but the wake-up was refused;
 --           else the lock is free: 1, and one more for every client that heard it
@@ -35,6 +36,5 @@ for _, field in ipairs(gone) do redis.call('HDEL', lock, field) end
 if alive and longest_ms >= 0 then redis.call('PEXPIRE', lock, longest_ms) end
 if alive then return -2 end
 redis.call('DEL', lock)
-local heard = redis.pcall('PUBLISH', channel, '1')
-if type(heard) == 'table' then return -1 end
-return 1 + heard
+local heard = redis.pcall(ARGV[2] or 'PUBLISH', channel, '1')
+return type(heard) == 'table' and -1 or 1 + heard

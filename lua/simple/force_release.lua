@@ -3,6 +3,7 @@
 -- KEYS[1] lock      - string: hold id
 -- ARGV[1] client    - uuid of the caller, to tell its own holds from strangers'
 -- ARGV[2] channel   - where waiters listen
+-- ARGV[3] publish   - the command that tells them; PUBLISH unless there is one
 --
 -- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is
 --           no string; number: of the hold that ended, when it is the caller's own, else 0
@@ -16,7 +17,7 @@ if type(holder) == 'table' then
 end
 
 redis.call('DEL', lock)
-local woken = redis.pcall('PUBLISH', channel, '0')
+local woken = redis.pcall(ARGV[3] or 'PUBLISH', channel, '0')
 local number = 0
 if string.sub(holder, 1, #client + 1) == client .. ':' then
   number = tonumber(string.sub(holder, #client + 2)) or 0

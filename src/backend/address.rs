@@ -10,8 +10,9 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    RedisResult,
+    PushInfo, RedisResult,
 };
+use tokio::sync::mpsc::UnboundedSender;
 
 #[cfg(feature = "tls")]
 use super::tls::Tls;
@@ -41,6 +42,14 @@ impl Address {
             #[cfg(feature = "tls")]
             tls,
         })
+    }
+
+    /// The host that it leads to; none for a socket file.
+    pub(super) fn host(&self) -> &str {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "",
+        }
     }
 
     /// A client is no more than what it connects by.
@@ -82,6 +91,31 @@ impl Address {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None);
+        self.connect_with(config).await
+    }
+
+    /// A connection that tells of what comes unasked, as messages do.
+    pub(super) async fn pushing(
+        &self,
+        timeout: Duration,
+        pushes: UnboundedSender<PushInfo>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None)
+            .set_push_sender(pushes);
+        let info = self.client.get_connection_info().clone();
+        let settings = info.redis_settings().clone();
+        let settings = settings.set_protocol(ProtocolVersion::RESP3);
+        let mut address = self.clone();
+        address.client = redis::Client::open(info.set_redis_settings(settings))?;
+        address.connect_with(config).await
+    }
+
+    async fn connect_with(
+        &self,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return Box::pin(self.encrypted(tls, config)).await;

@@ -9,7 +9,7 @@
 //! application would swallow our commands in its `MULTI`.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool::managed::Manager as _;
@@ -17,7 +17,9 @@ use deadpool_redis::Pool;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
 use super::failure::Failure;
@@ -34,6 +36,10 @@ pub(crate) struct Dialer {
     /// How to connect; where to, too, unless sentinels say that.
     address: Address,
     followed: Option<Followed>,
+    /// Others that lead to the same cluster, and which is asked next of all.
+    seeds: Vec<Address>,
+    for_cluster: bool,
+    next: AtomicUsize,
     pool: Option<Pool>,
     /// Whether it was told that connecting panics.
     panicked: AtomicBool,
@@ -87,9 +93,48 @@ impl Dialer {
         Self {
             address,
             followed: None,
+            seeds: Vec::new(),
+            for_cluster: false,
+            next: AtomicUsize::new(0),
             pool,
             panicked: AtomicBool::new(false),
         }
+    }
+
+    /// From addresses of one cluster, of which one after the other is tried. The first says how to connect to nodes.
+    pub(crate) fn from_urls(urls: &[String]) -> Result<Self, ConfigError> {
+        let (first, others) = urls.split_first().ok_or(ConfigError::InvalidUrl)?;
+        let seeds: Result<Vec<_>, _> = others.iter().map(|url| Address::from_url(url)).collect();
+        Ok(Self {
+            seeds: seeds?,
+            for_cluster: true,
+            ..Self::from_url(first, None)?
+        })
+    }
+
+    /// The same way of connecting, to another host.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        let address = self.address.at(host, port);
+        // What can be opened for one host can be for another.
+        Self::new(address.unwrap_or_else(|_| self.address.clone()), None)
+    }
+
+    /// Whether it was said to lead to a cluster.
+    pub(crate) fn is_for_cluster(&self) -> bool {
+        self.for_cluster
+    }
+
+    /// The host that it leads to.
+    pub(crate) fn host(&self) -> &str {
+        self.now().host()
+    }
+
+    /// Where it leads now.
+    fn now(&self) -> &Address {
+        // Relaxed: a number that stands for itself.
+        let next = self.next.load(Ordering::Relaxed) % (self.seeds.len() + 1);
+        next.checked_sub(1)
+            .map_or(&self.address, |seed| &self.seeds[seed])
     }
 
     /// Whether commands go through a pool that the application made.
@@ -131,7 +176,7 @@ impl Dialer {
     /// Where a connection leads that is made now.
     async fn whereto(&self) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
-            return Ok(self.address.clone());
+            return Ok(self.now().clone());
         };
         let place = followed.sentinels.master().await?;
         let address = self.address.at(&place.0, place.1);
@@ -156,7 +201,11 @@ impl Dialer {
                 }
             }
         };
-        self.within(timeout, connecting).await
+        let connected = self.within(timeout, connecting).await;
+        if connected.is_err() {
+            self.next.fetch_add(1, Ordering::Relaxed);
+        }
+        connected
     }
 
     /// What `make` connects to the present master, also when that changes meanwhile.
@@ -209,6 +258,19 @@ impl Dialer {
         });
         let (connection, _turn) = self.within(timeout, connecting).await?;
         Ok(connection)
+    }
+
+    /// A new connection for subscriptions to channels that belong to slots. What comes goes to `pushes`.
+    pub(crate) async fn subscribe_to_slots(
+        &self,
+        timeout: Duration,
+        pushes: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let connecting = async {
+            let connected = self.address.pushing(timeout, pushes).await;
+            connected.map_err(Failure::connecting)
+        };
+        self.within(timeout, connecting).await
     }
 
     /// Why the server hangs up, if it says so; or why the sentinels name none.

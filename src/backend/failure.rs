@@ -36,6 +36,8 @@ pub(crate) enum Class {
     UnknownService,
     /// The client is closed.
     Closed,
+    /// The keys are in different slots of a cluster.
+    CrossSlot,
 }
 
 /// Why a server that is too old is not supported.
@@ -73,6 +75,12 @@ enum Seen {
     UnknownService(Box<str>),
     #[error("the server that the sentinels name is not a master")]
     NotTheMaster,
+    #[error("no node of the cluster is known to have the lock")]
+    NoNode,
+    #[error("its keys are in different slots of the cluster")]
+    CrossSlot,
+    #[error("the server is too old")]
+    TooOld,
 }
 
 impl Failure {
@@ -89,6 +97,20 @@ impl Failure {
 
     pub(crate) fn no_connection() -> Self {
         Self::seen(Class::Unreached, Seen::NoConnection)
+    }
+
+    /// Nobody is known to have what it was for; certainly not sent.
+    pub(crate) fn no_node() -> Self {
+        Self::seen(Class::NotReady, Seen::NoNode)
+    }
+
+    /// No node of a cluster has all of its keys; certainly not run.
+    pub(crate) fn cross_slot() -> Self {
+        Self::seen(Class::CrossSlot, Seen::CrossSlot)
+    }
+
+    pub(crate) fn too_old() -> Self {
+        Self::seen(Class::TooOld, Seen::TooOld)
     }
 
     pub(crate) fn strange_reply() -> Self {
@@ -157,6 +179,17 @@ impl Failure {
         }
     }
 
+    /// Of the first words on a new connection, on which nothing else was sent.
+    pub(crate) fn greeting(self) -> Self {
+        match self.class {
+            Class::Denied | Class::TooOld => self,
+            _ => Self {
+                class: Class::Unreached,
+                ..self
+            },
+        }
+    }
+
     /// Whether the command may have run, or may still run.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.class == Class::Unanswered
@@ -212,6 +245,7 @@ impl From<Failure> for Error {
             Class::TooOld => ConfigError::Unsupported { reason: TOO_OLD }.into(),
             Class::UnknownService => ConfigError::UnknownService.into(),
             Class::Closed => Self::Closed,
+            Class::CrossSlot => Self::cross_slot(),
         }
     }
 }
@@ -232,9 +266,10 @@ const CODES: [(&str, Class); 19] = [
     ("NOPERM", Class::Denied),
     ("DENIED", Class::Denied),
     ("WRONGTYPE", Class::WrongType),
-    ("MOVED", Class::Rejected),
-    ("ASK", Class::Rejected),
-    ("CROSSSLOT", Class::Rejected),
+    // Where a node of a cluster sends somebody else; who does not find it there may do so later.
+    ("MOVED", Class::NotReady),
+    ("ASK", Class::NotReady),
+    ("CROSSSLOT", Class::CrossSlot),
     ("NOSCRIPT", Class::Rejected),
     ("UNKILLABLE", Class::NotReady),
 ];
@@ -290,6 +325,12 @@ fn by_text(error: &RedisError) -> Class {
     let text = raised(without_arguments(text).unwrap_or(text));
     if text.starts_with("max number of clients") {
         return Class::Unreached;
+    }
+    // A key that a script reads before it writes anything is on its way to another node.
+    let far = ["Script attempted", "Lua script attempted"];
+    let far = far.iter().find_map(|start| text.strip_prefix(start));
+    if far.is_some_and(|rest| rest.starts_with(" to access a non local key")) {
+        return Class::NotReady;
     }
     // Redis 7.2 and later name the user.
     let of_user = text.starts_with("User ") && text.contains(" has no permissions");
@@ -356,7 +397,15 @@ mod tests {
             ("-NOAUTH Authentication required.", Class::Denied),
             ("-WRONGPASS invalid username-password pair", Class::Denied),
             ("-WRONGTYPE Operation against a key", Class::WrongType),
-            ("-MOVED 3999 127.0.0.1:6381", Class::Rejected),
+            ("-MOVED 3999 127.0.0.1:6381", Class::NotReady),
+            (
+                "-CROSSSLOT Keys in request don't hash to the same slot",
+                Class::CrossSlot,
+            ),
+            (
+                "-ERR Script attempted to access a non local key in a cluster node script: 6a1b, on @user_script:9.",
+                Class::NotReady,
+            ),
             ("-ERR max number of clients reached", Class::Unreached),
             ("-ERR unknown command", Class::Rejected),
         ] {

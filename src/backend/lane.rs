@@ -22,6 +22,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
+use super::alarm::Alarm;
+use super::cluster::Node;
 use super::dial::Dialer;
 use super::failure::Failure;
 use super::pace::Pace;
@@ -29,6 +31,7 @@ use super::switches::Turn;
 use super::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
+use crate::config::Publish;
 
 /// How to connect, and how patiently.
 #[derive(Clone)]
@@ -40,7 +43,29 @@ pub(crate) struct LaneConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) timers: Timers,
     /// Told whenever a connection turned out to be broken.
-    pub(crate) broken: Arc<Notify>,
+    pub(crate) broken: Arc<Alarm>,
+    /// The node of a cluster that it leads to.
+    pub(crate) node: Option<Arc<Node>>,
+}
+
+impl LaneConfig {
+    /// The same for a node of the cluster.
+    pub(super) fn to(&self, node: &Arc<Node>) -> Self {
+        Self {
+            dialer: Arc::clone(node.dialer()),
+            node: Some(Arc::clone(node)),
+            ..self.clone()
+        }
+    }
+
+    /// A new connection for commands.
+    async fn connect(&self) -> Result<(MultiplexedConnection, Option<Turn>), Failure> {
+        let (mut connection, turn) = self.dialer.connect(self.connect_timeout).await?;
+        if let Some(node) = &self.node {
+            node.greet(&mut connection, self.connect_timeout).await?;
+        }
+        Ok((connection, turn))
+    }
 }
 
 pub(crate) struct Lane {
@@ -80,6 +105,8 @@ pub(crate) struct Connected {
 enum End {
     Closed,
     WithRuntime,
+    /// Its node left the cluster.
+    Retired,
 }
 
 impl End {
@@ -87,6 +114,7 @@ impl End {
         match self {
             Self::Closed => Failure::closed(),
             Self::WithRuntime => Failure::runtime_ended(),
+            Self::Retired => Failure::no_node(),
         }
     }
 }
@@ -137,6 +165,25 @@ impl Lane {
             Ok(Link::Over(end)) => Err(end.failure()),
             // The lane itself keeps the other end.
             Err(_) => Err(Failure::closed()),
+        }
+    }
+
+    /// The number of the node that it leads to; 0 for the one server that there is.
+    pub(crate) fn node(&self) -> u32 {
+        self.config.node.as_ref().map_or(0, |node| node.number)
+    }
+
+    /// How releases are told there.
+    pub(super) fn publish(&self) -> Publish {
+        let node = self.config.node.as_ref();
+        node.map_or(Publish::Classic, |node| node.publish())
+    }
+
+    /// The host that it leads to.
+    pub(super) fn host(&self) -> &str {
+        match &self.config.node {
+            Some(node) => node.host(),
+            None => self.config.dialer.host(),
         }
     }
 
@@ -212,7 +259,7 @@ impl Lane {
         if replaced {
             // Somebody may wait for the connection that came and went meanwhile; nobody else asks for the next.
             self.wanted.notify_one();
-            self.config.broken.notify_one();
+            self.config.broken.raise(self.node());
         }
     }
 
@@ -227,6 +274,25 @@ impl Lane {
     /// Whether it connects no more.
     pub(crate) fn is_over(&self) -> bool {
         matches!(&*self.link.borrow(), Link::Over(_))
+    }
+
+    /// Gives its connection up, until it is wanted again.
+    pub(super) fn rest(&self) {
+        self.link.send_if_modified(|link| {
+            let up = matches!(link, Link::Up { .. });
+            if up {
+                *link = Link::Down {
+                    failures: 0,
+                    last: None,
+                };
+            }
+            up
+        });
+    }
+
+    /// Its node left the cluster.
+    pub(super) fn retire(&self) {
+        self.end(End::Retired);
     }
 
     /// Ends the lane and its connection.
@@ -275,8 +341,7 @@ impl Lane {
             }
             tokio::time::sleep(pace.wait(self.now())).await;
             let leave_from = pace.attempt(self.now());
-            let connecting = self.config.dialer.connect(self.config.connect_timeout);
-            match connecting.await {
+            match self.config.connect().await {
                 Ok((connection, turn)) => {
                     *generation += 1;
                     self.heard();

@@ -4,12 +4,19 @@
 //! keeper's thread, so that neither waits for the other and a blocked runtime delays only itself.
 
 mod address;
+mod alarm;
+pub(crate) mod cluster;
 pub(crate) mod dial;
 pub(crate) mod failure;
+mod fleet;
+pub(crate) mod hello;
 mod in_flight;
 pub(crate) mod lane;
 mod pace;
+mod redirect;
+mod send;
 pub(crate) mod sentinel;
+mod survey;
 mod switches;
 pub(crate) mod timers;
 #[cfg(feature = "tls")]
@@ -17,27 +24,29 @@ mod tls;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 
+pub(crate) use self::alarm::Alarm;
+use self::cluster::Cluster;
 pub(crate) use self::dial::Dialer;
-pub(crate) use self::failure::{Class, Failure, TOO_OLD, is_unknown_command};
+pub(crate) use self::failure::{Class, Failure, TOO_OLD};
+pub(crate) use self::fleet::Fleet;
 use self::in_flight::InFlight;
-use self::lane::Connected;
 pub(crate) use self::lane::{Lane, LaneConfig};
 pub(crate) use self::pace::Pace;
-use self::switches::Turn;
+pub(crate) use self::redirect::Redirect;
+pub(crate) use self::send::{round_trip, slots_of};
 pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
-use crate::script::{Call, Encoded, Reply};
+use crate::script::{Call, Reply};
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
@@ -60,16 +69,30 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Starts `call` on `lane`. It is sent when the result is first polled.
+    /// Starts `call` on the lane of `fleet` that it is for. It is sent when the result is first polled.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "what the call borrows is free again"
     )]
-    pub(crate) fn start(lane: &Arc<Lane>, call: Call<'_>) -> Self {
-        Self {
-            outcome: InFlight::new(send(Arc::clone(lane), call.encode()).boxed()),
-            lane: Arc::clone(lane),
+    pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
+        match fleet.lane(call.target()) {
+            Ok(lane) => {
+                let sending = send::send(Arc::clone(fleet), Arc::clone(&lane), call.encode());
+                Self::of(sending.boxed(), lane)
+            }
+            Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),
         }
+    }
+
+    /// Asks whether the connection of a lane is still there.
+    pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
+        let sending = send::send_on(Arc::clone(lane), Call::ping().encode());
+        Self::of(sending.boxed(), Arc::clone(lane))
+    }
+
+    fn of(sending: BoxFuture<'static, Outcome>, lane: Arc<Lane>) -> Self {
+        let outcome = InFlight::new(sending);
+        Self { outcome, lane }
     }
 
     /// No reply came within a command time-out: whoever awaits it hears that.
@@ -109,21 +132,47 @@ impl Future for Pending {
     }
 }
 
-/// A lane for each runtime.
-type Lanes = Vec<(Id, Arc<Lane>)>;
+/// A fleet for each runtime.
+type Fleets = Vec<(Id, Arc<Fleet>)>;
 
-/// The lanes of one client.
+/// The callers' lanes of one client, and what is known of where they lead.
 pub(crate) struct Backend {
     config: LaneConfig,
-    /// The callers' lanes, one per runtime: a few at most. None once the client is closed, and then for ever.
-    lanes: Mutex<Option<Lanes>>,
+    cluster: Arc<Cluster>,
+    /// One for each runtime of callers: a few at most. None once the client is closed, and then for ever.
+    fleets: Mutex<Option<Fleets>>,
 }
 
 impl Backend {
-    pub(crate) fn new(config: LaneConfig) -> Self {
+    pub(crate) fn new(config: LaneConfig, cluster: Arc<Cluster>) -> Self {
         Self {
             config,
-            lanes: Mutex::new(Some(Vec::new())),
+            cluster,
+            fleets: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// The cluster, if there is one.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Asks which slots are where; whether a node answered. `keepers` are the lanes of the runtime this runs on.
+    pub(crate) async fn survey(&self, keepers: &Fleet) -> bool {
+        let Some(ranges) = survey::survey(keepers, &self.config.dialer).await else {
+            return false;
+        };
+        self.cluster.learn(ranges);
+        self.prune(keepers);
+        true
+    }
+
+    /// Ends the lanes to nodes that left the cluster; `keepers` are the keeper's own.
+    fn prune(&self, keepers: &Fleet) {
+        let nodes = self.cluster.nodes();
+        keepers.prune(&nodes);
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            fleet.prune(&nodes);
         }
     }
 
@@ -135,56 +184,56 @@ impl Backend {
         &self.config.timers
     }
 
-    /// The lane of the runtime this is called on; opened at first use, over with the runtime. Fails where a
+    /// The lanes of the runtime this is called on; opened at first use, over with the runtime. Fails where a
     /// connection could not live, and when the client is closed.
-    pub(crate) fn callers_lane(&self) -> Result<Arc<Lane>, Error> {
+    pub(crate) fn callers_fleet(&self) -> Result<Arc<Fleet>, Error> {
         let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
-        if let Some(lane) = self.lane_of(runtime.id())? {
-            return Ok(lane);
+        if let Some(fleet) = self.fleet_of(runtime.id())? {
+            return Ok(fleet);
         }
         if !drives_connections() {
             return Err(ConfigError::NoRuntime.into());
         }
-        self.open_lane(&runtime)
+        self.open_fleet(&runtime)
     }
 
-    fn lane_of(&self, id: Id) -> Result<Option<Arc<Lane>>, Error> {
-        let lanes = self.lanes.lock();
-        let mut lanes = lanes.as_ref().ok_or(Error::Closed)?.iter();
-        let lane = lanes.find(|(known, lane)| *known == id && !lane.is_over());
-        Ok(lane.map(|(_, lane)| Arc::clone(lane)))
+    fn fleet_of(&self, id: Id) -> Result<Option<Arc<Fleet>>, Error> {
+        let fleets = self.fleets.lock();
+        let mut fleets = fleets.as_ref().ok_or(Error::Closed)?.iter();
+        let fleet = fleets.find(|(known, fleet)| *known == id && !fleet.is_over());
+        Ok(fleet.map(|(_, fleet)| Arc::clone(fleet)))
     }
 
-    fn open_lane(&self, runtime: &Handle) -> Result<Arc<Lane>, Error> {
-        let mut lanes = self.lanes.lock();
-        let lanes = lanes.as_mut().ok_or(Error::Closed)?;
-        lanes.retain(|(_, lane)| !lane.is_over());
+    fn open_fleet(&self, runtime: &Handle) -> Result<Arc<Fleet>, Error> {
+        let mut fleets = self.fleets.lock();
+        let fleets = fleets.as_mut().ok_or(Error::Closed)?;
+        fleets.retain(|(_, fleet)| !fleet.is_over());
         // Another thread may have been quicker.
-        if let Some((_, lane)) = lanes.iter().find(|(known, _)| *known == runtime.id()) {
-            return Ok(Arc::clone(lane));
+        if let Some((_, fleet)) = fleets.iter().find(|(known, _)| *known == runtime.id()) {
+            return Ok(Arc::clone(fleet));
         }
-        let lane = Lane::open(self.config.clone(), runtime);
-        if lane.is_over() {
+        let fleet = Fleet::open(self.config.clone(), Arc::clone(&self.cluster), runtime);
+        if fleet.is_over() {
             // The runtime is being shut down, and takes no more tasks.
             return Err(ConfigError::NoRuntime.into());
         }
-        lanes.push((runtime.id(), Arc::clone(&lane)));
-        Ok(lane)
+        fleets.push((runtime.id(), Arc::clone(&fleet)));
+        Ok(fleet)
     }
 
     /// Another server is the master now: no lane leads to the old one any more.
     pub(crate) fn switch(&self) {
-        for (_, lane) in self.lanes.lock().iter().flatten() {
-            lane.switch();
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            fleet.home().switch();
         }
     }
 
     /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
-        let lanes = self.lanes.lock().take();
-        for (_, lane) in lanes.into_iter().flatten() {
-            lane.close();
+        let fleets = self.fleets.lock().take();
+        for (_, fleet) in fleets.into_iter().flatten() {
+            fleet.close();
         }
     }
 }
@@ -198,167 +247,4 @@ fn drives_connections() -> bool {
         drop(tokio::net::UnixDatagram::unbound());
     };
     catch_unwind(using).is_ok()
-}
-
-/// One call on a lane, on a new connection when the one it had is known to have been cut before.
-///
-/// Only this is certain not to have been sent: what had no connection, and what came behind a
-/// [knock](is_cut) that was refused. Whatever else fails may have been executed.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn keeps its arguments twice"
-)]
-fn send(lane: Arc<Lane>, call: Encoded) -> impl Future<Output = Outcome> + Send {
-    async move {
-        let mut connected = loop {
-            let mut connected = match lane.connected() {
-                Some(connected) => connected,
-                // Boxed, as all that is rare: what is in flight is allocated.
-                None => Box::pin(lane.connect()).await?,
-            };
-            let cut = lane.is_quiet() && Box::pin(is_cut(&mut connected.connection)).await;
-            if !cut && !connected.turn.as_ref().is_some_and(Turn::is_over) {
-                break connected;
-            }
-            lane.replace(connected.generation);
-        };
-        match connected.turn.take() {
-            None => exchange(&lane, connected, &call).await,
-            Some(turn) => Box::pin(exchange_in(turn, &lane, connected, &call)).await,
-        }
-    }
-}
-
-/// One call to a master that may change: nothing that comes from it then is an answer.
-async fn exchange_in(mut turn: Turn, lane: &Lane, connected: Connected, call: &Encoded) -> Outcome {
-    let answered = turn.within(exchange(lane, connected, call)).await;
-    answered.unwrap_or_else(|| Err(Failure::no_reply()))
-}
-
-/// One call on a connection of `lane`.
-async fn exchange(lane: &Lane, connected: Connected, call: &Encoded) -> Outcome {
-    let Connected {
-        mut connection,
-        generation,
-        ..
-    } = connected;
-    let mut sent_at = lane.now();
-    let mut result = connection.send_packed_command(call.cmd()).await;
-    if goes_on(call, &result) {
-        let going_on = go_on(lane, &mut connection, call, result);
-        (result, sent_at) = Box::pin(going_on).await;
-    }
-    match read(result) {
-        Ok(reply) => {
-            lane.heard();
-            Ok(Answer { reply, sent_at })
-        }
-        Err(failure) => {
-            match failure.class {
-                Class::Unreached | Class::Unanswered => lane.replace(generation),
-                Class::Demoted => {
-                    lane.heard();
-                    lane.leave(generation);
-                }
-                _ => lane.heard(),
-            }
-            Err(failure)
-        }
-    }
-}
-
-/// Whether a reply is not the answer yet.
-fn goes_on(call: &Encoded, result: &RedisResult<Value>) -> bool {
-    is_unknown_script(result) || matches!(result, Ok(reply) if call.goes_on(reply))
-}
-
-/// Asks on, on the same connection, until there is an answer; and when its own command was sent.
-async fn go_on(
-    lane: &Lane,
-    connection: &mut MultiplexedConnection,
-    call: &Encoded,
-    mut result: RedisResult<Value>,
-) -> (RedisResult<Value>, Moment) {
-    let mut sent_at = lane.now();
-    let next = call.next().filter(|_| !is_unknown_script(&result));
-    if let Some(next) = &next {
-        result = connection.send_packed_command(next.cmd()).await;
-    }
-    if is_unknown_script(&result) {
-        sent_at = lane.now();
-        let call = next.as_ref().unwrap_or(call);
-        result = again_with_text(connection, call, result).await;
-    }
-    (result, sent_at)
-}
-
-/// A question whose answer nobody awaits.
-static KNOCK: LazyLock<Cmd> = LazyLock::new(|| {
-    let mut knock = redis::cmd("PING");
-    knock.set_no_response(true);
-    knock
-});
-
-/// Whether the connection's driver has ended, so that nothing is sent on it any more.
-///
-/// The library puts a command without an answer into the driver's queue and is done: it fails only when
-/// there is no driver. A command with an answer fails with the same error when the driver took it and ended.
-async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
-    connection.send_packed_command(&KNOCK).await.is_err()
-}
-
-/// One call on a connection that belongs to no lane.
-pub(crate) async fn round_trip(
-    connection: &mut MultiplexedConnection,
-    call: &Call<'_>,
-) -> Result<Reply, Failure> {
-    let call = call.encode();
-    let mut result = connection.send_packed_command(call.cmd()).await;
-    if is_unknown_script(&result) {
-        result = again_with_text(connection, &call, result).await;
-    }
-    read(result)
-}
-
-/// A second round trip, since the server does not know the script.
-async fn again_with_text(
-    connection: &mut MultiplexedConnection,
-    call: &Encoded,
-    unknown: RedisResult<Value>,
-) -> RedisResult<Value> {
-    match call.with_text() {
-        Some(text) => connection.send_packed_command(&text).await,
-        None => unknown,
-    }
-}
-
-fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
-    let value = result.and_then(Value::extract_error)?;
-    Ok(Reply::from_value(&value))
-}
-
-fn is_unknown_script(result: &RedisResult<Value>) -> bool {
-    matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use redis::IntoConnectionInfo;
-
-    /// The driver ends between the moment it takes a command and the one its sender looks for the answer:
-    /// that looks just like a driver that had ended before.
-    #[tokio::test]
-    async fn only_a_refused_knock_proves_that_nothing_was_sent() {
-        let (near, _far) = tokio::io::duplex(1024);
-        let info = "redis://127.0.0.1/".into_connection_info().unwrap();
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        let made = MultiplexedConnection::new(&settings, near).await;
-        let (mut connection, driver) = made.unwrap();
-        assert!(!is_cut(&mut connection).await);
-        drop(driver);
-        let result = connection.send_packed_command(&redis::cmd("PING")).await;
-        assert!(read(result).unwrap_err().is_unanswered());
-        assert!(is_cut(&mut connection).await);
-    }
 }

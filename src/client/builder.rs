@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::Client;
 use super::greet::{greet, greet_later};
-use crate::backend::{Backend, Dialer, Failure, Lane, LaneConfig, Timers};
+use crate::backend::cluster::{Cluster, NodeAddress};
+use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, Settings};
+use crate::config::{Config, Publish, Settings};
 use crate::engine::keeper::Starting;
 use crate::engine::{Core, Engine};
 use crate::error::{ConfigError, Error};
@@ -35,7 +36,15 @@ use crate::error::{ConfigError, Error};
 pub struct ClientBuilder {
     address: Address,
     pool: Option<Pool>,
+    nodes: Nodes,
     settings: Settings,
+}
+
+/// What there is to know of the nodes of a cluster.
+#[derive(Clone, Default)]
+struct Nodes {
+    addresses: Option<NodeAddress>,
+    publish: Option<Publish>,
 }
 
 /// What leads to the server.
@@ -44,6 +53,7 @@ pub(super) enum Address {
     Url(String),
     Client(Box<redis::Client>),
     Sentinel(Sentinel),
+    Cluster(Vec<String>),
 }
 
 /// A master by its sentinels.
@@ -71,6 +81,7 @@ impl ClientBuilder {
         Self {
             address,
             pool: None,
+            nodes: Nodes::default(),
             settings: Settings::default(),
         }
     }
@@ -115,6 +126,28 @@ impl ClientBuilder {
         self
     }
 
+    /// A client of a cluster, which is found by any of these addresses: one after the other is tried until one answers.
+    /// The first says how to connect to the nodes (TLS, user, password).
+    ///
+    /// One address is enough while its server is up when the client connects: [`Client::builder`] meets a cluster, too.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// use watchlock::ClientBuilder;
+    ///
+    /// let client = ClientBuilder::cluster(["redis://10.0.0.1:6379/", "redis://10.0.0.2:6379/"])
+    ///     .connect()
+    ///     .await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "useClusterServers")]
+    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let urls = urls.into_iter().map(Into::into);
+        Self::new(Address::Cluster(urls.collect()))
+    }
+
     /// Makes the connections for commands the way the application's pool does, by its manager. None is
     /// taken out of the pool: locks need connections that nothing else uses. Subscriptions, which a pool
     /// cannot give, come from the address; both must lead to the same database.
@@ -124,6 +157,37 @@ impl ClientBuilder {
     /// time-out, as connections by an address have. Without `nodelay` commands may wait for each other.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
+        self
+    }
+
+    /// Where the nodes of a cluster are to be reached, from the host and port that each announces: for clients behind a
+    /// port forwarding or another network. Asked whenever a node is named, so it is to answer at once, and always the
+    /// same. Default: where they say.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// let client = watchlock::Client::builder("redis://localhost:7000/")
+    ///     .node_addresses(|_host, port| ("localhost".to_owned(), port))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "natMapper")]
+    pub fn node_addresses(
+        mut self,
+        address: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> Self {
+        self.nodes.addresses = Some(Arc::new(address));
+        self
+    }
+
+    /// How releases are told in a cluster. Default: as each node can, by its version; so does Redisson since 3.22.
+    /// All who wait for the same locks must do it in one way, or they are not woken, and notice a release at their next
+    /// poll. Without a cluster it says nothing.
+    #[doc(alias = "shardedSubscriptionMode")]
+    pub fn publish(mut self, publish: Publish) -> Self {
+        self.nodes.publish = Some(publish);
         self
     }
 
@@ -225,13 +289,14 @@ impl ClientBuilder {
     ///
     /// Cancel safe: a client that was not returned ends.
     pub async fn connect(self) -> Result<Client, Error> {
-        let (config, dialer) = self.checked()?;
+        let (config, dialer, cluster) = self.checked()?;
         if Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime.into());
         }
-        let (engine, _) = start(config, dialer)?;
-        let lane = engine.core.backend.callers_lane()?;
-        greet(&engine.core, &lane).await?;
+        let (engine, _) = start(config, dialer, cluster)?;
+        let fleet = engine.core.backend.callers_fleet()?;
+        greet(&engine.core, fleet.home()).await?;
+        fleet.settle();
         Ok(Client::of(engine))
     }
 
@@ -260,13 +325,13 @@ impl ClientBuilder {
     /// [`Error::Config`] for a bad address or value; [`Error::Unavailable`] when the system starts no thread.
     #[doc(alias = "lazyInitialization")]
     pub fn connect_lazy(self) -> Result<Client, Error> {
-        let (config, dialer) = self.checked()?;
-        let (engine, keeper) = start(config, dialer)?;
+        let (config, dialer, cluster) = self.checked()?;
+        let (engine, keeper) = start(config, dialer, cluster)?;
         keeper.spawn(greet_later(Arc::clone(&engine.core)));
         Ok(Client::of(engine))
     }
 
-    fn checked(self) -> Result<(Config, Arc<Dialer>), ConfigError> {
+    fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
@@ -282,8 +347,18 @@ impl ClientBuilder {
                 service,
                 server,
             }) => Dialer::from_sentinels(&urls, &service, &server)?,
+            Address::Cluster(_) if self.pool.is_some() => {
+                return Err(ConfigError::Conflict {
+                    first: "pool",
+                    second: "cluster",
+                });
+            }
+            Address::Cluster(urls) => Dialer::from_urls(&urls)?,
         };
-        Ok((config, Arc::new(dialer)))
+        let dialer = Arc::new(dialer);
+        let Nodes { addresses, publish } = self.nodes;
+        let cluster = Cluster::new(Arc::clone(&dialer), addresses, publish);
+        Ok((config, dialer, cluster))
     }
 }
 
@@ -291,7 +366,11 @@ impl ClientBuilder {
 const RECONNECT: Duration = Duration::from_millis(200);
 
 /// Starts the keeper; nothing is connected yet. With it its runtime, for tasks that end with it.
-fn start(config: Config, dialer: Arc<Dialer>) -> Result<(Engine, Handle), Failure> {
+fn start(
+    config: Config,
+    dialer: Arc<Dialer>,
+    cluster: Cluster,
+) -> Result<(Engine, Handle), Failure> {
     let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
         dialer,
@@ -300,12 +379,15 @@ fn start(config: Config, dialer: Arc<Dialer>) -> Result<(Engine, Handle), Failur
         command_timeout: config.command_timeout,
         connect_timeout: config.connect_timeout,
         timers: Timers::of(&starting.runtime),
-        broken: Arc::new(Notify::new()),
+        broken: Arc::new(Alarm::default()),
+        node: None,
     };
+    let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
-    let keeper_lane = Lane::open(lanes.clone(), &runtime);
+    let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
-    let core = Arc::new(Core::new(config, Backend::new(lanes), keeper_lane, mailbox));
+    let backend = Backend::new(lanes, cluster);
+    let core = Arc::new(Core::new(config, backend, keeper_fleet, mailbox));
     let keeper = starting.begin(Arc::clone(&core), mail);
     Ok((Engine::new(core, keeper), runtime))
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::sentinel::field;
-use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, is_unknown_command, round_trip};
+use crate::backend::hello::Hello;
+use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
@@ -33,7 +32,7 @@ pub(super) async fn greet(core: &Core, lane: &Lane) -> Result<(), Error> {
 pub(super) async fn greet_later(core: Arc<Core>) {
     let mut delays = core.config.backoff.delays(fastrand::u64(..));
     while core.check_open().is_ok() {
-        let error = match greet(&core, &core.keeper_lane).await {
+        let error = match greet(&core, core.keeper_fleet.home()).await {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -56,7 +55,11 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         Ok(connected) => connected.connection,
         Err(failure) => return Err(why(&config.dialer, config.connect_timeout, failure).await),
     };
-    check_server(&mut connection).await?;
+    let hello = Hello::of(&mut connection).await?;
+    if hello.is_in_cluster() {
+        return join(core, &mut connection).await;
+    }
+    check_server(core, &hello)?;
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
         let mut other = config.dialer.connect_by_address(limit).await?;
@@ -78,38 +81,40 @@ async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
     }
 }
 
-/// Asks who it is by `HELLO`, which no ACL denies.
-async fn check_server(connection: &mut MultiplexedConnection) -> Result<(), Error> {
-    let unsupported = |reason| Error::from(ConfigError::Unsupported { reason });
-    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
-    let about = match hello.and_then(Value::extract_error) {
-        Ok(about) => about,
-        Err(error) if is_unknown_command(&error) => {
-            return Err(unsupported(TOO_OLD));
-        }
-        Err(error) => return Err(Failure::from(error).into()),
-    };
-    let field = |name: &str| field(&about, name);
-    match field("mode").as_deref() {
-        Some("cluster") => return Err(unsupported("it is in cluster mode")),
-        Some("sentinel") => return Err(unsupported("it is a sentinel, not the master it watches")),
-        _ => {}
+/// There is a cluster: from now on everything goes to the nodes.
+async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+    let dialer = &core.backend.config().dialer;
+    if dialer.has_pool() {
+        return Err(unsupported(
+            "it is in cluster mode, and a pool leads to one server",
+        ));
     }
-    // `slave` is what it is called on the wire, too.
-    if matches!(field("role").as_deref(), Some("replica" | "slave")) {
+    let slots = slots_of(connection, dialer.host()).await?;
+    core.backend.cluster().join(slots);
+    Ok(())
+}
+
+/// Whether the one server that there is can be used.
+fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
+    if core.backend.config().dialer.is_for_cluster() {
+        return Err(unsupported("it is not in cluster mode"));
+    }
+    if hello.is_sentinel() {
+        return Err(unsupported("it is a sentinel, not the master it watches"));
+    }
+    if hello.is_replica() {
         return Err(unsupported(
             "it is a replica, locks are written to the master",
         ));
     }
-    let version = field("version").unwrap_or_default();
-    let mut numbers = version
-        .split('.')
-        .map_while(|part| part.parse::<u64>().ok());
-    let known = numbers.next().zip(numbers.next());
-    if known.is_some_and(|known| known < OLDEST) {
+    if hello.is_older_than(OLDEST) {
         return Err(unsupported(TOO_OLD));
     }
     Ok(())
+}
+
+fn unsupported(reason: &'static str) -> Error {
+    ConfigError::Unsupported { reason }.into()
 }
 
 /// A lock that is taken by the pool's way must be found by the address.

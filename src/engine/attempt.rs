@@ -26,7 +26,7 @@ use super::release::drop_level;
 use super::settle::settle_attempt;
 use super::state::Level;
 use super::ticket::{Patience, Request, Ticket, Verdict};
-use crate::backend::{Failure, Lane, Pending};
+use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -121,11 +121,11 @@ fn begin(
             return Ok(Begun::In(entered));
         }
         core.check_accepting()?;
-        let lane = core.backend.callers_lane()?;
+        let fleet = core.backend.callers_fleet()?;
         let now = core.now();
         let ticket = Ticket::new(core.number(), request);
         let waiting = Waiting { core, ticket };
-        let queued = match waiting.pass_gate(&lane, now)? {
+        let queued = match waiting.pass_gate(&fleet, now)? {
             (Arrival::First(pending), Some(hold)) => {
                 waiting.first_try(&hold, pending).await;
                 !waiting.ticket.is_decided()
@@ -213,12 +213,12 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
 
 /// Asks by `ticket` for a share of `joint`.
 pub(crate) fn start_join(
-    lane: &Arc<Lane>,
+    fleet: &Arc<Fleet>,
     joint: &Arc<Hold>,
     ticket: &Ticket,
 ) -> (Arc<Hold>, Pending) {
     let request = &ticket.request;
-    let pending = Pending::start(lane, request.kind.join(&joint.id, request.lease));
+    let pending = Pending::start(fleet, request.kind.join(&joint.id, request.lease));
     (Arc::clone(joint), pending)
 }
 
@@ -232,7 +232,7 @@ impl Waiting<'_> {
     /// Where the ticket is now, and the attempt that it is the caller's to send, if there is one.
     fn pass_gate(
         &self,
-        lane: &Arc<Lane>,
+        fleet: &Arc<Fleet>,
         now: Moment,
     ) -> Result<(Arrival<Pending>, Option<Arc<Hold>>), Error> {
         let (core, ticket) = (self.core, &self.ticket);
@@ -240,7 +240,7 @@ impl Waiting<'_> {
         let arrival = core.at(ticket.request.kind.names(), |gate, effects| {
             gate.arrive(ticket, now, core.rules(), effects, |joint| {
                 if let Some(joint) = joint {
-                    return start_join(lane, joint, ticket);
+                    return start_join(fleet, joint, ticket);
                 }
                 let hold = new_hold(core, ticket, now);
                 // Who waits is queued by the keeper, in the order of arrival.
@@ -250,7 +250,7 @@ impl Waiting<'_> {
                     mark: Duration::ZERO,
                 };
                 let call = hold.kind.acquire(&hold.id, hold.lease, first);
-                let pending = Pending::start(lane, call);
+                let pending = Pending::start(fleet, call);
                 attempt = Some(Arc::clone(&hold));
                 (hold, pending)
             })

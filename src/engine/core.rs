@@ -14,7 +14,7 @@ use super::gates::Gates;
 use super::hold::Hold;
 use super::schedule::Schedule;
 use super::state::{Due, Phase, RenewalPlan, State};
-use crate::backend::{Backend, Lane, Outcome, Pending};
+use crate::backend::{Backend, Fleet, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -41,8 +41,8 @@ pub(crate) struct Core {
     /// The first half of every hold id.
     client: Box<str>,
     pub(crate) backend: Backend,
-    /// The keeper's own lane.
-    pub(crate) keeper_lane: Arc<Lane>,
+    /// The keeper's own lanes.
+    pub(crate) keeper_fleet: Arc<Fleet>,
     pub(crate) gates: Gates,
     pub(crate) schedule: Schedule,
     pub(crate) plan: RenewalPlan,
@@ -63,7 +63,7 @@ impl Core {
     pub(crate) fn new(
         config: Config,
         backend: Backend,
-        keeper_lane: Arc<Lane>,
+        keeper_fleet: Arc<Fleet>,
         mailbox: mpsc::UnboundedSender<Mail>,
     ) -> Self {
         let client_id = Uuid::new_v4();
@@ -75,7 +75,7 @@ impl Core {
             client_id,
             client: client_id.to_string().into(),
             backend,
-            keeper_lane,
+            keeper_fleet,
             gates: Gates::new(),
             schedule: Schedule::default(),
             mailbox,
@@ -229,9 +229,18 @@ impl Core {
         in_flight
     }
 
-    /// One call over the keeper's lane, for at most `limit`.
+    /// Whether anything is held or waited for.
+    pub(crate) fn is_busy(&self) -> bool {
+        let mut waits = false;
+        if self.schedule.is_empty() {
+            self.gates.for_each(|gate| waits |= gate.has_queue());
+        }
+        waits || !self.schedule.is_empty()
+    }
+
+    /// One call over the keeper's lanes, for at most `limit`.
     pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
-        let pending = Pending::start(&self.keeper_lane, call);
+        let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
     }
 
@@ -340,6 +349,6 @@ impl Core {
             pending.overdue();
         }
         self.backend.close();
-        self.keeper_lane.close();
+        self.keeper_fleet.close();
     }
 }

@@ -231,9 +231,9 @@ async fn send(
     (count, lease): (u32, LeaseMs),
     (started, end): (Moment, Moment),
 ) -> Result<(), Wrong> {
-    let lane = core.backend.callers_lane().map_err(Wrong::Final)?;
+    let fleet = core.backend.callers_fleet().map_err(Wrong::Final)?;
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
-    let pending = Pending::start(&lane, call);
+    let pending = Pending::start(&fleet, call);
     let last = end.max(started + core.config.command_timeout);
     let limit = core.config.command_timeout.min(core.now().until(last));
     let outcome = pending.within(limit).await;

@@ -18,7 +18,7 @@ use super::outcomes::{GivenBack, SentAs};
 use super::owner::Entered;
 use super::settle::settle_release;
 use super::state::{Level, Phase};
-use crate::backend::{Failure, Lane, Pending};
+use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 
@@ -65,19 +65,19 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
     }
     let since = core.now();
     // Where no connection can live the keeper does it.
-    let lane = core.backend.callers_lane().ok();
-    match (part_with(core, entered, lane.as_ref(), since), lane) {
+    let fleet = core.backend.callers_fleet().ok();
+    match (part_with(core, entered, fleet.as_ref(), since), fleet) {
         (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
         (GivenBack::Done, _) => Begun::Over(Ok(())),
-        (GivenBack::Turn, Some(lane)) => {
-            Begun::Slow(write(core, hold.in_redis(), None, lane).boxed())
+        (GivenBack::Turn, Some(fleet)) => {
+            Begun::Slow(write(core, hold.in_redis(), None, fleet).boxed())
         }
         (GivenBack::Turn, None) => {
             leave_to_keeper(core, hold.in_redis(), None);
             Begun::Over(Ok(()))
         }
-        (GivenBack::Levels(count), Some(lane)) => {
-            Begun::Slow(write(core, hold, Some(count), lane).boxed())
+        (GivenBack::Levels(count), Some(fleet)) => {
+            Begun::Slow(write(core, hold, Some(count), fleet).boxed())
         }
         (GivenBack::Levels(count), None) => {
             leave_to_keeper(core, hold, Some(count));
@@ -121,18 +121,18 @@ pub(crate) fn drop_level(core: &Core, entered: &Entered) {
     }
 }
 
-/// Takes the level off. The last one starts the release on `lane`, if there is one. It needs no timer: the
+/// Takes the level off. The last one starts the release on `fleet`, if there is one. It needs no timer: the
 /// schedule has an entry for it.
 fn part_with(
     core: &Core,
     entered: &Entered,
-    lane: Option<&Arc<Lane>>,
+    fleet: Option<&Arc<Fleet>>,
     now: Moment,
 ) -> GivenBack<Pending> {
     let Entered {
         hold, level, owner, ..
     } = entered;
-    let send = lane.map(|lane| || Pending::start(lane, hold.kind.release(&hold.id, 0)));
+    let send = fleet.map(|fleet| || Pending::start(fleet, hold.kind.release(&hold.id, 0)));
     let given_back = core.at(hold.kind.names(), |gate, effects| {
         gate.give_back(hold, *level, now, core.rules(), send, effects)
     });
@@ -158,10 +158,10 @@ async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
     count: Option<u32>,
-    lane: Arc<Lane>,
+    fleet: Arc<Fleet>,
 ) -> Result<(), Error> {
     let writing = Writing::begin(core, hold, count);
-    let pending = Pending::start(&lane, count::call(core, hold, count));
+    let pending = Pending::start(&fleet, count::call(core, hold, count));
     let outcome = pending.within(core.config.command_timeout).await;
     match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
         Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),

@@ -37,7 +37,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
 }
 
 async fn ask(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome), Error> {
-    let lane = core.backend.callers_lane()?;
+    let fleet = core.backend.callers_fleet()?;
     let now = core.now();
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let lease = if watched {
@@ -45,6 +45,6 @@ async fn ask(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome)
     } else {
         LeaseMs::left(now.until(ends))
     };
-    let pending = Pending::start(&lane, hold.kind.verify(&hold.id, lease));
+    let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
     Ok((lease, pending.within(now.until(end)).await))
 }

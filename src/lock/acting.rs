@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::handle::Handled;
 use super::{LockGuard, Ttl};
-use crate::backend::{Failure, Lane, Pending};
+use crate::backend::{Failure, Fleet, Pending};
 use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Entered, Found, OwnerState};
@@ -105,9 +105,7 @@ impl<'a> Acting<'a> {
 
     pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
         let kind = self.kind()?;
-        let reply = self
-            .look_up(Call::plain("PTTL").key(kind.names().key()))
-            .await?;
+        let reply = self.look_up(Call::plain("PTTL").lock(kind.names())).await?;
         match reply.integer() {
             Some(-2) => Ok(Ttl::Free),
             Some(-1) => Ok(Ttl::NoExpiry),
@@ -142,7 +140,7 @@ impl<'a> Acting<'a> {
         let core = self.core();
         let kind = self.handle.kind()?;
         let names = kind.names();
-        let lane = open_lane(core)?;
+        let fleet = open_fleet(core)?;
         // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
         // know that the connection works; any answer shows that.
         let probe = kind.commands.look(names);
@@ -150,7 +148,7 @@ impl<'a> Acting<'a> {
             return Err(silence);
         }
         let call = kind.commands.force(names, core.client_text());
-        let pending = Pending::start(&lane, call.clone());
+        let pending = Pending::start(&fleet, call.clone());
         let answer = pending.within(core.config.command_timeout).await?;
         match kind.commands.forced(&answer.reply) {
             Some(Forced::Free) => Ok(false),
@@ -174,20 +172,20 @@ impl<'a> Acting<'a> {
 
 /// A question that changes nothing: asked once more when the connection turned out to be cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
-    let lane = open_lane(core)?;
+    let fleet = open_fleet(core)?;
     let end = core.now() + core.config.command_timeout;
-    let pending = Pending::start(&lane, call.clone());
+    let pending = Pending::start(&fleet, call.clone());
     let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
         // Its runtime may have ended, or it may be polled on another by now.
-        let lane = open_lane(core)?;
-        let pending = Pending::start(&lane, call);
+        let fleet = open_fleet(core)?;
+        let pending = Pending::start(&fleet, call);
         outcome = pending.within(core.now().until(end)).await;
     }
     Ok(outcome?.reply)
 }
 
-fn open_lane(core: &Core) -> Result<Arc<Lane>, Error> {
+fn open_fleet(core: &Core) -> Result<Arc<Fleet>, Error> {
     core.check_open()?;
-    core.backend.callers_lane()
+    core.backend.callers_fleet()
 }

@@ -13,7 +13,7 @@ const KEYS: [usize; 3] = [0, 1, 2];
 
 /// What every script of the fair lock is called with first.
 fn call<'a>(script: &'static Script, names: &'a Names, wait: LeaseMs) -> Call<'a> {
-    let call = Call::script(script).key(names.key());
+    let call = Call::script(script).lock(names);
     let call = KEYS
         .iter()
         .fold(call, |call, key| call.key(names.other(*key)));
@@ -31,6 +31,7 @@ pub(crate) fn acquire<'a>(
         .arg(hold_id)
         .arg(lease.as_millis())
         .arg(u32::from(waits))
+        .publishes()
 }
 
 pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
@@ -60,7 +61,10 @@ pub(crate) fn release<'a>(
     hold_id: &'a str,
     left: u32,
 ) -> Call<'a> {
-    call(&FAIR_RELEASE, names, wait).arg(hold_id).arg(left)
+    call(&FAIR_RELEASE, names, wait)
+        .arg(hold_id)
+        .arg(left)
+        .publishes()
 }
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
@@ -78,7 +82,9 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Call<'a> {
-    call(&FAIR_FORCE_RELEASE, names, wait).arg(client)
+    call(&FAIR_FORCE_RELEASE, names, wait)
+        .arg(client)
+        .publishes()
 }
 
 /// Gives places in the queue to hold ids of one client, in this order.
@@ -91,7 +97,7 @@ pub(crate) fn enqueue<'a>(names: &'a Names, wait: LeaseMs, hold_ids: &[&'a str])
 
 /// Keeps the places of a client.
 pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Call<'a> {
-    call(&FAIR_VOUCH, names, wait).arg(client)
+    call(&FAIR_VOUCH, names, wait).arg(client).publishes()
 }
 
 /// What either of the two was answered.

@@ -16,7 +16,7 @@ pub(crate) fn acquire<'a>(
     token_ttl: Option<LeaseMs>,
 ) -> Call<'a> {
     Call::script(&FENCED_ACQUIRE)
-        .key(names.key())
+        .lock(names)
         .key(names.other(TOKEN))
         .arg(hold_id)
         .arg(lease.as_millis())
@@ -41,7 +41,7 @@ pub(crate) fn reenter<'a>(
     token_ttl: Option<LeaseMs>,
 ) -> Call<'a> {
     Call::script(&FENCED_REENTER)
-        .key(names.key())
+        .lock(names)
         .key(names.other(TOKEN))
         .arg(hold_id)
         .arg(count)

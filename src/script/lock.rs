@@ -9,7 +9,7 @@ use crate::names::Names;
 
 pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&ACQUIRE)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -33,7 +33,7 @@ pub(crate) fn reenter<'a>(
     lease: LeaseMs,
 ) -> Call<'a> {
     Call::script(&REENTER)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(count)
         .arg(lease.as_millis())
@@ -41,7 +41,7 @@ pub(crate) fn reenter<'a>(
 
 pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&VERIFY)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -53,10 +53,11 @@ pub(crate) fn found(reply: &Reply) -> Option<bool> {
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
     Call::script(&RELEASE)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(left)
         .arg(names.channel())
+        .publishes()
 }
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
@@ -81,7 +82,7 @@ pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
 pub(super) fn renew_by<'a>(script: &'static Script, holds: &[Renewal<'a>]) -> Call<'a> {
     let mut call = Call::script(script);
     for hold in holds {
-        call = call.key(hold.names.key());
+        call = call.lock(hold.names);
     }
     for hold in holds {
         let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
@@ -104,9 +105,10 @@ pub(crate) fn renewed(reply: &Reply) -> Option<Vec<Renewed>> {
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {
     Call::script(&FORCE_RELEASE)
-        .key(names.key())
+        .lock(names)
         .arg(client)
         .arg(names.channel())
+        .publishes()
 }
 
 pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
@@ -126,7 +128,7 @@ pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
 
 /// Whether anybody holds the lock.
 pub(crate) fn look(names: &Names) -> Call<'_> {
-    Call::plain("EXISTS").key(names.key())
+    Call::plain("EXISTS").lock(names)
 }
 
 pub(crate) fn looked(reply: &Reply) -> Option<bool> {

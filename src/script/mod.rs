@@ -17,9 +17,11 @@ use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 use smallvec::SmallVec;
 
 use self::registry::Script;
+use crate::config::Publish;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
+use crate::slot::Target;
 
 /// One command: what it runs, on which keys, with which arguments.
 #[derive(Clone)]
@@ -30,6 +32,8 @@ pub(crate) struct Call<'a> {
     /// As many as any call for one hold has; those for many are rare.
     args: SmallVec<[Arg<'a>; 6]>,
     when_nil: Option<Next>,
+    target: Target,
+    publishes: bool,
 }
 
 /// A script that is asked next on the same connection, and whose answer counts.
@@ -75,7 +79,15 @@ impl<'a> Call<'a> {
             keys: 0,
             args: SmallVec::new(),
             when_nil: None,
+            target: Target::Any,
+            publishes: false,
         }
+    }
+
+    /// The key of a lock, which says for which node of a cluster the call is.
+    pub(crate) fn lock(mut self, names: &'a Names) -> Self {
+        self.target = names.target();
+        self.key(names.key())
     }
 
     /// One key more. Keys come before arguments.
@@ -90,6 +102,18 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// The script publishes: by the command that is its last argument, if a node of a cluster asks for it, else by
+    /// `PUBLISH`.
+    pub(crate) fn publishes(self) -> Self {
+        let publishes = true;
+        Self { publishes, ..self }
+    }
+
+    /// For which node of a cluster it is.
+    pub(crate) fn target(&self) -> Target {
+        self.target
+    }
+
     /// What is asked when the reply is nil.
     pub(crate) fn when_nil(self, next: Next) -> Self {
         let when_nil = Some(next);
@@ -98,17 +122,18 @@ impl<'a> Call<'a> {
 
     /// As it is sent: a script goes by its digest.
     pub(crate) fn encode(&self) -> Encoded {
-        match self.command {
-            Command::Script(script) => Encoded {
-                script: Some(script),
-                cmd: self.encode_as("EVALSHA", Some(script.sha())),
-                when_nil: self.when_nil,
-            },
-            Command::Plain(command) => Encoded {
-                script: None,
-                cmd: self.encode_as(command, None),
-                when_nil: self.when_nil,
-            },
+        let (script, cmd) = match self.command {
+            Command::Script(script) => {
+                let cmd = self.encode_as("EVALSHA", Some(script.sha()));
+                (Some(script), cmd)
+            }
+            Command::Plain(command) => (None, self.encode_as(command, None)),
+        };
+        Encoded {
+            script,
+            cmd,
+            when_nil: self.when_nil,
+            publishes: self.publishes.then_some(Publish::Classic),
         }
     }
 
@@ -119,7 +144,9 @@ impl<'a> Call<'a> {
         };
         let bytes = self.args.iter().map(room).sum::<usize>();
         let script_bytes = script.map_or(0, |script| script.len() + LONGEST_NUMBER);
-        let mut cmd = Cmd::with_capacity(self.args.len() + 3, bytes + script_bytes + command.len());
+        let more = if self.publishes { SHARDED.len() } else { 0 };
+        let room = bytes + script_bytes + command.len() + more;
+        let mut cmd = Cmd::with_capacity(self.args.len() + 4, room);
         cmd.arg(command);
         if let Some(script) = script {
             cmd.arg(script).arg(self.keys);
@@ -139,11 +166,36 @@ pub(crate) struct Encoded {
     script: Option<&'static Script>,
     cmd: Cmd,
     when_nil: Option<Next>,
+    /// How it publishes, if it does.
+    publishes: Option<Publish>,
 }
+
+/// How a script publishes where channels belong to slots.
+const SHARDED: &str = "SPUBLISH";
 
 impl Encoded {
     pub(crate) fn cmd(&self) -> &Cmd {
         &self.cmd
+    }
+
+    /// Has it publish as the node does that it is sent to.
+    pub(crate) fn publish_as(&mut self, publish: Publish) {
+        let Some(before) = self.publishes.filter(|before| *before != publish) else {
+            return;
+        };
+        if before == Publish::Classic {
+            self.cmd.arg(SHARDED);
+        } else {
+            let words = self.cmd.args_iter().count();
+            let mut cmd = Cmd::new();
+            for word in self.cmd.args_iter().take(words - 1) {
+                if let redis::Arg::Simple(word) = word {
+                    cmd.arg(word);
+                }
+            }
+            self.cmd = cmd;
+        }
+        self.publishes = Some(publish);
     }
 
     /// Whether something is asked behind this reply.
@@ -168,6 +220,7 @@ impl Encoded {
             script,
             cmd,
             when_nil: None,
+            publishes: None,
         })
     }
 

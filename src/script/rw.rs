@@ -30,7 +30,7 @@ fn millis(span: Duration) -> u64 {
 
 pub(crate) fn acquire_to_read<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&RW_READ_ACQUIRE)
-        .key(names.key())
+        .lock(names)
         .key(timeout(names, hold_id))
         .key(names.other(WRITERS))
         .arg(hold_id)
@@ -45,7 +45,7 @@ pub(crate) fn acquire_to_write<'a>(
     mark: Duration,
 ) -> Call<'a> {
     Call::script(&RW_WRITE_ACQUIRE)
-        .key(names.key())
+        .lock(names)
         .key(names.other(WRITERS))
         .arg(hold_id)
         .arg(lease.as_millis())
@@ -79,7 +79,7 @@ pub(crate) fn assert<'a>(
     lease: Option<LeaseMs>,
 ) -> Call<'a> {
     Call::script(&RW_ASSERT)
-        .key(names.key())
+        .lock(names)
         .key(timeout(names, hold_id))
         .key(names.other(WRITERS))
         .arg(hold_id)
@@ -107,10 +107,11 @@ pub(crate) fn found(reply: &Reply) -> Option<bool> {
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
     Call::script(&RW_RELEASE)
-        .key(names.key())
+        .lock(names)
         .key(timeout(names, hold_id))
         .key(names.channel())
         .arg(hold_id)
+        .publishes()
 }
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
@@ -131,9 +132,7 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
 pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
     let mut call = Call::script(&RW_RENEW);
     for hold in holds {
-        call = call
-            .key(hold.names.key())
-            .key(timeout(hold.names, hold.hold_id));
+        call = call.lock(hold.names).key(timeout(hold.names, hold.hold_id));
     }
     for hold in holds {
         let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
@@ -145,34 +144,37 @@ pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
 /// Turns a write hold into a read hold.
 pub(crate) fn downgrade<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&RW_DOWNGRADE)
-        .key(names.key())
+        .lock(names)
         .key(timeout(names, hold_id))
         .arg(hold_id)
         .arg(lease.as_millis())
         .arg(names.channel())
+        .publishes()
 }
 
 /// Says for how long readers are to heed that a writer of `client` waits; with nothing, that none does.
 pub(crate) fn mark<'a>(names: &'a Names, client: &'a str, mark: Duration) -> Call<'a> {
     Call::script(&RW_MARK)
-        .key(names.key())
+        .lock(names)
         .key(names.other(WRITERS))
         .arg(client)
         .arg(millis(mark))
         .arg(names.channel())
+        .publishes()
 }
 
 /// Ends whoever holds the lock in `mode`.
 pub(crate) fn force_release<'a>(names: &'a Names, mode: &'a str, client: &'a str) -> Call<'a> {
     Call::script(&RW_FORCE_RELEASE)
-        .key(names.key())
+        .lock(names)
         .arg(mode)
         .arg(client)
         .arg(names.channel())
         .arg(names.suffixed(""))
+        .publishes()
 }
 
 /// Whether anybody holds the lock in `mode`.
 pub(crate) fn look<'a>(names: &'a Names, mode: &'a str) -> Call<'a> {
-    Call::script(&RW_LOOK).key(names.key()).arg(mode)
+    Call::script(&RW_LOOK).lock(names).arg(mode)
 }

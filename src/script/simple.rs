@@ -11,7 +11,7 @@ use crate::names::Names;
 /// then the script is asked, with the same key, hold id and lease.
 pub(crate) fn set<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::plain("SET")
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg("PX")
         .arg(lease.as_millis())
@@ -25,7 +25,7 @@ pub(crate) fn set<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Cal
 /// A try that may have been made before.
 pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&SIMPLE_ACQUIRE)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(lease.as_millis())
 }
@@ -40,17 +40,18 @@ pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
 /// Lengthens the lease of a hold, if it is there.
 pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
     Call::script(&SIMPLE_VERIFY)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(lease.as_millis())
 }
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
     Call::script(&SIMPLE_RELEASE)
-        .key(names.key())
+        .lock(names)
         .arg(hold_id)
         .arg(left)
         .arg(names.channel())
+        .publishes()
 }
 
 pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
@@ -59,7 +60,8 @@ pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {
     Call::script(&SIMPLE_FORCE_RELEASE)
-        .key(names.key())
+        .lock(names)
         .arg(client)
         .arg(names.channel())
+        .publishes()
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The layers from the ground up. A module may use its own and those before it.
 const LAYERS: [&[&str]; 9] = [
-    &["clock", "error", "process"],
+    &["clock", "error", "process", "slot"],
     &["backoff", "fencing", "lease", "names"],
     &["config"],
     &["script"],
@@ -47,12 +47,13 @@ const ENGINE: [&[&str]; 21] = [
 ];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 19] = [
+const PURE: [&str; 20] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",
     "lease.rs",
     "names.rs",
+    "slot.rs",
     "config.rs",
     "engine/known.rs",
     "engine/state.rs",

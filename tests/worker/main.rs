@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{LONG, channel, clean, gone, ms, soon, subscribed};
 use serde_json::{Value, json};
 use watchlock_support::campaign::kinds;
+use watchlock_support::cluster::RedisCluster;
 use watchlock_support::history::LockKind;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
@@ -88,6 +89,23 @@ async fn open_takes_a_master_by_its_sentinels() {
 }
 
 #[tokio::test]
+async fn open_takes_a_cluster_by_its_nodes() {
+    let cluster = RedisCluster::masters().await;
+    let worker = Worker::rust();
+    let fields = json!({"cluster": true, "urls": cluster.urls()});
+    worker.call("open", fields).await.unwrap();
+    for name in ["x", "y", "z"] {
+        worker.lock("a", name, None).await.unwrap();
+        assert!(cluster.server_of(name).await.exists(name).await);
+    }
+    let spread = json!({"owner": "a", "kind": "lock", "name": "a}b"});
+    assert_eq!(refusal(&worker, "lock", spread).await, "invalid");
+    let server = RedisServer::start();
+    let alone = json!({"cluster": true, "urls": [server.url()]});
+    assert_eq!(refusal(&Worker::rust(), "open", alone).await, "invalid");
+}
+
+#[tokio::test]
 async fn open_is_refused_with_what_is_wrong() {
     let server = RedisServer::options().password("secret").start();
     let worker = Worker::rust();
@@ -102,11 +120,7 @@ async fn open_is_refused_with_what_is_wrong() {
         refusal(&worker, "open", json!({"url": wrong})).await,
         "denied"
     );
-    for (field, value) in [
-        ("urls", json!([server.url()])),
-        ("cluster", json!(true)),
-        ("acks", json!(1)),
-    ] {
+    for (field, value) in [("urls", json!([server.url()])), ("acks", json!(1))] {
         let fields = with(json!({"url": server.url()}), field, value);
         assert_eq!(refusal(&worker, "open", fields).await, "unsupported");
     }

@@ -171,6 +171,11 @@ impl<T> Asking<T> {
         self.failing.is_some() || !self.refused.is_empty()
     }
 
+    /// Whether there is nothing to ask for, and no trouble to remember.
+    pub(super) fn is_idle(&self) -> bool {
+        self.marks.is_empty() && !self.is_troubled()
+    }
+
     /// Whether calls fail at the moment.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.is_some()

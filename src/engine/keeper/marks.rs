@@ -62,7 +62,7 @@ impl Line {
         let core = &self.keeper.core;
         let call = kind.commands.mark(kind.names(), core.client_text(), mark);
         if let Some(call) = call {
-            let pending = Pending::start(&core.keeper_lane, call);
+            let pending = Pending::start(&core.keeper_fleet, call);
             let limit = core.config.command_timeout;
             // The first poll sends it.
             let _ = pending.clone().now_or_never();

@@ -5,6 +5,7 @@
 //! 2. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
 //! 3. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,8 +88,8 @@ async fn silence(mut sink: PubSubSink, timeout: Duration) {
 fn switched(keeper: &Keeper) {
     tracing::info!("another server is the master now");
     keeper.core.backend.switch();
-    keeper.core.keeper_lane.switch();
+    keeper.core.keeper_fleet.home().switch();
     keeper.hub.close();
-    renewals::verify_all(keeper);
+    renewals::verify_at(keeper, &BTreeSet::from([0]));
     keeper.core.look.notify_one();
 }

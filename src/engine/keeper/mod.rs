@@ -6,6 +6,7 @@
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod asking;
+mod cluster;
 mod counts;
 mod hub;
 mod listening;
@@ -24,16 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
-use self::asking::Asking;
 use self::hub::Hub;
+use self::renewals::Wards;
 pub(crate) use self::thread::{Starting, Thread};
 use super::Core;
-use crate::clock::Moment;
-use crate::engine::hold::Hold;
-use crate::script::Call;
+use crate::backend::{Lane, Pending};
 
 /// While anything is held, a connection that was quiet for so long is asked whether it is still there:
 /// renewals are far apart, and that Redis restarted is to be known before the next one.
@@ -48,9 +48,9 @@ pub(crate) struct Keeper {
     hub: Hub,
     /// Whether renewals fail at the moment; told once per outage.
     trouble: AtomicBool,
-    asking: Mutex<Asking<Arc<Hold>>>,
-    /// Whether all holds are to be asked for once calls are answered again.
-    unverified: AtomicBool,
+    wards: Mutex<Wards>,
+    /// Whether a renewal for holds of several slots was refused, though there is no cluster: by what stands before one.
+    by_slot: AtomicBool,
     /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
     sending: Semaphore,
     /// Whether a question for a quiet connection is on its way.
@@ -61,15 +61,11 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     fn new(core: Arc<Core>) -> Self {
-        let config = &core.config;
-        // By when a hold ends; nothing once it has ended.
-        let end =
-            |hold: &Arc<Hold>| Some(hold.valid_until()).filter(|end| *end > Moment::default());
         Self {
-            hub: Hub::new(core.backend.config()),
+            hub: Hub::new(core.backend.config(), core.backend.cluster()),
             trouble: AtomicBool::new(false),
-            asking: Mutex::new(Asking::new(config.backoff, config.command_timeout, end)),
-            unverified: AtomicBool::new(false),
+            wards: Mutex::default(),
+            by_slot: AtomicBool::new(false),
             sending: Semaphore::new(RELEASES),
             knocking: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -78,17 +74,22 @@ impl Keeper {
         }
     }
 
-    /// Finds a connection that was cut, or is half open, before a renewal needs it.
-    async fn ask_the_quiet(self: Arc<Self>) {
+    /// Finds connections that were cut, or are half open, before a renewal needs them.
+    async fn ask(self: Arc<Self>, quiet: Vec<Arc<Lane>>) {
         let limit = self.core.config.command_timeout;
-        // Any answer will do; a broken connection is replaced, and then every hold verified.
-        let _ = self.core.ask(Call::ping(), limit).await;
+        // Any answer will do; a broken connection is replaced, and then its holds are verified.
+        let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
+        join_all(answers).await;
         self.knocking.store(false, Ordering::Relaxed);
     }
 
-    fn is_quiet(&self, now: Moment) -> bool {
-        let quiet = now >= self.core.keeper_lane.heard_at() + QUIET;
-        quiet && !self.knocking.swap(true, Ordering::Relaxed)
+    /// Which lanes are to be asked.
+    fn quiet(&self) -> Vec<Arc<Lane>> {
+        let mut quiet = self.core.keeper_fleet.quiet(QUIET);
+        if !quiet.is_empty() && self.knocking.swap(true, Ordering::Relaxed) {
+            quiet.clear();
+        }
+        quiet
     }
 
     fn is_closing(&self) -> bool {

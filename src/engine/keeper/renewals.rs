@@ -8,7 +8,7 @@
 //!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
 //!    once it is acknowledged, lengthens the validity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::Keeper;
-use super::asking::{BATCH, Batch, Outcome};
-use crate::backend::{Answer, Failure};
+use super::asking::{Asking, BATCH, Batch, Outcome};
+use crate::backend::{Answer, Class, Failure};
 use crate::clock::Moment;
 use crate::engine::Core;
 use crate::engine::hold::Hold;
@@ -26,11 +26,62 @@ use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::{Renewal, Renewed};
+use crate::slot::{Slot, Target};
 
 /// A silence that is shorter says nothing of the connection, nor of the server.
 const TELLING: Duration = Duration::from_millis(100);
 
 type Holds = Batch<Arc<Hold>>;
+
+/// The holds of each node of a cluster, by its number; of the one server (0) otherwise. The trouble of one does not
+/// delay the others.
+#[derive(Default)]
+pub(super) struct Wards(BTreeMap<u32, Ward>);
+
+struct Ward {
+    asking: Asking<Arc<Hold>>,
+    /// Whether all of them are to be asked for once calls are answered again.
+    unverified: bool,
+}
+
+impl Ward {
+    fn new(core: &Core) -> Self {
+        // By when a hold ends; nothing once it has ended.
+        let end =
+            |hold: &Arc<Hold>| Some(hold.valid_until()).filter(|end| *end > Moment::default());
+        let config = &core.config;
+        Self {
+            asking: Asking::new(config.backoff, config.command_timeout, end),
+            unverified: false,
+        }
+    }
+}
+
+impl Wards {
+    fn of(&mut self, node: u32, core: &Core) -> &mut Ward {
+        self.0.entry(node).or_insert_with(|| Ward::new(core))
+    }
+
+    fn is_failing(&self, node: u32) -> bool {
+        let ward = self.0.get(&node);
+        ward.is_some_and(|ward| ward.asking.is_failing())
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.0.values().any(|ward| ward.asking.is_troubled())
+    }
+}
+
+/// The node that has a hold, as far as is known.
+fn node_of(core: &Core, hold: &Hold) -> u32 {
+    let cluster = core.backend.cluster();
+    match hold.kind.names().target() {
+        Target::Slot(slot) if cluster.is_joined() => {
+            cluster.node_of(slot).map_or(0, |node| node.number)
+        }
+        _ => 0,
+    }
+}
 
 /// Does what is due now, and plans the rest.
 pub(crate) fn look(keeper: &Keeper) {
@@ -84,16 +135,33 @@ fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold
     due
 }
 
-/// Has every hold asked for: a connection was broken, Redis may have restarted. While nothing is answered
-/// that is left to the end of the trouble: connections may break as long as that lasts.
-pub(crate) fn verify_all(keeper: &Keeper) {
-    if keeper.asking.lock().is_failing() {
-        keeper.unverified.store(true, Ordering::Relaxed);
-        return;
+/// Has every hold at these nodes asked for: a connection was broken, Redis may have restarted. While nothing is
+/// answered that is left to the end of the trouble: connections may break as long as that lasts.
+pub(super) fn verify_at(keeper: &Keeper, nodes: &BTreeSet<u32>) {
+    let core = &keeper.core;
+    let mut nodes = nodes.clone();
+    {
+        let mut wards = keeper.wards.lock();
+        nodes.retain(|node| {
+            let failing = wards.is_failing(*node);
+            wards.of(*node, core).unverified |= failing;
+            !failing
+        });
     }
-    let held = |hold: &Arc<Hold>| hold.phase() == Phase::Held;
+    verify_where(keeper, |hold| nodes.contains(&node_of(core, hold)));
+}
+
+/// Has every hold of these slots asked for: another node has them now, which may know less.
+pub(super) fn verify_in(keeper: &Keeper, slots: &BTreeSet<Slot>) {
+    verify_where(keeper, |hold| match hold.kind.names().target() {
+        Target::Slot(slot) => slots.contains(&slot),
+        _ => false,
+    });
+}
+
+fn verify_where(keeper: &Keeper, is_meant: impl Fn(&Hold) -> bool) {
     let mut holds = keeper.core.holds();
-    holds.retain(held);
+    holds.retain(|hold| hold.phase() == Phase::Held && is_meant(hold));
     want(keeper, &holds, true);
 }
 
@@ -110,11 +178,12 @@ fn want(keeper: &Keeper, holds: &[Arc<Hold>], again: bool) {
         // When the next renewal will be due, so that one that succeeds need not move the entries; the same
         // moment for all, so that they stay neighbours.
         let next = period.minus(core.jitter());
-        let mut asking = keeper.asking.lock();
+        let mut wards = keeper.wards.lock();
         for hold in batch {
             let end = hold.valid_until().minus(EARLY);
             let _ = core.schedule.no_later_than(hold, next.min(end));
-            asking.want(hold.number, Arc::clone(hold), again);
+            let ward = wards.of(node_of(core, hold), core);
+            ward.asking.want(hold.number, Arc::clone(hold), again);
         }
     }
 }
@@ -122,11 +191,19 @@ fn want(keeper: &Keeper, holds: &[Arc<Hold>], again: bool) {
 /// Makes the calls that may be made now. When there is one to make next.
 pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
     let now = keeper.core.now();
-    let mut asking = keeper.asking.lock();
-    while let Some(batch) = asking.take(now) {
-        chores.spawn(renew_batch(Arc::clone(keeper), batch));
+    let mut wards = keeper.wards.lock();
+    let mut next = Moment::NEVER;
+    for (node, Ward { asking, .. }) in &mut wards.0 {
+        while let Some(batch) = asking.take(now) {
+            chores.spawn(renew_batch(Arc::clone(keeper), *node, batch));
+        }
+        next = next.min(asking.next(now));
     }
-    asking.next(now)
+    // A node may have left.
+    wards
+        .0
+        .retain(|_, ward| ward.unverified || !ward.asking.is_idle());
+    next
 }
 
 /// An attempt or a release that is overdue. Callers have no timer for them: this is what ends their wait.
@@ -137,12 +214,17 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// One batch: a call for each kind of lock in it.
-async fn renew_batch(keeper: Arc<Keeper>, batch: Holds) {
+/// One batch: a call for each kind of lock in it; in a cluster for each slot.
+async fn renew_batch(keeper: Arc<Keeper>, node: u32, batch: Holds) {
     let Batch { holds, patience } = batch;
+    let joined = keeper.core.backend.cluster().is_joined();
+    let by_slot = joined || keeper.by_slot.load(Ordering::Relaxed);
     let mut kinds = BTreeMap::<_, (Vec<_>, Vec<_>)>::new();
     for (number, hold) in holds {
-        let (numbers, holds) = kinds.entry(hold.kind.commands.name()).or_default();
+        let target = by_slot.then(|| hold.kind.names().target());
+        let (numbers, holds) = kinds
+            .entry((hold.kind.commands.name(), target))
+            .or_default();
         numbers.push(number);
         holds.push(hold);
     }
@@ -153,15 +235,18 @@ async fn renew_batch(keeper: Arc<Keeper>, batch: Holds) {
         (answers, failure)
     });
     let (answers, failures): (Vec<_>, Vec<_>) = join_all(calls).await.into_iter().unzip();
-    let (failing, troubled) = {
-        let mut asking = keeper.asking.lock();
-        asking.answered(answers.into_iter().flatten(), keeper.core.now());
-        (asking.is_failing(), asking.is_troubled())
+    let (unverified, troubled) = {
+        let mut wards = keeper.wards.lock();
+        let ward = wards.of(node, &keeper.core);
+        let answers = answers.into_iter().flatten();
+        ward.asking.answered(answers, keeper.core.now());
+        let works = !ward.asking.is_failing();
+        let unverified = works && std::mem::take(&mut ward.unverified);
+        (unverified, wards.is_troubled())
     };
     keeper.tell_trouble(troubled, failures.into_iter().flatten().next());
-    // The keeper's thread alone reads and writes it.
-    if !failing && keeper.unverified.swap(false, Ordering::Relaxed) {
-        verify_all(&keeper);
+    if unverified {
+        verify_at(&keeper, &BTreeSet::from([node]));
     }
 }
 
@@ -177,7 +262,12 @@ async fn renew_kind(
             let outcome = of_failure(&failure, patience);
             (vec![outcome; holds.len()], Some(failure))
         }
-        Err(failure) => (one_by_one(keeper, holds, patience).await, Some(failure)),
+        Err(failure) => {
+            if failure.class == Class::CrossSlot {
+                keeper.by_slot.store(true, Ordering::Relaxed);
+            }
+            (one_by_one(keeper, holds, patience).await, Some(failure))
+        }
     }
 }
 
@@ -228,13 +318,15 @@ async fn call(
         lease: lease.written,
     });
     let renewals: Vec<_> = renewals.collect();
-    let generation = core.keeper_lane.generation();
+    let target = holds.first().map(|hold| hold.kind.names().target());
+    let lane = core.keeper_fleet.lane(target.unwrap_or(Target::Any))?;
+    let generation = lane.generation();
     let outcome = core.ask(commands.renew(&renewals), patience).await;
     let answer = outcome.inspect_err(|failure| {
         // The next try shall be on another connection, while there is time for one.
-        let silent = patience >= TELLING && core.keeper_lane.is_silent_for(patience);
+        let silent = patience >= TELLING && lane.is_silent_for(patience);
         if let Some(generation) = generation.filter(|_| failure.is_unanswered() && silent) {
-            core.keeper_lane.replace(generation);
+            lane.replace(generation);
         }
     })?;
     let codes = commands

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Keeper, counts, masters, reaper, renewals, waiting};
+use super::{Keeper, cluster, counts, masters, reaper, renewals, waiting};
 use crate::clock::Moment;
 use crate::engine::{Core, Mail};
 
@@ -32,6 +32,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let core = &keeper.core;
     let mut chores = Chores::default();
     masters::watch(&keeper, &mut chores.all);
+    chores.all.spawn(cluster::keep(Arc::clone(&keeper)));
     let mut busy_until = core.now();
     loop {
         let now = core.now();
@@ -39,8 +40,9 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         let next_call = renewals::ask(&keeper, &mut chores.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
-            if keeper.is_quiet(now) {
-                chores.all.spawn(Arc::clone(&keeper).ask_the_quiet());
+            let quiet = keeper.quiet();
+            if !quiet.is_empty() {
+                chores.all.spawn(Arc::clone(&keeper).ask(quiet));
             }
         }
         // A client that holds nothing for a while is not looked after, and costs nothing.
@@ -54,7 +56,10 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             },
             () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
-            () = broken.notified() => renewals::verify_all(&keeper),
+            nodes = broken.raised() => {
+                core.backend.cluster().doubt();
+                renewals::verify_at(&keeper, &nodes);
+            }
             Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
         }

@@ -185,7 +185,7 @@ impl Line {
     fn hand_over(&mut self, hold: &Arc<Hold>) {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
-        let release = Pending::start(&core.keeper_lane, hold.kind.release(&hold.id, 0));
+        let release = Pending::start(&core.keeper_fleet, hold.kind.release(&hold.id, 0));
         let first = release.clone();
         let next = self.at(|gate, _| {
             // Under the gate's lock: who leaves from now on finds that it is tried for.
@@ -261,7 +261,7 @@ impl Line {
         self.at(|gate, _| {
             let mark = marks::of(gate, head, &core, now);
             gate.call_up(head, now, |joint| match joint {
-                Some(joint) => start_join(&core.keeper_lane, joint, head),
+                Some(joint) => start_join(&core.keeper_fleet, joint, head),
                 None => start_try(&core, head, mark, now),
             })
         });
@@ -444,6 +444,6 @@ fn start_try(
         ticket.set_unsettled(Some(&hold));
     }
     let call = hold.kind.acquire(&hold.id, hold.lease, sort);
-    let command = Pending::start(&core.keeper_lane, call);
+    let command = Pending::start(&core.keeper_fleet, call);
     (hold, command)
 }

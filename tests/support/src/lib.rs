@@ -2,6 +2,7 @@
 //!
 //! - [`server`]: a private redis-server, killed, restarted, frozen and looked into
 //! - [`sentinel`]: a master, its replicas and their sentinels
+//! - [`cluster`]: a private cluster of them, whose slots are moved and whose masters fail
 //! - [`proxy`]: a TCP proxy that understands whole commands and injects faults
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
@@ -16,6 +17,7 @@
 
 pub mod campaign;
 pub mod checker;
+pub mod cluster;
 pub mod controls;
 pub mod fork;
 pub mod history;

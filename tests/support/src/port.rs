@@ -4,11 +4,23 @@ use std::net::{Ipv4Addr, TcpListener};
 
 /// Below the usual range of outgoing connections (from 32768), above the well-known services.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
+/// A node of a cluster listens on a second port, which is so much higher.
+const BUS: u16 = 10_000;
+const NODES: std::ops::Range<u16> = 12_000..22_000;
 const DRAWS: usize = 1_000;
 
 /// A port that nobody listens on at this moment.
 pub(crate) fn draw() -> u16 {
     listen().local_addr().expect("a bound listener").port()
+}
+
+/// A port that nobody listens on at this moment, nor on the one by which a node of a cluster talks to the others.
+pub(crate) fn draw_for_node() -> u16 {
+    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    (0..DRAWS)
+        .map(|_| fastrand::u16(NODES))
+        .find(|port| free(*port) && free(port + BUS))
+        .expect("two free ports on loopback")
 }
 
 /// A listener on loopback.

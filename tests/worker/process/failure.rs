@@ -36,6 +36,7 @@ impl From<Error> for Failure {
             Error::NotOwner { .. } => "not_owner",
             Error::WrongType { .. } => "wrong_type",
             Error::InvalidName { .. }
+            | Error::CrossSlot { .. }
             | Error::InvalidLease { .. }
             | Error::InvalidSet(_)
             | Error::Config(_) => "invalid",

@@ -39,6 +39,7 @@ pub(crate) enum Op {
 pub(crate) enum Server {
     Url(String),
     Sentinel { urls: Vec<String>, service: String },
+    Cluster(Vec<String>),
 }
 
 /// How to connect; what is not said is the library's default.
@@ -105,10 +106,8 @@ impl Fields {
     }
 
     fn opening(&self) -> Result<Opening, Failure> {
-        for deployment in ["urls", "cluster"] {
-            if self.0.contains_key(deployment) {
-                return Err(Failure::unsupported(deployment));
-            }
+        if self.0.contains_key("urls") && !self.is_cluster()? {
+            return Err(Failure::unsupported("urls"));
         }
         if self.number("acks")?.is_some_and(|acks| acks > 0) {
             return Err(Failure::unsupported("acks"));
@@ -126,22 +125,37 @@ impl Fields {
         })
     }
 
+    fn is_cluster(&self) -> Result<bool, Failure> {
+        match self.0.get("cluster") {
+            None => Ok(false),
+            Some(Value::Bool(cluster)) => Ok(*cluster),
+            Some(_) => Err(Failure::bad_request("cluster is neither true nor false")),
+        }
+    }
+
     fn server(&self) -> Result<Server, Failure> {
+        if self.is_cluster()? {
+            return Ok(Server::Cluster(self.urls()?));
+        }
         let Some(sentinel) = self.0.get("sentinel") else {
             return Ok(Server::Url(self.text("url")?.to_owned()));
         };
         let Value::Object(fields) = sentinel else {
             return Err(Failure::bad_request("sentinel is no object"));
         };
-        let urls = fields.get("urls").and_then(Value::as_array);
+        let fields = Fields(fields.clone());
+        Ok(Server::Sentinel {
+            urls: fields.urls()?,
+            service: fields.text("service")?.to_owned(),
+        })
+    }
+
+    fn urls(&self) -> Result<Vec<String>, Failure> {
+        let urls = self.0.get("urls").and_then(Value::as_array);
         let urls = urls.into_iter().flatten();
         let urls = urls.map(|url| url.as_str().map(str::to_owned));
-        Ok(Server::Sentinel {
-            urls: urls
-                .collect::<Option<_>>()
-                .ok_or_else(|| Failure::bad_request("a url of sentinel is no text"))?,
-            service: Fields(fields.clone()).text("service")?.to_owned(),
-        })
+        let urls: Option<_> = urls.collect();
+        urls.ok_or_else(|| Failure::bad_request("a url is no text"))
     }
 
     fn owned(&self, op: &str) -> Result<Op, Failure> {

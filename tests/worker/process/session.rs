@@ -184,6 +184,7 @@ impl Session {
 async fn connect(opening: Opening) -> Result<Client, Error> {
     let mut builder = match &opening.server {
         Server::Url(url) => Client::builder(url),
+        Server::Cluster(urls) => ClientBuilder::cluster(urls.clone()),
         Server::Sentinel { urls, service } => ClientBuilder::sentinel(urls.clone(), service),
     };
     if let Some(prefix) = &opening.prefix {

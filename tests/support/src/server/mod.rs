@@ -10,12 +10,14 @@ mod inspect;
 mod options;
 mod run;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 pub use inspect::ClientInfo;
+use options::Saves;
 pub use options::ServerOptions;
 
 use crate::{port, process};
@@ -91,10 +93,32 @@ impl RedisServer {
         panic!("no free port for redis-server after {PORTS_TRIED} tries");
     }
 
+    /// Starts servers with ports of their own, all at once.
+    ///
+    /// # Errors
+    /// The log of the first that did not come up.
+    pub(crate) fn start_all(options: &[ServerOptions]) -> Result<Vec<Self>, String> {
+        let servers: Vec<_> = options
+            .iter()
+            .map(|options| Self::prepare(options, options.port.unwrap_or_else(port::draw)))
+            .collect();
+        servers.iter().for_each(Self::launch);
+        for server in &servers {
+            server.wait_ready()?;
+        }
+        Ok(servers)
+    }
+
     fn prepare(options: &ServerOptions, port: u16) -> Self {
+        let memory = Path::new("/dev/shm");
+        let parent = if options.saves == Saves::InMemory && memory.is_dir() {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
         let dir = tempfile::Builder::new()
             .prefix("watchlock-redis-")
-            .tempdir()
+            .tempdir_in(parent)
             .expect("a directory for redis-server");
         let config = options.write_config(dir.path(), port);
         let launch = Launch {
@@ -155,6 +179,12 @@ impl RedisServer {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.inner.process.pid().expect("the server is running")
+    }
+
+    /// Whether its process is there, frozen or not.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.inner.process.is_running()
     }
 
     /// Its directory: configuration, log and append-only file.

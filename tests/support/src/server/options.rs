@@ -10,18 +10,32 @@ use super::RedisServer;
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct ServerOptions {
-    aof: bool,
+    pub(super) saves: Saves,
     pub(super) sentinel: bool,
     pub(super) port: Option<u16>,
     pub(super) unix_socket: bool,
     pub(super) password: Option<String>,
     config: Vec<(String, String)>,
+    /// Put into its directory before it starts: name and text.
+    files: Vec<(String, String)>,
+}
+
+/// Where data and configuration go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Saves {
+    /// Data nowhere, and the configuration to a file.
+    #[default]
+    Nothing,
+    /// Data to an append-only file.
+    Data,
+    /// Whatever is written to a folder in memory.
+    InMemory,
 }
 
 impl ServerOptions {
     /// Keeps an append-only file, written before each answer, so that data survives [`RedisServer::kill`].
     pub fn aof(mut self) -> Self {
-        self.aof = true;
+        self.saves = Saves::Data;
         self
     }
 
@@ -61,6 +75,19 @@ impl ServerOptions {
         self
     }
 
+    /// Has its directory in memory: a node of a cluster waits for the disk at each change of its slots, and the tests of
+    /// a busy machine would wait with it.
+    pub(crate) fn in_memory(mut self) -> Self {
+        self.saves = Saves::InMemory;
+        self
+    }
+
+    /// Finds this file in its directory.
+    pub(crate) fn file(mut self, name: &str, text: String) -> Self {
+        self.files.push((name.to_owned(), text));
+        self
+    }
+
     /// Starts the server and waits until it is ready.
     ///
     /// # Panics
@@ -74,6 +101,9 @@ impl ServerOptions {
         let mut text = String::new();
         for (key, value) in self.lines(dir, port) {
             writeln!(text, "{key} {value}").expect("writing to a string");
+        }
+        for (name, text) in &self.files {
+            fs::write(dir.join(name), text).expect("a file is written");
         }
         let path = dir.join("redis.conf");
         fs::write(&path, text).expect("the configuration file is written");
@@ -91,7 +121,7 @@ impl ServerOptions {
         if !self.sentinel {
             lines.extend([
                 ("save", "\"\"".to_owned()),
-                ("appendonly", yes_no(self.aof)),
+                ("appendonly", yes_no(self.saves == Saves::Data)),
                 ("appendfsync", "always".to_owned()),
                 // A replica must not wait 5 s for others that want the same snapshot.
                 ("repl-diskless-sync-delay", "0".to_owned()),

@@ -1,0 +1,402 @@
+//! Which node of a cluster has which slot.
+//!
+//! 1. A send takes what is known and never waits for more. Where it is wrong the node says so, and the command did not
+//!    run: the slot is corrected and the command sent again.
+//! 2. The keeper asks for all slots when there is a reason to doubt them, and now and then.
+//! 3. A slot that changed its node is remembered until the keeper has looked at what is held and listened to there: its
+//!    new node may know less than the old one did.
+//! 4. A slot that nobody says to have stays where it was: that node knows best.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use redis::PushInfo;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::dial::Dialer;
+use super::failure::Failure;
+use super::hello::Hello;
+use super::redirect::{Place, Range, Redirect};
+use crate::config::Publish;
+use crate::slot::{SLOTS, Slot};
+
+/// Since when nodes know channels that belong to slots.
+const SHARDED_SINCE: (u64, u64) = (7, 0);
+
+/// Where a node is to be reached, by what it says of itself.
+pub(crate) type NodeAddress = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
+
+/// A node.
+pub(crate) struct Node {
+    /// Larger than 0, and no other node's.
+    pub(crate) number: u32,
+    place: Place,
+    dialer: Arc<Dialer>,
+    /// How its channels are published to, if that was set.
+    set: Option<Publish>,
+    /// Whether channels belong to slots, by its last greeting.
+    sharded: AtomicBool,
+}
+
+impl Node {
+    pub(crate) fn dialer(&self) -> &Arc<Dialer> {
+        &self.dialer
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.place.host
+    }
+
+    /// How releases are told there.
+    pub(crate) fn publish(&self) -> Publish {
+        let known = || {
+            // Relaxed: who sends on a connection was given it after its greeting.
+            if self.sharded.load(Ordering::Relaxed) {
+                Publish::Sharded
+            } else {
+                Publish::Classic
+            }
+        };
+        self.set.unwrap_or_else(known)
+    }
+
+    /// A connection for subscriptions, on which the node was greeted. What comes goes to `pushes`.
+    pub(crate) async fn subscribe(
+        &self,
+        limit: Duration,
+        pushes: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
+        self.greet(&mut connection, limit).await?;
+        Ok(connection)
+    }
+
+    /// The first words on a connection: the node may be of another version by now.
+    pub(super) async fn greet(
+        &self,
+        connection: &mut MultiplexedConnection,
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
+        let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
+        let hello = hello.map_err(Failure::greeting)?;
+        if !hello.is_in_cluster() {
+            // Its address belongs to another server now, which would take any key.
+            return Err(Failure::no_node());
+        }
+        self.greeted(&hello);
+        Ok(())
+    }
+
+    fn greeted(&self, hello: &Hello) {
+        let sharded = !hello.is_older_than(SHARDED_SINCE);
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+}
+
+/// The nodes of a cluster, once it is known that there is one.
+pub(crate) struct Cluster {
+    template: Arc<Dialer>,
+    addresses: Option<NodeAddress>,
+    publish: Option<Publish>,
+    joined: AtomicBool,
+    join: Notify,
+    map: RwLock<Map>,
+    moved: Mutex<BTreeSet<Slot>>,
+    doubted: Notify,
+    numbers: AtomicU32,
+}
+
+#[derive(Default)]
+struct Map {
+    /// One for each slot, or none at all.
+    slots: Vec<Option<Arc<Node>>>,
+    nodes: Vec<Arc<Node>>,
+}
+
+impl Cluster {
+    /// Nothing is known yet; connections to nodes are made as `template` makes them.
+    pub(crate) fn new(
+        template: Arc<Dialer>,
+        addresses: Option<NodeAddress>,
+        publish: Option<Publish>,
+    ) -> Self {
+        Self {
+            template,
+            addresses,
+            publish,
+            joined: AtomicBool::new(false),
+            join: Notify::new(),
+            map: RwLock::default(),
+            moved: Mutex::default(),
+            doubted: Notify::new(),
+            numbers: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_joined(&self) -> bool {
+        // Acquire: who sees it sees the first map, too.
+        self.joined.load(Ordering::Acquire)
+    }
+
+    /// Resolves when there is one.
+    pub(crate) async fn joined(&self) {
+        let mut told = std::pin::pin!(self.join.notified());
+        told.as_mut().enable();
+        if !self.is_joined() {
+            told.await;
+        }
+    }
+
+    /// The node that has `slot`.
+    pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<Node>> {
+        self.map.read().slots.get(slot.index())?.clone()
+    }
+
+    /// All of them.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.map.read().nodes.clone()
+    }
+
+    /// There is a cluster, and these are its slots.
+    pub(crate) fn join(&self, ranges: Vec<Range>) {
+        self.learn(ranges);
+        self.joined.store(true, Ordering::Release);
+        self.join.notify_waiters();
+    }
+
+    /// Takes what a node said of all slots.
+    pub(crate) fn learn(&self, ranges: Vec<Range>) {
+        let ranges: Vec<_> = ranges.into_iter().map(|range| self.mapped(range)).collect();
+        let mut map = self.map.write();
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let mut slots = vec![None; SLOTS.into()];
+        for Range { first, last, place } in ranges {
+            let node = find(&nodes, &place).or_else(|| find(&map.nodes, &place));
+            let node = node.unwrap_or_else(|| self.new_node(place));
+            slots[first.index()..=last.index()].fill(Some(Arc::clone(&node)));
+            add(&mut nodes, node);
+        }
+        let mut moved = self.moved.lock();
+        for (index, (before, now)) in map.slots.iter().zip(&mut slots).enumerate() {
+            match (before, &now) {
+                (Some(before), Some(now)) if before.number != now.number => {
+                    moved.extend(Slot::at(index));
+                }
+                (Some(before), None) => {
+                    *now = Some(Arc::clone(before));
+                    add(&mut nodes, Arc::clone(before));
+                }
+                _ => {}
+            }
+        }
+        *map = Map { slots, nodes };
+    }
+
+    /// The node that a redirect leads to. What was wrong about the slot is corrected.
+    pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<Node> {
+        let Redirect {
+            slot,
+            place,
+            asking,
+        } = redirect;
+        let place = self.address(place);
+        let mut map = self.map.write();
+        let node = find(&map.nodes, &place).unwrap_or_else(|| {
+            let node = self.new_node(place);
+            map.nodes.push(Arc::clone(&node));
+            node
+        });
+        if !asking && let Some(known) = map.slots.get_mut(slot.index()) {
+            let before = known.replace(Arc::clone(&node));
+            if before.is_some_and(|before| before.number != node.number) {
+                self.moved.lock().insert(slot);
+            }
+            self.doubt();
+        }
+        node
+    }
+
+    /// What is known may be wrong.
+    pub(crate) fn doubt(&self) {
+        self.doubted.notify_one();
+    }
+
+    /// Resolves when there is a reason to ask anew.
+    pub(crate) async fn doubted(&self) {
+        self.doubted.notified().await;
+    }
+
+    /// The slots that changed their node since the last call.
+    pub(crate) fn take_moved(&self) -> BTreeSet<Slot> {
+        std::mem::take(&mut *self.moved.lock())
+    }
+
+    fn new_node(&self, place: Place) -> Arc<Node> {
+        let dialer = self.template.at(&place.host, place.port);
+        Arc::new(Node {
+            // Relaxed: only that no two are the same matters.
+            number: self.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            place,
+            dialer: Arc::new(dialer),
+            set: self.publish,
+            sharded: AtomicBool::new(false),
+        })
+    }
+
+    fn mapped(&self, range: Range) -> Range {
+        Range {
+            place: self.address(range.place),
+            ..range
+        }
+    }
+
+    /// Where to connect to for what a node calls itself. That is code of the application, and may panic: then nothing
+    /// is known better than what the node says.
+    fn address(&self, place: Place) -> Place {
+        let Some(addresses) = &self.addresses else {
+            return place;
+        };
+        let mapping = AssertUnwindSafe(|| addresses(&place.host, place.port));
+        match catch_unwind(mapping) {
+            Ok((host, port)) => Place {
+                host: host.into(),
+                port,
+            },
+            Err(_) => place,
+        }
+    }
+}
+
+fn find(nodes: &[Arc<Node>], place: &Place) -> Option<Arc<Node>> {
+    nodes.iter().find(|node| node.place == *place).cloned()
+}
+
+fn add(nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
+    if nodes.iter().all(|known| known.number != node.number) {
+        nodes.push(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(addresses: Option<NodeAddress>) -> Cluster {
+        let template = Dialer::from_url("redis://127.0.0.1/", None).unwrap();
+        Cluster::new(Arc::new(template), addresses, None)
+    }
+
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    fn place(port: u16) -> Place {
+        let host = "a".into();
+        Place { host, port }
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> Range {
+        Range {
+            first: slot(first),
+            last: slot(last),
+            place: place(port),
+        }
+    }
+
+    fn redirect(number: u16, port: u16, asking: bool) -> Redirect {
+        Redirect {
+            slot: slot(number),
+            place: place(port),
+            asking,
+        }
+    }
+
+    fn port_of(cluster: &Cluster, number: u16) -> Option<u16> {
+        cluster.node_of(slot(number)).map(|node| node.place.port)
+    }
+
+    #[test]
+    fn slots_are_where_they_were_said_to_be() {
+        let cluster = cluster(None);
+        assert!(!cluster.is_joined());
+        assert_eq!(port_of(&cluster, 0), None);
+        cluster.join(vec![
+            range(0, 99, 1),
+            range(100, 199, 2),
+            range(300, 399, 1),
+        ]);
+        assert!(cluster.is_joined());
+        let ports = [0, 99, 100, 199, 200, 300].map(|number| port_of(&cluster, number));
+        assert_eq!(ports, [Some(1), Some(1), Some(2), Some(2), None, Some(1)]);
+        assert_eq!(cluster.nodes().len(), 2);
+        assert!(cluster.take_moved().is_empty(), "nothing was elsewhere");
+    }
+
+    #[test]
+    fn what_changed_its_node_is_told_once() {
+        let cluster = cluster(None);
+        cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
+        let first = cluster.node_of(slot(0)).unwrap().number;
+        cluster.learn(vec![range(0, 97, 1), range(98, 199, 2)]);
+        let moved = cluster.take_moved();
+        assert_eq!(moved, BTreeSet::from([slot(98), slot(99)]));
+        assert!(cluster.take_moved().is_empty());
+        assert_eq!(cluster.node_of(slot(0)).unwrap().number, first);
+        cluster.learn(vec![range(0, 199, 3)]);
+        assert_eq!(cluster.take_moved().len(), 200);
+        assert_eq!(cluster.nodes().len(), 1, "the others left");
+    }
+
+    #[test]
+    fn a_slot_that_nobody_has_stays_where_it_was() {
+        let cluster = cluster(None);
+        cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
+        cluster.learn(vec![range(0, 99, 3)]);
+        assert_eq!(port_of(&cluster, 150), Some(2));
+        assert_eq!(cluster.nodes().len(), 2);
+        assert_eq!(cluster.take_moved().len(), 100);
+    }
+
+    #[test]
+    fn moved_corrects_a_slot_and_ask_does_not() {
+        let cluster = cluster(None);
+        cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
+        let asked = cluster.redirected(redirect(7, 9, true));
+        assert_eq!((asked.place.port, port_of(&cluster, 7)), (9, Some(1)));
+        assert!(cluster.take_moved().is_empty());
+        let moved = cluster.redirected(redirect(7, 9, false));
+        assert_eq!(moved.number, asked.number, "it is known by now");
+        assert_eq!(
+            (port_of(&cluster, 7), port_of(&cluster, 8)),
+            (Some(9), Some(1))
+        );
+        assert_eq!(cluster.take_moved(), BTreeSet::from([slot(7)]));
+        cluster.redirected(redirect(7, 9, false));
+        assert!(cluster.take_moved().is_empty());
+    }
+
+    #[test]
+    fn announced_addresses_are_mapped_and_a_map_may_panic() {
+        let map: NodeAddress = Arc::new(|_, port| {
+            assert_ne!(port, 2, "unknown");
+            ("b".to_owned(), port + 1000)
+        });
+        let cluster = cluster(Some(map));
+        cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
+        let host_of = |number| cluster.node_of(slot(number)).unwrap().host().to_owned();
+        assert_eq!((port_of(&cluster, 0), host_of(0)), (Some(1001), "b".into()));
+        assert_eq!(
+            (port_of(&cluster, 100), host_of(100)),
+            (Some(2), "a".into())
+        );
+        assert_eq!(cluster.redirected(redirect(7, 4, false)).place.port, 1004);
+    }
+}

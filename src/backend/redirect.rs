@@ -1,0 +1,166 @@
+//! Where a node of a cluster sends those whose slot it does not have, and what `CLUSTER SLOTS` says of all slots.
+//!
+//! A host that is not named is that of the node that was asked.
+
+use redis::{RedisError, ServerErrorKind, Value};
+
+use crate::slot::Slot;
+
+/// Where a node can be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) host: Box<str>,
+    pub(crate) port: u16,
+}
+
+/// What was said instead of an answer. The command did not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: Slot,
+    pub(crate) place: Place,
+    /// Only this once, and after `ASKING`: the slot is on its way there.
+    pub(crate) asking: bool,
+}
+
+impl Redirect {
+    /// By an answer of the node at `asked`.
+    pub(crate) fn of(error: &RedisError, asked: &str) -> Option<Self> {
+        let (address, slot) = error.redirect_node()?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Some(Self {
+            slot: Slot::new(slot)?,
+            place: place(host, port.parse().ok()?, asked),
+            asking: error.kind() == redis::ErrorKind::Server(ServerErrorKind::Ask),
+        })
+    }
+}
+
+/// Some slots that a node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: Slot,
+    pub(crate) last: Slot,
+    pub(crate) place: Place,
+}
+
+/// What `CLUSTER SLOTS` answered, asked at `asked`; nothing when it says of no slot where it is.
+pub(super) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
+    let Value::Array(ranges) = slots else {
+        return None;
+    };
+    let ranges: Option<Vec<_>> = ranges.iter().map(|range| one_range(range, asked)).collect();
+    ranges.filter(|ranges| !ranges.is_empty())
+}
+
+fn one_range(range: &Value, asked: &str) -> Option<Range> {
+    let Value::Array(parts) = range else {
+        return None;
+    };
+    let [first, last, Value::Array(master), ..] = parts.as_slice() else {
+        return None;
+    };
+    let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+    let [host, port, ..] = master.as_slice() else {
+        return None;
+    };
+    let host = redis::from_redis_value_ref::<String>(host).unwrap_or_default();
+    Some(Range {
+        first: Slot::new(number(first)?)?,
+        last: Slot::new(number(last)?)?,
+        place: place(&host, number(port)?, asked),
+    })
+}
+
+fn place(host: &str, port: u16, asked: &str) -> Place {
+    // A node that was told to announce a name and has none says `?`.
+    let named = !host.is_empty() && host != "?";
+    Place {
+        host: if named { host } else { asked }.into(),
+        port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(reply: &str) -> Value {
+        redis::parse_redis_value(reply.as_bytes()).unwrap()
+    }
+
+    fn redirect(line: &str) -> Option<Redirect> {
+        let error = value(&format!("{line}\r\n")).extract_error().unwrap_err();
+        Redirect::of(&error, "asked")
+    }
+
+    fn at(host: &str, port: u16) -> Place {
+        let host = host.into();
+        Place { host, port }
+    }
+
+    #[test]
+    fn redirects_are_read() {
+        let moved = redirect("-MOVED 3999 127.0.0.1:6381").unwrap();
+        assert_eq!(moved.slot, Slot::new(3999).unwrap());
+        assert_eq!((moved.place, moved.asking), (at("127.0.0.1", 6381), false));
+        let ask = redirect("-ASK 1 a.example:7000").unwrap();
+        assert_eq!((ask.place, ask.asking), (at("a.example", 7000), true));
+        assert_eq!(redirect("-MOVED 1 :7000").unwrap().place, at("asked", 7000));
+        assert_eq!(
+            redirect("-MOVED 1 ?:7000").unwrap().place,
+            at("asked", 7000)
+        );
+        assert_eq!(redirect("-ASK 1 ::1:7000").unwrap().place, at("::1", 7000));
+        assert_eq!(redirect("-ASK 1 [::1]:70").unwrap().place, at("::1", 70));
+    }
+
+    #[test]
+    fn what_is_no_redirect_leads_nowhere() {
+        for line in [
+            "-MOVED",
+            "-MOVED 3999",
+            "-MOVED x 127.0.0.1:6381",
+            "-MOVED 16384 127.0.0.1:6381",
+            "-MOVED 1 127.0.0.1",
+            "-MOVED 1 127.0.0.1:99999",
+            "-TRYAGAIN Multiple keys request during rehashing of slot",
+            "-ERR MOVED 1 127.0.0.1:6381",
+        ] {
+            assert_eq!(redirect(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn slots_are_read() {
+        let node = "*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n";
+        let slots = value(&format!(
+            "*2\r\n*4\r\n:0\r\n:100\r\n{node}{node}*3\r\n:101\r\n:101\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n"
+        ));
+        let ranges = ranges(&slots, "asked").unwrap();
+        let range = |first, last, place| Range {
+            first: Slot::new(first).unwrap(),
+            last: Slot::new(last).unwrap(),
+            place,
+        };
+        let expected = [
+            range(0, 100, at("127.0.0.1", 7000)),
+            range(101, 101, at("asked", 7001)),
+        ];
+        assert_eq!(ranges, expected);
+    }
+
+    #[test]
+    fn strange_slots_say_nothing() {
+        for reply in [
+            "*0\r\n",
+            "+OK\r\n",
+            "*1\r\n*2\r\n:0\r\n:1\r\n",
+            "*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+a\r\n:1\r\n",
+            "*1\r\n*3\r\n:0\r\n:1\r\n*1\r\n+a\r\n",
+            "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n+a\r\n:-1\r\n",
+        ] {
+            assert_eq!(ranges(&value(reply), "asked"), None, "{reply}");
+        }
+    }
+}

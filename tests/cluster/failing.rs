@@ -1,0 +1,134 @@
+//! Masters that die, stand still, or hand over to their replica.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Client, Lease, LostReason};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+
+use crate::common::{LONG, ms, soon};
+use crate::scene::Load;
+
+const NAME: &str = "job";
+
+/// A name whose lock another master has.
+async fn elsewhere(cluster: &RedisCluster, master: usize) -> String {
+    for number in 0.. {
+        let name = format!("other:{number}");
+        if cluster.owner_of(&name).await != master {
+            return name;
+        }
+    }
+    unreachable!("some name is elsewhere")
+}
+
+#[tokio::test]
+async fn a_hold_that_its_replica_has_outlives_its_master() {
+    let cluster = RedisCluster::start().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let master = cluster.owner_of(NAME).await;
+    let guard = client.get_lock(NAME).lock().await.unwrap();
+    let replica = cluster.replica_of(master);
+    eventually("the replica has it", LONG, async || {
+        replica.keys().await == [NAME]
+    })
+    .await;
+    cluster.node(master).kill();
+    cluster.replaced(master).await;
+    eventually("the new master answers", LONG, async || {
+        guard.verify().await.is_ok()
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    assert!(!replica.exists(NAME).await);
+}
+
+#[tokio::test]
+async fn t5_holds_are_verified_at_the_new_master() {
+    let cluster = RedisCluster::start().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let master = cluster.owner_of(NAME).await;
+    let replica = cluster.replica_of(master);
+    // A lease of a minute is renewed by nobody; what it has not got is told by the question after the fail-over alone.
+    let lock = client.get_lock(NAME);
+    let guard = lock.lock_for(Duration::from_secs(60)).await.unwrap();
+    eventually("the replica has it", LONG, async || {
+        replica.keys().await == [NAME]
+    })
+    .await;
+    cluster.node(master).freeze();
+    cluster.replaced(master).await;
+    replica.cmd(&["DEL", NAME]).await;
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    cluster.node(master).resume();
+}
+
+#[tokio::test]
+async fn locks_go_on_after_the_fail_over_and_elsewhere_meanwhile() {
+    for freezes in [false, true] {
+        // Otherwise no node answers while one slot has none.
+        let cluster = RedisCluster::with(3, 1, |options| {
+            options.config("cluster-require-full-coverage", "no")
+        });
+        let cluster = cluster.await;
+        let master = cluster.owner_of(NAME).await;
+        let other = elsewhere(&cluster, master).await;
+        let client = Client::connect(&cluster.url()).await.unwrap();
+        client
+            .get_lock(NAME)
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+        let load = Load::start(vec![Box::new(client.get_lock(&other))]);
+        if freezes {
+            cluster.node(master).freeze();
+        } else {
+            cluster.node(master).kill();
+        }
+        let lock = client.get_lock(NAME);
+        let waits = tokio::spawn(async move {
+            let minute = Duration::from_secs(60);
+            let got = lock.try_lock(minute, Lease::Watchdog).await;
+            (got, Instant::now())
+        });
+        cluster.replaced(master).await;
+        let replaced = Instant::now();
+        let (got, at) = soon(waits).await.unwrap();
+        got.unwrap()
+            .expect("a minute is enough")
+            .unlock()
+            .await
+            .unwrap();
+        let late = at.saturating_duration_since(replaced);
+        assert!(
+            late < Duration::from_secs(10),
+            "{late:?} after the fail-over"
+        );
+        let seen = load.stop().await;
+        assert_eq!(seen.errors, Vec::<String>::new());
+        assert!(seen.longest < Duration::from_secs(1), "{seen:?}");
+        if freezes {
+            cluster.node(master).resume();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fail_over_by_agreement_fails_nothing() {
+    let cluster = RedisCluster::start().await;
+    let master = cluster.owner_of(NAME).await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let load = Load::start(vec![
+        Box::new(client.get_lock(NAME)),
+        Box::new(client.get_lock(NAME)),
+    ]);
+    tokio::time::sleep(ms(100)).await;
+    cluster.fail_over(master).await.unwrap();
+    cluster.replaced(master).await;
+    tokio::time::sleep(ms(500)).await;
+    let seen = load.stop().await;
+    assert_eq!((seen.overlaps, seen.errors), (0, Vec::new()));
+}

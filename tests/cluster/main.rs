@@ -1,0 +1,10 @@
+//! A cluster: where commands go, what becomes of names, slots that move, masters that fail.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod failing;
+mod moving;
+mod names;
+mod routing;
+mod scene;

@@ -1,0 +1,143 @@
+//! Slots that move from node to node while their locks are in use.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Backoff, Client, Lock};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+
+use crate::common::{LONG, SHORT, channel, ms, soon};
+use crate::scene::Load;
+
+const NAME: &str = "job";
+
+/// Moves the slot of [`NAME`] to and fro, with a pause in which it stays half-way.
+async fn to_and_fro(cluster: &RedisCluster, times: usize, half_way: Duration) {
+    let slot = cluster.slot_of(NAME).await;
+    for _ in 0..times {
+        let to = (cluster.owner(slot).await.expect("an owner") + 1) % 3;
+        cluster.begin_move(slot, to).await;
+        tokio::time::sleep(half_way).await;
+        cluster.move_keys(slot, to).await;
+        tokio::time::sleep(half_way).await;
+        cluster.move_keys(slot, to).await;
+        cluster.finish_move(slot, to).await;
+        tokio::time::sleep(half_way).await;
+    }
+}
+
+/// Two tasks of each of two clients, so that some wait here and some elsewhere.
+async fn locks_of(
+    cluster: &RedisCluster,
+    lock: impl Fn(&Client) -> Box<dyn Lock>,
+) -> (Vec<Client>, Vec<Box<dyn Lock>>) {
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        clients.push(Client::connect(&cluster.url()).await.unwrap());
+    }
+    let locks = clients
+        .iter()
+        .flat_map(|client| [lock(client), lock(client)]);
+    let locks = locks.collect();
+    (clients, locks)
+}
+
+async fn nothing_fails_while_a_slot_moves(lock: impl Fn(&Client) -> Box<dyn Lock>) {
+    let cluster = RedisCluster::masters().await;
+    let (_clients, locks) = locks_of(&cluster, lock).await;
+    let load = Load::start(locks);
+    to_and_fro(&cluster, 6, ms(150)).await;
+    let seen = load.stop().await;
+    assert_eq!(seen.errors, Vec::<String>::new());
+    assert_eq!(seen.overlaps, 0);
+    assert!(seen.sections > 20, "{seen:?}");
+    // A poll is never later than a second.
+    assert!(seen.longest < Duration::from_secs(5), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_plain_lock_works_while_its_slot_moves() {
+    nothing_fails_while_a_slot_moves(|client| Box::new(client.get_lock(NAME))).await;
+}
+
+#[tokio::test]
+async fn a_simple_lock_works_while_its_slot_moves() {
+    nothing_fails_while_a_slot_moves(|client| Box::new(client.get_simple_lock(NAME))).await;
+}
+
+#[tokio::test]
+async fn a_spin_lock_works_while_its_slot_moves() {
+    nothing_fails_while_a_slot_moves(|client| Box::new(client.get_spin_lock(NAME))).await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_slot_moved_is_woken_at_the_new_node() {
+    let cluster = RedisCluster::masters().await;
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let builder = || Client::builder(&cluster.url()).backoff(minute);
+    let holder = builder().connect().await.unwrap();
+    let waiter = builder().connect().await.unwrap();
+    let guard = holder.get_lock(NAME).lock().await.unwrap();
+    let lock = waiter.get_lock(NAME);
+    let waits = tokio::spawn(async move { lock.lock().await });
+    let listens = async |node: usize| {
+        eventually("somebody listens", LONG, async || {
+            let asked = ["PUBSUB", "SHARDNUMSUB", &channel(NAME)];
+            let (_, count): (String, u64) = cluster.node(node).query(&asked).await;
+            count > 0
+        })
+        .await;
+    };
+    let slot = cluster.slot_of(NAME).await;
+    let from = cluster.owner(slot).await.unwrap();
+    listens(from).await;
+    cluster.move_slot(slot, (from + 1) % 3).await;
+    // Neither a poll nor a command of the waiter: it is the end of its subscription that tells it.
+    listens((from + 1) % 3).await;
+    guard.unlock().await.unwrap();
+    soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn no_reply_comes_to_another_caller_while_slots_move() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let waiter = Client::connect(&cluster.url()).await.unwrap();
+    // One lock that slots move with, and others at the same nodes, each of whose callers knows what must come.
+    let load = Load::start(vec![
+        Box::new(client.get_lock(NAME)),
+        Box::new(waiter.get_lock(NAME)),
+    ]);
+    let others = (0..16).map(|number| {
+        let lock = client.get_lock(&format!("own:{number}"));
+        tokio::spawn(async move {
+            let end = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < end {
+                assert!(!lock.is_locked().await.unwrap());
+                let guard = lock.lock().await.unwrap();
+                assert!(lock.is_locked().await.unwrap());
+                guard.verify().await.unwrap();
+                guard.unlock().await.unwrap();
+            }
+        })
+    });
+    let others: Vec<_> = others.collect();
+    to_and_fro(&cluster, 12, ms(30)).await;
+    for other in others {
+        soon(other).await.expect("every reply was its own");
+    }
+    let seen = load.stop().await;
+    assert_eq!((seen.overlaps, seen.errors), (0, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_hold_is_kept_alive_through_a_slow_move() {
+    let cluster = RedisCluster::masters().await;
+    let builder = Client::builder(&cluster.url()).watchdog_lease(SHORT);
+    let client = builder.connect().await.unwrap();
+    let guard = client.get_lock(NAME).lock().await.unwrap();
+    to_and_fro(&cluster, 2, SHORT).await;
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    assert!(cluster.keys().await.is_empty());
+}

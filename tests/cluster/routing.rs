@@ -1,0 +1,104 @@
+//! Commands go to the node that has their lock.
+
+use std::time::Duration;
+
+use watchlock::{Client, ClientBuilder, ConfigError, Error, Lease};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, soon};
+
+/// Names that are in different slots, at different nodes.
+fn names() -> impl Iterator<Item = String> {
+    (0..30).map(|number| format!("job:{number}"))
+}
+
+#[tokio::test]
+async fn a_plain_address_leads_to_the_whole_cluster() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let mut guards = Vec::new();
+    for name in names() {
+        guards.push(client.get_lock(&name).lock().await.unwrap());
+        assert!(cluster.server_of(&name).await.exists(&name).await, "{name}");
+    }
+    for node in cluster.nodes() {
+        assert!(!node.keys().await.is_empty(), "each node has some of them");
+        assert!(node.connections().await >= 1);
+    }
+    for guard in guards {
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+    assert!(cluster.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn one_of_several_addresses_is_enough() {
+    let cluster = RedisCluster::masters().await;
+    let gone = RedisServer::start();
+    let urls = [gone.url(), cluster.url()];
+    gone.kill();
+    let client = ClientBuilder::cluster(urls).connect_lazy().unwrap();
+    let guard = soon(client.get_lock("x").lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_single_server_is_no_cluster() {
+    let server = RedisServer::start();
+    let connected = ClientBuilder::cluster([server.url()]).connect().await;
+    let refused = matches!(
+        connected,
+        Err(Error::Config(ConfigError::Unsupported { .. }))
+    );
+    assert!(refused, "{connected:?}");
+}
+
+#[tokio::test]
+async fn waiters_are_woken_at_every_node() {
+    let cluster = RedisCluster::masters().await;
+    let minute = watchlock::Backoff::new()
+        .base(Duration::from_secs(60))
+        .cap(Duration::from_secs(60));
+    let builder = || Client::builder(&cluster.url()).backoff(minute);
+    let holder = builder().connect().await.unwrap();
+    let waiter = builder().connect().await.unwrap();
+    for name in names().take(6) {
+        let guard = holder.get_lock(&name).lock().await.unwrap();
+        let lock = waiter.get_lock(&name);
+        let waits = tokio::spawn(async move { lock.lock().await });
+        let channel = crate::common::channel(&name);
+        let node = cluster.server_of(&name).await;
+        eventually("somebody listens", LONG, async || {
+            let (_, count): (String, u64) = node.query(&["PUBSUB", "SHARDNUMSUB", &channel]).await;
+            count > 0
+        })
+        .await;
+        guard.unlock().await.unwrap();
+        soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn holds_of_every_node_are_renewed() {
+    let cluster = RedisCluster::masters().await;
+    let builder = Client::builder(&cluster.url()).watchdog_lease(crate::common::SHORT);
+    let client = builder.connect().await.unwrap();
+    let mut guards = Vec::new();
+    for name in names() {
+        guards.push(client.get_lock(&name).lock().await.unwrap());
+    }
+    tokio::time::sleep(crate::common::SHORT * 2).await;
+    for guard in guards {
+        guard.check().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    let lease = Lease::from(Duration::from_secs(1));
+    let again = client
+        .get_lock("job:0")
+        .try_lock(Duration::ZERO, lease)
+        .await;
+    assert!(again.unwrap().is_some());
+}

@@ -1,0 +1,327 @@
+//! A private Redis Cluster for one test: masters and their replicas, on loopback.
+//!
+//! Every node finds its `nodes.conf` written, so none has to be introduced to the others: three masters with a replica
+//! each are there within a second or two. A master that is gone for a second is replaced by its replica.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use redis::{RedisResult, Value};
+
+use crate::port;
+use crate::server::{RedisServer, ServerOptions};
+use crate::wait::eventually;
+
+const SLOTS: u16 = 16_384;
+const NODE_TIMEOUT_MS: &str = "1000";
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+const TRIES: usize = 10;
+
+/// Some nodes that are one cluster, and end with this value.
+///
+/// ```no_run
+/// # async fn example() {
+/// use watchlock_support::cluster::RedisCluster;
+///
+/// let cluster = RedisCluster::start().await;
+/// let owner = cluster.owner_of("name").await;
+/// cluster.node(owner).cmd(&["SET", "name", "value"]).await;
+/// let slot = cluster.slot_of("name").await;
+/// cluster.move_slot(slot, (owner + 1) % 3).await;
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+    ids: Vec<String>,
+    masters: usize,
+}
+
+impl RedisCluster {
+    /// Three masters with a replica each, in sync.
+    pub async fn start() -> Self {
+        Self::of(3, 1).await
+    }
+
+    /// Three masters without replicas.
+    pub async fn masters() -> Self {
+        Self::of(3, 0).await
+    }
+
+    /// So many masters with so many replicas each. The masters are the first nodes.
+    pub async fn of(masters: usize, replicas: usize) -> Self {
+        Self::with(masters, replicas, |options| options).await
+    }
+
+    /// The same, with nodes that are set up further.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn with(
+        masters: usize,
+        replicas: usize,
+        set: impl Fn(ServerOptions) -> ServerOptions,
+    ) -> Self {
+        for _ in 0..TRIES {
+            let (options, ids) = plan(masters, replicas, &set);
+            match RedisServer::start_all(&options) {
+                Ok(nodes) => {
+                    let cluster = Self {
+                        nodes,
+                        ids,
+                        masters,
+                    };
+                    cluster.ready().await;
+                    return cluster;
+                }
+                Err(log) if log.contains("in use") => {}
+                Err(log) => panic!("a node did not come up:\n{log}"),
+            }
+        }
+        panic!("no free ports for a cluster after {TRIES} tries");
+    }
+
+    /// Waits until every node that runs says that the cluster is there, and every replica has its master's data.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting and nothing else.
+    pub async fn ready(&self) {
+        for node in &self.nodes {
+            eventually("the cluster is there", READY_DEADLINE, async || {
+                let state = node.try_cmd(&["CLUSTER", "INFO"]).await;
+                let state = state.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+                state.is_ok_and(|info| info.contains("cluster_state:ok"))
+            })
+            .await;
+            if node.info("replication", "role").await.as_deref() == Some("slave") {
+                node.synced().await;
+            }
+        }
+    }
+
+    /// The address of its first node.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.nodes[0].url()
+    }
+
+    /// The addresses of all masters that there were at first.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        let masters = self.nodes.iter().take(self.masters);
+        masters.map(RedisServer::url).collect()
+    }
+
+    /// All nodes, the masters first.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &RedisServer {
+        &self.nodes[index]
+    }
+
+    /// The first replica of a master.
+    #[must_use]
+    pub fn replica_of(&self, master: usize) -> &RedisServer {
+        &self.nodes[self.masters + master]
+    }
+
+    /// The slot of a key.
+    pub async fn slot_of(&self, key: &str) -> u16 {
+        self.alive().query(&["CLUSTER", "KEYSLOT", key]).await
+    }
+
+    /// The index of the node that has a key, by what a node says that is alive.
+    ///
+    /// # Panics
+    /// If none has it.
+    pub async fn owner_of(&self, key: &str) -> usize {
+        let slot = self.slot_of(key).await;
+        self.owner(slot).await.expect("some node has the slot")
+    }
+
+    /// The node that has a key.
+    pub async fn server_of(&self, key: &str) -> &RedisServer {
+        self.node(self.owner_of(key).await)
+    }
+
+    /// The index of the node that has a slot, if one has.
+    pub async fn owner(&self, slot: u16) -> Option<usize> {
+        let ranges: Vec<Vec<Value>> = self.alive().query(&["CLUSTER", "SLOTS"]).await;
+        let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+        let port = ranges.iter().find_map(|range| {
+            let covers = number(&range[0])? <= slot && slot <= number(&range[1])?;
+            match &range[2] {
+                Value::Array(node) if covers => number(&node[1]),
+                _ => None,
+            }
+        })?;
+        self.nodes.iter().position(|node| node.port() == port)
+    }
+
+    /// A node that runs.
+    fn alive(&self) -> &RedisServer {
+        let mut nodes = self.nodes.iter();
+        nodes.find(|node| node.is_running()).expect("a node runs")
+    }
+
+    /// The first part of moving a slot: both ends know that it is on its way, and no key is.
+    ///
+    /// # Panics
+    /// If no node has the slot.
+    pub async fn begin_move(&self, slot: u16, to: usize) {
+        let from = self.owner(slot).await.expect("some node has the slot");
+        let slot = slot.to_string();
+        let begin = |state, id| ["CLUSTER", "SETSLOT", slot.as_str(), state, id];
+        self.node(to)
+            .cmd(&begin("IMPORTING", &self.ids[from]))
+            .await;
+        self.node(from)
+            .cmd(&begin("MIGRATING", &self.ids[to]))
+            .await;
+    }
+
+    /// The second part: its keys move.
+    ///
+    /// # Panics
+    /// If no node has the slot.
+    pub async fn move_keys(&self, slot: u16, to: usize) {
+        let from = self.owner(slot).await.expect("some node has the slot");
+        let port = self.node(to).port().to_string();
+        loop {
+            let slot = slot.to_string();
+            let some = ["CLUSTER", "GETKEYSINSLOT", &slot, "100"];
+            let keys: Vec<String> = self.node(from).query(&some).await;
+            if keys.is_empty() {
+                return;
+            }
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            self.node(from).cmd(&migrate).await;
+        }
+    }
+
+    /// The last part: every master knows the slot's new node, its new one first.
+    ///
+    /// # Panics
+    /// If a master refuses.
+    pub async fn finish_move(&self, slot: u16, to: usize) {
+        let slot = slot.to_string();
+        let node = ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &self.ids[to]];
+        self.node(to).cmd(&node).await;
+        for (index, other) in self.nodes.iter().enumerate() {
+            if index != to && other.is_running() {
+                let done = other.try_cmd(&node).await;
+                assert!(done.is_ok() || index >= self.masters, "{done:?}");
+            }
+        }
+    }
+
+    /// Moves a slot to the node with this index, in one go.
+    pub async fn move_slot(&self, slot: u16, to: usize) {
+        self.begin_move(slot, to).await;
+        self.move_keys(slot, to).await;
+        self.finish_move(slot, to).await;
+    }
+
+    /// Has the first replica of a master take its place, by agreement.
+    ///
+    /// # Errors
+    /// What the replica said.
+    pub async fn fail_over(&self, master: usize) -> RedisResult<Value> {
+        let replica = self.replica_of(master);
+        replica.try_cmd(&["CLUSTER", "FAILOVER"]).await
+    }
+
+    /// Waits until the replica of a master that is out of reach has its place.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    pub async fn replaced(&self, master: usize) {
+        let replica = self.replica_of(master);
+        eventually("a replica is master", READY_DEADLINE, async || {
+            let role = replica.info("replication", "role").await;
+            role.as_deref() == Some("master")
+        })
+        .await;
+    }
+
+    /// The keys of all nodes that are masters and run, sorted.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            if node.info("replication", "role").await.as_deref() == Some("master") {
+                keys.extend(node.keys().await);
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+}
+
+/// How each node is started, and its id.
+fn plan(
+    masters: usize,
+    replicas: usize,
+    set: &impl Fn(ServerOptions) -> ServerOptions,
+) -> (Vec<ServerOptions>, Vec<String>) {
+    let count = masters * (1 + replicas);
+    let mut ports: Vec<u16> = Vec::new();
+    while ports.len() < count {
+        let port = port::draw_for_node();
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    let ids: Vec<_> = ports.iter().map(|_| id()).collect();
+    let options = (0..count).map(|own| {
+        let config = nodes_conf(own, masters, &ports, &ids);
+        let options = ServerOptions::default()
+            .port(ports[own])
+            .in_memory()
+            .file("nodes.conf", config)
+            .config("cluster-enabled", "yes")
+            .config("cluster-node-timeout", NODE_TIMEOUT_MS)
+            .config("cluster-replica-validity-factor", "0")
+            .config("cluster-allow-replica-migration", "no")
+            .config("repl-ping-replica-period", "1");
+        set(options)
+    });
+    (options.collect(), ids)
+}
+
+fn id() -> String {
+    (0..40).map(|_| fastrand::digit(16)).collect()
+}
+
+/// What the node with the index `own` knows of all.
+fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> String {
+    let mut text = String::new();
+    for (index, (port, id)) in ports.iter().zip(ids).enumerate() {
+        let master = index % masters;
+        let myself = if index == own { "myself," } else { "" };
+        let (role, of, slots) = if index < masters {
+            let bound = |index: usize| usize::from(SLOTS) * index / masters;
+            let slots = format!(" {}-{}", bound(index), bound(index + 1) - 1);
+            ("master", "-", slots)
+        } else {
+            ("slave", ids[master].as_str(), String::new())
+        };
+        let (bus, epoch) = (port + 10_000, master + 1);
+        writeln!(
+            text,
+            "{id} 127.0.0.1:{port}@{bus} {myself}{role} {of} 0 0 {epoch} connected{slots}"
+        )
+        .expect("writing to a string");
+    }
+    writeln!(text, "vars currentEpoch {masters} lastVoteEpoch 0").expect("writing to a string");
+    text
+}
