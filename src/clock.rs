@@ -51,7 +51,7 @@ fn nanos(span: Duration) -> u64 {
 ///
 /// [`Clock::system`] is the default. [`Clock::driven`] is for tests of code that must notice a lost hold:
 /// it runs like the system's clock and can be pushed ahead, as a suspended laptop or virtual machine
-/// would see it.
+/// would see it, or stopped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +62,14 @@ fn nanos(span: Duration) -> u64 {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    ahead: Option<Arc<AtomicU64>>,
+    driven: Option<Arc<Driven>>,
+}
+
+#[derive(Debug, Default)]
+struct Driven {
+    ahead: AtomicU64,
+    /// What the system's clock showed when it was stopped, 0 while it runs.
+    stopped_at: AtomicU64,
 }
 
 impl Clock {
@@ -72,26 +79,33 @@ impl Clock {
         Self::default()
     }
 
-    /// A clock that can be pushed ahead of the system's.
+    /// A clock that can be pushed ahead of the system's, and stopped.
     #[must_use]
     pub fn driven() -> (Self, ClockDriver) {
-        let ahead = Arc::new(AtomicU64::new(0));
+        let driven = Arc::<Driven>::default();
         (
             Self {
-                ahead: Some(Arc::clone(&ahead)),
+                driven: Some(Arc::clone(&driven)),
             },
-            ClockDriver { ahead },
+            ClockDriver { driven },
         )
     }
 
     pub(crate) fn now(&self) -> Moment {
-        // Relaxed: a number that stands for itself.
-        let ahead = self.ahead.as_ref().map_or(0, |a| a.load(Ordering::Relaxed));
-        Moment(elapsed_nanos().saturating_add(ahead))
+        let Some(driven) = &self.driven else {
+            return Moment(elapsed_nanos());
+        };
+        // Relaxed: numbers that stand for themselves.
+        let ahead = driven.ahead.load(Ordering::Relaxed);
+        let now = match driven.stopped_at.load(Ordering::Relaxed) {
+            0 => elapsed_nanos(),
+            stopped_at => stopped_at,
+        };
+        Moment(now.saturating_add(ahead))
     }
 }
 
-/// Pushes a [`Clock::driven`] ahead.
+/// Pushes a [`Clock::driven`] ahead, or stops it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -108,13 +122,26 @@ impl Clock {
 /// ```
 #[derive(Debug, Clone)]
 pub struct ClockDriver {
-    ahead: Arc<AtomicU64>,
+    driven: Arc<Driven>,
 }
 
 impl ClockDriver {
     /// Lets `span` pass on the clock, at once.
     pub fn advance(&self, span: Duration) {
-        self.ahead.fetch_add(nanos(span), Ordering::Relaxed);
+        self.driven.ahead.fetch_add(nanos(span), Ordering::Relaxed);
+    }
+
+    /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone, so that a test does not depend on
+    /// how fast it runs. Redis, and whatever waits by a timer, goes on.
+    pub fn stop(&self) {
+        self.driven
+            .stopped_at
+            .store(elapsed_nanos(), Ordering::Relaxed);
+    }
+
+    /// Lets a clock that was stopped go on, with the time that passed meanwhile.
+    pub fn go_on(&self) {
+        self.driven.stopped_at.store(0, Ordering::Relaxed);
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) unavailable_after: Duration,
     pub(crate) fencing_token_ttl: Option<Duration>,
     pub(crate) fair_wait: Duration,
+    pub(crate) passes_on: bool,
     pub(crate) clock: Clock,
 }
 
@@ -64,6 +65,7 @@ impl Default for Settings {
             unavailable_after: Duration::from_secs(5),
             fencing_token_ttl: None,
             fair_wait: Duration::from_secs(300),
+            passes_on: true,
             clock: Clock::system(),
         }
     }
@@ -82,6 +84,7 @@ pub(crate) struct Config {
     pub(crate) unavailable_after: Duration,
     pub(crate) fencing_token_ttl: Option<LeaseMs>,
     pub(crate) fair_wait: LeaseMs,
+    pub(crate) passes_on: bool,
     pub(crate) clock: Clock,
 }
 
@@ -148,6 +151,7 @@ impl Settings {
             unavailable_after: self.unavailable_after,
             fencing_token_ttl,
             fair_wait,
+            passes_on: self.passes_on,
             clock: self.clock,
         })
     }

@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// The hold id of `number`.
-    pub(crate) fn hold_id(&self, number: u64) -> Box<str> {
+    pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
         let digits = number.checked_ilog10().map_or(1, |tens| tens as usize + 1);
         let mut id = String::with_capacity(self.client.len() + 1 + digits);
         id.push_str(&self.client);
@@ -210,6 +210,7 @@ impl Core {
             command_timeout: self.config.command_timeout,
             unavailable_after: self.config.unavailable_after,
             plan: self.plan,
+            passes_on: self.config.passes_on,
         }
     }
 
@@ -265,11 +266,15 @@ impl Core {
         holds
     }
 
-    /// Marks a hold in Redis lost, frees the name, and sends a last release behind it.
+    /// Marks a hold in Redis lost, or that to which it was passed on, frees the name, and sends a last release behind it.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
-        let hold = hold.in_redis();
-        if hold.with(|state| state.lose(reason)) {
-            self.bury(hold, reason);
+        let lost = self.at(hold.kind.names(), |gate, effects| {
+            let hold = gate.present(hold.in_redis());
+            let lost = effects.change(&hold, |state| state.lose(reason));
+            lost.then_some(hold)
+        });
+        if let Some(hold) = lost {
+            self.bury(&hold, reason);
         }
     }
 

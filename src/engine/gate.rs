@@ -26,6 +26,7 @@ use super::hold::Hold;
 use super::kind::Kind;
 use super::known::Known;
 use super::queue::{Queue, Waits};
+use super::row::Row;
 use super::seat::{Attempt, Seat, Vacated};
 use super::state::{RenewalPlan, State};
 use super::ticket::{Patience, Ticket, Verdict};
@@ -44,6 +45,8 @@ pub(crate) struct Rules {
     /// For how long those who wait for ever keep trying while every try fails.
     pub(crate) unavailable_after: Duration,
     pub(crate) plan: RenewalPlan,
+    /// Whether holds are passed on.
+    pub(crate) passes_on: bool,
 }
 
 /// The keeper's job for a name, as the gate sees it.
@@ -63,8 +66,9 @@ pub(crate) struct Gate<C> {
     pub(crate) wakeups: Wakeups,
     /// Whether the head must try at once: it is new, or the seat was just given up.
     pub(super) prompt: bool,
-    /// How many holds in a row were handed over.
-    pub(super) handed_over: u32,
+    pub(super) row: Row,
+    /// By when the job looks at the gate without being told, while it only waits.
+    pub(super) looks_at: Moment,
     pub(super) marked: Option<Mark>,
 }
 
@@ -87,7 +91,8 @@ impl<C> Default for Gate<C> {
             failing_since: None,
             wakeups: Wakeups::default(),
             prompt: false,
-            handed_over: 0,
+            row: Row::default(),
+            looks_at: Moment::NEVER,
             marked: None,
         }
     }
@@ -123,7 +128,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         if let Some(share) = self.enter_unasked(ticket, now, rules, effects) {
             return Arrival::In(share);
         }
-        if self.seat.is_free() && self.queue.is_empty() {
+        let is_open = self.seat.is_free() && !self.row.is_left(now);
+        if is_open && self.queue.is_empty() {
             // By 3: whoever was told what is known is gone.
             self.known = Known::Nothing;
             self.failing_since = None;
@@ -314,6 +320,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         !self.queue.is_empty()
     }
 
+    /// The hold in the seat that others wait behind.
+    pub(crate) fn watched(&self) -> Option<&Arc<Hold>> {
+        self.seat.held().filter(|_| self.has_queue())
+    }
+
     /// Whether somebody who waits is to be woken by messages.
     pub(crate) fn has_listeners(&self) -> bool {
         self.queue.has_listeners()
@@ -337,9 +348,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         occupant.into_iter().chain(others)
     }
 
-    /// The hold, or attempt, of that number.
-    pub(crate) fn hold(&self, number: u64) -> Option<&Arc<Hold>> {
-        self.holds().find(|hold| hold.number == number)
+    /// The hold, or attempt, of that hold id.
+    pub(crate) fn hold(&self, id: &str) -> Option<&Arc<Hold>> {
+        self.holds().find(|hold| &*hold.id == id)
     }
 
     /// The command of `hold`'s last release, while it is in flight.
@@ -398,6 +409,11 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     pub(crate) fn job(&self) -> Option<Arc<Job>> {
         self.job.clone()
+    }
+
+    /// The job waits, and looks at the gate again at `moment`.
+    pub(crate) fn job_looks_at(&mut self, moment: Moment) {
+        self.looks_at = moment;
     }
 
     pub(super) fn tell_job(&self) {

@@ -25,7 +25,8 @@ use crate::lease::{LeaseMs, Term};
 pub(crate) struct Hold {
     pub(crate) kind: Kind,
     /// The field in Redis: `<client uuid>:<number>`.
-    pub(crate) id: Box<str>,
+    pub(crate) id: Arc<str>,
+    /// No other hold of this client has it.
     pub(crate) number: u64,
     /// The lease it was first asked with.
     pub(crate) lease: LeaseMs,
@@ -69,7 +70,7 @@ impl Drop for Waiter<'_> {
 /// What a new hold is made of.
 pub(crate) struct Origin {
     pub(crate) kind: Kind,
-    pub(crate) id: Box<str>,
+    pub(crate) id: Arc<str>,
     pub(crate) number: u64,
     pub(crate) lease: LeaseMs,
     pub(crate) owner: Option<u64>,
@@ -96,6 +97,11 @@ impl Hold {
         let state = State::share(Level::Fixed, term);
         let left = Self::new(origin, Some(Arc::clone(joint)), state);
         Arc::new(Self { left: true, ..left })
+    }
+
+    /// One that begins with what Redis has of another, in `state`.
+    pub(crate) fn passed_on(origin: Origin, state: State) -> Arc<Self> {
+        Arc::new(Self::new(origin, None, state))
     }
 
     fn new(origin: Origin, joint: Option<Arc<Self>>, state: State) -> Self {
@@ -177,6 +183,17 @@ impl Hold {
             Some(joint) => own.min(joint.valid_until()),
             None => own,
         }
+    }
+
+    /// Up to when Redis is asked for its field. When it was passed on, what is asked already is answered for who has
+    /// the field now.
+    pub(crate) fn asked_until(&self, now: impl FnOnce() -> Moment) -> Option<Moment> {
+        let valid_until = self.valid_until();
+        if valid_until > Moment::default() {
+            return Some(valid_until);
+        }
+        let passed_until = self.state.lock().passed_until();
+        passed_until.filter(|until| now() < *until)
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {

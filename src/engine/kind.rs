@@ -38,6 +38,12 @@ pub(crate) trait Commands: Send + Sync {
         holds.is_some() && holds == asks
     }
 
+    /// Whether the next one here may go on with a hold of this kind as Redis has it, when its owner gives it back: it is
+    /// one field with a count of one, and nothing else hangs on a grant or a release.
+    fn passes_on(&self) -> bool {
+        false
+    }
+
     /// The delays by which its waiters try again, when they do not listen for wake-ups.
     fn backoff(&self) -> Option<Backoff> {
         None

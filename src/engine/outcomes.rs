@@ -21,10 +21,6 @@ use crate::fencing::FencingToken;
 /// An attempt is made on the lane of its caller, then on the keeper's.
 const LANES: u8 = 2;
 
-/// After so many holds in a row that were handed over, the lock is free for a moment: those who poll
-/// without a subscription get a chance, too.
-const IN_A_ROW: u32 = 8;
-
 /// What an attempt was answered.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
@@ -98,6 +94,8 @@ pub(crate) enum GivenBack<C> {
     Sent(C),
     /// It was the last one: the keeper sends the release.
     Left,
+    /// It was the last one: the next one here has the lock, and Redis need not be told.
+    PassedOn,
     /// Others share the hold: there is nothing to say to Redis.
     Done,
     /// It was the last one of those who had the hold alone: it is to be turned into a shared one.
@@ -139,8 +137,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some((hold, settled))
     }
 
-    /// Gives a level of `hold` back. The last one starts the release by `send`, if there is one, or leaves it
-    /// to the job, which sends the next try along with it, or to the keeper.
+    /// Gives a level of `hold` back. With the last one the hold is passed on; or the release is started by `send`, if
+    /// there is one, or left to the job, which sends the next try along with it, or to the keeper.
     pub(crate) fn give_back(
         &mut self,
         hold: &Arc<Hold>,
@@ -173,13 +171,14 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return GivenBack::Left;
         }
+        if self.pass_on(hold, now, rules, effects) {
+            return GivenBack::PassedOn;
+        }
         self.tell_job();
-        if self.may_hand_over() {
+        if self.may_hand_over(hold, now) {
             self.seat.hand_over(hold);
-            self.handed_over += 1;
             return GivenBack::Left;
         }
-        self.handed_over = 0;
         let command = send.map(|send| send());
         self.seat.release(hold, command.clone(), None, now);
         if let Some(command) = command {
@@ -189,13 +188,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             GivenBack::Left
         }
-    }
-
-    /// Whether the job is to send the next release: others wait here and nobody elsewhere, so it gets the
-    /// lock for the next one in the same round trip.
-    fn may_hand_over(&self) -> bool {
-        let wanted = self.job.is_some() && !self.queue.is_empty();
-        wanted && self.wakeups.are_ours_alone() && self.handed_over < IN_A_ROW
     }
 
     /// The job sent the release of a hold that is handed over, and `next` along with it.
@@ -250,6 +242,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                 return false;
             }
         };
+        self.row.freed(now);
         self.end_release(hold, result, told, effects);
         true
     }
@@ -341,6 +334,9 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             hold.keep_token(token);
         }
         self.gate.failing_since = None;
+        if !self.attempt.early {
+            self.gate.row.begin(now);
+        }
         if commands.has_shares() {
             let (open, rules) = (grant.open, self.rules);
             self.gate

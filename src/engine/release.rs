@@ -1,7 +1,7 @@
 //! Giving levels back, and ending a hold with the last one.
 //!
 //! 1. The last release is decided under the gate's lock: from then on no renewal is sent, nothing is lost
-//!    (I8), and whoever wants the name waits at the gate.
+//!    (I8), and whoever wants the name waits at the gate. It is not sent when the hold is passed on.
 //! 2. The caller sends it; the keeper sees it through when the caller does not, and repeats it until it is
 //!    answered or the lease is over.
 //! 3. By I2 a repeat that finds nothing to end is a success if an earlier send may have been executed.
@@ -68,7 +68,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
     let fleet = core.backend.callers_fleet().ok();
     match (part_with(core, entered, fleet.as_ref(), since), fleet) {
         (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
-        (GivenBack::Done, _) => Begun::Over(Ok(())),
+        (GivenBack::Done | GivenBack::PassedOn, _) => Begun::Over(Ok(())),
         (GivenBack::Turn, Some(fleet)) => {
             Begun::Slow(write(core, hold.in_redis(), None, fleet).boxed())
         }
@@ -136,8 +136,12 @@ fn part_with(
     let given_back = core.at(hold.kind.names(), |gate, effects| {
         gate.give_back(hold, *level, now, core.rules(), send, effects)
     });
-    if let GivenBack::Sent(_) | GivenBack::Left = given_back {
-        core.look_by(hold.in_redis(), now + core.config.command_timeout);
+    match given_back {
+        GivenBack::Sent(_) | GivenBack::Left => {
+            core.look_by(hold.in_redis(), now + core.config.command_timeout);
+        }
+        GivenBack::PassedOn => core.schedule.forget(hold),
+        _ => {}
     }
     if let Some(owner) = owner
         && hold.count() == 0

@@ -79,6 +79,7 @@ pub(crate) enum Due {
 
 /// The state machine.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct State {
     phase: Phase,
     valid_until: Moment,
@@ -96,6 +97,10 @@ pub(crate) struct State {
     fixed: u32,
     announced: Option<LostReason>,
     unanswered: Unanswered,
+    /// Whether it ever had a level with a fixed lease.
+    was_fixed: bool,
+    /// The next one of this client has what Redis has of it.
+    passed_on: bool,
     /// The attempt was released by force while its answer was on the way: what that grants is void.
     undone: bool,
     /// The keeper sees the last release through.
@@ -139,6 +144,8 @@ impl State {
             finish_by,
             watchdogs: 0,
             fixed: 0,
+            was_fixed: false,
+            passed_on: false,
             undone: false,
             announced: None,
             unanswered: Unanswered::default(),
@@ -313,7 +320,7 @@ impl State {
     /// A write of `count`, or of what has no number, is over. Whether the keeper has to write it.
     pub(crate) fn write_ends(&mut self, count: Option<u32>, acknowledged: bool) -> bool {
         let present = count.is_none_or(|count| count == self.count());
-        self.written.ends(acknowledged && present);
+        self.written.ends(acknowledged, acknowledged && present);
         self.phase == Phase::Held && self.written.claim()
     }
 
@@ -426,6 +433,30 @@ impl State {
         }
     }
 
+    /// Its last level was given back, and somebody else of this client goes on with what Redis has of it: the state of
+    /// that one, with one level under the watchdog. `None` when anything of it is uncertain, may last for longer than the
+    /// watchdog says, or is about to be renewed.
+    pub(crate) fn pass_on(&mut self, plan: RenewalPlan, now: Moment) -> Option<Self> {
+        let certain = !self.is_tainted() && self.written.is_settled() && self.announced.is_none();
+        let is_over = self.phase == Phase::Ending && !self.was_fixed;
+        if !certain || !is_over || now >= plan.renewal(self.valid_until) {
+            return None;
+        }
+        self.end(Ok(()));
+        self.passed_on = true;
+        let mut next = Self::trying(self.finish_by);
+        next.phase = Phase::Held;
+        (next.valid_until, next.promised) = (self.valid_until, self.promised);
+        next.lease_ends = self.lease_ends;
+        next.add(Level::Watchdog);
+        Some(next)
+    }
+
+    /// Up to when somebody else of this client may have what Redis has of it.
+    pub(crate) fn passed_until(&self) -> Option<Moment> {
+        self.passed_on.then_some(self.valid_until)
+    }
+
     /// Whether this made it lost.
     pub(crate) fn lose(&mut self, reason: LostReason) -> bool {
         let held = self.phase == Phase::Held;
@@ -494,7 +525,10 @@ impl State {
     fn add(&mut self, level: Level) {
         match level {
             Level::Watchdog => self.watchdogs += 1,
-            Level::Fixed => self.fixed += 1,
+            Level::Fixed => {
+                self.fixed += 1;
+                self.was_fixed = true;
+            }
         }
     }
 }

@@ -24,12 +24,9 @@ pub(crate) enum Step<C> {
     AwaitRelease,
     /// Send the last release, and right behind it the try for the head of the queue.
     HandOver { hold: Arc<Hold> },
-    /// Watch over our own hold: others wait behind it, or its grant is not collected, which it is to be by
+    /// Watch over our own hold, whichever that is: others wait behind it, or its grant is not collected, which it is to be by
     /// `collect_by`.
-    Watch {
-        hold: Arc<Hold>,
-        collect_by: Option<Moment>,
-    },
+    Watch { collect_by: Option<Moment> },
     /// Get the lock for the head of the queue; at once when `prompt`. When that is because of a release of
     /// ours: how many other clients heard it.
     Serve {
@@ -39,6 +36,8 @@ pub(crate) enum Step<C> {
         /// By when a share is to be collected that was granted before.
         collect_by: Option<Moment>,
     },
+    /// Somebody waits, and the lock is left to others until then.
+    Leave(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
     /// The job has ended.
@@ -54,6 +53,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         listening: bool,
         effects: &mut Effects,
     ) -> Step<C> {
+        self.looks_at = Moment::NEVER;
         if let Some(step) = self.under_way(now, rules) {
             return step;
         }
@@ -114,19 +114,15 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             Seat::Shared { .. } if joinable => None,
             Seat::Shared { joint, .. } => {
-                let hold = Arc::clone(&joint.hold);
                 let collect_by = collect_by(joint, rules);
-                (others || collect_by.is_some()).then_some(Step::Watch { hold, collect_by })
+                (others || collect_by.is_some()).then_some(Step::Watch { collect_by })
             }
-            Seat::Held { hold, uncollected } => {
+            Seat::Held { uncollected, .. } => {
                 uncollected.take_if(|(ticket, _)| !ticket.is_decided());
                 let collect_by = uncollected
                     .as_ref()
                     .map(|(_, since)| *since + rules.command_timeout);
-                (others || collect_by.is_some()).then(|| Step::Watch {
-                    hold: Arc::clone(hold),
-                    collect_by,
-                })
+                (others || collect_by.is_some()).then_some(Step::Watch { collect_by })
             }
         }
     }
@@ -152,6 +148,11 @@ impl<C: Clone + PartialEq> Gate<C> {
                     Seat::Shared { joint, .. } => collect_by(joint, rules),
                     _ => None,
                 };
+                if self.seat.is_free()
+                    && let Some(until) = self.row.leave(now)
+                {
+                    return Some(Step::Leave(until));
+                }
                 return Some(Step::Serve {
                     head,
                     prompt: std::mem::take(&mut self.prompt),

@@ -4,6 +4,7 @@
 //! alone, was acknowledged, and wrote the present count makes Redis' count the present one.
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Written {
     in_flight: u32,
     /// Writes overlapped, so nobody knows which was executed last.
@@ -12,6 +13,8 @@ pub(crate) struct Written {
     stale: bool,
     /// The keeper writes it.
     claimed: bool,
+    /// A write was never acknowledged, and may be executed whenever the server gets to it.
+    doubtful: bool,
 }
 
 impl Written {
@@ -21,13 +24,19 @@ impl Written {
         self.stale = true;
     }
 
-    /// A write is over; `good` when it was acknowledged and wrote the present count.
-    pub(crate) fn ends(&mut self, good: bool) {
+    /// A write is over; `good` when it was `acknowledged` and wrote the present count.
+    pub(crate) fn ends(&mut self, acknowledged: bool, good: bool) {
+        self.doubtful |= !acknowledged;
         self.in_flight = self.in_flight.saturating_sub(1);
         if self.in_flight == 0 {
             let overlapped = std::mem::take(&mut self.overlapped);
             self.stale = overlapped || !good;
         }
+    }
+
+    /// Whether Redis has the present count, and no write can change it any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.in_flight == 0 && !self.stale && !self.doubtful
     }
 
     /// Whether the keeper has to write it: true for the first who asks.
@@ -51,7 +60,7 @@ mod tests {
     fn a_write_that_was_alone_and_acknowledged_is_enough() {
         let mut written = Written::default();
         written.begins();
-        written.ends(true);
+        written.ends(true, true);
         assert!(!written.claim());
     }
 
@@ -62,15 +71,15 @@ mod tests {
             written.begins();
             if good {
                 written.begins();
-                written.ends(true);
+                written.ends(true, true);
                 assert!(!written.claim(), "another one is in flight");
             }
-            written.ends(good);
+            written.ends(good, good);
             assert!(written.claim());
             assert!(!written.claim(), "one writer is enough");
             assert!(written.goes_on(true));
             written.begins();
-            written.ends(true);
+            written.ends(true, true);
             assert!(!written.goes_on(true));
         }
     }
@@ -79,7 +88,7 @@ mod tests {
     fn nobody_writes_for_a_hold_that_is_over() {
         let mut written = Written::default();
         written.begins();
-        written.ends(false);
+        written.ends(false, false);
         assert!(written.claim());
         assert!(!written.goes_on(false));
     }

@@ -157,8 +157,10 @@ impl<'a> Acting<'a> {
                 if !heard {
                     core.warn_unheard(names.name());
                 }
-                let hit = own
-                    .and_then(|number| core.gates.with(names, |gate| gate.hold(number).cloned()));
+                let hit = own.and_then(|number| {
+                    let id = core.hold_id(number);
+                    core.gates.with(names, |gate| gate.hold(&id).cloned())
+                });
                 // An attempt whose answer is on the way is made again.
                 if let Some(hold) = hit.filter(|hold| !hold.with(State::undo)) {
                     core.lose(&hold, LostReason::Forced);

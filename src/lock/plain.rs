@@ -31,4 +31,8 @@ impl Commands for Plain {
     fn name(&self) -> &'static str {
         NAME
     }
+
+    fn passes_on(&self) -> bool {
+        true
+    }
 }

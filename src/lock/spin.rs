@@ -84,6 +84,10 @@ impl Commands for Polling {
         plain::NAME
     }
 
+    fn passes_on(&self) -> bool {
+        true
+    }
+
     fn backoff(&self) -> Option<Backoff> {
         Some(self.backoff)
     }

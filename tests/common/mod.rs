@@ -20,7 +20,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// A watchdog lease that a test can wait for, and that a busy machine keeps.
 pub(crate) const SHORT: Duration = Duration::from_millis(1200);
 
-pub(crate) fn ms(ms: u64) -> Duration {
+pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 

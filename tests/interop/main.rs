@@ -7,6 +7,7 @@ mod fenced;
 mod java_holds;
 mod java_kinds;
 mod names;
+mod passing;
 mod peer;
 mod queue;
 mod redsync;

@@ -21,7 +21,7 @@ const LAYERS: [&[&str]; 9] = [
 /// one of its own row, so that there is no circle between them.
 const ENGINE: [&[&str]; 21] = [
     // Pure.
-    &["known", "kind", "queue", "wakeups", "written"],
+    &["known", "kind", "queue", "row", "wakeups", "written"],
     &["state"],
     // Shared.
     &["hold"],
@@ -33,7 +33,7 @@ const ENGINE: [&[&str]; 21] = [
     &["gate"],
     &["shares"],
     &["joining"],
-    &["places"],
+    &["passing", "places"],
     &["outcomes", "steps"],
     &["gates"],
     // Acting.
@@ -47,7 +47,7 @@ const ENGINE: [&[&str]; 21] = [
 ];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 20] = [
+const PURE: [&str; 21] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",
@@ -58,6 +58,7 @@ const PURE: [&str; 20] = [
     "engine/known.rs",
     "engine/state.rs",
     "engine/queue.rs",
+    "engine/row.rs",
     "engine/wakeups.rs",
     "engine/written.rs",
     "engine/schedule.rs",

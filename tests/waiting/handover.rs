@@ -1,5 +1,5 @@
-//! Inside a client a lock goes from one to the next in one round trip: the release and the next try
-//! travel together.
+//! Inside a client a lock goes from one to the next in one round trip where it cannot be passed on: the release and the
+//! next try travel together.
 
 use std::future::ready;
 use std::hint::spin_loop;
@@ -11,17 +11,20 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
-use watchlock::{Backoff, Client, ClientBuilder, Error, LockGuard, ReentrantLock};
+use watchlock::{
+    Backoff, Client, ClientBuilder, Clock, ClockDriver, Error, LockGuard, ReentrantLock,
+};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, gone, ms, poll_once, soon, subscribed};
+use crate::common::{LONG, clean, connect, gone, ms, poll_once, soon, subscribed, try_once};
 
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const RELEASE: &str = include_str!("../../lua/lock/release.lua");
-/// After so many hand-overs in a row the lock is free for a moment.
-const IN_A_ROW: usize = 8;
+/// For how long a lock goes from one to the next here, and for how long it is left free then.
+const ROW: Duration = ms(10);
+const FREE: Duration = ms(1);
 /// A lease that no test waits for.
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -34,6 +37,8 @@ struct Line {
     lock: ReentrantLock,
     guard: LockGuard,
     waiters: std::vec::IntoIter<Waiter>,
+    /// It stands still, so that no row ends before it is to.
+    clock: ClockDriver,
 }
 
 impl Line {
@@ -44,8 +49,10 @@ impl Line {
     async fn by(waiters: usize, settings: fn(ClientBuilder) -> ClientBuilder) -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::to(&server);
-        let builder = settings(Client::builder(&proxy.url()));
-        let client = builder.connect().await.unwrap();
+        let (clock, driver) = Clock::driven();
+        let builder = Client::builder(&proxy.url()).clock(clock).pass_on(false);
+        let client = settings(builder).connect().await.unwrap();
+        driver.stop();
         let lock = client.get_lock("line");
         let first = lock.lock().await.unwrap();
         let mut line = Vec::new();
@@ -72,6 +79,7 @@ impl Line {
             lock,
             guard,
             waiters,
+            clock: driver,
         }
     }
 
@@ -134,7 +142,10 @@ async fn i5_a_hand_over_whose_commands_or_replies_are_lost_comes_to_its_end() {
             let line = Line::of(2).await;
             let on = Match::script(script).and(Match::key("line"));
             let aim = line.proxy.inject(fault.clone()).on(on).arm();
-            match soon(line.guard.unlock()).await {
+            let mut unlocking = Box::pin(line.guard.unlock());
+            assert!(poll_once(&mut unlocking).await.is_none());
+            line.clock.go_on();
+            match soon(unlocking).await {
                 Ok(()) | Err(Error::Unavailable { .. }) => {}
                 Err(error) => panic!("{}: {error}", fault.kind()),
             }
@@ -162,40 +173,23 @@ async fn a_dropped_guard_hands_over_as_well() {
     clean(&line.server).await;
 }
 
-/// Those who poll without a subscription are counted by nobody, and get a chance this way.
+/// Those who poll without a subscription are counted by nobody, and get in this way.
 #[tokio::test]
-async fn after_eight_hand_overs_in_a_row_the_lock_is_free_for_a_moment() {
-    let Line {
-        server,
-        proxy,
-        lock,
-        mut guard,
-        waiters,
-    } = Line::of(IN_A_ROW + 2).await;
-    let mut in_a_row = 0;
-    for waiter in waiters {
-        let ended = server.calls_of("hdel").await;
-        let tries = server.calls_of("hset").await;
-        // Who tries before it knows the answer to the release has sent both together.
-        proxy.hold(Direction::Replies);
-        let unlocking = tokio::spawn(guard.unlock());
-        eventually("it is released", LONG, async || {
-            server.calls_of("hdel").await > ended
-        })
-        .await;
-        let together = tokio::time::timeout(ms(300), one_more_than(tries, &server)).await;
-        proxy.heal();
-        soon(unlocking).await.unwrap().unwrap();
-        guard = soon(waiter).await.unwrap().unwrap();
-        if together.is_err() {
-            break;
-        }
-        in_a_row += 1;
-        assert!(in_a_row <= IN_A_ROW, "it goes on and on");
-    }
-    assert!(in_a_row > 0, "nothing was handed over");
-    drop((guard, lock));
-    clean(&server).await;
+async fn behind_ten_milliseconds_of_hand_overs_the_lock_is_left_free_for_one() {
+    let mut line = Line::of(2).await;
+    let stranger = connect(&line.server).await;
+    line.guard.unlock().await.unwrap();
+    let second = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
+    line.clock.advance(ROW);
+    second.unlock().await.unwrap();
+    let theirs = try_once(&stranger, "line").await.unwrap();
+    let theirs = theirs.expect("it is left free");
+    line.clock.advance(FREE);
+    theirs.unlock().await.unwrap();
+    let third = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
+    third.unlock().await.unwrap();
+    drop((line.lock, stranger));
+    clean(&line.server).await;
 }
 
 /// The release failed, so the try behind it found the hold that was to end; nobody tells when it has.
@@ -250,6 +244,7 @@ async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
     let on = Match::script(RELEASE).and(Match::key("line"));
     let aim = line.proxy.inject(noreplicas).on(on).always().arm();
     drop(line.guard);
+    line.clock.go_on();
     let told = soon(line.waiters.next().unwrap()).await.unwrap();
     assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
     aim.cancel();

@@ -8,5 +8,6 @@ mod bounds;
 mod crowds;
 mod grants;
 mod handover;
+mod passing;
 mod starvation;
 mod wakeups;

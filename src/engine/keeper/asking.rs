@@ -55,6 +55,8 @@ enum Mark {
     Asked { again: bool },
 }
 
+type End<T> = Box<dyn Fn(&T) -> Option<Moment> + Send>;
+
 /// Calls fail.
 struct Failing {
     delays: Delays,
@@ -66,7 +68,7 @@ struct Failing {
 pub(super) struct Asking<T> {
     backoff: Backoff,
     patience: Duration,
-    end: fn(&T) -> Option<Moment>,
+    end: End<T>,
     marks: HashMap<u64, Mark>,
     wanted: BTreeMap<Key, T>,
     /// Not before that moment.
@@ -78,11 +80,15 @@ pub(super) struct Asking<T> {
 
 impl<T> Asking<T> {
     /// `patience`: the longest wait for an answer.
-    pub(super) fn new(backoff: Backoff, patience: Duration, end: fn(&T) -> Option<Moment>) -> Self {
+    pub(super) fn new(
+        backoff: Backoff,
+        patience: Duration,
+        end: impl Fn(&T) -> Option<Moment> + Send + 'static,
+    ) -> Self {
         Self {
             backoff,
             patience,
-            end,
+            end: Box::new(end),
             marks: HashMap::new(),
             wanted: BTreeMap::new(),
             later: BTreeMap::new(),

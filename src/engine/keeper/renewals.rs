@@ -47,9 +47,9 @@ struct Ward {
 impl Ward {
     fn new(core: &Core) -> Self {
         // By when a hold ends; nothing once it has ended.
-        let end =
-            |hold: &Arc<Hold>| Some(hold.valid_until()).filter(|end| *end > Moment::default());
         let config = &core.config;
+        let clock = config.clock.clone();
+        let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
         Self {
             asking: Asking::new(config.backoff, config.command_timeout, end),
             unverified: false,
@@ -180,8 +180,13 @@ fn want(keeper: &Keeper, holds: &[Arc<Hold>], again: bool) {
         let next = period.minus(core.jitter());
         let mut wards = keeper.wards.lock();
         for hold in batch {
-            let end = hold.valid_until().minus(EARLY);
-            let _ = core.schedule.no_later_than(hold, next.min(end));
+            // One that was passed on is asked for, and not looked at.
+            let end = hold.valid_until();
+            if end > Moment::default() {
+                let _ = core
+                    .schedule
+                    .no_later_than(hold, next.min(end.minus(EARLY)));
+            }
             let ward = wards.of(node_of(core, hold), core);
             ward.asking.want(hold.number, Arc::clone(hold), again);
         }

@@ -60,6 +60,7 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         job,
         turns: Turns::new(),
         way: None,
+        rested: false,
         cut: false,
         mark_at: Moment::default(),
     };
@@ -91,6 +92,8 @@ pub(super) struct Line {
     turns: Turns,
     /// Until then the lock is left to others.
     way: Option<Moment>,
+    /// The lock was left to others since our last release.
+    rested: bool,
     /// The subscription's connection broke, and nothing was planned since.
     cut: bool,
     /// When Redis is to be told again that somebody here waits to have the lock alone.
@@ -137,9 +140,9 @@ impl Line {
                 () = self.job.changed.notified() => {}
                 () = is_due(self.places.as_ref(), &self.keeper.core) => {}
             },
-            Step::Watch { hold, collect_by } => {
+            Step::Watch { collect_by } => {
                 self.policy.watch();
-                self.watch(hold, collect_by).await;
+                self.watch(collect_by).await;
             }
             Step::Serve {
                 head,
@@ -152,6 +155,10 @@ impl Line {
                 if self.is_time(prompt, released, collect_by).await {
                     self.try_for(&head);
                 }
+            }
+            Step::Leave(until) => {
+                self.rested = true;
+                self.event(until).await;
             }
             Step::Linger => self.linger().await,
             Step::Over => {
@@ -221,8 +228,9 @@ impl Line {
         if let Some(others) = released {
             self.turns.released(others);
         }
+        let rested = std::mem::take(&mut self.rested);
         if prompt {
-            return !(released.is_some() && self.leaves_it_to_others());
+            return rested || !(released.is_some() && self.leaves_it_to_others());
         }
         let way = self.way.unwrap_or(Moment::NEVER);
         match self
@@ -268,13 +276,15 @@ impl Line {
     }
 
     /// Watches over our own hold while others wait, and over a grant that nobody collects.
-    async fn watch(&mut self, hold: Arc<Hold>, collect_by: Option<Moment>) {
+    async fn watch(&mut self, collect_by: Option<Moment>) {
         let event = self.event(collect_by.unwrap_or(Moment::NEVER)).await;
         if self.take_back() {
             return;
         }
         let reason = matches!(event, Event::Reason | Event::News);
-        if reason && self.at(|gate, _| gate.has_queue()) {
+        // It may have been passed on meanwhile.
+        let held = self.at(|gate, _| gate.watched().cloned());
+        if let Some(hold) = held.filter(|_| reason) {
             self.warn_of_self();
             self.policy.again();
             renewals::verify(&self.keeper, &hold);
@@ -311,7 +321,9 @@ impl Line {
         self.listen();
         let end = end.min(self.mark());
         let poll_at = self.next_try();
-        let timer = tokio::time::sleep(self.now().until(poll_at.min(end)));
+        let look_at = poll_at.min(end);
+        self.at(|gate, _| gate.job_looks_at(look_at));
+        let timer = tokio::time::sleep(self.now().until(look_at));
         tokio::select! {
             biased;
             () = self.job.changed.notified() => Event::Changed,

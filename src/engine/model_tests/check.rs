@@ -1,19 +1,48 @@
 //! What holds after every step, and when nothing can happen any more.
 
 use super::*;
+use crate::engine::row::LONGEST;
 
 impl World {
     /// By I2: Ok means that a release ended it, or that nobody can know.
     pub(super) fn check_outcome(&self, hold: &Arc<Hold>) {
-        let releases = |c: &&Command| c.what == What::Releases && c.hold.number == hold.number;
+        let releases = |c: &&Command| c.what == What::Releases && c.hold.id == hold.id;
         let unanswered = self.commands.iter().filter(releases).any(|c| c.ended);
         if hold.outcome().is_ok() && !matches!(hold.phase(), Phase::Lost(_)) {
-            let ended = self.ended.contains(&hold.number);
+            let ended = self.ended.contains(&field(hold));
             assert!(
                 ended || unanswered,
                 "unlocked with Ok, and it was lost before"
             );
         }
+    }
+
+    /// Whether the release of `hold` is to end a row: it lasted, and others wait here.
+    pub(super) fn ends_row(&self, hold: &Arc<Hold>) -> bool {
+        let last = hold.count() == 1 && hold.joint().is_none() && hold.phase() == Phase::Held;
+        let in_seat = self.gate.seat.held();
+        let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
+        let over = self.row.until(self.now) >= LONGEST;
+        last && in_seat && over && self.gate.has_queue()
+    }
+
+    /// `hold` was passed on.
+    pub(super) fn check_passed(&mut self, hold: &Arc<Hold>) {
+        assert!(self.row.until(self.now) < LONGEST, "a row without an end");
+        let next = self.gate.seat.held().unwrap();
+        assert_eq!(next.id, hold.id, "what Redis has is of the next one");
+        assert!(next.valid_until() > self.now, "the next one has nothing");
+        assert_eq!(hold.valid_until(), Moment::default(), "both have it");
+        let kinds = [hold, next].map(|hold| hold.kind.commands.passes_on());
+        assert_eq!(kinds, [true; 2], "to or from what is not passed on");
+        assert!(self.has_no_ghost(hold), "what may be acquired once more");
+        self.passed.insert(field(hold));
+    }
+
+    /// An attempt begins: others were left the time that is theirs.
+    pub(super) fn check_left(&self) {
+        assert!(self.now >= self.left_until, "nobody else had a chance");
+        assert!(self.ends_row.is_none(), "the end of a row is sent alone");
     }
 
     /// What holds after every step.
@@ -75,6 +104,14 @@ impl World {
             assert!(seen_to, "{choice:?}: a grant that nobody takes back");
         }
         let deaf = matches!(self.asleep, Asleep::Linger);
+        if let Seat::Held {
+            uncollected: Some((ticket, _)),
+            ..
+        } = &self.gate.seat
+        {
+            let late = self.asleep == Asleep::Poll && ticket.is_decided();
+            assert!(!late, "{choice:?}: a job that comes too late for a grant");
+        }
         if let Seat::Shared { joint, .. } = &self.gate.seat {
             let lies = joint.lying().next().is_some();
             assert!(

@@ -39,6 +39,7 @@ impl World {
         {
             choices.push(Choice::Tick);
         }
+        choices.extend(self.choices_of_row());
         for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
             match reaping {
                 Reaping::Begun => choices.push(Choice::Reap(i)),
@@ -57,6 +58,10 @@ impl World {
         }
         let mut lanes = BTreeSet::new();
         for (i, command) in self.commands.iter().enumerate() {
+            if command.what == What::Asks && !command.ended && command.executed.is_some() {
+                choices.push(Choice::Hear(i));
+            }
+            let asks = command.what == What::Asks;
             let waits = command.executed.is_none() && !command.refused;
             if waits && lanes.insert(command.lane) {
                 choices.push(Choice::Execute(command.lane));
@@ -65,11 +70,12 @@ impl World {
                 }
             }
             let lost = command.reply_lost || command.ended;
-            if self.faults > 0 && !lost && !command.refused && command.executed.is_some() {
+            if self.faults > 0 && !asks && !lost && !command.refused && command.executed.is_some() {
                 choices.push(Choice::LoseReply(i));
             }
             // Silence comes by a fault, behind a reply that was lost, or when nobody polls for the reply.
-            if !command.ended
+            if !asks
+                && !command.ended
                 && !command.refused
                 && (self.is_free_to_end(command) || (waits && self.faults > 0))
             {
@@ -91,6 +97,23 @@ impl World {
         let free = self.held_by.is_none() && self.read_by.is_empty();
         if self.held_by == Some(0) || (self.strangers > 0 && free) {
             choices.push(Choice::Stranger);
+        }
+        choices
+    }
+
+    /// What may happen while holds are passed on.
+    fn choices_of_row(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        let held = self.gate.seat.held();
+        let passes = held.is_some_and(|hold| hold.kind.commands.passes_on());
+        if self.laters > 0 && passes {
+            choices.push(Choice::Later);
+        }
+        if self.asks > 0 && passes && self.gate.has_queue() {
+            choices.push(Choice::Ask);
+        }
+        if self.job && matches!(self.asleep, Asleep::Left(_)) {
+            choices.push(Choice::Left);
         }
         choices
     }
@@ -169,7 +192,11 @@ impl World {
         match self.asleep {
             Asleep::Awake => true,
             Asleep::Command(command) => self.told(command) != Told::InFlight,
-            Asleep::Change | Asleep::Poll | Asleep::Linger => false,
+            Asleep::Change
+            | Asleep::Poll
+            | Asleep::Linger
+            | Asleep::Collection
+            | Asleep::Left(_) => false,
         }
     }
 

@@ -39,6 +39,7 @@ const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
     plan: RenewalPlan { lease: DAY },
+    passes_on: true,
 };
 
 /// The lease of every hold.
@@ -67,6 +68,14 @@ enum Choice {
     JobPoll,
     /// A command time-out passes.
     Tick,
+    /// So much time passes that a row is over.
+    Later,
+    /// The time is over for which the lock was left to others.
+    Left,
+    /// The keeper asks for the hold in the seat.
+    Ask,
+    /// It hears the answer.
+    Hear(usize),
     /// The keeper goes on with a last release.
     Reap(usize),
     /// The keeper's schedule finds a command overdue.
@@ -105,6 +114,7 @@ enum What {
     Joins,
     Releases,
     Turns,
+    Asks,
 }
 
 #[derive(Clone)]
@@ -149,6 +159,8 @@ struct Caller {
 enum Side {
     /// One that everybody has alone.
     Plain,
+    /// One that is passed on.
+    Passed,
     Reads,
     /// For a lease of its own, which ends somewhere.
     ReadsFixed,
@@ -184,6 +196,10 @@ enum Asleep {
     Command(usize),
     /// Its poll, or the end of its own hold's lease.
     Poll,
+    /// A grant to be collected, or a change.
+    Collection,
+    /// The end of the time for which the lock is left to others.
+    Left(Moment),
     /// The end of listening.
     Linger,
 }
@@ -214,6 +230,15 @@ struct World {
     faults: u32,
     polls: u32,
     ticks: u32,
+    laters: u32,
+    asks: u32,
+    /// Since when the lock goes from one to the next here.
+    row: Moment,
+    /// The release that ends a row is under way; then, until when nobody here may try.
+    ends_row: Option<Arc<Hold>>,
+    left_until: Moment,
+    /// The fields that were passed on.
+    passed: BTreeSet<u64>,
     strangers: u32,
     closes: bool,
     closed: bool,
@@ -230,6 +255,8 @@ struct Scenario {
     faults: u32,
     polls: u32,
     ticks: u32,
+    laters: u32,
+    asks: u32,
     strangers: u32,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
@@ -244,13 +271,22 @@ impl Commands for Side {
         "silent"
     }
 
+    fn passes_on(&self) -> bool {
+        *self == Self::Passed
+    }
+
     fn has_shares(&self) -> bool {
-        *self != Self::Plain
+        !matches!(self, Self::Plain | Self::Passed)
     }
 
     fn is_shared(&self) -> bool {
         matches!(self, Self::Reads | Self::ReadsFixed)
     }
+}
+
+/// Its number in Redis.
+fn field(hold: &Hold) -> u64 {
+    hold.id.parse().unwrap()
 }
 
 /// The keeper's connection; a caller's is its own number.
@@ -298,6 +334,12 @@ impl World {
             faults: scenario.faults,
             polls: scenario.polls,
             ticks: scenario.ticks,
+            laters: scenario.laters,
+            asks: scenario.asks,
+            row: Moment::default(),
+            ends_row: None,
+            left_until: Moment::default(),
+            passed: BTreeSet::new(),
             strangers: scenario.strangers,
             closes: scenario.closes,
             closed: false,

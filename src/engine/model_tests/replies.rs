@@ -1,6 +1,7 @@
 //! Tries and their answers, releases that the keeper sees through, and the Redis of the model.
 
 use super::*;
+use crate::engine::row::FREE;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
@@ -11,14 +12,28 @@ impl World {
 
     /// As `Core::lose` and `Core::bury`.
     pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
+        let hold = self.gate.present(hold);
         if hold.with(|state| state.lose(LostReason::Missing)) {
             self.at(|gate, effects| {
-                for share in gate.shares_of(hold) {
+                for share in gate.shares_of(&hold) {
                     effects.change(&share, |state| state.lose(LostReason::Missing));
                 }
-                gate.vacate(hold);
-                effects.release(hold);
+                gate.vacate(&hold);
+                effects.release(&hold);
             });
+        }
+    }
+
+    /// As `keeper::renewals`.
+    pub(super) fn hear(&mut self, command: usize) {
+        let hold = Arc::clone(&self.commands[command].hold);
+        let gone = self.told(command) == Told::Done(0);
+        self.commands[command].ended = true;
+        if gone {
+            self.lose(&hold);
+            let held = self.gate.seat.held();
+            let believes = held.is_some_and(|held| held.id == hold.id);
+            assert!(!believes, "it is known that Redis does not have the hold");
         }
     }
 
@@ -69,9 +84,12 @@ impl World {
             }
             self.busy_told = waiting;
         }
+        let early = matches!(&self.gate.seat, Seat::Trying(attempt) if attempt.early);
         let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
-        if let Some((hold, Settled::Missing)) = settled {
-            self.lose(&hold);
+        match settled {
+            Some((hold, Settled::Missing)) => self.lose(&hold),
+            Some((_, Settled::Held)) if !early => self.row = now,
+            _ => {}
         }
     }
 
@@ -98,6 +116,10 @@ impl World {
             .at(|gate, effects| gate.release_answered(hold, &sent, answer, now, RULES, effects));
         if over {
             self.check_outcome(hold);
+        }
+        let ends_row = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
+        if self.ends_row.take_if(ends_row).is_some() {
+            self.left_until = now + FREE;
         }
         over
     }
@@ -130,11 +152,11 @@ impl World {
 
     /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
     pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
-        self.has_no_ghost(hold) && !self.has(hold.number)
+        self.has_no_ghost(hold) && !self.has(field(hold))
     }
 
     pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
-        let of_hold = |c: &&Command| c.what == What::Acquires && c.hold.number == hold.number;
+        let of_hold = |c: &&Command| c.what == What::Acquires && c.hold.id == hold.id;
         let mut ghosts = self.commands.iter().filter(of_hold);
         ghosts.all(|c| c.executed.is_some() || c.refused)
     }
@@ -146,7 +168,7 @@ impl World {
 
     pub(super) fn execute(&mut self, lane: usize) {
         let next = self.next_of(lane);
-        let number = self.commands[next].hold.number;
+        let number = field(&self.commands[next].hold);
         let shared = self.commands[next].hold.kind.commands.is_shared();
         let free = self.held_by.is_none() && (shared || self.read_by.is_empty());
         let reply = match self.commands[next].what {
@@ -155,6 +177,7 @@ impl World {
                 -2
             }
             What::Acquires => 1000,
+            What::Asks => i64::from(self.has(number)),
             What::Joins if self.read_by.contains(&number) => -2,
             What::Turns if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);

@@ -1,6 +1,7 @@
 //! What callers and the keeper do: they carry commands, the production code decides.
 
 use super::*;
+use crate::engine::row::LONGEST;
 
 impl World {
     pub(super) fn step(&mut self, choice: Choice) {
@@ -40,6 +41,8 @@ impl World {
                     self.give_back(&ticket.request.entered(hold), None, usize::MAX);
                 }
             }
+            Choice::Later | Choice::Left | Choice::Ask => self.while_passed(choice),
+            Choice::Hear(i) => self.hear(i),
             Choice::Reap(i) => self.reap(i),
             Choice::Overdue(i) => {
                 if !self.is_free_to_end(&self.commands[i]) {
@@ -92,6 +95,29 @@ impl World {
             }
         }
         self.check(choice);
+    }
+
+    /// What happens while holds are passed on.
+    fn while_passed(&mut self, choice: Choice) {
+        match choice {
+            Choice::Later => {
+                self.laters -= 1;
+                self.now = self.now + LONGEST;
+            }
+            Choice::Left => {
+                let Asleep::Left(until) = self.asleep else {
+                    return;
+                };
+                self.now = self.now.max(until);
+                self.asleep = Asleep::Awake;
+            }
+            Choice::Ask => {
+                self.asks -= 1;
+                let hold = Arc::clone(self.gate.seat.held().unwrap());
+                self.send(&hold, What::Asks, KEEPER);
+            }
+            _ => {}
+        }
     }
 
     /// As `attempt::enter_own`.
@@ -169,6 +195,7 @@ impl World {
         }
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
+                self.check_left();
                 self.send(&hold, What::Acquires, i);
                 At::Waiting(ticket, Some(command))
             }
@@ -295,6 +322,7 @@ impl World {
         let (now, command) = (self.now, self.commands.len());
         let send = lane.map(|_| || command);
         let hold = &entered.hold;
+        let ends_row = self.ends_row(hold);
         let given_back =
             self.at(|gate, effects| gate.give_back(hold, entered.level, now, RULES, send, effects));
         if let Some(owner) = &entered.owner
@@ -302,11 +330,18 @@ impl World {
         {
             owner.remove(hold);
         }
+        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::Left) {
+            self.ends_row = Some(Arc::clone(hold));
+        }
         let at = match given_back {
             GivenBack::Sent(command) => {
                 let hold = hold.in_redis();
                 self.send(hold, What::Releases, lane.unwrap());
                 At::Unlocking(Arc::clone(hold), command, now)
+            }
+            GivenBack::PassedOn => {
+                self.check_passed(hold);
+                At::Gone
             }
             GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
             GivenBack::Turn => {
@@ -356,12 +391,12 @@ impl World {
                         Seat::Shared { joint, .. } => Some(Arc::clone(&joint.hold)),
                         _ => None,
                     };
-                    let (hold, command) = match joint {
-                        Some(joint) => {
-                            let command = self.send(&joint, What::Joins, KEEPER);
-                            (joint, command)
-                        }
-                        None => self.start_try(&head),
+                    let (hold, command) = if let Some(joint) = joint {
+                        let command = self.send(&joint, What::Joins, KEEPER);
+                        (joint, command)
+                    } else {
+                        self.check_left();
+                        self.start_try(&head)
                     };
                     let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
@@ -379,8 +414,16 @@ impl World {
                     _ => false,
                 };
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");
-                self.asleep = Asleep::Poll;
+                self.asleep = if lies {
+                    Asleep::Collection
+                } else {
+                    Asleep::Poll
+                };
+                // Its poll is far away.
+                let far = self.now + RULES.command_timeout * 2;
+                self.at(|gate, _| gate.job_looks_at(far));
             }
+            Step::Leave(until) => self.asleep = Asleep::Left(until),
             Step::Over => self.job = false,
             Step::AwaitRelease => self.asleep = Asleep::Change,
             Step::Linger => self.asleep = Asleep::Linger,

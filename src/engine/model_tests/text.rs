@@ -15,12 +15,12 @@ impl World {
             .collect();
         let _ = write!(
             text,
-            "|{queue:?} {:?} {:?} {} {} {} {:?}",
+            "|{queue:?} {:?} {:?} {} {} {:?} {:?}",
             (self.job, self.listening, self.asleep_text()),
             gate.known,
             gate.failing_since.is_some(),
             gate.prompt,
-            gate.handed_over,
+            (gate.row.lasts(self.now), gate.row.is_left(self.now)),
             gate.wakeups,
         );
         for caller in &self.callers {
@@ -53,13 +53,19 @@ impl World {
                 let _ = write!(
                     text,
                     "|c{i} h{} {:?} {} {:?} {} {} {}",
-                    c.hold.number, c.what, c.lane, c.executed, c.refused, c.reply_lost, c.ended
+                    field(&c.hold),
+                    c.what,
+                    c.lane,
+                    c.executed,
+                    c.refused,
+                    c.reply_lost,
+                    c.ended
                 );
             }
         }
         let _ = write!(
             text,
-            "|{:?} {} {} {} {} {}",
+            "|{:?} {} {} {} {:?} {} {}",
             (
                 self.held_by.map(|by| format!("h{by}")),
                 self.read_by
@@ -70,6 +76,12 @@ impl World {
             self.faults,
             self.polls,
             self.ticks,
+            (
+                self.laters,
+                self.asks,
+                self.ends_row.is_some(),
+                self.now < self.left_until
+            ),
             self.strangers,
             self.closed,
         );
@@ -149,7 +161,7 @@ impl World {
 }
 
 fn hold_text(hold: &Hold) -> String {
-    hold.with(|state: &mut State| format!("h{}:{state:?}", hold.number))
+    hold.with(|state: &mut State| format!("h{}:{state:?}", hold.id))
 }
 
 fn attempt_text(attempt: &Attempt<usize>) -> String {

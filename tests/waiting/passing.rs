@@ -1,0 +1,528 @@
+//! Inside a client a hold is passed on to the next one who waits: the field in Redis stays, and nobody asks.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
+use watchlock::{
+    Backoff, Client, ClientBuilder, Clock, ClockDriver, Error, Lease, Lock, LockGuard, LostReason,
+};
+use watchlock_support::eventually;
+use watchlock_support::fork::in_child;
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{
+    LONG, channel, clean, connect, count, gone, ms, poll_once, soon, subscribed, try_once,
+};
+
+const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
+const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+const FORCE: &str = include_str!("../../lua/lock/force_release.lua");
+/// For how long a hold is passed on, and for how long the lock is left free then.
+const ROW: Duration = ms(10);
+const FREE: Duration = ms(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const NAME: &str = "row";
+/// What a fenced lock leaves.
+const TOKEN: &str = "redisson_lock_token:{row}";
+
+type Waiter = JoinHandle<Result<LockGuard, Error>>;
+
+/// A client whose clock stands still, so that no row ends before it is to.
+struct Scene {
+    server: RedisServer,
+    proxy: Proxy,
+    client: Client,
+    clock: ClockDriver,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        Self::by(|builder| builder).await
+    }
+
+    async fn by(settings: fn(ClientBuilder) -> ClientBuilder) -> Self {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        let (clock, driver) = Clock::driven();
+        let rare = Backoff::new().base(MINUTE).cap(MINUTE);
+        let builder = Client::builder(&proxy.url()).clock(clock).backoff(rare);
+        let client = settings(builder).connect().await.unwrap();
+        driver.stop();
+        Self {
+            server,
+            proxy,
+            client,
+            clock: driver,
+        }
+    }
+
+    /// Redis knows the scripts from now on.
+    async fn warm(&self) {
+        let guard = self.client.get_lock("warm").lock().await.unwrap();
+        guard.unlock().await.unwrap();
+        let lock = self.client.get_lock("warm");
+        assert!(!lock.force_unlock().await.unwrap());
+    }
+
+    async fn lock(&self) -> LockGuard {
+        soon(self.client.get_lock(NAME).lock()).await.unwrap()
+    }
+
+    /// One who waits for the lock; it is in line when this returns.
+    async fn waiter(&self) -> Waiter {
+        let lock = self.client.get_lock(NAME);
+        waits(async move { lock.lock().await }).await
+    }
+
+    /// What has the lock in Redis.
+    async fn field(&self) -> Option<String> {
+        self.server.hash(NAME).await.into_keys().next()
+    }
+
+    /// The client listens, so that nothing is under way that comes by itself.
+    async fn settles(&self) {
+        subscribed(&self.server, NAME).await;
+        self.listens_and_asked().await;
+    }
+
+    /// When it listens it has its own hold asked for.
+    async fn listens_and_asked(&self) {
+        eventually("it has its hold asked for", LONG, async || {
+            self.server.calls_of("hexists").await > 0
+        })
+        .await;
+    }
+
+    async fn ends(self) {
+        drop(self.client);
+        clean(&self.server).await;
+    }
+}
+
+async fn waits(acquire: impl Future<Output = Result<LockGuard, Error>> + Send + 'static) -> Waiter {
+    let mut acquire = Box::pin(acquire);
+    assert!(poll_once(&mut acquire).await.is_none());
+    tokio::spawn(acquire)
+}
+
+async fn got(waiter: Waiter) -> LockGuard {
+    soon(waiter).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn the_next_one_here_has_the_lock_without_a_word_to_redis() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let (second, third) = (scene.waiter().await, scene.waiter().await);
+    scene.settles().await;
+    let field = scene.field().await;
+    scene.proxy.hold(Direction::Requests);
+    let view = first.hold();
+    first.unlock().await.unwrap();
+    assert!(!view.is_valid());
+    let second = got(second).await;
+    assert!(second.is_valid() && second.hold_count() == 1);
+    drop(second);
+    let third = got(third).await;
+    scene.proxy.heal();
+    assert_eq!(scene.field().await, field);
+    third.verify().await.unwrap();
+    third.unlock().await.unwrap();
+    gone(&scene.server, NAME).await;
+    scene.ends().await;
+}
+
+/// Those who poll, and those who listen, are free to take it: also when others wait here.
+#[tokio::test]
+async fn behind_ten_milliseconds_the_lock_is_released_alone_and_left_free_for_one() {
+    let scene = Scene::new().await;
+    let stranger = connect(&scene.server).await;
+    let first = scene.lock().await;
+    let (second, third) = (scene.waiter().await, scene.waiter().await);
+    scene.clock.advance(ms(9));
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    scene.clock.advance(ms(1));
+    second.unlock().await.unwrap();
+    let theirs = try_once(&stranger, NAME).await.unwrap();
+    let theirs = theirs.expect("it is left free");
+    let late = scene.waiter().await;
+    scene.clock.advance(FREE);
+    theirs.unlock().await.unwrap();
+    got(third).await.unlock().await.unwrap();
+    got(late).await.unlock().await.unwrap();
+    drop(stranger);
+    scene.ends().await;
+}
+
+/// Also one who comes when those who waited have gone.
+#[tokio::test]
+async fn one_who_comes_while_the_lock_is_left_free_waits_for_that_long() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let leaves = scene.waiter().await;
+    scene.settles().await;
+    scene.clock.advance(ROW);
+    first.unlock().await.unwrap();
+    leaves.abort();
+    assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
+    let comes = scene.waiter().await;
+    assert!(!scene.server.exists(NAME).await);
+    scene.clock.advance(FREE);
+    got(comes).await.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+async fn take(lock: &dyn Lock, lease: Lease) -> Result<LockGuard, Error> {
+    let got = lock.try_lock(Duration::MAX, lease).await?;
+    Ok(got.expect("it waits for ever"))
+}
+
+/// The lock of somebody who is about to give it back, and one who waits for it.
+async fn next_to(
+    scene: &Scene,
+    holder: impl Future<Output = Result<LockGuard, Error>>,
+    waiter: impl Future<Output = Result<LockGuard, Error>> + Send + 'static,
+) -> bool {
+    let holder = soon(holder).await.unwrap();
+    let waiter = waits(waiter).await;
+    let field = scene.field().await;
+    holder.unlock().await.unwrap();
+    let next = got(waiter).await;
+    let passed_on = scene.field().await == field;
+    next.unlock().await.unwrap();
+    gone(&scene.server, NAME).await;
+    passed_on
+}
+
+#[tokio::test]
+async fn only_plain_and_spin_locks_under_the_watchdog_are_passed_on() {
+    let scene = Scene::new().await;
+    let client = &scene.client;
+    let plain = client.get_lock(NAME);
+    let (spin, fenced) = (client.get_spin_lock(NAME), client.get_fenced_lock(NAME));
+    let both = |holder: Box<dyn Lock>, waiter: Box<dyn Lock>, leases: [Lease; 2]| {
+        let scene = &scene;
+        async move {
+            let [first, second] = leases;
+            let holder = async move { take(&*holder, first).await };
+            let waiter = async move { take(&*waiter, second).await };
+            next_to(scene, holder, waiter).await
+        }
+    };
+    let (watched, fixed) = ([Lease::Watchdog; 2], Lease::Fixed(MINUTE));
+    let a = || Box::new(plain.clone()) as Box<dyn Lock>;
+    let spins = || Box::new(spin.clone()) as Box<dyn Lock>;
+    let fences = || Box::new(fenced.clone()) as Box<dyn Lock>;
+    assert!(both(a(), a(), watched).await);
+    assert!(both(spins(), a(), watched).await);
+    assert!(both(a(), spins(), watched).await);
+    assert!(!both(fences(), a(), watched).await);
+    assert!(!both(a(), fences(), watched).await);
+    assert!(!both(a(), a(), [fixed, Lease::Watchdog]).await);
+    assert!(!both(a(), a(), [Lease::Watchdog, fixed]).await);
+    drop((plain, spin, fenced));
+    scene.server.cmd(&["DEL", TOKEN]).await;
+    scene.ends().await;
+}
+
+#[tokio::test]
+async fn the_switch_turns_it_off() {
+    let scene = Scene::by(|builder| builder.pass_on(false)).await;
+    let (one, other) = (scene.client.get_lock(NAME), scene.client.get_lock(NAME));
+    let holder = async { one.lock().await };
+    assert!(!next_to(&scene, holder, async move { other.lock().await }).await);
+    drop(one);
+    scene.ends().await;
+}
+
+/// A level with a lease of its own may have made the key outlive the watchdog's; a token is of who took it.
+#[tokio::test]
+async fn what_a_hold_was_entered_with_stays_with_it() {
+    let scene = Scene::new().await;
+    for fenced in [false, true] {
+        let owner = scene.client.new_owner();
+        let (own, other) = (owner.get_lock(NAME), scene.client.get_lock(NAME));
+        let entered = async {
+            let guard = own.lock().await?;
+            let inner = if fenced {
+                owner.get_fenced_lock(NAME).lock().await?.into()
+            } else {
+                own.lock_for(MINUTE).await?
+            };
+            LockGuard::unlock(inner).await?;
+            Ok(guard)
+        };
+        assert!(!next_to(&scene, entered, async move { other.lock().await }).await);
+    }
+    scene.server.cmd(&["DEL", TOKEN]).await;
+    scene.ends().await;
+}
+
+/// Its acquire may run once more, behind whatever comes after it.
+#[tokio::test]
+async fn a_hold_whose_acquire_went_unanswered_is_not_passed_on() {
+    let scene = Scene::by(|builder| builder.command_timeout(ms(300))).await;
+    let on = Match::script(ACQUIRE).and(Match::key(NAME));
+    let lost = scene.proxy.inject(Fault::SwallowReply).on(on).arm();
+    let taking = scene.client.get_lock(NAME);
+    let taking = tokio::spawn(async move { taking.lock().await });
+    eventually("it is lost", LONG, async || lost.fired() == 1).await;
+    scene.clock.advance(ms(300));
+    let tainted = got(taking).await;
+    let waiter = scene.waiter().await;
+    let field = scene.field().await;
+    tainted.unlock().await.unwrap();
+    let next = got(waiter).await;
+    assert_ne!(scene.field().await, field);
+    next.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+/// A renewal is due then, and whoever has it must not be the one to find out that it fails.
+#[tokio::test]
+async fn with_less_than_two_thirds_of_its_lease_a_hold_is_not_passed_on() {
+    let patient = |builder: ClientBuilder| {
+        let builder = builder.command_timeout(MINUTE);
+        builder.watchdog_lease(ms(90_000))
+    };
+    let scene = Scene::by(patient).await;
+    scene.warm().await;
+    let renewals = Match::script(include_str!("../../lua/lock/renew.lua"));
+    let fails = Fault::Answer("LOADING Redis is loading the dataset in memory".to_owned());
+    let fails = scene.proxy.inject(fails).on(renewals).always().arm();
+    scene.proxy.hold(Direction::Replies);
+    let lock = scene.client.get_lock(NAME);
+    let taking = tokio::spawn(async move { lock.lock().await });
+    eventually("it has it", LONG, async || scene.server.exists(NAME).await).await;
+    scene.clock.advance(ms(31_000));
+    scene.proxy.heal();
+    let guard = got(taking).await;
+    let next = scene.waiter().await;
+    let field = scene.field().await;
+    guard.unlock().await.unwrap();
+    let next = got(next).await;
+    assert_ne!(scene.field().await, field);
+    fails.cancel();
+    next.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+/// The key was deleted, and the question that finds it out was asked for the one before.
+#[tokio::test]
+async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_now() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let second = scene.waiter().await;
+    scene.settles().await;
+    let asked = scene.server.calls_of("hexists").await;
+    scene.server.cmd(&["DEL", NAME]).await;
+    scene.proxy.hold(Direction::Replies);
+    // A stranger's message has the hold asked for.
+    scene.server.cmd(&["PUBLISH", &channel(NAME), "0"]).await;
+    scene.proxy.heal();
+    let late = Fault::DelayReply(ms(300));
+    let renewal = include_str!("../../lua/lock/renew.lua");
+    let aim = scene.proxy.inject(late).on(Match::script(renewal)).arm();
+    eventually("it is asked for", LONG, async || {
+        scene.server.calls_of("hexists").await > asked
+    })
+    .await;
+    let before = first.hold();
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert_eq!(soon(second.lost()).await, LostReason::Missing);
+    assert!(aim.fired() <= 1);
+    assert!(before.lost().now_or_never().is_none(), "it ended in order");
+    let told = second.unlock().await.unwrap_err();
+    assert!(matches!(told, Error::Lost { .. }), "{told:?}");
+    scene.ends().await;
+}
+
+/// It is forced while the hold before has it, and that is heard when the next one does.
+#[tokio::test]
+async fn a_forced_release_is_told_to_who_has_the_lock_when_it_is_heard_of() {
+    let scene = Scene::by(|builder| builder.command_timeout(MINUTE)).await;
+    scene.warm().await;
+    let first = scene.lock().await;
+    let second = scene.waiter().await;
+    scene.settles().await;
+    // By the message the client would find out for itself.
+    let message = Match::message(&channel(NAME));
+    scene.proxy.inject(Fault::SwallowReply).on(message).arm();
+    let late = Fault::DelayReply(ms(2_000));
+    let aim = scene.proxy.inject(late).on(Match::script(FORCE)).arm();
+    let forcing = scene.client.get_lock(NAME);
+    let forcing = tokio::spawn(async move { forcing.force_unlock().await });
+    eventually("it is forced", LONG, async || aim.fired() == 1).await;
+    gone(&scene.server, NAME).await;
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert!(soon(forcing).await.unwrap().unwrap());
+    assert_eq!(soon(second.lost()).await, LostReason::Forced);
+    drop(second);
+    scene.ends().await;
+}
+
+/// What the one before had written late would be the count of the next one.
+#[tokio::test]
+async fn t4_a_hold_whose_count_is_not_certain_is_not_passed_on() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let inner = first.reenter(Lease::Watchdog).await.unwrap();
+    let second = scene.waiter().await;
+    scene.settles().await;
+    let field = scene.field().await;
+    let late = Fault::DelayRequest(ms(300));
+    let on = Match::script(RELEASE).and(Match::key(NAME));
+    let aim = scene.proxy.inject(late).on(on).arm();
+    drop(inner);
+    eventually("its count is on its way", LONG, async || aim.fired() == 1).await;
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert_ne!(scene.field().await, field);
+    assert_eq!(count(&scene.server, NAME).await, 1);
+    second.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+#[tokio::test]
+async fn a_hold_that_was_entered_and_left_again_is_passed_on_with_a_count_of_one() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let inner = first.reenter(Lease::Watchdog).await.unwrap();
+    let second = scene.waiter().await;
+    let field = scene.field().await;
+    inner.unlock().await.unwrap();
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert_eq!(scene.field().await, field);
+    assert_eq!(count(&scene.server, NAME).await, 1);
+    second.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+/// Nobody polls the one that has it; the keeper sleeps, and is told to come in time.
+#[tokio::test]
+async fn i9_a_hold_that_nobody_collects_is_passed_on_to_the_next() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let lock = scene.client.get_lock(NAME);
+    let mut sleeps = Box::pin(async move { lock.lock().await });
+    assert!(poll_once(&mut sleeps).await.is_none());
+    let next = scene.waiter().await;
+    scene.settles().await;
+    first.unlock().await.unwrap();
+    assert!(!next.is_finished(), "somebody else is ahead");
+    // A command time-out. The row is over then, too.
+    scene.clock.advance(Duration::from_secs(1));
+    gone(&scene.server, NAME).await;
+    scene.clock.advance(FREE);
+    let next = got(next).await;
+    next.unlock().await.unwrap();
+    soon(sleeps).await.unwrap().unlock().await.unwrap();
+    scene.ends().await;
+}
+
+#[tokio::test]
+async fn i9_one_who_leaves_is_not_the_next() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let (leaves, next) = (scene.waiter().await, scene.waiter().await);
+    leaves.abort();
+    assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
+    first.unlock().await.unwrap();
+    got(next).await.unlock().await.unwrap();
+    scene.ends().await;
+}
+
+/// It has the lock, and its runtime ends before it was polled.
+#[test]
+fn a_runtime_that_ends_with_the_lock_it_was_passed_gives_it_to_the_next() {
+    let build = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (home, gone_soon) = (build(), build());
+    let scene = home.block_on(Scene::new());
+    let first = home.block_on(scene.lock());
+    let lock = scene.client.get_lock(NAME);
+    let leaves = gone_soon.block_on(waits(async move { lock.lock().await }));
+    drop(leaves);
+    let next = home.block_on(scene.waiter());
+    home.block_on(first.unlock()).unwrap();
+    drop(gone_soon);
+    home.block_on(async {
+        got(next).await.unlock().await.unwrap();
+        scene.ends().await;
+    });
+}
+
+/// A hold whose loss was announced stays with its owner, who may unlock it in order.
+#[tokio::test]
+async fn a_shutdown_in_the_middle_ends_the_row() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let (second, third) = (scene.waiter().await, scene.waiter().await);
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    let client = scene.client.clone();
+    let ending = tokio::spawn(async move { client.shutdown(LONG).await });
+    assert_eq!(soon(second.lost()).await, LostReason::Shutdown);
+    let refused = soon(third).await.unwrap();
+    assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+    assert!(second.is_valid());
+    second.unlock().await.unwrap();
+    assert!(soon(ending).await.unwrap().is_clean());
+    scene.ends().await;
+}
+
+/// A child has the queue of its parent, and passes nothing on.
+#[test]
+fn a_forked_child_passes_nothing_on() {
+    let home = Builder::new_current_thread().enable_all().build().unwrap();
+    let scene = home.block_on(Scene::new());
+    let first = home.block_on(scene.lock());
+    let lock = scene.client.get_lock(NAME);
+    let mut waits = Box::pin(async move { lock.lock().await });
+    assert!(home.block_on(poll_once(&mut waits)).is_none());
+    let mut first = Some(first);
+    let told = in_child(LONG, || {
+        drop(first.take());
+        match home.block_on(poll_once(&mut waits)) {
+            None | Some(Err(Error::Closed)) => Ok(()),
+            Some(got) => Err(format!("it got {got:?}")),
+        }
+    });
+    assert_eq!(told, Ok(()));
+    home.block_on(async {
+        let field = scene.field().await;
+        assert!(field.is_some());
+        drop(first.take());
+        let next = soon(waits).await.unwrap();
+        assert_eq!(scene.field().await, field);
+        next.unlock().await.unwrap();
+        scene.ends().await;
+    });
+}
+
+/// The holder of a lock that is passed on is looked after as any: it is renewed, and lost in time.
+#[tokio::test]
+async fn i8_who_was_passed_a_hold_is_told_in_time_when_redis_is_gone() {
+    let short = |builder: ClientBuilder| builder.watchdog_lease(ms(1_200));
+    let scene = Scene::by(short).await;
+    let first = scene.lock().await;
+    let second = scene.waiter().await;
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    let field = scene.field().await;
+    scene.clock.advance(ms(500));
+    eventually("it is renewed", LONG, async || {
+        second.valid_for() > ms(1_000)
+    })
+    .await;
+    assert_eq!(scene.field().await, field);
+    scene.server.kill();
+    scene.clock.advance(ms(1_200));
+    assert_eq!(soon(second.lost()).await, LostReason::Expired);
+}
