@@ -1,13 +1,13 @@
 #!/bin/sh
 # Runs what depends on the server on each of NAMEs (default: all that scripts/servers.sh has): the contract of each script,
-# what every kind of lock does, each fault, fail-overs; and, with CHAOS_SECONDS, a campaign with faults at random. Prints
+# what every kind of lock does, each fault, acknowledgements, fail-overs; and, with CHAOS_SECONDS, a campaign with faults at random. Prints
 # a table, and writes it into docs/deployments.md with WRITE=1. Ends with a non-zero status if anything failed.
 set -eu
 cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
 chaos=${CHAOS_SECONDS:-0}
-suites=${SUITES:-scripts kinds faults sentinel}
+suites=${SUITES:-scripts kinds faults acknowledged sentinel}
 document=docs/deployments.md
 [ $# -gt 0 ] || set -- $(scripts/servers.sh)
 

@@ -49,7 +49,15 @@ pub(crate) struct Settings {
     pub(crate) fencing_token_ttl: Option<Duration>,
     pub(crate) fair_wait: Duration,
     pub(crate) passes_on: bool,
+    pub(crate) acks: Option<Acks>,
     pub(crate) clock: Clock,
+}
+
+/// How many replicas must have a command before it counts, and within what time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Acks {
+    pub(crate) wanted: u32,
+    pub(crate) within: Duration,
 }
 
 impl Default for Settings {
@@ -66,6 +74,7 @@ impl Default for Settings {
             fencing_token_ttl: None,
             fair_wait: Duration::from_secs(300),
             passes_on: true,
+            acks: None,
             clock: Clock::system(),
         }
     }
@@ -85,6 +94,7 @@ pub(crate) struct Config {
     pub(crate) fencing_token_ttl: Option<LeaseMs>,
     pub(crate) fair_wait: LeaseMs,
     pub(crate) passes_on: bool,
+    pub(crate) acks: Option<Acks>,
     pub(crate) clock: Clock,
 }
 
@@ -139,6 +149,15 @@ impl Settings {
         let fencing_token_ttl = fencing_token_ttl.transpose()?;
         let fair_wait = LeaseMs::new(self.fair_wait, &(ms(15_000)..=DAY))
             .map_err(|_| ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h"))?;
+        if let Some(Acks { wanted, within }) = self.acks {
+            // Time for those of the batch before it, for its own, and for what is sent again.
+            check(
+                (1..=64).contains(&wanted) && within >= ms(1) && within <= self.command_timeout / 4,
+                "acknowledged_by",
+                format_args!("{wanted} within {within:?}"),
+                "1 to 64 replicas within 1 ms to a quarter of command_timeout",
+            )?;
+        }
         self.backoff.validate()?;
         Ok(Config {
             watchdog_lease,
@@ -152,6 +171,7 @@ impl Settings {
             fencing_token_ttl,
             fair_wait,
             passes_on: self.passes_on,
+            acks: self.acks,
             clock: self.clock,
         })
     }
@@ -181,23 +201,30 @@ mod tests {
     #[test]
     fn every_setting_has_bounds() {
         let ms = Duration::from_millis;
-        let bad: [fn(&mut Settings); 16] = [
-            |s| s.watchdog_lease = Duration::from_millis(499),
-            |s| s.watchdog_lease = Duration::MAX,
-            |s| s.lease_bounds = Duration::from_millis(9)..=DAY,
-            |s| s.lease_bounds = DAY..=Duration::from_millis(10),
-            |s| s.lease_bounds = Duration::from_millis(10)..=Duration::MAX,
-            |s| s.max_key_bytes = 0,
-            |s| s.max_key_bytes = usize::MAX,
-            |s| s.key_prefix = "x".repeat(512),
-            |s| s.command_timeout = Duration::ZERO,
-            |s| s.connect_timeout = Duration::MAX,
-            |s| s.unavailable_after = Duration::MAX,
-            |s| s.fencing_token_ttl = Some(Duration::from_millis(999)),
-            |s| s.fencing_token_ttl = Some(Duration::MAX),
-            |s| s.fair_wait = Duration::from_millis(14_999),
-            |s| s.fair_wait = Duration::MAX,
-            |s| s.backoff = Backoff::new().base(Duration::ZERO),
+        let acks = |wanted, ms| {
+            let within = Duration::from_millis(ms);
+            Some(Acks { wanted, within })
+        };
+        let bad: [&dyn Fn(&mut Settings); 19] = [
+            &|s| s.acks = acks(0, 100),
+            &|s| s.acks = acks(1, 0),
+            &|s| s.acks = acks(1, 251),
+            &|s| s.watchdog_lease = Duration::from_millis(499),
+            &|s| s.watchdog_lease = Duration::MAX,
+            &|s| s.lease_bounds = Duration::from_millis(9)..=DAY,
+            &|s| s.lease_bounds = DAY..=Duration::from_millis(10),
+            &|s| s.lease_bounds = Duration::from_millis(10)..=Duration::MAX,
+            &|s| s.max_key_bytes = 0,
+            &|s| s.max_key_bytes = usize::MAX,
+            &|s| s.key_prefix = "x".repeat(512),
+            &|s| s.command_timeout = Duration::ZERO,
+            &|s| s.connect_timeout = Duration::MAX,
+            &|s| s.unavailable_after = Duration::MAX,
+            &|s| s.fencing_token_ttl = Some(Duration::from_millis(999)),
+            &|s| s.fencing_token_ttl = Some(Duration::MAX),
+            &|s| s.fair_wait = Duration::from_millis(14_999),
+            &|s| s.fair_wait = Duration::MAX,
+            &|s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {
             let mut settings = Settings::default();

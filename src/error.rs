@@ -153,7 +153,8 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
-    /// Redis answered and refused: out of memory, not enough replicas, read-only, a cluster redirect.
+    /// Redis answered and refused: out of memory, not enough replicas, read-only, a cluster redirect. Or too few
+    /// replicas [acknowledged](Self::not_replicated) it.
     #[error("{}Redis refused the command", Of(lock))]
     #[non_exhaustive]
     Refused {
@@ -198,6 +199,15 @@ impl Error {
             Self::Unavailable { .. } => true,
             Self::Refused { transient, .. } => *transient,
             _ => false,
+        }
+    }
+
+    /// That too few replicas acknowledged it, if it was refused for that.
+    #[must_use]
+    pub fn not_replicated(&self) -> Option<&NotReplicated> {
+        match self {
+            Self::Refused { source, .. } => source.downcast_ref(),
+            _ => None,
         }
     }
 
@@ -332,6 +342,31 @@ impl fmt::Display for BadName<'_> {
             f,
             "{bytes} bytes with the key prefix, but max_name_bytes is {longest}"
         )
+    }
+}
+
+/// Fewer replicas than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for had a command in time. It is the
+/// source of [`Error::Refused`]; what the command did was undone before that was told.
+///
+/// ```
+/// fn advice(error: &watchlock::Error) -> Option<String> {
+///     let few = error.not_replicated()?;
+///     Some(format!("{} of {} replicas answer", few.got, few.wanted))
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{got} of {wanted} replicas acknowledged it in time")]
+#[non_exhaustive]
+pub struct NotReplicated {
+    /// How many must acknowledge.
+    pub wanted: u32,
+    /// How many did.
+    pub got: u32,
+}
+
+impl NotReplicated {
+    pub(crate) fn new(wanted: u32, got: u32) -> Self {
+        Self { wanted, got }
     }
 }
 

@@ -72,7 +72,7 @@ pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
 pub use config::Publish;
-pub use error::{Cause, ConfigError, Error, LeaseError, LostReason, SetError};
+pub use error::{Cause, ConfigError, Error, LeaseError, LostReason, NotReplicated, SetError};
 pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};

@@ -31,8 +31,8 @@ if by ~= id then
   if first and waits then leave_as(id, first) end
   call('HSET', lock, id, '1')
 end
--- A key without TTL must never be left behind: a refused PEXPIRE takes a new field back.
-local expires = (by ~= id or ttl_ms < lease_ms) and redis.pcall('PEXPIRE', lock, ARGV[4])
+-- Written also when it changes nothing: replicas can only acknowledge a write. A refused one takes a new field back.
+local expires = redis.pcall('PEXPIRE', lock, ttl_ms >= lease_ms and text(ttl_ms) or ARGV[4])
 if type(expires) == 'table' then
   if by ~= id then call('HDEL', lock, id) end
   return expires

@@ -25,13 +25,14 @@ local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
 if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
 if token >= 2 ^ 53 then return -4 end
-
 if ttl_ms == -2 then redis.call('HSET', lock, hold_id, '1') end
 local reply = ttl_ms >= lease_ms or redis.pcall('PEXPIRE', lock, ARGV[2])
 if type(reply) ~= 'table' and (ttl_ms == -2 or token < 1) then
   token = math.max(token + 1, now[1] * 1000000 + now[2])
   local keep = ARGV[3] == '0' and {} or { 'PX', ARGV[3] }
   reply = redis.pcall('SET', tokens, string.format('%.0f', token), unpack(keep))
+elseif ttl_ms >= lease_ms then -- written all the same: replicas can only acknowledge a write
+  reply = redis.pcall('PEXPIRE', lock, string.format('%.0f', ttl_ms))
 end
 if type(reply) ~= 'table' or not reply.err then return { token } end
 -- No key without TTL, no hold without a token: a new field is taken back.

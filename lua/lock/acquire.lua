@@ -20,11 +20,11 @@ else
   local holder = redis.call('HGETALL', lock)
   if holder[1] == 'mode' or not string.match(holder[2], '^%d+$') then return -3 end
   if holder[1] ~= hold_id then return ttl_ms end
-  if ttl_ms >= lease_ms then return -2 end
 end
 
--- A key without TTL must never be left behind: a refused PEXPIRE takes a new field back.
-local expires = redis.pcall('PEXPIRE', lock, ARGV[2])
+-- Written also when it changes nothing: replicas can only acknowledge a write. A key without TTL must never be left
+-- behind: a refused PEXPIRE takes a new field back.
+local expires = redis.pcall('PEXPIRE', lock, ttl_ms >= lease_ms and string.format('%.0f', ttl_ms) or ARGV[2])
 if type(expires) == 'table' then
   if ttl_ms == -2 then redis.call('HDEL', lock, hold_id) end
   return expires

@@ -14,9 +14,14 @@ if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
 end
 
 if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
-if redis.call('PTTL', lock) < lease_ms then
+local ttl_ms = redis.call('PTTL', lock)
+if ttl_ms < lease_ms then
   redis.call('PEXPIRE', lock, ARGV[3])
 end
--- The count is for readers; the hold stands without it when memory is short.
-redis.pcall('HSET', lock, hold_id, ARGV[2])
+-- The count is for readers; the hold stands without it when memory is short. Something is written in any case: replicas
+-- can only acknowledge a write.
+local counted = redis.pcall('HSET', lock, hold_id, ARGV[2])
+if type(counted) == 'table' and ttl_ms >= lease_ms then
+  redis.call('PEXPIRE', lock, string.format('%.0f', ttl_ms))
+end
 return 1

@@ -16,11 +16,12 @@ if not string.match(ARGV[2] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53
 end
 
 local fields = redis.call('HMGET', lock, hold_id, hold_id .. ':write', 'mode')
-if not fields[2] then return fields[1] and 1 or -5 end
+if not fields[1] and not fields[2] then return -5 end
 -- In an order in which each step leaves a hold with a lease, should the next one be refused.
 local keep_ms = string.format('%.0f', math.max(redis.call('PTTL', lock), lease_ms))
 redis.call('SET', timeout, '1', 'PX', keep_ms)
 redis.call('PEXPIRE', lock, keep_ms)
+if not fields[2] then return 1 end
 redis.call('HSET', lock, hold_id, '1')
 redis.call('HDEL', lock, hold_id .. ':write')
 redis.call('HSET', lock, 'mode', 'read')

@@ -32,8 +32,8 @@ if ttl_ms ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
 end
 
 if ttl_ms == -2 then redis.call('HSET', lock, 'mode', 'write', field, '1') end
--- A key without TTL must never be left behind: a refused PEXPIRE takes new fields back.
-local expires = ttl_ms < lease_ms and redis.pcall('PEXPIRE', lock, ARGV[2])
+-- Written also when it changes nothing: replicas can only acknowledge a write. A refused one takes new fields back.
+local expires = redis.pcall('PEXPIRE', lock, ttl_ms >= lease_ms and string.format('%.0f', ttl_ms) or ARGV[2])
 if type(expires) == 'table' and ttl_ms == -2 then redis.call('HDEL', lock, 'mode', field) end
 if type(expires) == 'table' then return expires end
 redis.pcall('ZREM', writers, client)

@@ -23,7 +23,6 @@ if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE') and -3 or holder
 end
 if holder ~= hold_id then return ttl_ms end
-if ttl_ms < lease_ms then
-  redis.call('PEXPIRE', lock, ARGV[2])
-end
+-- Written also when it changes nothing: replicas can only acknowledge a write.
+redis.call('PEXPIRE', lock, ttl_ms >= lease_ms and string.format('%.0f', ttl_ms) or ARGV[2])
 return -2

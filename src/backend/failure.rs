@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::{Cause, ConfigError, Error};
+use crate::error::{Cause, ConfigError, Error, NotReplicated};
 
 /// The classes of failure, told apart by what must be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +142,14 @@ impl Failure {
     pub(crate) fn unknown_service(service: &str) -> Self {
         let seen = Seen::UnknownService(service.into());
         Self::seen(Class::UnknownService, seen)
+    }
+
+    /// Too few replicas have it; what was done is undone.
+    pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
+        Self {
+            class: Class::Refused,
+            cause: Arc::new(cause),
+        }
     }
 
     pub(crate) fn not_the_master() -> Self {

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use super::alarm::Alarm;
 use super::cluster::Node;
+use super::commit::Commits;
 use super::dial::Dialer;
 use super::failure::Failure;
 use super::pace::Pace;
@@ -46,6 +47,8 @@ pub(crate) struct LaneConfig {
     pub(crate) broken: Arc<Alarm>,
     /// The node of a cluster that it leads to.
     pub(crate) node: Option<Arc<Node>>,
+    /// The way of commands that replicas must acknowledge, if they must.
+    pub(crate) commits: Option<Arc<Commits>>,
 }
 
 impl LaneConfig {
@@ -185,6 +188,15 @@ impl Lane {
             Some(node) => node.host(),
             None => self.config.dialer.host(),
         }
+    }
+
+    /// The way of commands that replicas must acknowledge.
+    pub(super) fn commits(&self) -> Option<&Arc<Commits>> {
+        self.config.commits.as_ref()
+    }
+
+    pub(super) fn command_timeout(&self) -> Duration {
+        self.config.command_timeout
     }
 
     pub(crate) fn timers(&self) -> &Timers {

@@ -6,6 +6,7 @@
 mod address;
 mod alarm;
 pub(crate) mod cluster;
+pub(crate) mod commit;
 pub(crate) mod dial;
 pub(crate) mod failure;
 mod fleet;
@@ -46,7 +47,7 @@ pub(crate) use self::send::{round_trip, slots_of};
 pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
-use crate::script::{Call, Reply};
+use crate::script::{Call, Order, Reply};
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
@@ -75,6 +76,11 @@ impl Pending {
         reason = "what the call borrows is free again"
     )]
     pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
+        if let Some(commits) = fleet.home().commits()
+            && call.order() != Order::Free
+        {
+            return Self::of(commits.send(&call).boxed(), Arc::clone(commits.lane()));
+        }
         match fleet.lane(call.target()) {
             Ok(lane) => {
                 let sending = send::send(Arc::clone(fleet), Arc::clone(&lane), call.encode());
@@ -226,11 +232,17 @@ impl Backend {
         for (_, fleet) in self.fleets.lock().iter().flatten() {
             fleet.home().switch();
         }
+        if let Some(commits) = &self.config.commits {
+            commits.switch();
+        }
     }
 
     /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
+        if let Some(commits) = &self.config.commits {
+            commits.close();
+        }
         let fleets = self.fleets.lock().take();
         for (_, fleet) in fleets.into_iter().flatten() {
             fleet.close();

@@ -148,7 +148,7 @@ async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
 }
 
 /// A connection that was not cut as far as is known.
-async fn connected(lane: &Lane) -> Result<Connected, Failure> {
+pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
         let mut connected = match lane.connected() {
             Some(connected) => connected,
@@ -261,6 +261,11 @@ pub(crate) async fn round_trip(
     {
         result = connection.send_packed_command(&text).await;
     }
+    read(result)
+}
+
+/// What a result says.
+pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     let value = result.and_then(Value::extract_error)?;
     Ok(Reply::from_value(&value))
 }
@@ -277,7 +282,7 @@ pub(crate) async fn slots_of(
     ranges(&slots, host).ok_or_else(Failure::no_node)
 }
 
-fn is_unknown_script(result: &RedisResult<Value>) -> bool {
+pub(super) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
     matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 

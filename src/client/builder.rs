@@ -10,10 +10,11 @@ use tokio::sync::mpsc;
 use super::Client;
 use super::greet::{greet, greet_later};
 use crate::backend::cluster::{Cluster, NodeAddress};
+use crate::backend::commit::Commits;
 use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, Publish, Settings};
+use crate::config::{Acks, Config, Publish, Settings};
 use crate::engine::keeper::Starting;
 use crate::engine::{Core, Engine};
 use crate::error::{ConfigError, Error};
@@ -94,7 +95,8 @@ impl ClientBuilder {
     /// everywhere, while sentinels usually listen on 26379. User, password and encryption in these addresses are the
     /// sentinels'; those of the servers are set by [`server_url`](Self::server_url).
     ///
-    /// A fail-over loses what the new master was not sent yet, locks among it.
+    /// A fail-over loses what the new master was not sent yet, locks among it:
+    /// [`acknowledged_by`](Self::acknowledged_by) is the cure.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -283,6 +285,31 @@ impl ClientBuilder {
         self
     }
 
+    /// Has an acquire granted only when so many `replicas` have it, each within the time `within`; and a renewal lengthen
+    /// the hold only then. Default: no replica is waited for.
+    ///
+    /// A fail-over then keeps the lock, if the replica that is promoted is one of those that acknowledged: with as many
+    /// as there are replicas it always is. A master that was cut off from its replicas grants nothing, and what is held
+    /// there ends with its lease. [What survives what](https://github.com/watchlock/watchlock/blob/main/docs/deployments.md#what-survives-what)
+    /// says what remains.
+    ///
+    /// When fewer have it in time the acquire is undone and tried again within the wait; in the end it is
+    /// [`Error::Refused`] by [`NotReplicated`](crate::NotReplicated). After two such times in a row that is said at once,
+    /// and one command a second finds out whether the replicas are back. Giving back waits for no replica.
+    ///
+    /// 1 to 64 replicas, 1 ms to a quarter of [`command_timeout`](Self::command_timeout). Time enough for a replica that works
+    /// is usually 200 ms. It is a number of its own on purpose, and not that of the replicas that happen to be connected:
+    /// a master without any grants nothing.
+    #[doc(alias = "checkLockSyncedSlaves")]
+    #[doc(alias = "slavesSyncTimeout")]
+    pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {
+        self.settings.acks = Some(Acks {
+            wanted: replicas,
+            within,
+        });
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;
@@ -396,9 +423,13 @@ fn start(
         timers: Timers::of(&starting.runtime),
         broken: Arc::new(Alarm::default()),
         node: None,
+        commits: None,
     };
     let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
+    let open = |acks| Commits::open(acks, lanes.clone(), &runtime);
+    let commits = config.acks.map(open);
+    let lanes = LaneConfig { commits, ..lanes };
     let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);

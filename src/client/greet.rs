@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use redis::aio::MultiplexedConnection;
 
+use crate::backend::failure::is_unknown_command;
 use crate::backend::hello::Hello;
 use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::Core;
@@ -57,9 +59,19 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     };
     let hello = Hello::of(&mut connection).await?;
     if hello.is_in_cluster() {
+        if core.config.acks.is_some() {
+            return Err(ConfigError::Conflict {
+                first: "acknowledged_by",
+                second: "a cluster",
+            }
+            .into());
+        }
         return join(core, &mut connection).await;
     }
     check_server(core, &hello)?;
+    if core.config.acks.is_some() {
+        check_wait(&mut connection).await?;
+    }
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
         let mut other = config.dialer.connect_by_address(limit).await?;
@@ -111,6 +123,20 @@ fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
         return Err(unsupported(TOO_OLD));
     }
     Ok(())
+}
+
+/// Asks whether replicas can be waited for, without waiting: some managed services do not know how.
+async fn check_wait(connection: &mut MultiplexedConnection) -> Result<(), Error> {
+    let mut wait = redis::cmd("WAIT");
+    wait.arg(0).arg(0);
+    let waited = connection.send_packed_command(&wait).await;
+    match waited.and_then(Value::extract_error) {
+        Ok(_) => Ok(()),
+        Err(error) if is_unknown_command(&error) => Err(unsupported(
+            "it does not know WAIT, which acknowledged_by needs",
+        )),
+        Err(error) => Err(Failure::from(error).into()),
+    }
 }
 
 fn unsupported(reason: &'static str) -> Error {

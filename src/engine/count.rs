@@ -29,6 +29,7 @@ pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<
     let Some(count) = count else {
         let lease = lease_left(core, hold);
         let call = kind.commands.downgrade(kind.names(), &hold.id, lease);
+        let call = call.map(Call::acknowledged);
         return call.unwrap_or_else(|| kind.verify(&hold.id, lease));
     };
     kind.release(&hold.id, count)

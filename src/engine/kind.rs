@@ -10,7 +10,8 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{
-    Acquired, Call, Entered, Forced, Place, Released, Renewal, Renewed, Reply, lock,
+    Acquired, Call, Entered, Forced, Granted, Grants, Place, Released, Renewal, Renewed, Reply,
+    lock,
 };
 
 /// Of which sort a try is.
@@ -241,7 +242,8 @@ impl Kind {
     }
 
     pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
-        self.commands.acquire(&self.names, hold_id, lease, sort)
+        let call = self.commands.acquire(&self.names, hold_id, lease, sort);
+        call.acknowledged().taken_back_by(self, hold_id)
     }
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {
@@ -249,7 +251,8 @@ impl Kind {
     }
 
     pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-        self.commands.join(&self.names, hold_id, lease)
+        let call = self.commands.join(&self.names, hold_id, lease);
+        call.acknowledged()
     }
 
     pub(crate) fn is_open(&self, reply: &Reply) -> bool {
@@ -265,10 +268,11 @@ impl Kind {
         lease: LeaseMs,
     ) -> Call<'a> {
         let (names, commands) = (&self.names, &self.commands);
-        match token {
+        let call = match token {
             Some(_) => commands.reenter(names, hold_id, count, lease),
             None => commands.reenter_tokenless(names, hold_id, count, lease),
-        }
+        };
+        call.acknowledged()
     }
 
     pub(crate) fn entered(&self, reply: &Reply) -> Option<Entered> {
@@ -276,7 +280,8 @@ impl Kind {
     }
 
     pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-        self.commands.verify(&self.names, hold_id, lease)
+        let call = self.commands.verify(&self.names, hold_id, lease);
+        call.acknowledged()
     }
 
     pub(crate) fn release<'a>(&'a self, hold_id: &'a str, left: u32) -> Call<'a> {
@@ -289,5 +294,16 @@ impl Kind {
 
     pub(crate) fn found(&self, reply: &Reply) -> Option<bool> {
         self.commands.found(reply)
+    }
+}
+
+impl Grants for Kind {
+    fn granted(&self) -> Granted {
+        let commands = Arc::clone(&self.commands);
+        Box::new(move |reply| matches!(commands.acquired(reply), Some(Acquired::Got(_))))
+    }
+
+    fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
+        self.release(hold_id, 0)
     }
 }

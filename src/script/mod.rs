@@ -34,6 +34,29 @@ pub(crate) struct Call<'a> {
     when_nil: Option<Next>,
     target: Target,
     publishes: bool,
+    order: Order,
+    undo: Option<(&'a dyn Grants, &'a str)>,
+}
+
+/// Where a call stands beside others when replicas must acknowledge what is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// It may run ahead of others, and waits for nobody.
+    Free,
+    /// Behind those that were sent before it.
+    Kept,
+    /// The same; and it counts only when replicas have it.
+    Acknowledged,
+}
+
+/// Whether a reply says that something was granted.
+pub(crate) type Granted = Box<dyn Fn(&Reply) -> bool + Send + Sync>;
+
+/// What says whether a hold was granted, and takes it back.
+pub(crate) trait Grants: Send + Sync {
+    fn granted(&self) -> Granted;
+
+    fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a>;
 }
 
 /// A script that is asked next on the same connection, and whose answer counts.
@@ -81,6 +104,8 @@ impl<'a> Call<'a> {
             when_nil: None,
             target: Target::Any,
             publishes: false,
+            order: Order::Free,
+            undo: None,
         }
     }
 
@@ -118,6 +143,34 @@ impl<'a> Call<'a> {
     pub(crate) fn when_nil(self, next: Next) -> Self {
         let when_nil = Some(next);
         Self { when_nil, ..self }
+    }
+
+    /// It grants or lengthens something, and so has to be acknowledged where anything has to.
+    pub(crate) fn acknowledged(self) -> Self {
+        let order = Order::Acknowledged;
+        Self { order, ..self }
+    }
+
+    /// It must not overtake what was sent before it, nor be overtaken.
+    pub(crate) fn in_order(self) -> Self {
+        let order = Order::Kept;
+        Self { order, ..self }
+    }
+
+    /// What it grants to `hold_id` is taken back when it was not acknowledged.
+    pub(crate) fn taken_back_by(self, grants: &'a dyn Grants, hold_id: &'a str) -> Self {
+        let undo = Some((grants, hold_id));
+        Self { undo, ..self }
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// How to tell that it granted something, and how to take that back.
+    pub(crate) fn undo(&self) -> Option<(Granted, Call<'a>)> {
+        let (grants, hold_id) = self.undo?;
+        Some((grants.granted(), grants.take_back(hold_id)))
     }
 
     /// As it is sent: a script goes by its digest.
@@ -196,6 +249,11 @@ impl Encoded {
             self.cmd = cmd;
         }
         self.publishes = Some(publish);
+    }
+
+    /// The digest of its script, if it is one.
+    pub(crate) fn digest(&self) -> Option<&'static str> {
+        self.script.map(Script::sha)
     }
 
     /// Whether something is asked behind this reply.

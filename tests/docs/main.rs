@@ -5,6 +5,7 @@
 mod common;
 
 mod acl;
+mod acl_deployments;
 mod acl_kinds;
 mod api;
 mod examples;

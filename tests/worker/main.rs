@@ -106,6 +106,23 @@ async fn open_takes_a_cluster_by_its_nodes() {
 }
 
 #[tokio::test]
+async fn what_too_few_replicas_have_is_not_replicated() {
+    let server = RedisServer::start();
+    let worker = Worker::rust();
+    let fields = json!({"url": server.url(), "acks": 1});
+    worker.call("open", fields).await.unwrap();
+    let fields = json!({"owner": "a", "kind": "lock", "name": "x", "wait_ms": 0});
+    let refused = refusal(&worker, "try_lock", fields.clone()).await;
+    assert_eq!(refused, "not_replicated");
+    assert!(!server.exists("x").await, "it has been given back");
+    let replica = RedisServer::options().replica_of(&server).start();
+    replica.synced().await;
+    let fields = with(fields, "wait_ms", json!(20_000));
+    worker.call("try_lock", fields).await.unwrap();
+    assert!(replica.exists("x").await);
+}
+
+#[tokio::test]
 async fn open_is_refused_with_what_is_wrong() {
     let server = RedisServer::options().password("secret").start();
     let worker = Worker::rust();
@@ -120,8 +137,10 @@ async fn open_is_refused_with_what_is_wrong() {
         refusal(&worker, "open", json!({"url": wrong})).await,
         "denied"
     );
-    for (field, value) in [("urls", json!([server.url()])), ("acks", json!(1))] {
-        let fields = with(json!({"url": server.url()}), field, value);
+    for fields in [
+        json!({"url": server.url(), "urls": [server.url()]}),
+        json!({"cluster": true, "urls": [server.url()], "acks": 1}),
+    ] {
         assert_eq!(refusal(&worker, "open", fields).await, "unsupported");
     }
     let url = server.url();

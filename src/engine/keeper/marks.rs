@@ -62,7 +62,7 @@ impl Line {
         let core = &self.keeper.core;
         let call = kind.commands.mark(kind.names(), core.client_text(), mark);
         if let Some(call) = call {
-            let pending = Pending::start(&core.keeper_fleet, call);
+            let pending = Pending::start(&core.keeper_fleet, call.in_order());
             let limit = core.config.command_timeout;
             // The first poll sends it.
             let _ = pending.clone().now_or_never();
@@ -81,7 +81,7 @@ impl Line {
             let none = Duration::ZERO;
             if let Some(call) = kind.commands.mark(names, core.client_text(), none) {
                 // What is lost ends by itself.
-                let _ = core.ask(call, core.config.command_timeout).await;
+                let _ = core.ask(call.in_order(), core.config.command_timeout).await;
             }
             core.at(names, |gate, _| gate.mark_is_away());
         });

@@ -14,8 +14,8 @@ use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
 use super::{Keeper, renewals};
-use crate::backend::Pace;
 use crate::backend::sentinel::Sentinels;
+use crate::backend::{Class, Failure, Pace};
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -40,15 +40,20 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
         keeper.core.config.backoff.at_most(LISTEN_AGAIN),
         index as u64,
     );
+    let mut warned = false;
     loop {
         tokio::time::sleep(pace.wait(keeper.core.now())).await;
         pace.attempt(keeper.core.now());
         let connecting = tokio::time::timeout(config.connect_timeout, sentinels.listen(index));
-        if let Ok(Ok(told)) = connecting.await {
-            if config.dialer.look_for_switch().await {
-                switched(&keeper);
+        match connecting.await {
+            Ok(Ok(told)) => {
+                if config.dialer.look_for_switch().await {
+                    switched(&keeper);
+                }
+                hear(&keeper, told).await;
             }
-            hear(&keeper, told).await;
+            Ok(Err(error)) => warn_of_denial(&Failure::connecting(error), &mut warned),
+            Err(_) => {}
         }
     }
 }
@@ -79,9 +84,24 @@ async fn silence(mut sink: PubSubSink, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;
         let pong = tokio::time::timeout(timeout, sink.ping::<redis::Value>()).await;
-        if !matches!(pong, Ok(Ok(_))) {
+        let answered = match pong {
+            Ok(Ok(_)) => true,
+            // A denial is an answer, too.
+            Ok(Err(error)) => Failure::from(error).class == Class::Denied,
+            Err(_) => false,
+        };
+        if !answered {
             return;
         }
+    }
+}
+
+fn warn_of_denial(failure: &Failure, warned: &mut bool) {
+    if failure.class == Class::Denied && !std::mem::replace(warned, true) {
+        tracing::warn!(
+            cause = %failure,
+            "a sentinel denies to tell of fail-overs: allow SUBSCRIBE and the channel in its ACL"
+        );
     }
 }
 

@@ -97,7 +97,7 @@ impl Places {
         } else {
             queue.enqueue(kind.names(), &ids)
         };
-        let command = Pending::start(&core.keeper_fleet, call);
+        let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {
             hold.with(|state| state.asks_for_place(true));
         }

@@ -326,7 +326,8 @@ async fn call(
     let target = holds.first().map(|hold| hold.kind.names().target());
     let lane = core.keeper_fleet.lane(target.unwrap_or(Target::Any))?;
     let generation = lane.generation();
-    let outcome = core.ask(commands.renew(&renewals), patience).await;
+    let renewal = commands.renew(&renewals).acknowledged();
+    let outcome = core.ask(renewal, patience).await;
     let answer = outcome.inspect_err(|failure| {
         // The next try shall be on another connection, while there is time for one.
         let silent = patience >= TELLING && lane.is_silent_for(patience);

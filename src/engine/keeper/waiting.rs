@@ -192,7 +192,8 @@ impl Line {
     fn hand_over(&mut self, hold: &Arc<Hold>) {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
-        let release = Pending::start(&core.keeper_fleet, hold.kind.release(&hold.id, 0));
+        let release = hold.kind.release(&hold.id, 0).in_order();
+        let release = Pending::start(&core.keeper_fleet, release);
         let first = release.clone();
         let next = self.at(|gate, _| {
             // Under the gate's lock: who leaves from now on finds that it is tried for.

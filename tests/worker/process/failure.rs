@@ -41,6 +41,7 @@ impl From<Error> for Failure {
             | Error::InvalidSet(_)
             | Error::Config(_) => "invalid",
             Error::Denied { .. } => "denied",
+            Error::Refused { .. } if error.not_replicated().is_some() => "not_replicated",
             Error::Refused { .. } => "refused",
             Error::Unavailable { .. } => "unavailable",
             Error::Closed => "closed",

@@ -45,6 +45,8 @@ pub(crate) enum Server {
 /// How to connect; what is not said is the library's default.
 pub(crate) struct Opening {
     pub(crate) server: Server,
+    /// How many replicas must have an acquire.
+    pub(crate) acks: u64,
     pub(crate) prefix: Option<String>,
     pub(crate) watchdog: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
@@ -109,11 +111,13 @@ impl Fields {
         if self.0.contains_key("urls") && !self.is_cluster()? {
             return Err(Failure::unsupported("urls"));
         }
-        if self.number("acks")?.is_some_and(|acks| acks > 0) {
-            return Err(Failure::unsupported("acks"));
+        let acks = self.number("acks")?.unwrap_or(0);
+        if acks > 0 && self.is_cluster()? {
+            return Err(Failure::unsupported("acks in a cluster"));
         }
         Ok(Opening {
             server: self.server()?,
+            acks,
             prefix: match self.0.get("prefix") {
                 None => None,
                 Some(_) => Some(self.text("prefix")?.to_owned()),

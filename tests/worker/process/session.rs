@@ -17,6 +17,9 @@ use crate::request::{Op, Opening, Question, Request, Server};
 /// How long holds may take to be given back when the client is closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long replicas may take to acknowledge.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
+
 pub(crate) struct Session {
     users: Handle,
     answers: Answers,
@@ -187,6 +190,12 @@ async fn connect(opening: Opening) -> Result<Client, Error> {
         Server::Cluster(urls) => ClientBuilder::cluster(urls.clone()),
         Server::Sentinel { urls, service } => ClientBuilder::sentinel(urls.clone(), service),
     };
+    if opening.acks > 0 {
+        let replicas = u32::try_from(opening.acks).unwrap_or(u32::MAX);
+        let most = opening.command_timeout.map(|timeout| timeout / 4);
+        let within = most.map_or(ACKNOWLEDGED_WITHIN, |most| most.min(ACKNOWLEDGED_WITHIN));
+        builder = builder.acknowledged_by(replicas, within);
+    }
     if let Some(prefix) = &opening.prefix {
         builder = builder.key_prefix(prefix);
     }

@@ -1,0 +1,217 @@
+//! What is granted, and what is refused.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use watchlock::{Client, ConfigError, Error, Lease, Lock, MultiLock};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, gone, ms, soon, try_once};
+use crate::{Pair, few};
+
+/// A lock of each kind.
+fn kinds(client: &Client) -> Vec<(&'static str, Arc<dyn Lock>)> {
+    let rw = client.get_read_write_lock("rw");
+    let several = ["a", "b"].map(|name| client.get_lock(name));
+    vec![
+        ("lock", client.get_lock("lock").into()),
+        ("fenced", client.get_fenced_lock("fenced").into()),
+        ("fair", client.get_fair_lock("fair").into()),
+        ("spin", client.get_spin_lock("spin").into()),
+        ("simple", client.get_simple_lock("simple").into()),
+        ("read", rw.read_lock().into()),
+        (
+            "write",
+            client.get_read_write_lock("rw2").write_lock().into(),
+        ),
+        ("multi", MultiLock::new(several).unwrap().into()),
+    ]
+}
+
+#[tokio::test]
+async fn what_is_granted_is_at_the_replica() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    for (kind, lock) in kinds(&client) {
+        for _ in 0..3 {
+            let guard = lock.lock().await.unwrap();
+            assert!(!pair.replica.keys().await.is_empty(), "{kind}");
+            guard.unlock().await.unwrap();
+        }
+        eventually("the releases get there", LONG, async || {
+            let keys = pair.replica.keys().await;
+            keys.iter()
+                .all(|key| key.starts_with("redisson_lock_token"))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_the_replica_does_not_have_is_refused_and_undone() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    let other = pair.connect().await;
+    for (kind, lock) in kinds(&client) {
+        pair.replica.freeze();
+        let refused = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+        let told = few(refused);
+        assert_eq!((told.wanted, told.got), (1, 0), "{kind}");
+        // When it is told it is undone: a token of a fenced lock stays.
+        let left = pair.master.keys().await;
+        let left: Vec<_> = left.iter().filter(|key| !key.contains("token")).collect();
+        assert!(left.is_empty(), "{kind} left {left:?}");
+        pair.replica.resume();
+        // Nothing is wrong with the client, nor with the lock.
+        for client in [&client, &other] {
+            let (_, lock) = kinds(client).into_iter().find(|(k, _)| *k == kind).unwrap();
+            let guard = lock.try_lock(LONG, Lease::Watchdog).await.unwrap();
+            guard.expect("granted").unlock().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_master_without_replicas_grants_nothing() {
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url()).acknowledged_by(1, ms(20));
+    let client = client.connect().await.unwrap();
+    let told = few(try_once(&client, "x").await);
+    assert_eq!((told.wanted, told.got), (1, 0));
+    assert!(server.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn fewer_than_asked_for_are_too_few() {
+    let pair = Pair::start().await;
+    let client = pair
+        .builder()
+        .acknowledged_by(2, ms(50))
+        .connect()
+        .await
+        .unwrap();
+    let told = few(try_once(&client, "x").await);
+    assert_eq!((told.wanted, told.got), (2, 1));
+    assert!(!pair.master.exists("x").await);
+}
+
+#[tokio::test]
+async fn who_waits_is_granted_when_the_replica_is_back() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    pair.replica.freeze();
+    let waiter = tokio::spawn({
+        let lock = client.get_lock("x");
+        async move { lock.try_lock(LONG, Lease::Watchdog).await }
+    });
+    eventually("it was tried for", LONG, async || {
+        pair.master.calls_of("wait").await > 0
+    })
+    .await;
+    pair.replica.resume();
+    let guard = soon(waiter).await.unwrap().unwrap().expect("granted");
+    assert!(pair.replica.exists("x").await);
+    guard.unlock().await.unwrap();
+}
+
+/// The third answer comes without waiting: the server is asked to wait no more than once a second.
+#[tokio::test]
+async fn after_two_in_a_row_it_is_said_at_once_and_found_out_when_that_is_over() {
+    const MANY: u32 = 20;
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    pair.replica.freeze();
+    for _ in 0..2 {
+        few(try_once(&client, "x").await);
+    }
+    let asked = pair.master.calls_of("wait").await;
+    let started = Instant::now();
+    for _ in 0..MANY {
+        few(try_once(&client, "x").await);
+    }
+    let took = started.elapsed();
+    let probes = pair.master.calls_of("wait").await - asked;
+    assert!(probes <= 1 + took.as_secs(), "{probes} in {took:?}");
+    pair.replica.resume();
+    eventually("it is found out", LONG, async || {
+        try_once(&client, "x")
+            .await
+            .is_ok_and(|granted| granted.is_some())
+    })
+    .await;
+    gone(&pair.master, "x").await;
+}
+
+#[tokio::test]
+async fn a_release_waits_for_no_replica() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    pair.replica.freeze();
+    let trying = tokio::spawn({
+        let lock = client.get_lock("y");
+        async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await }
+    });
+    // The server waits for the replica of this one now.
+    eventually("y is tried for", LONG, async || {
+        pair.master.exists("y").await
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    assert!(
+        !trying.is_finished(),
+        "the release waited for the replica, too"
+    );
+    few(trying.await.unwrap());
+    pair.replica.resume();
+}
+
+#[tokio::test]
+async fn many_share_a_wait() {
+    const TASKS: u64 = 64;
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    pair.master.reset_calls().await;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let lock = client.get_lock(&format!("x{task}"));
+        tasks.spawn(async move { lock.lock().await.unwrap() });
+    }
+    let guards = soon(tasks.join_all()).await;
+    let waits = pair.master.calls_of("wait").await;
+    assert!(waits < TASKS, "{waits} for {TASKS}");
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_wait_is_told_at_connect() {
+    let server = RedisServer::options()
+        .config("rename-command", "WAIT \"\"")
+        .start();
+    let error = Client::builder(&server.url()).acknowledged_by(1, ms(100));
+    let error = error.connect().await.unwrap_err();
+    let unsupported = matches!(error, Error::Config(ConfigError::Unsupported { .. }));
+    assert!(unsupported, "{error:?}");
+}
+
+#[tokio::test]
+async fn odd_numbers_are_refused() {
+    let url = "redis://127.0.0.1:1/";
+    for (replicas, within) in [
+        (0, ms(100)),
+        (65, ms(100)),
+        (1, Duration::ZERO),
+        (1, ms(251)),
+    ] {
+        let error = Client::builder(url)
+            .acknowledged_by(replicas, within)
+            .connect_lazy();
+        let error = error.unwrap_err();
+        let refused = matches!(error, Error::Config(ConfigError::OutOfRange { .. }));
+        assert!(refused, "{error:?}");
+    }
+}

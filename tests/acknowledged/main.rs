@@ -1,0 +1,68 @@
+//! Acquires and renewals that count only when replicas have them. The traps of `WAIT` are there from Redis 7.2 on; run
+//! with `REDIS_SERVER` naming such a server, or all of them by `make servers`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod granting;
+mod keeping;
+mod traps;
+
+use std::time::Duration;
+
+use watchlock::{Client, ClientBuilder, Error, LockGuard, NotReplicated};
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use common::{LONG, gone, ms};
+
+/// How long replicas may take: long enough for a busy machine.
+pub(crate) const WITHIN: Duration = Duration::from_millis(500);
+
+/// A master and a replica in sync.
+pub(crate) struct Pair {
+    pub(crate) master: RedisServer,
+    pub(crate) replica: RedisServer,
+}
+
+impl Pair {
+    pub(crate) async fn start() -> Self {
+        let master = RedisServer::start();
+        let replica = RedisServer::options().replica_of(&master).start();
+        replica.synced().await;
+        // The master sends it nothing before its first acknowledgement, which may be a second away.
+        eventually("the replica acknowledges a write", LONG, async || {
+            master.cmd(&["SET", "first", "write"]).await;
+            master.query::<u32>(&["WAIT", "1", "100"]).await == 1
+        })
+        .await;
+        master.cmd(&["DEL", "first"]).await;
+        gone(&replica, "first").await;
+        Self { master, replica }
+    }
+
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        Client::builder(&self.master.url())
+            .acknowledged_by(1, WITHIN)
+            .command_timeout(4 * WITHIN)
+            .watchdog_lease(ms(20_000))
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        self.builder().connect().await.expect("a client")
+    }
+}
+
+/// What too few replicas is told by.
+pub(crate) fn few(refused: Result<Option<LockGuard>, Error>) -> NotReplicated {
+    match refused {
+        Err(error) => *of(&error),
+        Ok(granted) => panic!("granted: {}", granted.is_some()),
+    }
+}
+
+pub(crate) fn of(error: &Error) -> &NotReplicated {
+    assert!(error.is_transient(), "{error:?}");
+    let few = error.not_replicated();
+    few.unwrap_or_else(|| panic!("another error: {error:?}"))
+}
