@@ -342,6 +342,28 @@ async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_n
     scene.ends().await;
 }
 
+/// The question failed for the one before, and is repeated for whoever has the hold then.
+#[tokio::test]
+async fn f6_i8_what_is_to_be_asked_of_a_hold_that_was_passed_on_is_asked_until_it_is_answered() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let second = scene.waiter().await;
+    scene.settles().await;
+    let renewals = Match::script(include_str!("../../lua/lock/renew.lua"));
+    let fails = Fault::Answer("LOADING Redis is loading the dataset in memory".to_owned());
+    let fails = scene.proxy.inject(fails).on(renewals).always().arm();
+    scene.server.cmd(&["PUBLISH", &channel(NAME), "0"]).await;
+    eventually("it fails", LONG, async || fails.fired() > 0).await;
+    scene.server.cmd(&["DEL", NAME]).await;
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert!(second.is_valid(), "nobody knows yet");
+    fails.cancel();
+    assert_eq!(soon(second.lost()).await, LostReason::Missing);
+    drop(second);
+    scene.ends().await;
+}
+
 /// It is forced while the hold before has it, and that is heard when the next one does.
 #[tokio::test]
 async fn a_forced_release_is_told_to_who_has_the_lock_when_it_is_heard_of() {

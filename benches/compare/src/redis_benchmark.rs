@@ -6,9 +6,10 @@ use crate::Result;
 use crate::bench::Bench;
 use crate::locks::{LEASE_MS, Scripts, channel};
 
-/// Keys that the releases find; so many more than requests that hardly one is released twice.
-const HELD: usize = 200_000;
-const RELEASES: usize = 20_000;
+/// So many requests in each round.
+const REQUESTS: usize = 5_000;
+/// Keys that the releases find; so many times more than requests that hardly one is released twice.
+const HELD: usize = 10;
 /// Fresh names of the acquires: drawn from so many that hardly one comes twice.
 const NAMES: &str = "1000000000000";
 
@@ -16,14 +17,14 @@ const NAMES: &str = "1000000000000";
 /// multiplexed connection have.
 pub(crate) fn pairs_per_second(bench: &Bench, tasks: usize) -> Result<f64> {
     let scripts = Scripts::load(bench.url())?;
-    let requests = if bench.plan.quick { 2_000 } else { RELEASES };
+    let requests = if bench.plan.quick { 2_000 } else { REQUESTS };
     bench.clear()?;
     let lease = LEASE_MS.to_string();
     let acquire = ["bench:__rand_int__", "x:1", &lease];
     let acquires = run(bench, tasks, requests, NAMES, &scripts.acquire, &acquire)?;
 
     bench.clear()?;
-    let held = requests * (HELD / RELEASES);
+    let held = requests * HELD;
     hold(bench, held)?;
     let release = ["bench:__rand_int__", "x:1", "0", &channel("bench")];
     let names = held.to_string();

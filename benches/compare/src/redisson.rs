@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::load::contended::{Contended, HOLD, PAUSE};
+use crate::load::contended::{Contended, Work};
 use crate::load::pairs::Pairs;
 
 /// The name of its rows.
@@ -71,13 +71,15 @@ impl Redisson {
     pub(crate) fn contended(
         &self,
         kind: &str,
+        name: &str,
         tasks: usize,
+        work: Work,
         window: Duration,
     ) -> Result<Contended> {
         let answer = self.call(json!({
-            "op": "bench_contended", "kind": kind, "name": format!("bench:java:{kind}"),
+            "op": "bench_contended", "kind": kind, "name": name,
             "tasks": tasks, "ms": millis(window),
-            "hold_us": HOLD.as_micros() as u64, "pause_us": PAUSE.as_micros() as u64,
+            "hold_us": work.hold_us, "pause_us": work.pause_us, "busy": true,
         }))?;
         let sections = number(&answer, "sections");
         Ok(Contended {

@@ -1,11 +1,12 @@
-//! (c) One name, hold 1 ms, pause 2 ms: how fast the lock changes hands, how fairly, at what cost.
+//! (c) One name: how fast the lock changes hands, how fairly, at what cost; and how long another process waits behind a
+//! client that never pauses (`behind`).
 
 use std::time::Duration;
 
 use crate::Result;
 use crate::bench::Bench;
 use crate::load::Load;
-use crate::load::contended::{Contended, HOLD, PAUSE, Section};
+use crate::load::contended::{Contended, NAME, Section, Work};
 use crate::locks::{Info, PLAIN, Role, Setup};
 use crate::redisson::{self, Redisson};
 use crate::report::{Chart, Findings, Table, Target, figure};
@@ -15,8 +16,27 @@ use crate::server::Counters;
 use crate::stats;
 
 /// Processes, tasks in each.
-const SHAPES: &[(usize, usize)] = &[(1, 8), (4, 4), (1, 32)];
-const ROUNDS: usize = 2;
+type Shape = (usize, usize);
+
+const SHAPES: &[Shape] = &[(1, 8), (4, 4), (1, 32)];
+/// What a section does: nothing, a little, much. Where it is much, tasks have something else to do as well.
+const WORKS: &[Work] = &[
+    Work {
+        hold_us: 0,
+        pause_us: 0,
+    },
+    Work {
+        hold_us: 50,
+        pause_us: 0,
+    },
+    Work {
+        hold_us: 1_000,
+        pause_us: 2_000,
+    },
+];
+/// The one that the charts show.
+const SHOWN: Work = WORKS[1];
+const ROUNDS: usize = 3;
 
 /// A run and what it cost the server.
 struct Run {
@@ -36,35 +56,52 @@ pub(crate) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Finding
     let mut samples = Samples::new();
     let mut round_trips = Vec::new();
     let shapes = bench.plan.some(SHAPES, 2);
+    let works = bench.plan.some(WORKS, 2);
     for round in 0..bench.plan.rounds(ROUNDS) {
         round_trips.extend(bench.floor_round_trip_us("contended"));
-        for &shape in shapes {
-            for who in bench.roster.those(|info| info.waits) {
-                one(bench, &mut samples, who, round, shape);
+        for (&shape, &work) in pairs(shapes, works) {
+            let mut all = bench.roster.those(|info| info.waits);
+            let shift = round % all.len();
+            all.rotate_left(shift);
+            for who in all {
+                one(bench, &mut samples, who, round, (shape, work));
             }
             if let Some(java) = java.filter(|_| shape.0 == 1) {
-                let outcome = java_run(bench, java, &mut samples, round, shape);
+                let outcome = java_run(bench, java, &mut samples, round, (shape, work));
                 bench.or_note(redisson::NAME, outcome);
             }
         }
     }
-    for &shape in shapes {
-        findings.tables.push(table(&bench.roster, &samples, shape));
+    for (&shape, &work) in pairs(shapes, works) {
+        let table = table(&bench.roster, &samples, shape, work);
+        findings.tables.push(table);
     }
     let floor = stats::median(&round_trips);
     targets(&bench.roster, &samples, floor, findings);
-    findings.charts.push(chart(&bench.roster, &samples));
+    findings.charts.extend(charts(&bench.roster, &samples));
+}
+
+fn pairs<'a>(
+    shapes: &'a [Shape],
+    works: &'a [Work],
+) -> impl Iterator<Item = (&'a Shape, &'a Work)> {
+    let each = move |work| shapes.iter().map(move |shape| (shape, work));
+    works.iter().flat_map(each)
 }
 
 fn window(bench: &Bench) -> Duration {
-    bench.plan.window(1500, 200)
+    bench.plan.window(500, 200)
 }
 
-fn config((processes, tasks): (usize, usize)) -> String {
+fn shape_of((processes, tasks): Shape) -> String {
     match processes {
         1 => format!("{tasks} tasks"),
         _ => format!("{processes} processes of {tasks} tasks"),
     }
+}
+
+fn config(shape: Shape, work: Work) -> String {
+    format!("{}, sections of {} µs", shape_of(shape), work.hold_us)
 }
 
 fn one(
@@ -72,13 +109,20 @@ fn one(
     samples: &mut Samples<Run>,
     who: &Participant,
     round: usize,
-    shape: (usize, usize),
+    (shape, work): (Shape, Work),
 ) {
     let (processes, tasks) = shape;
     let window = window(bench);
-    let job = |process| bench.job(who, Load::Contended { tasks, process }, window);
+    let job = |process| {
+        let load = Load::Contended {
+            tasks,
+            process,
+            work,
+        };
+        bench.job(who, load, window)
+    };
     let jobs: Vec<_> = (0..processes).map(job).collect();
-    let config = config(shape);
+    let config = config(shape, work);
     let case = format!("contended, {config}");
     let measured = bench.measure::<Vec<Section>>(&case, who, &jobs);
     if let Some(measured) = measured {
@@ -93,12 +137,13 @@ fn java_run(
     java: &Redisson,
     samples: &mut Samples<Run>,
     round: usize,
-    shape: (usize, usize),
+    (shape, work): (Shape, Work),
 ) -> Result<()> {
-    let config = config(shape);
+    let config = config(shape, work);
     bench.progress(&format!("contended, {config}: {}", redisson::NAME));
+    bench.clear()?;
     let before = Counters::read(bench.url())?;
-    let seen = java.contended(PLAIN, shape.1, window(bench))?;
+    let seen = java.contended(PLAIN, NAME, shape.1, work, window(bench))?;
     let counters = Counters::read(bench.url())?.since(&before);
     let run = Run::new(seen, &counters, redisson::COMMANDS);
     samples.add(redisson::NAME, &config, round, run);
@@ -111,11 +156,14 @@ fn rows(roster: &Roster) -> Vec<&str> {
     rows
 }
 
-fn table(roster: &Roster, samples: &Samples<Run>, shape: (usize, usize)) -> Table {
-    let config = config(shape);
+fn table(roster: &Roster, samples: &Samples<Run>, shape: Shape, work: Work) -> Table {
+    let config = config(shape, work);
     let mut table = Table::new(
-        &format!("Contended: one name, hold 1 ms, pause 2 ms, {config}"),
-        "Hand-off: from just before the unlock to the return of the next lock, when somebody was waiting. \
+        &format!(
+            "Contended: one name, {config}, pauses of {} µs",
+            work.pause_us
+        ),
+        "A section computes for that long; nobody sleeps in it. Hand-off: from just before the unlock to the return of the next lock, when somebody was waiting. \
          Commands: sent by the clients, from the server's counters. Overlaps must be 0.",
     );
     let columns = [
@@ -144,7 +192,7 @@ fn table(roster: &Roster, samples: &Samples<Run>, shape: (usize, usize)) -> Tabl
                 handed(|run| run.seen.handoff_p99_us),
                 of(|run| run.seen.cross * 100.0).map(|share| format!("{share:.0} %")),
                 worst(|run| run.seen.worst_wait_ms).map(figure),
-                of(|run| run.commands).map(|commands| format!("{commands:.1}")),
+                of(|run| run.commands).map(|commands| format!("{commands:.2}")),
                 worst(|run| run.seen.gave_up as f64).map(figure),
                 worst(|run| run.seen.overlaps as f64).map(figure),
             ],
@@ -155,70 +203,107 @@ fn table(roster: &Roster, samples: &Samples<Run>, shape: (usize, usize)) -> Tabl
 
 fn targets(roster: &Roster, samples: &Samples<Run>, floor: Option<f64>, findings: &mut Findings) {
     let ours = roster.name_of(Role::Ours);
-    for &shape in SHAPES {
-        let config = config(shape);
+    for (&shape, &work) in pairs(SHAPES, WORKS) {
+        let config = config(shape, work);
         let of = |value: fn(&Run) -> f64| samples.median(ours, &config, value);
-        let p50 = of(|run| run.seen.handoff_p50_us);
-        let p99 = of(|run| run.seen.handoff_p99_us);
+        let (p50, p99) = (
+            of(|run| run.seen.handoff_p50_us),
+            of(|run| run.seen.handoff_p99_us),
+        );
         let tasks = (shape.0 * shape.1) as f64;
-        let cycle_ms = (HOLD + PAUSE).as_secs_f64() * 1e3 + p50.unwrap_or(0.0) / 1e3;
+        let what = format!("{config}: hand-off p99 over the floor's round trip, µs");
+        let over = p99.zip(floor).map(|(us, floor)| us - floor);
+        // Behind a row the lock is left free for a millisecond.
+        findings.targets.push(Target::at_most(&what, 4_000.0, over));
+        let cycle = work.hold() + work.pause();
+        let cycle_ms = cycle.as_secs_f64() * 1e3 + p50.unwrap_or(0.0) / 1e3;
         let worst = samples.worst(ours, &config, |run| run.seen.worst_wait_ms);
-        let over = |what: &str| format!("{config}: {what} over the floor's round trip, µs");
-        findings.targets.extend([
-            Target::at_most(
-                &over("hand-off p50"),
-                200.0,
-                p50.zip(floor).map(|(us, floor)| us - floor),
-            ),
-            Target::at_most(
-                &over("hand-off p99"),
-                2000.0,
-                p99.zip(floor).map(|(us, floor)| us - floor),
-            ),
-            Target::at_most(
-                &format!("{config}: worst wait, ms"),
-                1.5 * tasks * cycle_ms,
-                worst,
-            ),
-            Target::at_most(
-                &format!("{config}: overlapping sections"),
-                0.0,
-                samples.worst(ours, &config, |run| run.seen.overlaps as f64),
-            ),
-        ]);
-        against_others(roster, samples, &config, findings);
+        // Each process may have a row of its own before.
+        let rows_ms = 15.0 * shape.0 as f64;
+        let what = format!("{config}: worst wait, ms");
+        let longest = 1.5 * tasks * cycle_ms + rows_ms;
+        findings
+            .targets
+            .push(Target::at_most(&what, longest, worst));
+        let overlaps = samples.worst(ours, &config, |run| run.seen.overlaps as f64);
+        let what = format!("{config}: overlapping sections");
+        findings.targets.push(Target::at_most(&what, 0.0, overlaps));
+        if shape.0 == 1 {
+            let what = format!("{config}: hand-off p50, µs");
+            findings.targets.push(Target::at_most(&what, 60.0, p50));
+        }
+        against_others(roster, samples, (shape, work), findings);
     }
-    let commands = |shape| samples.median(ours, &config(shape), |run| run.commands);
-    let ratio = commands((1, 32)).zip(commands((1, 8)));
-    let ratio = ratio.map(|(many, few)| many / few);
-    let what = "commands per section, 32 tasks over 8 tasks";
-    findings.targets.push(Target::at_most(what, 1.10, ratio));
+    let commands = samples.median(ours, &config((1, 8), SHOWN), |run| run.commands);
+    let what = format!("{}: commands per section", config((1, 8), SHOWN));
+    findings.targets.push(Target::at_most(&what, 0.3, commands));
 }
 
-fn against_others(roster: &Roster, samples: &Samples<Run>, config: &str, findings: &mut Findings) {
+fn against_others(
+    roster: &Roster,
+    samples: &Samples<Run>,
+    (shape, work): (Shape, Work),
+    findings: &mut Findings,
+) {
     let ours = roster.name_of(Role::Ours);
+    let config = config(shape, work);
+    let p50 = |run: &Run| run.seen.handoff_p50_us;
+    let speed = |run: &Run| run.seen.per_second;
     let default = |peer: &Info| peer.role == Role::Peer && peer.setup == Setup::Default;
     for peer in roster.names(default) {
         let what = format!("{config}: sections per second, of {peer}");
-        let ratio = samples.ratio(ours, peer, config, |run| run.seen.per_second);
+        let ratio = samples.ratio(ours, peer, &config, speed);
         findings.targets.push(Target::at_least(&what, 1.5, ratio));
     }
-    if config.contains("processes") {
-        return; // the Java peer is one process
+    if shape.0 > 1 {
+        // The Java peer is one process.
+        for peer in roster.names(|info| info.name == "rslock tuned") {
+            let what = format!("{config}: hand-off p50, of {peer}");
+            let ratio = samples.ratio(ours, peer, &config, p50);
+            findings.targets.push(Target::at_most(&what, 1.0, ratio));
+        }
+        return;
     }
     let what = format!("{config}: hand-off p50, of {}", redisson::NAME);
-    let ratio = samples.ratio(ours, redisson::NAME, config, |run| run.seen.handoff_p50_us);
-    findings.targets.push(Target::at_most(&what, 0.6, ratio));
+    let ratio = samples.ratio(ours, redisson::NAME, &config, p50);
+    findings.targets.push(Target::at_most(&what, 0.2, ratio));
+    if work.pause_us == 0 && shape == (1, 8) {
+        let what = format!("{config}: sections per second, of {}", redisson::NAME);
+        let ratio = samples.ratio(ours, redisson::NAME, &config, speed);
+        findings.targets.push(Target::at_least(&what, 20.0, ratio));
+    }
 }
 
-fn chart(roster: &Roster, samples: &Samples<Run>) -> Chart {
-    let mut chart = Chart::new("handoff", "Contended hand-off, p50", "µs");
-    chart.logarithmic = true;
-    chart.groups = SHAPES.iter().map(|shape| config(*shape)).collect();
-    for row in rows(roster) {
-        let configs = SHAPES.iter().map(|shape| config(*shape));
-        let p50 = configs.map(|config| samples.median(row, &config, |run| run.seen.handoff_p50_us));
-        chart.series(row, p50.collect());
-    }
-    chart
+fn charts(roster: &Roster, samples: &Samples<Run>) -> [Chart; 3] {
+    let chart = |file: &str, title: &str, unit: &str, value: fn(&Run) -> f64, worst: bool| {
+        let mut chart = Chart::new(file, title, unit);
+        chart.groups = SHAPES.iter().map(|shape| shape_of(*shape)).collect();
+        for row in rows(roster) {
+            let values = SHAPES.iter().map(|shape| {
+                let config = config(*shape, SHOWN);
+                if worst {
+                    samples.worst(row, &config, value)
+                } else {
+                    samples.median(row, &config, value)
+                }
+            });
+            chart.series(row, values.collect());
+        }
+        chart
+    };
+    let title = |what: &str| format!("One lock, sections of {} µs: {what}", SHOWN.hold_us);
+    let throughput = |run: &Run| run.seen.per_second;
+    let wait = |run: &Run| run.seen.worst_wait_ms;
+    let handoff = |run: &Run| run.seen.handoff_p50_us;
+    [
+        chart(
+            "contended",
+            &title("sections per second"),
+            "sections per second",
+            throughput,
+            false,
+        ),
+        chart("worst-wait", &title("worst wait"), "ms", wait, true),
+        chart("handoff", &title("hand-off, p50"), "µs", handoff, false),
+    ]
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bench::Bench;
 use crate::load::Load;
-use crate::load::contended::{Contended, Section};
+use crate::load::contended::{Contended, NAME, Section, Work};
 use crate::load::pairs::Pairs;
 use crate::locks::{PLAIN, Role};
 use crate::redisson::Redisson;
@@ -140,6 +140,11 @@ fn pairs_targets(bench: &Bench, samples: &Samples<Pairs>, kind: &str, findings: 
     }
 }
 
+/// What is done under a contended fair lock.
+const WORK: Work = Work {
+    hold_us: 1_000,
+    pause_us: 2_000,
+};
 /// Processes, tasks in each, of a contended fair lock.
 const PROCESSES: usize = 4;
 const TASKS_EACH: usize = 4;
@@ -162,7 +167,7 @@ fn hand_overs(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
             }
         }
         if let Some(java) = java {
-            let seen = java.contended(FAIR, PROCESSES * TASKS_EACH, window);
+            let seen = java.contended(FAIR, NAME, PROCESSES * TASKS_EACH, WORK, window);
             if let Some(seen) = bench.or_note(&java_name(FAIR), seen) {
                 samples.add(&java_name(FAIR), HAND_OVER, round, seen);
             }
@@ -195,7 +200,18 @@ fn hand_overs(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
 
 fn hand_over(bench: &Bench, who: &Participant, window: Duration) -> Option<Contended> {
     let tasks = TASKS_EACH;
-    let job = |process| bench.job(who, Load::Contended { tasks, process }, window);
+    let job = |process| {
+        let work = WORK;
+        bench.job(
+            who,
+            Load::Contended {
+                tasks,
+                process,
+                work,
+            },
+            window,
+        )
+    };
     let jobs: Vec<_> = (0..PROCESSES).map(job).collect();
     let measured = bench.measure::<Vec<Section>>("kinds, hand-over", who, &jobs)?;
     Some(Contended::of(measured.answers.concat(), window))

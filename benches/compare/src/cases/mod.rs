@@ -1,5 +1,6 @@
 //! The cases: which loads are measured, and what is read off them.
 
+mod behind;
 mod contended;
 mod crowd;
 mod holding;
@@ -43,7 +44,7 @@ pub(crate) fn run(bench: &Bench) -> Findings {
 }
 
 /// The cases in which Redisson takes part.
-const WITH_REDISSON: [&str; 3] = ["uncontended", "contended", "kinds"];
+const WITH_REDISSON: [&str; 4] = ["uncontended", "contended", "behind", "kinds"];
 
 /// They run first; its JVM is gone when the others are measured.
 fn with_redisson(bench: &Bench, findings: &mut Findings) {
@@ -58,6 +59,9 @@ fn with_redisson(bench: &Bench, findings: &mut Findings) {
     }
     if plan.wants("contended") {
         contended::run(bench, java.as_ref(), findings);
+    }
+    if plan.wants("behind") {
+        behind::run(bench, java.as_ref(), findings);
     }
     if plan.wants("kinds") {
         kinds::run(bench, java.as_ref(), findings);

@@ -1,13 +1,13 @@
-//! Contended: all tasks on one name, hold 1 ms, pause 2 ms.
+//! Contended: all tasks on one name. The hold is spent computing: sleeps are rounded, and by each runtime in its own
+//! way.
 //!
 //! The processes only say what happened when; [`Contended::of`] reads it off all of them together.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use watchlock_support::now_ns;
@@ -17,11 +17,29 @@ use crate::Result;
 use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 
-pub(crate) const HOLD: Duration = Duration::from_millis(1);
-pub(crate) const PAUSE: Duration = Duration::from_millis(2);
-const NAME: &str = "bench:contended";
+/// The name that all of them use.
+pub(crate) const NAME: &str = "bench:contended";
 /// How long tasks may take to leave when the time is over.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// What a task does with the lock, and between two sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Work {
+    /// How long a section computes.
+    pub(crate) hold_us: u64,
+    /// How long a task sleeps behind each.
+    pub(crate) pause_us: u64,
+}
+
+impl Work {
+    pub(crate) fn hold(self) -> Duration {
+        Duration::from_micros(self.hold_us)
+    }
+
+    pub(crate) fn pause(self) -> Duration {
+        Duration::from_micros(self.pause_us)
+    }
+}
 
 /// One critical section; times in ns of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -55,6 +73,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     lock: &L,
     tasks: usize,
     process: usize,
+    work: Work,
     window: Duration,
 ) -> Result<Vec<Section>> {
     let mut handles = Vec::new();
@@ -72,6 +91,7 @@ pub(crate) async fn run<L: LockUnderTest>(
         running.spawn(one_task(
             handle,
             process * tasks + number,
+            work,
             end,
             Arc::clone(&log),
         ));
@@ -79,34 +99,44 @@ pub(crate) async fn run<L: LockUnderTest>(
     let all_left = async { while running.join_next().await.is_some() {} };
     let _ = timeout(window + GRACE, all_left).await;
     running.shutdown().await;
-    let sections = std::mem::take(&mut *log.lock().await);
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    let sections = std::mem::take(&mut *log);
     Ok(sections)
 }
 
-async fn one_task<L: LockUnderTest>(lock: L, task: usize, end: u64, log: Log) {
+async fn one_task<L: LockUnderTest>(lock: L, task: usize, work: Work, end: u64, log: Log) {
     let mut asked = now_ns();
     while asked < end {
         let times = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let body = hold(Arc::clone(&times));
+        let seen = Arc::clone(&times);
+        let body = async move { hold(&seen, work) };
         // Whoever is still waiting when the time is over is cancelled, and counts as waiting so long.
         let left_ns = end.saturating_sub(asked);
         let section = lock.section(NAME, body);
         let _ = timeout(Duration::from_nanos(left_ns) + GRACE / 2, section).await;
         let [entered, left] = [0, 1].map(|i| Some(times[i].load(Ordering::Relaxed)));
-        log.lock().await.push(Section {
+        let section = Section {
             task,
             asked,
             entered: entered.filter(|ns| *ns != 0),
             left: left.filter(|ns| *ns != 0).unwrap_or_else(now_ns),
-        });
-        sleep(PAUSE).await;
+        };
+        log.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(section);
+        if work.pause_us > 0 {
+            sleep(work.pause()).await;
+        }
         asked = now_ns();
     }
 }
 
-async fn hold(times: Arc<[AtomicU64; 2]>) {
-    times[0].store(now_ns(), Ordering::Relaxed);
-    sleep(HOLD).await;
+fn hold(times: &[AtomicU64; 2], work: Work) {
+    let entered = now_ns();
+    times[0].store(entered, Ordering::Relaxed);
+    while now_ns() < entered + work.hold_us * 1_000 {
+        std::hint::spin_loop();
+    }
     times[1].store(now_ns(), Ordering::Relaxed);
 }
 

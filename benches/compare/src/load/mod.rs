@@ -50,7 +50,11 @@ pub(crate) enum Load {
     /// One lock, and several as one, in turn.
     Several { names: usize },
     /// All tasks of all processes on one name.
-    Contended { tasks: usize, process: usize },
+    Contended {
+        tasks: usize,
+        process: usize,
+        work: contended::Work,
+    },
     /// Readers that overlap without pause; in the first process a writer comes now and then.
     Readers { tasks: usize, process: usize },
     /// Very many tasks waiting for one name.
@@ -88,9 +92,11 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
         Load::Pairs { tasks } => json(&pairs::run(&lock, tasks, window).await?),
         Load::Reentry => json(&reentry::run(&lock, window).await?),
         Load::Several { names } => json(&several::run(&lock, names, window).await?),
-        Load::Contended { tasks, process } => {
-            json(&contended::run(&lock, tasks, process, window).await?)
-        }
+        Load::Contended {
+            tasks,
+            process,
+            work,
+        } => json(&contended::run(&lock, tasks, process, work, window).await?),
         Load::Readers { tasks, process } => {
             json(&readers::run(&lock, tasks, process == 0, window).await?)
         }

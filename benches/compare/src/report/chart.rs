@@ -1,4 +1,4 @@
-//! Grouped bars as SVG.
+//! Grouped bars as SVG. An entrant has the same colour in every chart; the legend is beside the bars.
 
 use std::path::Path;
 
@@ -12,23 +12,52 @@ pub(crate) struct Chart {
     pub(crate) file: String,
     pub(crate) title: String,
     pub(crate) unit: String,
-    pub(crate) logarithmic: bool,
     pub(crate) groups: Vec<String>,
     series: Vec<(String, Vec<Option<f64>>)>,
 }
 
-const SIZE: (u32, u32) = (900, 420);
-/// Colours that the colour-blind can tell apart (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+const SIZE: (u32, u32) = (1000, 420);
+/// What the legend takes of the width.
+const LEGEND: u32 = 230;
+/// Colours that the colour-blind can tell apart (Okabe and Ito), each behind it a darker one.
+const COLOURS: [RGBColor; 12] = [
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
+    RGBColor(153, 102, 0),
     RGBColor(0, 158, 115),
+    RGBColor(0, 95, 69),
     RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
+    RGBColor(130, 65, 100),
     RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
     RGBColor(240, 228, 66),
+    RGBColor(20, 20, 20),
 ];
+
+/// Who has which colour: the same in all charts, in the order of the first that shows them.
+#[derive(Debug)]
+pub(crate) struct Colours(Vec<String>);
+
+impl Colours {
+    /// Of everybody in `charts`.
+    pub(crate) fn of(known: &[&str], charts: &[Chart]) -> Self {
+        let shown = charts.iter().flat_map(|chart| &chart.series);
+        let shown = shown.map(|(name, _)| name.as_str());
+        let mut names: Vec<String> = Vec::new();
+        for name in known.iter().copied().chain(shown) {
+            if !names.iter().any(|there| there == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Self(names)
+    }
+
+    fn colour(&self, name: &str) -> RGBColor {
+        let number = self.0.iter().position(|known| known == name);
+        COLOURS[number.unwrap_or(COLOURS.len() - 1) % COLOURS.len()]
+    }
+}
 
 impl Chart {
     pub(crate) fn new(file: &str, title: &str, unit: &str) -> Self {
@@ -36,7 +65,6 @@ impl Chart {
             file: file.to_owned(),
             title: title.to_owned(),
             unit: unit.to_owned(),
-            logarithmic: false,
             groups: Vec::new(),
             series: Vec::new(),
         }
@@ -50,26 +78,27 @@ impl Chart {
     }
 
     /// Writes the SVG.
-    pub(crate) fn draw(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn draw(&self, folder: &Path, colours: &Colours) -> Result<()> {
         let path = folder.join(format!("{}.svg", self.file));
-        let drawn = self.draw_to(&path);
+        let drawn = self.draw_to(&path, colours);
         drawn.map_err(|error| Failure::from(format!("{}: {error}", path.display())))
     }
 
-    fn draw_to(&self, path: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let root = SVGBackend::new(path, SIZE).into_drawing_area();
-        root.fill(&WHITE)?;
-        let (low, high) = self.range();
+    fn draw_to(
+        &self,
+        path: &Path,
+        colours: &Colours,
+    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let whole = SVGBackend::new(path, SIZE).into_drawing_area();
+        whole.fill(&WHITE)?;
+        let (root, legend) = whole.split_horizontally(SIZE.0 - LEGEND);
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(28)
-            .y_label_area_size(70)
-            .build_cartesian_2d(
-                0.0..self.groups.len() as f64,
-                self.height(low)..self.height(high),
-            )?;
-        let y_label = |height: &f64| super::figure(self.value(*height));
+            .y_label_area_size(76)
+            .build_cartesian_2d(0.0..self.groups.len() as f64, 0.0..self.highest() * 1.08)?;
+        let y_label = |height: &f64| super::figure(*height);
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -79,22 +108,21 @@ impl Chart {
             .draw()?;
         let width = 0.84 / self.series.len().max(1) as f64;
         for (number, (name, values)) in self.series.iter().enumerate() {
-            let colour = COLOURS[number % COLOURS.len()];
+            let colour = colours.colour(name);
             let bars = values.iter().enumerate().filter_map(|(group, value)| {
                 let left = group as f64 + 0.08 + width * number as f64;
-                let top = self.height(value.filter(|value| *value > 0.0)?);
-                let corners = [(left, self.height(low)), (left + width * 0.92, top)];
+                let top = value.filter(|value| *value > 0.0)?;
+                let corners = [(left, 0.0), (left + width * 0.92, top)];
                 Some(Rectangle::new(corners, colour.filled()))
             });
-            chart
-                .draw_series(bars)?
-                .label(name.as_str())
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
-                });
+            chart.draw_series(bars)?;
+            let y = 56 + 22 * i32::try_from(number)?;
+            let sample = Rectangle::new([(4, y), (18, y + 12)], colour.filled());
+            legend.draw(&sample)?;
+            legend.draw(&Text::new(name.as_str(), (26, y), ("sans-serif", 14)))?;
         }
         for (group, name) in self.groups.iter().enumerate() {
-            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, self.height(low)));
+            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
             let style =
                 TextStyle::from(("sans-serif", 14)).pos(plotters::style::text_anchor::Pos::new(
                     plotters::style::text_anchor::HPos::Center,
@@ -102,47 +130,12 @@ impl Chart {
                 ));
             root.draw_text(name, &style, (x, y + 8))?;
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE.mix(0.8))
-            .position(SeriesLabelPosition::UpperRight)
-            .draw()?;
-        root.present()?;
+        whole.present()?;
         Ok(())
     }
 
-    fn range(&self) -> (f64, f64) {
-        let values = self
-            .series
-            .iter()
-            .flat_map(|(_, values)| values)
-            .flatten()
-            .copied();
-        let positive = values.filter(|value| *value > 0.0);
-        let (low, high) = positive.fold((f64::MAX, 1.0_f64), |(low, high), value| {
-            (low.min(value), high.max(value))
-        });
-        if self.logarithmic {
-            (low.min(high) / 2.0, high * 4.0)
-        } else {
-            (0.0, high * 1.35)
-        }
-    }
-
-    /// Where a value is on the axis.
-    fn height(&self, value: f64) -> f64 {
-        if self.logarithmic {
-            value.log10()
-        } else {
-            value
-        }
-    }
-
-    fn value(&self, height: f64) -> f64 {
-        if self.logarithmic {
-            10.0_f64.powf(height)
-        } else {
-            height
-        }
+    fn highest(&self) -> f64 {
+        let values = self.series.iter().flat_map(|(_, values)| values);
+        values.flatten().copied().fold(1.0, f64::max)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use watchlock_support::server::RedisServer;
 
-use super::{Findings, Table, terminal};
+use super::{Findings, Table, terminal, versions};
 use crate::roster::Roster;
 
 pub(super) fn render(roster: &Roster, findings: &Findings) -> String {
@@ -23,6 +23,10 @@ pub(super) fn render(roster: &Roster, findings: &Findings) -> String {
     let _ = writeln!(text, "\n## Who takes part\n");
     for who in roster.those(|_| true) {
         let _ = writeln!(text, "- **{}**: {}", who.info.name, who.info.note);
+    }
+    let _ = writeln!(text, "\n## Versions\n");
+    for (what, version) in versions::all() {
+        let _ = writeln!(text, "- {what} {version}");
     }
     text
 }

@@ -5,10 +5,12 @@ mod markdown;
 mod table;
 mod target;
 mod terminal;
+mod versions;
 
 use std::path::Path;
 
 pub(crate) use chart::Chart;
+use chart::Colours;
 pub(crate) use table::{Table, figure};
 pub(crate) use target::Target;
 
@@ -34,8 +36,10 @@ pub(crate) fn write(bench: &Bench, findings: &Findings) -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let charts = folder.join("charts");
     std::fs::create_dir_all(&charts)?;
+    let known = bench.roster.names(|_| true);
+    let colours = Colours::of(&known, &findings.charts);
     for chart in &findings.charts {
-        chart.draw(&charts)?;
+        chart.draw(&charts, &colours)?;
     }
     let file = folder.join("RESULTS.md");
     std::fs::write(&file, markdown::render(&bench.roster, findings))?;
