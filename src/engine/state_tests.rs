@@ -286,3 +286,59 @@ fn news_that_comes_too_late_grants_nothing() {
     assert!(!state.grant(Level::Fixed, term(start().minus(EARLY)), start()));
     assert_eq!(state.phase, Phase::Trying);
 }
+
+/// A hold under the watchdog whose last level was just given back.
+fn given_back(change: impl FnOnce(&mut State)) -> State {
+    let mut state = State::trying(start());
+    assert!(state.grant(Level::Watchdog, lease(30_000).term(start()), start()));
+    change(&mut state);
+    assert_eq!(state.leave(Level::Watchdog, start(), start()), Left::Last);
+    state
+}
+
+#[test]
+fn only_what_is_certain_is_passed_on() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let passed_on = |state: &mut State, now| state.pass_on(plan, now).is_some();
+    assert!(passed_on(&mut given_back(|_| {}), start()));
+    let in_time = start() + Duration::from_secs(9);
+    assert!(passed_on(&mut given_back(|_| {}), in_time));
+    let late = start() + Duration::from_secs(10);
+    assert!(!passed_on(&mut given_back(|_| {}), late));
+    assert!(!passed_on(&mut given_back(State::taint), start()));
+    let told = |state: &mut State| state.announce(LostReason::Shutdown);
+    assert!(!passed_on(&mut given_back(told), start()));
+    let writes = |acknowledged: bool| {
+        move |state: &mut State| {
+            state.write_begins();
+            state.write_ends(Some(1), acknowledged);
+        }
+    };
+    assert!(passed_on(&mut given_back(writes(true)), start()));
+    assert!(!passed_on(&mut given_back(writes(false)), start()));
+    let fixed = |state: &mut State| {
+        state.enter(Level::Fixed, start()).unwrap();
+        state.leave(Level::Fixed, start(), start());
+    };
+    assert!(!passed_on(&mut given_back(fixed), start()));
+}
+
+#[test]
+fn who_is_passed_a_hold_has_its_validity_and_the_one_before_has_ended() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let mut before = given_back(|_| {});
+    let until = before.vouched_until();
+    let next = before.pass_on(plan, start()).unwrap();
+    assert_eq!(
+        (before.phase(), before.passed_until()),
+        (Phase::Ended, Some(until))
+    );
+    assert!(matches!(before.outcome(), Some(Ok(()))));
+    assert_eq!((next.phase(), next.count()), (Phase::Held, 1));
+    assert!(next.is_watched() && next.valid_until() == until);
+    assert!(!before.lose(LostReason::Missing), "it is over");
+}

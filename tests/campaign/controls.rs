@@ -1,4 +1,4 @@
-//! The checker is not trusted before it has caught every one of twelve deliberately wrong clients, each
+//! The checker is not trusted before it has caught every one of fourteen deliberately wrong clients, each
 //! in the fault that brings its mistake out, and has passed a correct client in the same.
 
 use std::time::Duration;
@@ -66,7 +66,12 @@ impl Stage {
 
     /// Waits until nothing is left in Redis, or records what is, and checks the history.
     async fn report(&self) -> Report {
-        let patience = tokio::time::Instant::now() + SECOND;
+        self.report_within(SECOND).await
+    }
+
+    /// The same, where what is left would end by itself soon.
+    async fn report_within(&self, patience: Duration) -> Report {
+        let patience = tokio::time::Instant::now() + patience;
         let mut left = self.left().await;
         while !left.is_empty() && tokio::time::Instant::now() < patience {
             tokio::time::sleep(ms(5)).await;
@@ -192,6 +197,44 @@ async fn crowd(flaw: Option<Flaw>) -> Report {
     campaign.run().await.report
 }
 
+/// The request of an acquire is late, and runs when what the repeat of it got was passed on and given back.
+async fn late_acquire(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let from = now_ns();
+    let delay = stage.proxy.inject(Fault::DelayRequest(ms(1_200)));
+    let aim = delay.on(Match::arg(NAME)).arm();
+    let first = got(stage.harmed.lock(NAME, 5 * SECOND, None)).await;
+    assert_eq!(aim.fired(), 1);
+    stage.fault(from, "delay_request");
+    let mut second = got(stage.harmed.next_owner(first, SECOND)).await;
+    second.unlock().await;
+    drop(second);
+    // By now it has run, if it is still to run.
+    let over = from + u64::try_from(ms(1_400).as_nanos()).unwrap_or(0);
+    tokio::time::sleep(Duration::from_nanos(over.saturating_sub(now_ns()))).await;
+    stage.report_within(ms(400)).await
+}
+
+/// Owners of one client have the lock in turn without a pause, while another client waits.
+async fn row(flaw: Option<Flaw>) -> Report {
+    let stage = Stage::new(flaw).await;
+    let mut hold = got(stage.harmed.lock(NAME, SECOND, None)).await;
+    let waiting = async {
+        let mut theirs = got(stage.second.lock(NAME, 20 * SECOND, None)).await;
+        theirs.unlock().await;
+    };
+    let row = async {
+        let end = tokio::time::Instant::now() + ms(4_500);
+        while tokio::time::Instant::now() < end {
+            tokio::time::sleep(ms(5)).await;
+            hold = got(stage.harmed.next_owner(hold, 10 * SECOND)).await;
+        }
+        hold.unlock().await;
+    };
+    tokio::join!(waiting, row);
+    stage.report().await
+}
+
 async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
     match part {
         Flaw::UnlockWithoutOwnerCheck => late_unlock(flaw).await,
@@ -206,6 +249,8 @@ async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
         | Flaw::ReaderBesideWriter
         | Flaw::ReadReleaseForAll
         | Flaw::StackForQueue => crowd(flaw).await,
+        Flaw::TaintedPassedOn => late_acquire(flaw).await,
+        Flaw::RowWithoutEnd => row(flaw).await,
     }
 }
 
@@ -280,6 +325,16 @@ async fn a_read_release_that_throws_out_another_reader_is_caught() {
 #[tokio::test]
 async fn an_overtaking_in_a_fair_queue_is_caught() {
     catches(Flaw::StackForQueue, Invariant::Order).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_is_passed_on_though_its_acquire_may_still_run_is_caught() {
+    catches(Flaw::TaintedPassedOn, Invariant::I7).await;
+}
+
+#[tokio::test]
+async fn holds_that_are_passed_on_without_an_end_are_caught() {
+    catches(Flaw::RowWithoutEnd, Invariant::Turns).await;
 }
 
 #[tokio::test]

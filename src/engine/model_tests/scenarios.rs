@@ -334,10 +334,10 @@ fn a_hold_that_is_passed_on() {
 #[test]
 fn a_hold_that_is_passed_on_and_a_fault() {
     let scenario = Scenario {
-        callers: &[PLAIN, CARELESS],
+        callers: &[PLAIN, PLAIN],
         sides: PASSED,
         faults: 1,
-        polls: 0,
+        polls: 1,
         ticks: 0,
         ..QUIET
     };

@@ -20,7 +20,8 @@
 //! Between two such times the lock is free for certain, which is what I5 and `Busy` are held against.
 //!
 //! **Kinds of lock.** A hold is of one kind. Readers share a name; for a reader it is free unless somebody writes or
-//! waits to write. Of fenced locks the tokens are looked at (see `tokens`), of fair ones the order (see `order`).
+//! waits to write. Of fenced locks the tokens are looked at (see `tokens`), of fair ones the order (see `order`), of plain ones whether
+//! others get in (see `turns`).
 
 mod bounds;
 mod counts;
@@ -31,6 +32,7 @@ pub(crate) mod order;
 mod report;
 mod spans;
 mod tokens;
+mod turns;
 mod validity;
 mod wakeups;
 
@@ -99,6 +101,7 @@ pub fn check(records: &[Record], settings: &Settings) -> Report {
     validity::check(&model, &mut report);
     tokens::check(&model, &mut report);
     order::check(&model, &mut report);
+    turns::check(&model, &mut report);
     leftovers(records, &mut report);
     report
 }

@@ -1,4 +1,4 @@
-//! A plain lock client, and twelve ways to get it wrong.
+//! A plain lock client, and fourteen ways to get it wrong.
 //!
 //! A checker that cannot fail proves nothing. [`Plain`] is a correct client of the same locks in as few
 //! lines as possible, on nothing but the `redis` crate; with a [`Flaw`] it makes one classic mistake,
@@ -11,6 +11,7 @@ pub mod classic;
 mod family;
 mod hold;
 mod link;
+mod passing;
 mod scripts;
 mod waiting;
 
@@ -58,11 +59,15 @@ pub enum Flaw {
     ReadReleaseForAll,
     /// Who waits is put in front of the queue.
     StackForQueue,
+    /// A hold is passed on whose acquire may still run once more.
+    TaintedPassedOn,
+    /// Holds are passed on for as long as anybody of the client wants one.
+    RowWithoutEnd,
 }
 
 impl Flaw {
-    /// All twelve.
-    pub const ALL: [Self; 12] = [
+    /// All fourteen.
+    pub const ALL: [Self; 14] = [
         Self::ValidityFromReply,
         Self::UnlockWithoutOwnerCheck,
         Self::NoRetryAfterSubscribing,
@@ -75,6 +80,8 @@ impl Flaw {
         Self::ReaderBesideWriter,
         Self::ReadReleaseForAll,
         Self::StackForQueue,
+        Self::TaintedPassedOn,
+        Self::RowWithoutEnd,
     ];
 }
 

@@ -26,11 +26,13 @@ pub enum Invariant {
     Tokens,
     /// A fair lock is given in the order of arrival.
     Order,
+    /// No client keeps a lock to itself.
+    Turns,
 }
 
 impl Invariant {
     /// All of them, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::I1,
         Self::I2,
         Self::I4,
@@ -40,6 +42,7 @@ impl Invariant {
         Self::I8,
         Self::Tokens,
         Self::Order,
+        Self::Turns,
     ];
 }
 
@@ -55,6 +58,7 @@ impl fmt::Display for Invariant {
             Self::I8 => "I8 holders know",
             Self::Tokens => "fenced: tokens grow",
             Self::Order => "fair: order of arrival",
+            Self::Turns => "others get in",
         };
         f.pad(text)
     }
@@ -134,6 +138,11 @@ pub enum Breach {
         /// The token of the hold.
         before: u64,
     },
+    /// A client had a lock again and again, and nobody else, while another one waited.
+    KeptToItself {
+        /// How often it had it while the other one waited.
+        times: usize,
+    },
     /// Somebody who came later was let in first.
     Overtaken {
         /// How much later he had come.
@@ -162,6 +171,7 @@ impl Breach {
                 Invariant::Tokens
             }
             Self::Overtaken { .. } => Invariant::Order,
+            Self::KeptToItself { .. } => Invariant::Turns,
         }
     }
 }

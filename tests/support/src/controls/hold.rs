@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::link::Answer;
+use super::passing::Row;
 use super::{Attempt, Flaw, Inner, scripts};
 use crate::history::{Call, Outcome, Record};
 use crate::now_ns;
@@ -20,6 +21,7 @@ pub struct PlainHold {
     state: Arc<Mutex<State>>,
     keeper: AbortHandle,
     token: Option<u64>,
+    row: Row,
 }
 
 #[derive(Debug)]
@@ -34,6 +36,7 @@ struct State {
 pub(super) struct Begun {
     token: Option<u64>,
     valid_until: Instant,
+    row: Row,
 }
 
 impl Begun {
@@ -41,6 +44,10 @@ impl Begun {
         Self {
             token: got.token,
             valid_until: validity(inner, got.sent, attempt.lease()),
+            row: Row {
+                since: Instant::now(),
+                tainted: got.is_repeat(),
+            },
         }
     }
 }
@@ -67,7 +74,42 @@ impl PlainHold {
             state,
             keeper: tokio::spawn(keeping).abort_handle(),
             token: begun.token,
+            row: begun.row,
         }
+    }
+
+    pub(super) fn row(&self) -> Row {
+        self.row
+    }
+
+    pub(super) fn attempt(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    /// How much longer it is valid.
+    pub(super) fn left(&self) -> Duration {
+        let end = self.state.lock().valid_until;
+        end.saturating_duration_since(Instant::now())
+    }
+
+    /// It ends in order, and `next` goes on with its field.
+    pub(super) fn passed_on(&mut self, mut next: Attempt) -> Self {
+        let op = self.invoke(Call::Release);
+        self.keeper.abort();
+        let valid_until = {
+            let mut state = self.state.lock();
+            state.levels = 0;
+            state.valid_until
+        };
+        next.field.clone_from(&self.attempt.field);
+        let begun = Begun {
+            token: None,
+            valid_until,
+            row: self.row,
+        };
+        let passed_on = Self::begin(&self.inner, &next, begun);
+        self.inner.recorder.returned(op, Outcome::Released(0));
+        passed_on
     }
 
     /// Its owner, as recorded.

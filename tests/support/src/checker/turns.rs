@@ -1,0 +1,69 @@
+//! Plain locks: no client keeps a lock to itself while another one waits.
+//!
+//! There is no order between clients, and luck decides each time. So this looks for what no luck explains: somebody waits
+//! undisturbed for longer than [`LONGEST`], and meanwhile another client has the lock more than [`MOST`] times, and
+//! nobody else once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::model::{Model, Op};
+use super::ns;
+use super::report::{Breach, Invariant, Report};
+use super::spans::Span;
+use crate::history::{Call, LockKind, Outcome};
+
+const LONGEST: Duration = Duration::from_secs(3);
+const MOST: usize = 50;
+
+pub(super) fn check(model: &Model, report: &mut Report) {
+    let mut by_name: BTreeMap<&str, (Vec<&Op>, Vec<&Op>)> = BTreeMap::new();
+    for op in model.ops.iter().filter(|op| op.kind == LockKind::Lock) {
+        let (grants, waits) = by_name.entry(op.name).or_default();
+        if matches!(op.call, Call::Acquire { .. }) && op.waits() {
+            if model.begun_by.contains_key(&op.id) {
+                grants.push(op);
+            }
+            waits.push(op);
+        }
+    }
+    for (grants, waits) in by_name.values_mut() {
+        grants.sort_by_key(|op| op.span.until);
+        for waiter in waits.iter() {
+            check_waiter(model, waiter, grants, report);
+        }
+    }
+}
+
+/// `grants`: of the same name, by when they were told.
+fn check_waiter(model: &Model, waiter: &Op, grants: &[&Op], report: &mut Report) {
+    let waited = matches!(
+        waiter.outcome,
+        Some(Outcome::Acquired(_) | Outcome::Busy) | None
+    );
+    let blur = ns(model.settings.recovery) + ns(model.settings.scheduling);
+    let span = Span::new(
+        waiter.span.from + blur,
+        waiter.span.until.max(waiter.span.from + blur),
+    );
+    let long = waiter.span.until > span.from + ns(LONGEST);
+    if !waited || !long || model.disturbed(waiter.client, waiter.span) {
+        return;
+    }
+    report.looked(Invariant::Turns);
+    let first = grants.partition_point(|op| op.span.until <= span.from);
+    let meanwhile = grants[first..]
+        .iter()
+        .take_while(|op| op.span.until < span.until);
+    let meanwhile: Vec<_> = meanwhile.collect();
+    let Some(one) = meanwhile.first().map(|op| op.client) else {
+        return;
+    };
+    let alone = one != waiter.client && meanwhile.iter().all(|op| op.client == one);
+    if alone && meanwhile.len() > MOST {
+        let times = meanwhile.len();
+        let mut evidence = waiter.evidence();
+        evidence.extend(meanwhile[times - 1].evidence());
+        report.add(Breach::KeptToItself { times }, waiter.name, evidence);
+    }
+}
