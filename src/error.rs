@@ -174,6 +174,20 @@ pub enum Error {
         /// What was seen last.
         source: Cause,
     },
+    /// Too few servers of a [quorum](crate::Quorum) that may vote said yes or busy: nobody knows whether the lock is
+    /// free. Another try may find more of them.
+    #[error("{}only {reached} of the {needed} servers that it takes answered", Of(lock))]
+    #[non_exhaustive]
+    NoQuorum {
+        /// The lock's name; none while connecting.
+        lock: Option<Arc<str>>,
+        /// How many said yes or busy.
+        reached: usize,
+        /// How many it takes.
+        needed: usize,
+        /// What each of them said.
+        source: Cause,
+    },
     /// The client was shut down, or belongs to another process since a `fork`.
     #[error("the client is closed")]
     Closed,
@@ -196,7 +210,7 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable { .. } => true,
+            Self::Unavailable { .. } | Self::NoQuorum { .. } => true,
             Self::Refused { transient, .. } => *transient,
             _ => false,
         }
@@ -225,7 +239,8 @@ impl Error {
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
-            | Self::Unavailable { lock, .. } => lock.as_deref(),
+            | Self::Unavailable { lock, .. }
+            | Self::NoQuorum { lock, .. } => lock.as_deref(),
             Self::Closed | Self::Config(_) | Self::InvalidSet(_) => None,
         }
     }
@@ -270,6 +285,15 @@ impl Error {
         Self::Unavailable { lock: None, source }
     }
 
+    pub(crate) fn no_quorum(reached: usize, needed: usize, source: Cause) -> Self {
+        Self::NoQuorum {
+            lock: None,
+            reached,
+            needed,
+            source,
+        }
+    }
+
     /// The same, about the lock `name`. Whoever made the error need not know it: handles and guards do.
     pub(crate) fn about(mut self, name: &str) -> Self {
         match &mut self {
@@ -283,7 +307,8 @@ impl Error {
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
-            | Self::Unavailable { lock, .. } => {
+            | Self::Unavailable { lock, .. }
+            | Self::NoQuorum { lock, .. } => {
                 lock.get_or_insert_with(|| name.into());
             }
             Self::Closed | Self::Config(_) | Self::InvalidSet(_) => {}
@@ -500,10 +525,65 @@ pub enum ConfigError {
         /// The other.
         second: &'static str,
     },
+    /// These servers are no quorum.
+    #[error("these servers are no quorum: {0}")]
+    NoQuorum(QuorumError),
     /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
     /// I/O (`enable_all`), or it is being shut down.
     #[error("no tokio runtime with timers and I/O: this must be called inside one")]
     NoRuntime,
+}
+
+/// Why servers are no quorum. Servers are named by their place among the addresses, from 1; an address may hold a
+/// password.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use watchlock::{ConfigError, Error, Quorum, QuorumError};
+///
+/// let two = ["redis://127.0.0.1:7001/", "redis://127.0.0.1:7002/"];
+/// let refused = Quorum::builder(two).connect().await;
+/// assert!(matches!(
+///     refused,
+///     Err(Error::Config(ConfigError::NoQuorum(QuorumError::Number { given: 2, .. })))
+/// ));
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuorumError {
+    /// There must be an odd number of them: with one more there would be one more that can fail, and no more that may.
+    #[error("{given} servers, but must be 1, 3, 5, 7 or 9")]
+    #[non_exhaustive]
+    Number {
+        /// How many there were.
+        given: usize,
+    },
+    /// Two are one: the same address, or two ways to the same server.
+    #[error("servers {first} and {second} are the same")]
+    #[non_exhaustive]
+    SameServer {
+        /// The place of one.
+        first: usize,
+        /// The place of the other.
+        second: usize,
+    },
+    /// One cannot be used: a replica, a sentinel, in cluster mode, or older than Redis 6.2.
+    #[error("server {place} is not supported: {reason}")]
+    #[non_exhaustive]
+    Unsupported {
+        /// Its place.
+        place: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+}
+
+impl From<QuorumError> for Error {
+    fn from(problem: QuorumError) -> Self {
+        ConfigError::NoQuorum(problem).into()
+    }
 }
 
 impl ConfigError {

@@ -69,15 +69,18 @@ mod script;
 mod slot;
 
 pub use backoff::Backoff;
-pub use client::{Client, ClientBuilder, ShutdownReport};
+pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
 pub use config::Publish;
-pub use error::{Cause, ConfigError, Error, LeaseError, LostReason, NotReplicated, SetError};
+pub use error::{
+    Cause, ConfigError, Error, LeaseError, LostReason, NotReplicated, QuorumError, SetError,
+};
 pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 pub use lock::{LockInfo, MultiLock};
+pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 
 /// What [`ClientBuilder::pool`] takes, and more.

@@ -221,7 +221,11 @@ impl Committer {
                     again.push(entry);
                     continue;
                 }
-                let outcome = read(result).map(|reply| Answer { reply, sent_at });
+                let outcome = read(result).map(|reply| Answer {
+                    reply,
+                    sent_at,
+                    server_age: None,
+                });
                 if matches!(&outcome, Err(failure) if failure.class == Class::Demoted) {
                     self.lane.leave(connected.generation);
                 }

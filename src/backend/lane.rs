@@ -28,6 +28,7 @@ use super::commit::Commits;
 use super::dial::Dialer;
 use super::failure::Failure;
 use super::pace::Pace;
+use super::server::{self, Server};
 use super::switches::Turn;
 use super::timers::Timers;
 use crate::backoff::Backoff;
@@ -43,6 +44,8 @@ pub(crate) struct LaneConfig {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) timers: Timers,
+    /// Whether each new connection is asked which server it leads to.
+    pub(crate) asks_server: bool,
     /// Told whenever a connection turned out to be broken.
     pub(crate) broken: Arc<Alarm>,
     /// The node of a cluster that it leads to.
@@ -62,13 +65,30 @@ impl LaneConfig {
     }
 
     /// A new connection for commands.
-    async fn connect(&self) -> Result<(MultiplexedConnection, Option<Turn>), Failure> {
+    async fn connect(&self) -> Result<Dialed, Failure> {
         let (mut connection, turn) = self.dialer.connect(self.connect_timeout).await?;
         if let Some(node) = &self.node {
             node.greet(&mut connection, self.connect_timeout).await?;
         }
-        Ok((connection, turn))
+        let mut server = None;
+        if self.asks_server {
+            let asking = server::ask(&mut connection, &self.clock);
+            let asked = tokio::time::timeout(self.connect_timeout, asking).await;
+            server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
+        }
+        Ok(Dialed {
+            connection,
+            turn,
+            server,
+        })
     }
+}
+
+/// A new connection.
+struct Dialed {
+    connection: MultiplexedConnection,
+    turn: Option<Turn>,
+    server: Option<Server>,
 }
 
 pub(crate) struct Lane {
@@ -101,6 +121,8 @@ pub(crate) struct Connected {
     pub(crate) generation: u64,
     /// Of the master that it leads to, where that may change.
     pub(super) turn: Option<Turn>,
+    /// What the server said of itself on it, if that was asked.
+    pub(crate) server: Option<Server>,
 }
 
 /// Why a lane is over.
@@ -354,13 +376,14 @@ impl Lane {
             tokio::time::sleep(pace.wait(self.now())).await;
             let leave_from = pace.attempt(self.now());
             match self.config.connect().await {
-                Ok((connection, turn)) => {
+                Ok(dialed) => {
                     *generation += 1;
                     self.heard();
                     let connected = Connected {
-                        connection,
+                        connection: dialed.connection,
                         generation: *generation,
-                        turn,
+                        turn: dialed.turn,
+                        server: dialed.server,
                     };
                     self.settle(Link::Up {
                         connected,

@@ -17,6 +17,7 @@ mod pace;
 mod redirect;
 mod send;
 pub(crate) mod sentinel;
+mod server;
 mod survey;
 mod switches;
 pub(crate) mod timers;
@@ -39,7 +40,7 @@ use self::cluster::Cluster;
 pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Class, Failure, TOO_OLD};
 pub(crate) use self::fleet::Fleet;
-use self::in_flight::InFlight;
+pub(crate) use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};
 pub(crate) use self::pace::Pace;
 pub(crate) use self::redirect::Redirect;
@@ -55,6 +56,8 @@ pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// Just before the send: validity is counted from here.
     pub(crate) sent_at: Moment,
+    /// How long the server had been up then, by its own word; asked only where it matters.
+    pub(crate) server_age: Option<Duration>,
 }
 
 pub(crate) type Outcome = Result<Answer, Failure>;

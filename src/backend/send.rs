@@ -121,6 +121,7 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
     let Connected {
         mut connection,
         generation,
+        server,
         ..
     } = connected;
     let mut sent_at = lane.now();
@@ -129,7 +130,9 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
         let going_on = go_on(lane, &mut connection, call, (result, sent_at), false);
         (result, sent_at) = Box::pin(going_on).await;
     }
-    heard(lane, generation, result, sent_at)
+    let mut answer = heard(lane, generation, result, sent_at)?;
+    answer.server_age = server.map(|server| server.up_since.until(sent_at));
+    Ok(answer)
 }
 
 /// The same for a slot that is on its way to the node of the lane.
@@ -173,7 +176,11 @@ fn heard(
         Ok(value) => {
             lane.heard();
             let reply = Reply::from_value(&value);
-            return Ok(Answer { reply, sent_at });
+            return Ok(Answer {
+                reply,
+                sent_at,
+                server_age: None,
+            });
         }
         Err(error) => error,
     };

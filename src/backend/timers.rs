@@ -30,7 +30,7 @@ impl Timers {
     }
 
     /// The runtime is about to end: no timer of it is to be polled any more, since that would panic.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // Set before the runtime ends. The end wakes whoever waits for a timer, and that poll acquires this store.
         self.stopped.store(true, Ordering::Release);
     }

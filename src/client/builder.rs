@@ -335,7 +335,7 @@ impl ClientBuilder {
         if Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime.into());
         }
-        let (engine, _) = start(config, dialer, cluster)?;
+        let (engine, _) = start(config, dialer, cluster, false)?;
         let fleet = engine.core.backend.callers_fleet()?;
         greet(&engine.core, fleet.home()).await?;
         fleet.settle();
@@ -368,12 +368,23 @@ impl ClientBuilder {
     #[doc(alias = "lazyInitialization")]
     pub fn connect_lazy(self) -> Result<Client, Error> {
         let (config, dialer, cluster) = self.checked()?;
-        let (engine, keeper) = start(config, dialer, cluster)?;
+        let (engine, keeper) = start(config, dialer, cluster, false)?;
         keeper.spawn(greet_later(Arc::clone(&engine.core)));
         Ok(Client::of(engine))
     }
 
-    fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
+    /// The same at another address.
+    pub(super) fn at(mut self, url: &str) -> Self {
+        self.address = Address::Url(url.to_owned());
+        self
+    }
+
+    /// The settings, for several clients that are set up in the same way.
+    pub(super) fn settings(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
@@ -408,10 +419,11 @@ impl ClientBuilder {
 const RECONNECT: Duration = Duration::from_millis(200);
 
 /// Starts the keeper; nothing is connected yet. With it its runtime, for tasks that end with it.
-fn start(
+pub(super) fn start(
     config: Config,
     dialer: Arc<Dialer>,
     cluster: Cluster,
+    asks_server: bool,
 ) -> Result<(Engine, Handle), Failure> {
     let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
@@ -421,6 +433,7 @@ fn start(
         command_timeout: config.command_timeout,
         connect_timeout: config.connect_timeout,
         timers: Timers::of(&starting.runtime),
+        asks_server,
         broken: Arc::new(Alarm::default()),
         node: None,
         commits: None,

@@ -2,6 +2,7 @@
 
 mod builder;
 mod greet;
+mod quorum;
 mod shutdown;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 
 use self::builder::Address;
 pub use self::builder::ClientBuilder;
+pub use self::quorum::{Quorum, QuorumBuilder};
 pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
 use crate::engine::Engine;

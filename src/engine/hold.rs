@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -42,6 +43,8 @@ pub(crate) struct Hold {
     valid_until: AtomicU64,
     /// Its fencing token, 0 when it has none.
     token: AtomicU64,
+    /// How many ms the server that granted it had been up, and one more; 0 when it was not asked.
+    server_age: AtomicU64,
     /// When the keeper looks next; the schedule's.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
@@ -121,6 +124,7 @@ impl Hold {
             state: Mutex::new(state),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             token: AtomicU64::new(0),
+            server_age: AtomicU64::new(0),
             look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             changed: Notify::new(),
             waiters: AtomicU32::new(0),
@@ -208,6 +212,20 @@ impl Hold {
         let _ =
             self.token
                 .compare_exchange(0, token.as_u64(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How long the server had been up when it granted this.
+    pub(crate) fn server_age(&self) -> Option<Duration> {
+        // Relaxed: as in `token`. Who has the hold comes after its grant.
+        let and_one = self.server_age.load(Ordering::Relaxed);
+        and_one.checked_sub(1).map(Duration::from_millis)
+    }
+
+    pub(crate) fn keep_server_age(&self, age: Duration) {
+        // Relaxed: as in `server_age`.
+        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        self.server_age
+            .store(ms.saturating_add(1), Ordering::Relaxed);
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -39,6 +39,8 @@ pub(crate) enum Answered {
 pub(crate) struct Grant {
     /// Just before the command was sent.
     pub(crate) sent_at: Moment,
+    /// How long the server had been up, if it was asked.
+    pub(crate) server_age: Option<Duration>,
     /// The hold's, if the kind has any.
     pub(crate) token: Option<FencingToken>,
     /// Others who share it need not ask.
@@ -332,6 +334,9 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         }
         if let Some(token) = grant.token {
             hold.keep_token(token);
+        }
+        if let Some(age) = grant.server_age {
+            hold.keep_server_age(age);
         }
         self.gate.failing_since = None;
         if !self.attempt.early {

@@ -59,6 +59,7 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
     match hold.kind.acquired(&answer.reply) {
         Some(Acquired::Got(token)) => Answered::Got(Grant {
             sent_at: answer.sent_at,
+            server_age: answer.server_age,
             token,
             open: hold.kind.is_open(&answer.reply),
         }),

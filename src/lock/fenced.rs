@@ -26,6 +26,7 @@ impl sealed::Sealed for Fenced {}
 
 impl LockKind for Fenced {
     const HANDLE: &'static str = "FencedLock";
+    const FENCED: bool = true;
     type Guard = FencedGuard;
 }
 

@@ -92,13 +92,13 @@ impl LockGuard {
     }
 
     /// The hold's [fencing token](FencingToken), if it has one: a hold has it when a
-    /// [fenced](crate::FencedLock) handle started or entered it. A hold of [several locks](crate::MultiLock) has none.
+    /// [fenced](crate::FencedLock) handle started or entered it. A hold of a [`MultiLock`](crate::MultiLock) has none.
     /// Local.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         match &self.of {
             Of::Single(single) => single.fencing_token(),
-            Of::Several(_) => None,
+            Of::Several(level) => level.hold().token(),
         }
     }
 
@@ -310,10 +310,26 @@ impl LockGuard {
 /// What the rest of this layer asks of a guard.
 impl LockGuard {
     /// What counts time wherever the guard's futures are polled.
-    pub(super) fn timers(&self) -> Option<&Timers> {
+    pub(super) fn timers(&self) -> Option<Timers> {
         match &self.of {
-            Of::Single(single) => Some(single.core().backend.timers()),
+            Of::Single(single) => Some(single.core().backend.timers().clone()),
             Of::Several(level) => level.timers(),
+        }
+    }
+
+    /// The field of the hold in Redis, of one lock.
+    pub(super) fn hold_id(&self) -> Option<&str> {
+        match &self.of {
+            Of::Single(single) => Some(single.hold_id()),
+            Of::Several(_) => None,
+        }
+    }
+
+    /// How long the server that granted the hold had been up then; of one lock, and where servers are asked.
+    pub(super) fn server_age(&self) -> Option<Duration> {
+        match &self.of {
+            Of::Single(single) => single.server_age(),
+            Of::Several(_) => None,
         }
     }
 

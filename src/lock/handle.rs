@@ -57,6 +57,15 @@ pub(super) struct Handled {
 }
 
 impl Handled {
+    /// A lock of `engine` that acts for nobody.
+    pub(super) fn ownerless(engine: &Arc<Engine>, kind: &Kind) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            kind: Ok(kind.clone()),
+            owner: None,
+        }
+    }
+
     /// Its kind and name, if it has a name that can be used.
     pub(super) fn kind(&self) -> Result<&Kind, Error> {
         self.kind.as_ref().map_err(|bad| bad.error.clone())

@@ -15,6 +15,10 @@ pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
     #[doc(hidden)]
     const HANDLE: &'static str;
 
+    /// Whether its holds have a fencing token.
+    #[doc(hidden)]
+    const FENCED: bool = false;
+
     /// What an acquire gives: a [`LockGuard`](crate::LockGuard), or what is more than one.
     type Guard: IsGuard;
 }

@@ -1,13 +1,12 @@
-//! The ambient owner: a task-local, one per client, innermost first.
+//! The ambient owner: a task-local, one per client or quorum, innermost first.
 //!
 //! It is not inherited by `spawn`, as Java's threads do not inherit locks. Futures joined inside one
 //! scope share its owner.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use uuid::Uuid;
-
-use crate::engine::owner::OwnerState;
 
 tokio::task_local! {
     static SCOPE: Arc<Scope>;
@@ -15,34 +14,32 @@ tokio::task_local! {
 
 /// A scope and those around it.
 struct Scope {
-    client: Uuid,
-    owner: Arc<OwnerState>,
+    /// Of the client or quorum.
+    of: Uuid,
+    /// Each of the two has a sort of owners of its own.
+    owner: Arc<dyn Any + Send + Sync>,
     around: Option<Arc<Scope>>,
 }
 
-/// The owner of the innermost scope of `client` that this is called in.
-pub(crate) fn current(client: Uuid) -> Option<Arc<OwnerState>> {
+/// The owner of the innermost scope of this client or quorum that this is called in.
+pub(crate) fn current<O: Any + Send + Sync>(of: Uuid) -> Option<Arc<O>> {
     let innermost = SCOPE.try_with(Arc::clone).ok()?;
     let mut scope = &innermost;
     loop {
-        if scope.client == client {
-            return Some(Arc::clone(&scope.owner));
+        if scope.of == of {
+            return Arc::clone(&scope.owner).downcast().ok();
         }
         scope = scope.around.as_ref()?;
     }
 }
 
-/// Runs `future` in a scope of `client` for `owner`.
+/// Runs `future` in a scope of this client or quorum for `owner`.
 pub(crate) async fn within<F: Future>(
-    client: Uuid,
-    owner: Arc<OwnerState>,
+    of: Uuid,
+    owner: Arc<impl Any + Send + Sync>,
     future: F,
 ) -> F::Output {
     let around = SCOPE.try_with(Arc::clone).ok();
-    let scope = Scope {
-        client,
-        owner,
-        around,
-    };
+    let scope = Scope { of, owner, around };
     SCOPE.scope(Arc::new(scope), future).await
 }

@@ -43,6 +43,14 @@ impl Single {
         self.entered.hold.token()
     }
 
+    pub(super) fn hold_id(&self) -> &str {
+        &self.entered.hold.id
+    }
+
+    pub(super) fn server_age(&self) -> Option<Duration> {
+        self.entered.hold.server_age()
+    }
+
     pub(super) fn valid_for(&self) -> Duration {
         let core = &self.engine.core;
         valid_for(&self.entered.hold, core.process, core.now())

@@ -130,14 +130,6 @@ impl HoldView {
             Of::Several(hold) => hold.name(),
         }
     }
-
-    /// Whether this is a child of the process that the hold belongs to.
-    pub(super) fn is_forked(&self) -> bool {
-        match &self.of {
-            Of::Single(view) => view.process.is_forked(),
-            Of::Several(hold) => hold.is_forked(),
-        }
-    }
 }
 
 /// How much longer the client vouches for `hold`; not at all in a child of its process.

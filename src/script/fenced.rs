@@ -1,6 +1,6 @@
 //! The scripts of locks with fencing tokens; what they have no script for is the plain lock's.
 
-use super::registry::{FENCED_ACQUIRE, FENCED_REENTER};
+use super::registry::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER};
 use super::{Acquired, Call, Entered, Reply, lock};
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
@@ -59,6 +59,26 @@ pub(crate) fn entered(reply: &Reply) -> Option<Entered> {
         Reply::Integer(-4) => Some(Entered::TokenTooLarge),
         _ => None,
     }
+}
+
+/// Makes `token` the newest one, unless a larger one is there.
+pub(crate) fn raise<'a>(
+    names: &'a Names,
+    hold_id: &'a str,
+    token: FencingToken,
+    token_ttl: Option<LeaseMs>,
+) -> Call<'a> {
+    Call::script(&FENCED_RAISE)
+        .key(names.key())
+        .key(names.other(TOKEN))
+        .arg(hold_id)
+        .arg(token.as_u64())
+        .arg(token_ttl.map_or(0, LeaseMs::as_millis))
+}
+
+/// Whether the token is there now, or a larger one.
+pub(crate) fn raised(reply: &Reply) -> bool {
+    *reply == Reply::Integer(1)
 }
 
 fn token(reply: &Reply) -> Option<FencingToken> {

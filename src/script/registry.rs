@@ -42,6 +42,7 @@ scripts! {
     FORCE_RELEASE = "lock/force_release.lua",
     FENCED_ACQUIRE = "fenced/acquire.lua",
     FENCED_REENTER = "fenced/reenter.lua",
+    FENCED_RAISE = "fenced/raise.lua",
     SIMPLE_ACQUIRE = "simple/acquire.lua",
     SIMPLE_RENEW = "simple/renew.lua",
     SIMPLE_RELEASE = "simple/release.lua",

@@ -68,7 +68,9 @@ const PURE: [&str; 21] = [
     "backend/pace.rs",
     "lock/composite/standing.rs",
     "lock/composite/tally.rs",
-    "lock/multi/pauses.rs",
+    "lock/pauses.rs",
+    "lock/quorum/rules.rs",
+    "lock/quorum/waking.rs",
 ];
 
 const MOST_CODE_LINES: usize = 400;

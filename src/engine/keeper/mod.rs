@@ -29,7 +29,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
-use self::hub::Hub;
+pub(crate) use self::hub::{Hub, Route};
 use self::renewals::Wards;
 pub(crate) use self::thread::{Starting, Thread};
 use super::Core;

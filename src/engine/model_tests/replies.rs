@@ -70,6 +70,7 @@ impl World {
             Told::Done(-5) => Answered::Missing,
             Told::Done(-2) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
+                server_age: None,
                 token: None,
                 open: self.open,
             }),

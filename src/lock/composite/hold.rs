@@ -1,46 +1,76 @@
 //! A hold of several locks as one, as its guards and its views see it.
+//!
+//! A child may be put into an empty place, or into that of one that is lost, while it is held: a quorum does so. It is
+//! looked at first, so what was lost once stays lost; and a look that saw other children than those that are there now
+//! is made again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, pending};
+use futures_util::future::{BoxFuture, Either, pending, select};
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 
+use super::crew::Crew;
 use super::standing::{Child, Phase, Standing};
 use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
+use crate::lease::Lease;
+use crate::lock::LockGuard;
 use crate::lock::view::HoldView;
+use crate::process::Process;
+
+/// Each child's hold, by its place.
+type Children = Arc<[Option<HoldView>]>;
 
 /// A hold of several locks as one. It keeps nothing: its levels have the children's.
 pub(in crate::lock) struct Composite {
     name: Arc<str>,
     needed: usize,
-    /// Each child's hold.
-    children: Box<[HoldView]>,
-    standing: Mutex<Standing>,
+    process: Process,
+    inner: Mutex<Inner>,
+    /// The levels of the children.
+    crews: Mutex<Vec<Weak<Crew>>>,
     levels: AtomicU32,
     /// How many levels it has of each child.
     of_each: AtomicU32,
+    /// Its fencing token, 0 when it has none.
+    token: AtomicU64,
+    /// Told when a child was taken in, and when it is over.
+    changed: Notify,
+}
+
+struct Inner {
+    children: Children,
+    standing: Standing,
 }
 
 impl Composite {
     /// Of children of which `needed` must be valid.
-    pub(super) fn new(name: &Arc<str>, needed: usize, children: Box<[HoldView]>) -> Arc<Self> {
+    pub(super) fn new(name: &Arc<str>, needed: usize, children: Children) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(name),
             needed,
-            children,
-            standing: Mutex::new(Standing::new(needed)),
+            process: Process::current(),
+            inner: Mutex::new(Inner {
+                children,
+                standing: Standing::new(needed),
+            }),
+            crews: Mutex::default(),
             levels: AtomicU32::new(0),
             of_each: AtomicU32::new(0),
+            token: AtomicU64::new(0),
+            changed: Notify::new(),
         })
     }
 
-    pub(in crate::lock) fn name(&self) -> &str {
+    pub(in crate::lock) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
@@ -48,7 +78,7 @@ impl Composite {
         self.needed
     }
 
-    pub(super) fn levels(&self) -> u32 {
+    pub(in crate::lock) fn levels(&self) -> u32 {
         // Relaxed: a number for its reader.
         self.levels.load(Ordering::Relaxed)
     }
@@ -66,14 +96,24 @@ impl Composite {
         self.levels.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A level more or less of each child.
-    pub(super) fn has_of_each(&self, more: bool) {
+    /// A level more of each child.
+    pub(super) fn has_crew(&self, crew: &Arc<Crew>) {
         // Relaxed: it is only read to be shown.
-        if more {
-            self.of_each.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.of_each.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.of_each.fetch_add(1, Ordering::Relaxed);
+        let mut crews = self.crews.lock();
+        crews.retain(|crew| crew.strong_count() > 0);
+        crews.push(Arc::downgrade(crew));
+    }
+
+    /// A level less of each child.
+    pub(super) fn lacks_crew(&self) {
+        // Relaxed: as above.
+        self.of_each.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The levels that it has of its children, one for each sort of lease.
+    pub(super) fn crews(&self) -> Vec<Arc<Crew>> {
+        self.crews.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// A level less. With the last one it is over: from then on it cannot be lost.
@@ -84,20 +124,51 @@ impl Composite {
         if is_last && !self.is_forked() {
             // A loss that nobody has looked at yet comes first.
             self.look();
-            self.standing.lock().end();
+            self.inner.lock().standing.end();
+            self.changed.notify_waiters();
         }
     }
 
+    pub(in crate::lock) fn token(&self) -> Option<FencingToken> {
+        // Relaxed: the number is all that is published by it.
+        FencingToken::new(self.token.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the first token it is given.
+    pub(in crate::lock) fn keep_token(&self, token: FencingToken) {
+        let number = token.as_u64();
+        // Relaxed: as above.
+        let _ = self
+            .token
+            .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn children(&self) -> Children {
+        Arc::clone(&self.inner.lock().children)
+    }
+
     pub(in crate::lock) fn is_forked(&self) -> bool {
-        self.children.iter().any(HoldView::is_forked)
+        self.process.is_forked()
     }
 
     /// How it stands now.
     fn look(&self) -> Phase {
-        // Outside of the lock: to look at a child may tell those who wait that it is lost, and a waker may run any
-        // code. What was seen before a loss became final is outdone by it.
-        let said: SmallVec<[Child; 16]> = self.children.iter().map(said_by).collect();
-        self.standing.lock().look(said)
+        self.look_and(|_, phase| phase)
+    }
+
+    /// How it stands now, and what is to be done about that before anybody looks again.
+    fn look_and<R>(&self, act: impl FnOnce(&mut Inner, Phase) -> R) -> R {
+        loop {
+            let children = self.children();
+            // Outside of the lock: to look at a child may tell those who wait that it is lost, and a waker may run any
+            // code. What was seen before a loss became final is outdone by it.
+            let said: SmallVec<[Child; 16]> = children.iter().map(said_by).collect();
+            let mut inner = self.inner.lock();
+            if Arc::ptr_eq(&inner.children, &children) {
+                let phase = inner.standing.look(said);
+                return act(&mut inner, phase);
+            }
+        }
     }
 
     pub(in crate::lock) fn valid_for(&self) -> Duration {
@@ -117,50 +188,153 @@ impl Composite {
         match self.look() {
             Phase::Held(_) => Ok(()),
             Phase::Lost(child, reason) => {
-                Err(Error::lost(reason).about(self.children[child].name()))
+                let children = self.children();
+                let child = children.get(child).and_then(Option::as_ref);
+                let name = child.map_or(&*self.name, HoldView::name);
+                Err(Error::lost(reason).about(name))
             }
             Phase::Over => Err(Error::not_owner().about(&self.name)),
         }
     }
 
+    /// The places of children that are not valid, while it is held; none afterwards.
+    pub(in crate::lock) fn wanting(&self) -> SmallVec<[usize; 16]> {
+        if !matches!(self.look(), Phase::Held(_)) {
+            return SmallVec::new();
+        }
+        let children = self.children();
+        let invalid = |child: &Option<HoldView>| !child.as_ref().is_some_and(HoldView::is_valid);
+        (0..children.len())
+            .filter(|place| invalid(&children[*place]))
+            .collect()
+    }
+
+    /// Puts a child into this place, with its guards, each for its crew. False when it is not held any more: then they
+    /// are given back.
+    pub(super) fn take_in(&self, place: usize, guards: Vec<(Arc<Crew>, LockGuard)>) -> bool {
+        let Some((_, first)) = guards.first() else {
+            return false;
+        };
+        let child = first.hold();
+        let mut unwanted = Vec::new();
+        let mut guards = Some(guards);
+        let taken = self.look_and(|inner, phase| {
+            if !matches!(phase, Phase::Held(_)) || place >= inner.children.len() {
+                return false;
+            }
+            // Under the lock that the end takes: whoever takes the last level off finds them.
+            for (crew, guard) in guards.take().into_iter().flatten() {
+                unwanted.extend(crew.put(place, guard));
+            }
+            let mut children = inner.children.to_vec();
+            children[place] = Some(child);
+            inner.children = children.into();
+            true
+        });
+        drop((unwanted, guards));
+        self.changed.notify_waiters();
+        taken
+    }
+
+    /// Takes a child into this place that was entered once, under the watchdog or not. False when it is not held any
+    /// more, or could not be entered as often as the others: then it is given back.
+    pub(in crate::lock) async fn adopt(&self, place: usize, child: LockGuard, watched: bool) -> bool {
+        let mut guards = Vec::new();
+        let mut same = None;
+        for crew in self.crews() {
+            if crew.watched == watched && same.is_none() {
+                same = Some(crew);
+                continue;
+            }
+            let lease = match crew.watched {
+                true => Lease::Watchdog,
+                false => Lease::Fixed(self.valid_for()),
+            };
+            match child.reenter(lease).await {
+                Ok(level) => guards.push((crew, level)),
+                Err(_) => return false,
+            }
+        }
+        guards.extend(same.map(|crew| (crew, child)));
+        self.take_in(place, guards)
+    }
+
+    /// With what lease a child is to be taken that joins now: whether the watchdog keeps it.
+    pub(in crate::lock) fn lease_now(&self) -> Lease {
+        if self.crews().iter().any(|crew| crew.watched) {
+            Lease::Watchdog
+        } else {
+            Lease::Fixed(self.valid_for())
+        }
+    }
+
+    /// The children that are there, each with its place.
+    pub(in crate::lock) fn guards(&self) -> Vec<(usize, Arc<LockGuard>)> {
+        let crews = self.crews();
+        crews.first().map(|crew| crew.guards()).unwrap_or_default()
+    }
+
+    /// Resolves when it is not held any more.
+    pub(in crate::lock) async fn over(&self) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !matches!(self.look(), Phase::Held(_)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Resolves when it is lost, or the loss of so many children announced.
     pub(in crate::lock) fn lost(&self) -> BoxFuture<'_, LostReason> {
-        self.too_many(self.children.iter().map(|child| child.lost().boxed()))
+        self.too_many(|child| async move { child.lost().await }.boxed())
     }
 
     /// Resolves when it is lost.
     pub(in crate::lock) fn lost_for_good(&self) -> BoxFuture<'_, LostReason> {
-        let children = self.children.iter();
-        self.too_many(children.map(|child| child.lost_for_good().boxed()))
+        self.too_many(|child| async move { child.lost_for_good().await }.boxed())
     }
 
-    /// Resolves when so many of `losses` came that `needed` are not left.
+    /// Resolves when so many of the children's losses came that `needed` are not left.
     fn too_many<'a>(
         &'a self,
-        losses: impl Iterator<Item = BoxFuture<'a, LostReason>>,
+        loss: impl Fn(HoldView) -> BoxFuture<'a, LostReason> + Send + 'a,
     ) -> BoxFuture<'a, LostReason> {
-        let spare = self.children.len() - self.needed;
-        let losses: FuturesUnordered<_> = losses.collect();
-        let mut last = losses.skip(spare);
         async move {
-            let told = match last.next().await {
-                Some(reason) => reason,
-                None => pending().await,
-            };
-            if self.is_forked() {
-                return told;
-            }
-            match self.look() {
-                Phase::Lost(_, reason) => reason,
-                Phase::Held(_) => told,
-                Phase::Over => pending().await,
+            loop {
+                let mut changed = pin!(self.changed.notified());
+                changed.as_mut().enable();
+                let children = self.children();
+                let there = children.iter().flatten();
+                let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
+                let spare = losses.len().saturating_sub(self.needed);
+                let mut last = losses.skip(spare);
+                let told = match select(last.next(), changed).await {
+                    Either::Left((Some(reason), _)) => reason,
+                    Either::Left((None, _)) => pending().await,
+                    // Other children may be there now.
+                    Either::Right(_) => continue,
+                };
+                if self.is_forked() {
+                    return told;
+                }
+                match self.look() {
+                    Phase::Lost(_, reason) => return reason,
+                    Phase::Over => pending().await,
+                    Phase::Held(_) if Arc::ptr_eq(&children, &self.children()) => return told,
+                    Phase::Held(_) => {}
+                }
             }
         }
         .boxed()
     }
 }
 
-fn said_by(child: &HoldView) -> Child {
+fn said_by(child: &Option<HoldView>) -> Child {
+    let Some(child) = child else {
+        return Child::Absent;
+    };
     let left = child.valid_for();
     if !left.is_zero() {
         return Child::Valid(left);

@@ -7,7 +7,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
+use super::crew::Crew;
 use super::hold::Composite;
+use super::owner::OwnerState;
 use super::standing::nth_largest;
 use super::tally::Tally;
 use crate::backend::Timers;
@@ -15,15 +17,16 @@ use crate::error::{Error, LeaseError};
 use crate::lease::Lease;
 use crate::lock::{GuardError, LockGuard};
 
-/// A level of each child. Dropped, they are given back.
-type Children = Vec<LockGuard>;
+/// A level of each child that is there. Dropped, they are given back.
+pub(in crate::lock) type Children = Vec<Option<LockGuard>>;
 
 /// One level of a hold of several locks as one. Dropping it gives the level back.
 pub(in crate::lock) struct Level {
     hold: Arc<Composite>,
-    /// By 4, shared with the levels that were entered with the same sort of lease. None once it is given back.
-    children: Option<Arc<Children>>,
-    watched: bool,
+    /// By 4, shared with the levels that have the same sort of lease. None once it is given back.
+    crew: Option<Arc<Crew>>,
+    /// To whom it may be left, if not to the owners of the children.
+    owner: Option<Arc<OwnerState>>,
 }
 
 impl Level {
@@ -34,20 +37,69 @@ impl Level {
         children: Children,
         lease: Lease,
     ) -> Self {
-        let views = children.iter().map(LockGuard::hold).collect();
-        let hold = Composite::new(name, needed, views);
-        Self::with(&hold, children, lease)
+        let views = children.iter();
+        let views = views.map(|child| child.as_ref().map(LockGuard::hold));
+        let hold = Composite::new(name, needed, views.collect());
+        Self::with(&hold, children, lease, None)
+    }
+
+    /// The same, for an owner that may enter the hold again.
+    pub(in crate::lock) fn owned_by(mut self, owner: &Arc<OwnerState>) -> Self {
+        owner.insert(&self.hold);
+        self.owner = Some(Arc::clone(owner));
+        self
     }
 
     /// A level of `hold` with levels of the children of its own.
-    fn with(hold: &Arc<Composite>, children: Children, lease: Lease) -> Self {
+    fn with(
+        hold: &Arc<Composite>,
+        children: Children,
+        lease: Lease,
+        owner: Option<Arc<OwnerState>>,
+    ) -> Self {
+        let crew = Crew::new(lease == Lease::Watchdog, children);
         hold.enter();
-        hold.has_of_each(true);
+        hold.has_crew(&crew);
         Self {
             hold: Arc::clone(hold),
-            children: Some(Arc::new(children)),
-            watched: lease == Lease::Watchdog,
+            crew: Some(crew),
+            owner,
         }
+    }
+
+    /// One more level of `hold`; nothing when that is over.
+    pub(super) async fn of(
+        hold: &Arc<Composite>,
+        lease: Lease,
+        owner: Option<Arc<OwnerState>>,
+    ) -> Result<Option<Self>, Error> {
+        hold.check()?;
+        let crews = hold.crews();
+        let same = crews
+            .iter()
+            .find(|crew| crew.watched == (lease == Lease::Watchdog));
+        if let Some(crew) = same.filter(|crew| crew.join()) {
+            hold.enter();
+            // Whatever comes next, the level is given back with this.
+            let level = Self {
+                hold: Arc::clone(hold),
+                crew: Some(Arc::clone(crew)),
+                owner,
+            };
+            if let Lease::Fixed(lease) = lease {
+                level.ask(|child| async move { child.extend(lease).await }).await?;
+            }
+            return Ok(Some(level));
+        }
+        for crew in crews {
+            let entered = enter_children(hold, &crew, lease).await;
+            match entered {
+                Ok(children) => return Ok(Some(Self::with(hold, children, lease, owner))),
+                Err(error) if matches!(error, Error::NotOwner { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     pub(in crate::lock) fn hold(&self) -> &Arc<Composite> {
@@ -58,16 +110,22 @@ impl Level {
         self.hold.name()
     }
 
-    fn children(&self) -> &[LockGuard] {
-        self.children.as_deref().map_or(&[], Vec::as_slice)
+    fn is_watched(&self) -> bool {
+        self.crew.as_ref().is_some_and(|crew| crew.watched)
     }
 
-    pub(in crate::lock) fn timers(&self) -> Option<&Timers> {
+    fn children(&self) -> Vec<Arc<LockGuard>> {
+        let guards = self.crew.iter().flat_map(|crew| crew.guards());
+        guards.map(|(_, guard)| guard).collect()
+    }
+
+    pub(in crate::lock) fn timers(&self) -> Option<Timers> {
         self.children().first()?.timers()
     }
 
     pub(in crate::lock) fn hold_count(&self) -> u32 {
-        let mut counts: Vec<_> = self.children().iter().map(LockGuard::hold_count).collect();
+        let children = self.children();
+        let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
         if self.hold.is_forked() || counts.len() < self.hold.needed() {
             return 0;
         }
@@ -77,70 +135,40 @@ impl Level {
     pub(in crate::lock) fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
         async {
             self.hold.check()?;
-            self.ask(LockGuard::verify).await
+            self.ask(|child| async move { child.verify().await }).await
         }
         .boxed()
     }
 
     pub(in crate::lock) fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         async move {
-            if self.watched {
+            if self.is_watched() {
                 return Err(self.about(LeaseError::Watchdog));
             }
             self.hold.check()?;
-            self.ask(|child| child.extend(lease)).await
+            self.ask(|child| async move { child.extend(lease).await }).await
         }
         .boxed()
     }
 
     pub(in crate::lock) fn reenter(&self, lease: Lease) -> BoxFuture<'_, Result<Self, Error>> {
         async move {
-            self.hold.check()?;
-            match lease {
-                Lease::Watchdog if self.watched => Ok(self.share()),
-                Lease::Fixed(lease) if !self.watched => {
-                    self.ask(|child| child.extend(lease)).await?;
-                    Ok(self.share())
-                }
-                lease => {
-                    let children = self.enter_children(lease).await?;
-                    Ok(Self::with(&self.hold, children, lease))
-                }
-            }
+            let level = Self::of(&self.hold, lease, self.owner.clone()).await?;
+            level.ok_or_else(Error::not_owner)
         }
         .boxed()
     }
 
-    /// A level more, with the same levels of the children.
-    fn share(&self) -> Self {
-        self.hold.enter();
-        Self {
-            hold: Arc::clone(&self.hold),
-            children: self.children.clone(),
-            watched: self.watched,
-        }
-    }
-
-    async fn enter_children(&self, lease: Lease) -> Result<Children, Error> {
-        let asked = self.children().iter();
-        let mut entering: FuturesUnordered<_> = asked.map(|child| child.reenter(lease)).collect();
-        let mut tally = Tally::new(self.hold.needed(), entering.len());
-        let mut entered = Children::new();
-        while let Some(answer) = entering.next().await {
-            let heard = tally.hear(answer.map(|child| entered.push(child)));
-            if let Some(told) = heard {
-                return told.map(|()| entered);
-            }
-        }
-        Err(Error::not_owner())
-    }
-
     /// What a question to the children comes to.
-    async fn ask<'a, F>(&'a self, question: impl Fn(&'a LockGuard) -> F) -> Result<(), Error>
+    async fn ask<F>(&self, question: impl Fn(Arc<LockGuard>) -> F) -> Result<(), Error>
     where
         F: Future<Output = Result<(), Error>>,
     {
-        hear(self.hold.needed(), self.children().iter().map(question)).await
+        hear(
+            self.hold.needed(),
+            self.children().into_iter().map(question),
+        )
+        .await
     }
 
     pub(in crate::lock) fn unlock(mut self) -> BoxFuture<'static, Result<(), Error>> {
@@ -161,30 +189,48 @@ impl Level {
     }
 
     /// Takes the level off. The levels of the children, if nobody shares them any more.
-    fn leave(&mut self) -> Option<Children> {
-        let children = self.children.take()?;
+    fn leave(&mut self) -> Option<Vec<LockGuard>> {
+        let crew = self.crew.take()?;
         self.hold.leave();
-        let children = Arc::into_inner(children)?;
-        self.hold.has_of_each(false);
+        let children = crew.leave()?;
+        self.hold.lacks_crew();
         Some(children)
     }
 
     pub(in crate::lock) fn may_detach(&self) -> Result<(), Error> {
         self.hold.check()?;
+        if self.owner.is_some() {
+            return Ok(());
+        }
         self.is_alone()?;
-        self.children().iter().try_for_each(LockGuard::may_detach)
+        self.children()
+            .iter()
+            .try_for_each(|child| child.may_detach())
     }
 
-    /// Leaves each child's level to its owner. The hold goes on for who looks at it.
+    /// Leaves the level to its owner, or each child's to the child's. The hold goes on for who looks at it.
     pub(in crate::lock) fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
-        self.part_with(|child| child.detach().map_err(GuardError::into_parts))
+        let Some(owner) = self.owner.clone() else {
+            return self.part_with(|child| child.detach().map_err(GuardError::into_parts));
+        };
+        let level = Self {
+            hold: Arc::clone(&self.hold),
+            crew: self.crew.take(),
+            owner: Some(Arc::clone(&owner)),
+        };
+        owner.keep(level).map_err(|mut refused| {
+            self.crew = refused.crew.take();
+            Error::not_owner().about(self.hold.name())
+        })
     }
 
     pub(in crate::lock) fn may_expire(&self) -> Result<(), Error> {
         self.hold.check()?;
         self.is_alone()?;
-        self.children().iter().try_for_each(LockGuard::may_expire)
+        self.children()
+            .iter()
+            .try_for_each(|child| child.may_expire())
     }
 
     /// Leaves each child to its lease.
@@ -197,10 +243,8 @@ impl Level {
 
     /// No other level shares those of the children.
     fn is_alone(&self) -> Result<(), Error> {
-        match &self.children {
-            Some(children) if Arc::strong_count(children) > 1 => {
-                Err(self.about(LeaseError::OtherLevels))
-            }
+        match &self.crew {
+            Some(crew) if crew.is_shared() => Err(self.about(LeaseError::OtherLevels)),
             _ => Ok(()),
         }
     }
@@ -211,18 +255,20 @@ impl Level {
         &mut self,
         part: impl Fn(LockGuard) -> Result<(), (LockGuard, Error)>,
     ) -> Result<(), Error> {
-        let children = self.children.take().and_then(Arc::into_inner);
-        let (mut left, mut first) = (Children::new(), None);
-        for child in children.unwrap_or_default() {
+        let Some(crew) = self.crew.take() else {
+            return Ok(());
+        };
+        let mut first = None;
+        for (place, child) in crew.take() {
             if let Err((child, error)) = part(child) {
-                left.push(child);
+                drop(crew.put(place, child));
                 first.get_or_insert(error);
             }
         }
         let Some(error) = first else {
             return Ok(());
         };
-        self.children = Some(Arc::new(left));
+        self.crew = Some(crew);
         Err(error)
     }
 
@@ -235,6 +281,30 @@ impl Drop for Level {
     fn drop(&mut self) {
         drop(self.leave());
     }
+}
+
+/// A level more of each child that `crew` has.
+async fn enter_children(
+    hold: &Composite,
+    crew: &Crew,
+    lease: Lease,
+) -> Result<Children, Error> {
+    let guards = crew.guards();
+    let places = guards.iter().map(|(place, _)| place + 1).max();
+    let mut entered = Children::new();
+    entered.resize_with(places.unwrap_or_default(), || None);
+    let mut entering: FuturesUnordered<_> = guards
+        .iter()
+        .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
+        .collect();
+    let mut tally = Tally::new(hold.needed(), guards.len());
+    while let Some((place, answer)) = entering.next().await {
+        let heard = tally.hear(answer.map(|child| entered[place] = Some(child)));
+        if let Some(told) = heard {
+            return told.map(|()| entered);
+        }
+    }
+    Err(Error::not_owner())
 }
 
 /// Asks side by side, and hears what `needed` of them say.

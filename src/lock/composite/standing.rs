@@ -1,8 +1,8 @@
 //! How a composite stands: its rules, with what its children say as values.
 //!
 //! 1. While it is held, its validity is the `needed`-th largest of its children's.
-//! 2. It is lost once so many children are lost that `needed` of them cannot be valid any more; the reason is that of
-//!    the first of them, in their order.
+//! 2. It is lost once so many children are lost, or were never there, that `needed` of them cannot be valid any more;
+//!    the reason is that of the first that was lost, in their order.
 //! 3. Lost and over are final: what is said of a child later changes nothing.
 
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub(super) enum Child {
     Lost(LostReason),
     /// It was given back.
     Over,
+    /// There is none in this place, or not yet.
+    Absent,
 }
 
 /// How it stands.
@@ -68,6 +70,7 @@ impl Standing {
                     first_lost.get_or_insert(Phase::Lost(all, reason));
                 }
                 Child::Over => {}
+                Child::Absent => lost += 1,
             }
             all += 1;
         }

@@ -16,7 +16,7 @@ use futures_util::future::ready;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
-use super::pauses::{LONGEST, Pauses};
+use crate::lock::pauses::{LONGEST, Pauses};
 use super::set::Set;
 use super::tray::Tray;
 use crate::backend::{Failure, Timers};
@@ -87,7 +87,7 @@ impl Acquire<'_> {
             let Some(guard) = self.wait_for(place, timers.as_ref()).await? else {
                 return Ok(None);
             };
-            timers = guard.timers().cloned();
+            timers = guard.timers();
             let since = self.clock.now();
             let last = match self.take_rest(place, guard, timers.as_ref()).await {
                 Ok(guards) => return Ok(Some(self.guard(guards))),
@@ -129,7 +129,9 @@ impl Acquire<'_> {
 
     fn guard(&self, guards: Vec<LockGuard>) -> LockGuard {
         let needed = guards.len();
-        LockGuard::of_several(Level::first(&self.set.name, needed, guards, self.lease))
+        let guards = guards.into_iter().map(Some).collect();
+        let level = Level::first(&self.set.name, needed, guards, self.lease);
+        LockGuard::of_several(level)
     }
 
     /// Waits for one lock, with nothing in hand.

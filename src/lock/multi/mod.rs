@@ -1,7 +1,6 @@
 //! Several locks as one: all of them or none.
 
 mod acquire;
-mod pauses;
 mod set;
 mod tray;
 

@@ -1,0 +1,382 @@
+//! A quorum: independent servers whose majority grants locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::runtime::Handle;
+
+use super::builder::start;
+use super::greet::{greet, greet_later};
+use super::{Client, ClientBuilder, ShutdownReport};
+use crate::backend::Failure;
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::error::{Cause, ConfigError, Error, QuorumError};
+use crate::lock::quorum::{Node, Nodes, Rules};
+use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner, fenced, plain};
+
+/// The most servers there can be.
+const MOST: usize = 9;
+
+/// Independent servers whose majority grants locks: Redlock. Cheap to clone and made to be shared.
+///
+/// A lock is held when more than half of the servers granted it, so a minority may be down, at any time and for as long
+/// as it likes, and come back: no hold is lost by that, and no acquire waits for it for longer than the nodes'
+/// [time-out](QuorumBuilder::node_timeout), once. The servers are single masters that know nothing of each other:
+/// no replicas, no cluster.
+///
+/// It costs a connection, a keeper and a lease on each server. [When is it worth that?][docs] Where what the lock
+/// protects can refuse a late writer, one server with a [fencing token](crate::FencedLock) is simpler and safer.
+///
+/// [docs]: https://github.com/watchlock/watchlock/blob/main/docs/quorum.md
+///
+/// ```no_run
+/// # async fn example() -> Result<(), watchlock::Error> {
+/// use watchlock::Quorum;
+///
+/// let servers = ["redis://one/", "redis://two/", "redis://three/"];
+/// let quorum = Quorum::builder(servers).connect().await?;
+/// let lock = quorum.get_lock("report:2026");
+/// lock.run(async |guard| {
+///     println!("nobody else is at {}", guard.name());
+/// }).await
+/// # }
+/// ```
+///
+/// **Restarts.** A server that comes back without its memory would grant again what it granted before. So a server has
+/// no vote until it has been up for the longest lease that any program takes: [`QuorumBuilder::restart_delay`].
+#[doc(alias = "Redlock")]
+#[derive(Clone)]
+pub struct Quorum {
+    nodes: Arc<Nodes>,
+    clients: Arc<[Client]>,
+}
+
+impl std::fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quorum")
+            .field("servers", &self.clients.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Quorum {
+    /// A quorum of these servers, that is to be set up first: 3, 5, 7 or 9 addresses (1 for tests).
+    pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> QuorumBuilder {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
+        QuorumBuilder::new(urls.collect())
+    }
+
+    /// The lock `name`. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_lock(&self, name: &str) -> QuorumLock {
+        QuorumLock::new(&self.nodes, name, None, plain::kind)
+    }
+
+    /// The fenced lock `name`: the lock of that name, with a [fencing token](crate::FencingToken) to each hold. No I/O;
+    /// a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_fenced_lock(&self, name: &str) -> FencedQuorumLock {
+        FencedQuorumLock::new(&self.nodes, name, None, fenced::kind)
+    }
+
+    /// A new owner, to be handed down to whatever may enter its locks again.
+    #[must_use]
+    pub fn new_owner(&self) -> QuorumOwner {
+        QuorumOwner::new(&self.nodes)
+    }
+
+    /// Runs `future` as one owner: every handle of this quorum that is used inside acts for it. As
+    /// [`Client::scope`](crate::Client::scope).
+    ///
+    /// # Cancel safety
+    ///
+    /// As `future`.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        let owner = self.new_owner();
+        owner.scope(future).await
+    }
+
+    /// Ends the clients of all servers, as [`Client::shutdown`](crate::Client::shutdown) does one. What is reported is
+    /// what a majority says: a hold that was left, or whose release a majority did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Client::shutdown`](crate::Client::shutdown).
+    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
+        let ends = self.clients.iter().map(|client| client.shutdown(timeout));
+        let reports = join_all(ends).await;
+        let needed = self.clients.len() / 2 + 1;
+        ShutdownReport {
+            held: named_by(needed, reports.iter().flat_map(|report| &report.held)),
+            unreleased: named_by(needed, reports.iter().flat_map(|report| &report.unreleased)),
+        }
+    }
+}
+
+/// The names that `needed` servers say, each once.
+fn named_by<'a>(needed: usize, names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    let same = names.chunk_by(|one, other| one == other);
+    same.filter(|names| names.len() >= needed)
+        .map(|names| names[0].clone())
+        .collect()
+}
+
+/// Sets a quorum up. Setters cannot fail; [`connect`](Self::connect) checks every value.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), watchlock::Error> {
+/// use std::time::Duration;
+/// use watchlock::Quorum;
+///
+/// let quorum = Quorum::builder(["redis://one/", "redis://two/", "redis://three/"])
+///     .key_prefix("billing:")
+///     .watchdog_lease(Duration::from_secs(10))
+///     .max_lease(Duration::from_secs(60))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct QuorumBuilder {
+    urls: Vec<String>,
+    /// The settings of all clients; its address is not used.
+    client: ClientBuilder,
+    node_timeout: Option<Duration>,
+    restart_delay: Option<Duration>,
+    max_lease: Option<Duration>,
+}
+
+impl std::fmt::Debug for QuorumBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The addresses may hold passwords.
+        f.debug_struct("QuorumBuilder")
+            .field("servers", &self.urls.len())
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+impl QuorumBuilder {
+    fn new(urls: Vec<String>) -> Self {
+        Self {
+            client: Client::builder(urls.first().map_or("", String::as_str)),
+            urls,
+            node_timeout: None,
+            restart_delay: None,
+            max_lease: None,
+        }
+    }
+
+    /// How long a server has to answer an acquire: 1 ms to 10 s. Default 50 ms; in any case no more than a tenth of the
+    /// lease. A server that did not is left alone until it answers a question in the background.
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = Some(timeout);
+        self
+    }
+
+    /// The longest lease that **any** program takes on locks of these servers, Java's `leaseTime` and
+    /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease. A longer
+    /// lease is [`Error::InvalidLease`].
+    pub fn max_lease(mut self, lease: Duration) -> Self {
+        self.max_lease = Some(lease);
+        self
+    }
+
+    /// For how long a server must have been up, by its own word and in whole seconds, before it has a vote. Default
+    /// [`max_lease`](Self::max_lease) and 1 % of it, rounded up to seconds, and 2 s: by then all is over that it may
+    /// have granted before, and forgotten. It is asked before that all the same: that it is busy counts.
+    ///
+    /// `Duration::ZERO` lets all vote at once: for tests and demos, and where no server forgets anything
+    /// (`appendfsync always`). Anything less than the default gives the lock away when a server restarts without its
+    /// memory.
+    pub fn restart_delay(mut self, delay: Duration) -> Self {
+        self.restart_delay = Some(delay);
+        self
+    }
+
+    /// As [`ClientBuilder::watchdog_lease`].
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.client = self.client.watchdog_lease(lease);
+        self
+    }
+
+    /// As [`ClientBuilder::key_prefix`].
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
+        self.client = self.client.key_prefix(prefix);
+        self
+    }
+
+    /// As [`ClientBuilder::max_name_bytes`].
+    pub fn max_name_bytes(mut self, bytes: usize) -> Self {
+        self.client = self.client.max_name_bytes(bytes);
+        self
+    }
+
+    /// As [`ClientBuilder::backoff`].
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.client = self.client.backoff(backoff);
+        self
+    }
+
+    /// As [`ClientBuilder::command_timeout`]: of renewals and releases. An acquire has the
+    /// [`node_timeout`](Self::node_timeout).
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.client = self.client.command_timeout(timeout);
+        self
+    }
+
+    /// As [`ClientBuilder::connect_timeout`].
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.client = self.client.connect_timeout(timeout);
+        self
+    }
+
+    /// For how long `lock` goes on trying while there is no quorum: up to 24 h. Default 5 s.
+    pub fn unavailable_after(mut self, span: Duration) -> Self {
+        self.client = self.client.unavailable_after(span);
+        self
+    }
+
+    /// As [`ClientBuilder::fencing_token_ttl`].
+    pub fn fencing_token_ttl(mut self, ttl: Duration) -> Self {
+        self.client = self.client.fencing_token_ttl(ttl);
+        self
+    }
+
+    /// As [`ClientBuilder::clock`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.client = self.client.clock(clock);
+        self
+    }
+
+    /// Checks the settings and connects to all servers. A minority may be out of reach: it is asked again in the
+    /// background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a bad address or value, with [`NoQuorum`](ConfigError::NoQuorum) when the servers are no
+    /// quorum: an even number, two that are the same, a replica, a sentinel, one in cluster mode or too old.
+    /// [`Error::NoQuorum`] when too few can be reached; [`Error::Denied`] when one denies (it must allow `INFO`).
+    /// [`Error::Unavailable`] when the system starts no thread.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a quorum that was not returned ends.
+    pub async fn connect(self) -> Result<Quorum, Error> {
+        let (builders, rules) = self.checked()?;
+        if Handle::try_current().is_err() {
+            return Err(ConfigError::NoRuntime.into());
+        }
+        let mut engines = Vec::new();
+        for builder in builders {
+            let (config, dialer, cluster) = builder.checked()?;
+            engines.push(start(config, dialer, cluster, true)?);
+        }
+        let greeted = join_all(engines.iter().map(|(engine, _)| first_words(engine))).await;
+        let reached = agreed(&greeted)?;
+        let mut nodes = Vec::new();
+        let mut clients = Vec::new();
+        for ((engine, keeper), reached) in engines.into_iter().zip(reached) {
+            if !reached {
+                keeper.spawn(greet_later(Arc::clone(&engine.core)));
+            }
+            let client = Client::of(engine);
+            nodes.push(Node::new(Arc::clone(&client.engine), !reached));
+            clients.push(client);
+        }
+        Ok(Quorum {
+            nodes: Nodes::start(nodes, &rules)?,
+            clients: clients.into(),
+        })
+    }
+
+    fn checked(mut self) -> Result<(Vec<ClientBuilder>, Rules), Error> {
+        let given = self.urls.len();
+        if given % 2 == 0 || given > MOST {
+            return Err(QuorumError::Number { given }.into());
+        }
+        for (second, url) in self.urls.iter().enumerate() {
+            if let Some(first) = self.urls[..second].iter().position(|other| other == url) {
+                return Err(same(first, second));
+            }
+        }
+        let ms = Duration::from_millis;
+        if let Some(timeout) = self.node_timeout
+            && !(ms(1)..=ms(10_000)).contains(&timeout)
+        {
+            return Err(ConfigError::out_of_range("node_timeout", timeout, "1 ms to 10 s").into());
+        }
+        let settings = self.client.settings();
+        let max_lease = self.max_lease.unwrap_or(settings.watchdog_lease);
+        let day = ms(24 * 3_600_000);
+        if !(settings.watchdog_lease..=day).contains(&max_lease) {
+            let allowed = "the watchdog's lease to 24 h";
+            return Err(ConfigError::out_of_range("max_lease", max_lease, allowed).into());
+        }
+        // A child is granted by its server's own word.
+        settings.passes_on = false;
+        settings.lease_bounds = *settings.lease_bounds.start()..=max_lease;
+        let rules = Rules {
+            node_timeout: self.node_timeout,
+            restart_delay: self.restart_delay,
+            max_lease,
+        };
+        let builders = self.urls.iter().map(|url| self.client.clone().at(url));
+        Ok((builders.collect(), rules))
+    }
+}
+
+/// Greets a server; its run id.
+async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
+    let core = &engine.core;
+    let fleet = core.backend.callers_fleet()?;
+    greet(core, fleet.home()).await?;
+    if core.backend.cluster().is_joined() {
+        let reason = "it is in cluster mode";
+        return Err(ConfigError::Unsupported { reason }.into());
+    }
+    let connected = fleet.home().connected();
+    let server = connected.and_then(|connected| connected.server);
+    let silent = || Error::from(Failure::no_connection());
+    server.map(|server| server.run_id).ok_or_else(silent)
+}
+
+/// Whether these servers are a quorum, as far as they answered; which did.
+fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<bool>, Error> {
+    let mut last: Option<Cause> = None;
+    for (place, answer) in greeted.iter().enumerate() {
+        match answer {
+            Ok(run_id) => {
+                let before = &greeted[..place];
+                let twin = |other: &Result<Arc<str>, Error>| other.as_ref().ok() == Some(run_id);
+                if let Some(first) = before.iter().position(twin) {
+                    return Err(same(first, place));
+                }
+            }
+            Err(Error::Config(ConfigError::Unsupported { reason })) => {
+                let place = place + 1;
+                return Err(QuorumError::Unsupported { place, reason }.into());
+            }
+            Err(error) if error.is_transient() => last = Some(Arc::new(error.clone())),
+            Err(error) => return Err(error.clone()),
+        }
+    }
+    let reached = greeted.iter().filter(|answer| answer.is_ok()).count();
+    let needed = greeted.len() / 2 + 1;
+    match last {
+        Some(cause) if reached < needed => Err(Error::no_quorum(reached, needed, cause)),
+        _ => Ok(greeted.iter().map(Result::is_ok).collect()),
+    }
+}
+
+fn same(first: usize, second: usize) -> Error {
+    let (first, second) = (first + 1, second + 1);
+    QuorumError::SameServer { first, second }.into()
+}

@@ -1,0 +1,368 @@
+//! A handle: a lock of a quorum by name, and whom it acts for.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Nodes;
+use super::acquire::acquire;
+use super::questions::Questions;
+use super::ticket::{Patience, Request};
+use crate::config::Config;
+use crate::engine::kind::Kind;
+use crate::error::Error;
+use crate::lease::Lease;
+use crate::lock::composite::OwnerState;
+use crate::lock::kind::{self, IsGuard, LockKind};
+use crate::lock::run::run_under;
+use crate::lock::{Lock, LockGuard, LockInfo, Ttl, scope};
+
+/// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
+///
+/// Its verbs are those of [`Handle`](crate::Handle), and so is whom it acts for: a handle of a
+/// [`QuorumOwner`](crate::QuorumOwner) for that owner, else for the [scope](crate::Quorum::scope) that it is used in,
+/// else for nobody. Cheap to clone; it holds nothing.
+///
+/// **Errors.** [`Error::NoQuorum`] when too few servers answered; that of a server only when so many refuse for good
+/// that the rest is no quorum. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
+///
+/// ```no_run
+/// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
+/// let lock = quorum.get_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// // … nobody else is here, as long as a majority of the servers lives …
+/// guard.unlock().await
+/// # }
+/// ```
+pub struct QuorumHandle<K> {
+    nodes: Arc<Nodes>,
+    kind: Result<Kind, Arc<BadName>>,
+    owner: Option<Arc<OwnerState>>,
+    of: PhantomData<fn() -> K>,
+}
+
+/// A reentrant lock that is held when more than half of a quorum's servers granted it: what Redisson calls a
+/// `RedissonRedLock`, over locks of one name. From [`Quorum::get_lock`](crate::Quorum::get_lock).
+#[doc(alias = "RedLock")]
+#[doc(alias = "RedissonRedLock")]
+pub type QuorumLock = QuorumHandle<kind::Reentrant>;
+
+/// A [`QuorumLock`] whose holds have a [fencing token](crate::FencingToken), which grows from holder to holder
+/// whichever majority each had. From [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
+pub type FencedQuorumLock = QuorumHandle<kind::Fenced>;
+
+/// What a handle says that cannot be used.
+struct BadName {
+    name: Box<str>,
+    error: Error,
+}
+
+/// Not derived: the kind itself need not be `Clone`.
+impl<K> Clone for QuorumHandle<K> {
+    fn clone(&self) -> Self {
+        Self {
+            nodes: Arc::clone(&self.nodes),
+            kind: self.kind.clone(),
+            owner: self.owner.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<K: LockKind> fmt::Debug for QuorumHandle<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumLock")
+            .field("name", &self.name())
+            .field("has_owner", &self.owner.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: LockKind> QuorumHandle<K> {
+    pub(crate) fn new(
+        nodes: &Arc<Nodes>,
+        name: &str,
+        owner: Option<&Arc<OwnerState>>,
+        kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
+    ) -> Self {
+        let kind = kind(nodes.config(), name).map_err(|error| {
+            let name = name.into();
+            Arc::new(BadName { name, error })
+        });
+        Self {
+            nodes: Arc::clone(nodes),
+            kind,
+            owner: owner.cloned(),
+            of: PhantomData,
+        }
+    }
+
+    fn kind(&self) -> Result<&Kind, Error> {
+        self.kind.as_ref().map_err(|bad| bad.error.clone())
+    }
+
+    /// Its owner, or that of the scope that this is called in.
+    fn acts_for(&self) -> Option<Arc<OwnerState>> {
+        let ambient = || scope::current(self.nodes.id);
+        self.owner.clone().or_else(ambient)
+    }
+
+    /// The lock's name, without the clients' prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.names().name(),
+            Err(bad) => &bad.name,
+        }
+    }
+
+    async fn acquire(
+        &self,
+        wait: Option<Duration>,
+        lease: Lease,
+    ) -> Result<Option<K::Guard>, Error> {
+        let got = async {
+            let config = self.nodes.config();
+            lease.resolve(config.watchdog_lease, &config.lease_bounds)?;
+            let since = self.nodes.now();
+            let request = Request {
+                kind: self.kind()?.clone(),
+                fenced: K::FENCED,
+                lease,
+                owner: self.acts_for(),
+                patience: match wait {
+                    None => Patience::Forever,
+                    Some(Duration::ZERO) => Patience::Once,
+                    Some(wait) => Patience::Until(since + wait),
+                },
+                since,
+            };
+            acquire(&self.nodes, request).await
+        };
+        let got = got.await.map_err(|error| error.about(self.name()))?;
+        got.map(K::Guard::of).transpose()
+    }
+
+    /// Waits for the lock, for as long as it takes. The watchdogs of the servers' clients keep it for as long as the
+    /// guard lives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handle::lock`](crate::Handle::lock), with [`Error::NoQuorum`] instead of [`Error::Unavailable`]: when too
+    /// few servers answered for `unavailable_after` (5 s).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is done. The place in
+    /// the queue is lost.
+    pub async fn lock(&self) -> Result<K::Guard, Error> {
+        let got = self.acquire(None, Lease::Watchdog).await?;
+        got.ok_or(Error::Closed)
+    }
+
+    /// Waits for the lock, and takes it for a fixed lease, up to the quorum's
+    /// [`max_lease`](crate::QuorumBuilder::max_lease).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and [`Error::InvalidLease`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
+        let got = self.acquire(None, Lease::Fixed(lease)).await?;
+        got.ok_or(Error::Closed)
+    }
+
+    /// Waits for the lock for at most `wait`; `None` when it was busy to the end: a majority of the servers answered,
+    /// and somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits for ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_for`](Self::lock_for); [`Error::NoQuorum`] when the last try found too few servers.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+    ) -> Result<Option<K::Guard>, Error> {
+        self.acquire(Some(wait), lease.into()).await
+    }
+
+    /// Runs `body` under the lock, and cancels it when the hold is lost: [`Handle::run`](crate::Handle::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, or the release finds
+    /// that it was.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the body and gives the lock back.
+    pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
+        let guard = self.lock().await?;
+        run_under(guard, body).await
+    }
+
+    /// As [`run`](Self::run) behind a [`try_lock`](Self::try_lock); `None` when the lock stayed busy.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock), and [`Error::Lost`] as [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run<T>(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+        body: impl AsyncFnOnce(&K::Guard) -> T,
+    ) -> Result<Option<T>, Error> {
+        match self.try_lock(wait, lease).await? {
+            Some(guard) => run_under(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives back the newest level that was [detached](LockGuard::detach) by the owner this handle acts for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotOwner`] when there is none, and always without an owner; else as [`LockGuard::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::unlock`].
+    pub async fn unlock(&self) -> Result<(), Error> {
+        let owner = self.acts_for();
+        let given_back = match owner.and_then(|owner| owner.take(self.name())) {
+            Some(level) => LockGuard::of_several(level).unlock().await,
+            None => Err(Error::not_owner()),
+        };
+        given_back.map_err(|error| error.about(self.name()))
+    }
+
+    /// Whether the lock is held: so many servers have it for somebody that the rest is no quorum. Asks the servers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`]; [`Error::NoQuorum`] when too few answered to say either.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn is_locked(&self) -> Result<bool, Error> {
+        Ok(self.remain_time_to_live().await? != Ttl::Free)
+    }
+
+    /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold_count() > 0
+    }
+
+    /// How many levels the owner this handle acts for holds. Local; 0 without an owner.
+    #[must_use]
+    pub fn hold_count(&self) -> u32 {
+        let owner = self.acts_for();
+        owner.map_or(0, |owner| owner.hold_count(self.name()))
+    }
+
+    /// How much longer it takes until so many servers are free that the lock can be had, if nothing is renewed or given
+    /// back. Asks the servers.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_locked`](Self::is_locked).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        let questions = Questions::of(&self.nodes, self.kind()?);
+        let answered = questions.remain_time_to_live().await;
+        answered.map_err(|error| error.about(self.name()))
+    }
+
+    /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it
+    /// on any of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoQuorum`] when too few servers answered; those that did have released it. Else as
+    /// [`Handle::force_unlock`](crate::Handle::force_unlock).
+    ///
+    /// # Cancel safety
+    ///
+    /// The commands may be executed or not.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        let questions = Questions::of(&self.nodes, self.kind()?);
+        let answered = questions.force_unlock().await;
+        answered.map_err(|error| error.about(self.name()))
+    }
+}
+
+#[async_trait]
+impl<K: LockKind> Lock for QuorumHandle<K> {
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    async fn lock(&self) -> Result<LockGuard, Error> {
+        Ok(self.lock().await?.into_level())
+    }
+
+    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
+        Ok(self.lock_for(lease).await?.into_level())
+    }
+
+    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
+        let got = self.try_lock(wait, lease).await?;
+        Ok(got.map(IsGuard::into_level))
+    }
+
+    async fn unlock(&self) -> Result<(), Error> {
+        self.unlock().await
+    }
+
+    async fn is_locked(&self) -> Result<bool, Error> {
+        self.is_locked().await
+    }
+
+    fn hold_count(&self) -> u32 {
+        self.hold_count()
+    }
+
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        self.remain_time_to_live().await
+    }
+
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.force_unlock().await
+    }
+
+    fn info(&self) -> LockInfo {
+        let Ok(kind) = &self.kind else {
+            return LockInfo::default();
+        };
+        LockInfo {
+            command_timeout: self.nodes.config().command_timeout,
+            ..LockInfo::of(self.nodes.id, kind.names())
+        }
+    }
+}
+
+/// A lock of a quorum as one of many.
+impl<K: LockKind> From<QuorumHandle<K>> for Arc<dyn Lock> {
+    fn from(lock: QuorumHandle<K>) -> Self {
+        Arc::new(lock)
+    }
+}

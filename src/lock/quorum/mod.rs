@@ -1,0 +1,201 @@
+//! A lock that is held when more than half of some independent servers have granted it: Redlock, to the letter.
+//!
+//! Each node has a client of its own, and each child of a hold is a plain lock there, renewed and given back by that
+//! client. What is added here: who may vote and what a round comes to ([`rules`]), one round at a time for each name
+//! ([`gate`], [`round`]), waiting ([`job`], [`ears`], [`waking`]), repair ([`repair`]), and tokens ([`token`]).
+//! A hold is a [`Composite`](super::composite::Composite).
+
+mod acquire;
+mod ears;
+mod gate;
+mod handle;
+mod job;
+mod node;
+mod owner;
+mod questions;
+mod repair;
+mod round;
+mod rules;
+mod steward;
+mod ticket;
+mod token;
+mod waking;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use self::gate::Gates;
+pub use self::handle::{FencedQuorumLock, QuorumHandle, QuorumLock};
+pub(crate) use self::node::Node;
+pub use self::owner::QuorumOwner;
+use self::repair::Patients;
+use self::rules::RestartDelay;
+pub(crate) use self::steward::Steward;
+use self::steward::Alive;
+use super::LockGuard;
+use crate::backend::{Failure, Timers};
+use crate::clock::Moment;
+use crate::config::Config;
+use crate::engine::kind::Kind;
+use crate::error::Error;
+use crate::lease::Lease;
+use crate::process::Process;
+
+/// A node has so long to answer, if nothing else is set, or a tenth of the lease if that is less.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// The servers of a quorum, and all that its handles share.
+pub(crate) struct Nodes {
+    pub(crate) id: Uuid,
+    nodes: Box<[Arc<Node>]>,
+    needed: usize,
+    delay: RestartDelay,
+    node_timeout: Duration,
+    gates: Gates,
+    patients: Arc<Patients>,
+    steward: Steward,
+    /// Told when a silent node answered.
+    back: Notify,
+    process: Process,
+    _alive: Alive,
+}
+
+/// How a quorum is set up, beyond its nodes' clients.
+pub(crate) struct Rules {
+    pub(crate) node_timeout: Option<Duration>,
+    pub(crate) restart_delay: Option<Duration>,
+    /// The longest lease that any program takes.
+    pub(crate) max_lease: Duration,
+}
+
+impl Nodes {
+    /// Of an odd number of nodes, at least one.
+    pub(crate) fn start(nodes: Vec<Node>, rules: &Rules) -> Result<Arc<Self>, Failure> {
+        let (steward, alive) = Steward::start()?;
+        let delay = match rules.restart_delay {
+            Some(delay) => RestartDelay::new(delay),
+            None => RestartDelay::for_leases(rules.max_lease),
+        };
+        let nodes: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
+        let nodes = Arc::new(Self {
+            id: Uuid::new_v4(),
+            needed: nodes.len() / 2 + 1,
+            delay,
+            node_timeout: rules.node_timeout.unwrap_or(NODE_TIMEOUT),
+            gates: Gates::default(),
+            patients: Arc::default(),
+            steward,
+            back: Notify::new(),
+            process: Process::current(),
+            nodes,
+            _alive: alive,
+        });
+        let looking = repair::look_after(Arc::downgrade(&nodes), Arc::clone(&nodes.patients));
+        nodes.steward.spawn(looking);
+        for (place, node) in nodes.nodes.iter().enumerate() {
+            if node.is_silent() {
+                nodes.fell_silent(place);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// All of them are set up in the same way.
+    pub(crate) fn config(&self) -> &Config {
+        &self.nodes[0].core().config
+    }
+
+    fn timers(&self) -> &Timers {
+        &self.steward.timers
+    }
+
+    fn now(&self) -> Moment {
+        self.config().clock.now()
+    }
+
+    fn is_forked(&self) -> bool {
+        self.process.is_forked()
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, kind: &Kind) -> Arc<str> {
+        kind.names().name().into()
+    }
+
+    /// How long a node has to answer an acquire with this lease.
+    fn timeout_of(&self, lease: Lease) -> Duration {
+        let lease = match lease {
+            Lease::Watchdog => self.config().watchdog_lease.duration(),
+            Lease::Fixed(lease) => lease,
+        };
+        self.node_timeout.min(lease / 10)
+    }
+
+    /// How long a waiter sleeps at most: half to all of the backoff's cap.
+    fn poll(&self) -> Duration {
+        let cap = self.config().backoff.cap_delay();
+        cap.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// The places of the nodes to ask: those that are not silent, or all when that is too few.
+    fn worth_asking(&self) -> Vec<usize> {
+        let all = 0..self.nodes.len();
+        let well: Vec<_> = all
+            .clone()
+            .filter(|place| !self.nodes[*place].is_silent())
+            .collect();
+        if well.len() >= self.needed {
+            well
+        } else {
+            all.collect()
+        }
+    }
+
+    /// Whether a child counts, by the age of the server that granted it.
+    fn may_vote(&self, place: usize, child: &LockGuard) -> bool {
+        let age = child.server_age();
+        let may = self.delay.may_vote(age);
+        if !may {
+            self.nodes[place].is_young(self.now() + self.delay.left(age));
+        }
+        may
+    }
+
+    /// A node answered, or failed with this.
+    fn note(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
+        match failed {
+            Some(Error::Unavailable { .. }) => self.fell_silent(place),
+            _ => {
+                if self.nodes[place].heard() {
+                    self.back.notify_waiters();
+                }
+            }
+        }
+    }
+
+    /// A node did not answer in time: the steward asks it until it does.
+    fn fell_silent(self: &Arc<Self>, place: usize) {
+        let node = &self.nodes[place];
+        if !node.failed() {
+            return;
+        }
+        tracing::debug!(server = place + 1, "a server of the quorum is silent");
+        let (node, limit) = (Arc::clone(node), self.node_timeout);
+        let quorum = Arc::downgrade(self);
+        self.steward.spawn(async move {
+            node.probe(limit).await;
+            if let Some(quorum) = quorum.upgrade() {
+                quorum.note(place, None);
+            }
+        });
+    }
+}

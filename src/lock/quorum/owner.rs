@@ -1,0 +1,82 @@
+//! An owner of holds at a quorum, as a value.
+
+use std::sync::Arc;
+
+use super::handle::{FencedQuorumLock, QuorumLock};
+use super::Nodes;
+use crate::lock::composite::OwnerState;
+use crate::lock::{fenced, plain, scope};
+
+/// Who may enter a lock of a [`Quorum`](crate::Quorum) again: what an [`Owner`](crate::Owner) is to a client.
+///
+/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease counts here, and
+/// asks no server. When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a warning in
+/// the log.
+///
+/// ```no_run
+/// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
+/// let owner = quorum.new_owner();
+/// let lock = owner.get_lock("accounts");
+/// let outer = lock.lock().await?;
+/// let inner = lock.lock().await?; // enters again
+/// assert_eq!(lock.hold_count(), 2);
+/// inner.unlock().await?;
+/// outer.unlock().await
+/// # }
+/// ```
+pub struct QuorumOwner {
+    nodes: Arc<Nodes>,
+    state: Arc<OwnerState>,
+}
+
+impl std::fmt::Debug for QuorumOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QuorumOwner").finish_non_exhaustive()
+    }
+}
+
+impl QuorumOwner {
+    pub(crate) fn new(nodes: &Arc<Nodes>) -> Self {
+        Self {
+            nodes: Arc::clone(nodes),
+            state: OwnerState::new(),
+        }
+    }
+
+    /// The lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_lock(&self, name: &str) -> QuorumLock {
+        QuorumLock::new(&self.nodes, name, Some(&self.state), plain::kind)
+    }
+
+    /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_fenced_lock(&self, name: &str) -> FencedQuorumLock {
+        FencedQuorumLock::new(&self.nodes, name, Some(&self.state), fenced::kind)
+    }
+
+    /// Runs `future` for this owner: every handle of its quorum that is used inside acts for it, unless it is one of
+    /// another owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// As `future`.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        scope::within(self.nodes.id, Arc::clone(&self.state), future)
+    }
+}
+
+impl Drop for QuorumOwner {
+    fn drop(&mut self) {
+        if self.nodes.is_forked() {
+            return;
+        }
+        let detached = self.state.end();
+        if !detached.is_empty() {
+            tracing::warn!(
+                levels = detached.len(),
+                "an owner ended with detached levels; they are given back"
+            );
+        }
+    }
+}

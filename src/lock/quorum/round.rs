@@ -1,0 +1,311 @@
+//! One round: a try at all nodes at once.
+//!
+//! 1. It is over as soon as no answer can change what it comes to, and at the latest after the nodes' time-out.
+//! 2. What was got when it is refused is given back, and so is what was not answered: a try that is dropped is finished
+//!    and undone by its own client.
+//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts.
+//! 4. A hold is valid by its children's ends, each counted from its own send (T2).
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+
+use super::Nodes;
+use super::gate::Tried;
+use super::node::Trying;
+use super::rules::{Outcome, Said, Votes};
+use super::ticket::Request;
+use super::token;
+use crate::error::Error;
+use crate::fencing::FencingToken;
+use crate::lease::Lease;
+use crate::lock::LockGuard;
+use crate::lock::composite::{Composite, Level};
+
+type Tries = FuturesUnordered<Trying>;
+
+/// What the nodes said to a round.
+struct Ballot<'a> {
+    nodes: &'a Arc<Nodes>,
+    votes: Votes,
+    children: Vec<Option<LockGuard>>,
+    /// What was granted and does not count.
+    young: Vec<LockGuard>,
+    /// What each said that has no lock for us, and those that have said nothing yet.
+    words: Vec<Word>,
+    refused: Option<Error>,
+}
+
+#[derive(Debug, Clone)]
+enum Word {
+    NotAsked,
+    Nothing,
+    Granted,
+    Young,
+    Busy,
+    Failed(Error),
+}
+
+impl<'a> Ballot<'a> {
+    fn new(nodes: &'a Arc<Nodes>, asked: &[usize]) -> Self {
+        let all = nodes.nodes.len();
+        let mut words = vec![Word::NotAsked; all];
+        for place in asked {
+            words[*place] = Word::Nothing;
+        }
+        let mut children = Vec::new();
+        children.resize_with(all, || None);
+        Self {
+            nodes,
+            votes: Votes::new(all, nodes.needed, asked.len()),
+            children,
+            young: Vec::new(),
+            words,
+            refused: None,
+        }
+    }
+
+    /// Hears one node.
+    fn hear(
+        &mut self,
+        place: usize,
+        answer: Result<Option<LockGuard>, Error>,
+    ) -> Option<Outcome> {
+        self.nodes.note(place, answer.as_ref().err());
+        let (said, word) = match answer {
+            Ok(Some(child)) if self.nodes.may_vote(place, &child) => {
+                self.children[place] = Some(child);
+                (Said::Yes, Word::Granted)
+            }
+            Ok(Some(child)) => {
+                self.young.push(child);
+                (Said::Young, Word::Young)
+            }
+            Ok(None) => (Said::Busy, Word::Busy),
+            Err(error) if error.is_transient() => (Said::Failed, Word::Failed(error)),
+            Err(error) => {
+                self.refused.get_or_insert_with(|| error.clone());
+                (Said::Refused, Word::Failed(error))
+            }
+        };
+        self.words[place] = word;
+        self.votes.hear(said)
+    }
+
+    /// The time is over.
+    fn close(&mut self) -> Outcome {
+        for (place, word) in self.words.iter().enumerate() {
+            if matches!(word, Word::Nothing) {
+                self.nodes.fell_silent(place);
+            }
+        }
+        self.votes.close()
+    }
+
+    fn no_quorum(&self, reached: usize) -> Error {
+        let said = Words(self.words.clone());
+        Error::no_quorum(reached, self.nodes.needed, Arc::new(said))
+    }
+}
+
+/// One try for `request` at all nodes that are worth asking.
+pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
+    let limit = nodes.timeout_of(request.lease);
+    let asked = nodes.worth_asking();
+    let mut tries: Tries = asked
+        .iter()
+        .map(|place| nodes.nodes[*place].try_once(*place, request.kind.clone(), request.lease))
+        .collect();
+    let mut ballot = Ballot::new(nodes, &asked);
+    let outcome = heard(nodes, &mut tries, &mut ballot, limit).await;
+    if outcome == Outcome::Got {
+        let children = std::mem::take(&mut ballot.children);
+        match got(nodes, request, children, limit).await {
+            Some(level) => {
+                nodes.patients.add(level.hold(), request);
+                join_later(nodes, request, level.hold(), tries, limit);
+                return Tried::Got(level);
+            }
+            None => {
+                return Tried::NoQuorum {
+                    error: ballot.no_quorum(0),
+                    some: true,
+                };
+            }
+        }
+    }
+    // By 2.
+    drop(tries);
+    let some = ballot.children.iter().any(Option::is_some);
+    let tried = match outcome {
+        Outcome::Got | Outcome::Busy => Tried::Busy { some },
+        Outcome::NoQuorum { reached } => Tried::NoQuorum {
+            error: ballot.no_quorum(reached),
+            some,
+        },
+        Outcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
+    };
+    let children = std::mem::take(&mut ballot.children).into_iter().flatten();
+    give_back(nodes, children.chain(std::mem::take(&mut ballot.young)), limit).await;
+    tried
+}
+
+async fn heard(
+    nodes: &Nodes,
+    tries: &mut Tries,
+    ballot: &mut Ballot<'_>,
+    limit: Duration,
+) -> Outcome {
+    let mut over = pin!(nodes.timers().sleep(limit));
+    loop {
+        tokio::select! {
+            biased;
+            Some((place, answer)) = tries.next() => {
+                if let Some(outcome) = ballot.hear(place, answer) {
+                    return outcome;
+                }
+            }
+            () = &mut over => return ballot.close(),
+        }
+    }
+}
+
+/// The hold of these children, if it is good; else they are given back.
+async fn got(
+    nodes: &Arc<Nodes>,
+    request: &Request,
+    children: Vec<Option<LockGuard>>,
+    limit: Duration,
+) -> Option<Level> {
+    let name = nodes.name_of(&request.kind);
+    let level = Level::first(&name, nodes.needed, children, request.lease);
+    if request.fenced {
+        let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
+        level.hold().keep_token(token);
+    }
+    // By 4: the way may have been long.
+    level.hold().check().is_ok().then_some(level)
+}
+
+/// Gives back what a round got; what is not answered in time is seen to in the background.
+async fn give_back(
+    nodes: &Nodes,
+    children: impl Iterator<Item = LockGuard>,
+    limit: Duration,
+) {
+    let given_back = join_all(children.map(LockGuard::unlock));
+    // What a release was answered changes nothing here.
+    nodes.timers().within(limit, given_back).await;
+}
+
+/// By 3: hears the rest in the background.
+fn join_later(
+    nodes: &Arc<Nodes>,
+    request: &Request,
+    hold: &Arc<Composite>,
+    tries: Tries,
+    limit: Duration,
+) {
+    if tries.is_empty() {
+        return;
+    }
+    let (nodes, hold) = (Arc::clone(nodes), Arc::clone(hold));
+    let request = request.clone();
+    let steward = nodes.steward.clone();
+    steward.spawn(async move { late(&nodes, &request, &hold, tries, limit).await });
+}
+
+/// Hears what is answered behind a round that got the lock.
+async fn late(
+    nodes: &Arc<Nodes>,
+    request: &Request,
+    hold: &Arc<Composite>,
+    mut tries: Tries,
+    limit: Duration,
+) {
+    let mut silent: Vec<_> = hold.wanting().to_vec();
+    let mut over = pin!(tokio::time::sleep(limit));
+    let mut ended = pin!(hold.over());
+    loop {
+        let (place, answer) = tokio::select! {
+            biased;
+            () = &mut ended => return,
+            answer = tries.next() => match answer {
+                Some(answer) => answer,
+                None => return,
+            },
+            () = &mut over => break,
+        };
+        silent.retain(|other| *other != place);
+        nodes.note(place, answer.as_ref().err());
+        if let Ok(Some(child)) = answer {
+            join(nodes, request, hold, place, child).await;
+        }
+    }
+    let asked = nodes.worth_asking();
+    for place in silent.into_iter().filter(|place| asked.contains(place)) {
+        nodes.fell_silent(place);
+    }
+}
+
+/// Adds a child to a hold, once its node knows the hold's token. What cannot be added is given back.
+pub(super) async fn join(
+    nodes: &Arc<Nodes>,
+    request: &Request,
+    hold: &Arc<Composite>,
+    place: usize,
+    child: LockGuard,
+) -> bool {
+    if !nodes.may_vote(place, &child) {
+        return false;
+    }
+    if let Some(token) = hold.token() {
+        let limit = nodes.timeout_of(request.lease);
+        if !token::raise(nodes, &request.kind, place, &child, token, limit).await {
+            return false;
+        }
+    }
+    hold.adopt(place, child, request.lease == Lease::Watchdog)
+        .await
+}
+
+/// The largest token of these children.
+pub(super) fn largest<'a>(
+    children: impl IntoIterator<Item = &'a LockGuard>,
+) -> Option<FencingToken> {
+    let tokens = children.into_iter().map(LockGuard::fencing_token);
+    // One without a token would be a node that does not count with the others.
+    tokens.collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// What each node said, for who reads an error.
+#[derive(Debug)]
+struct Words(Vec<Word>);
+
+impl std::error::Error for Words {}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, word) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            write!(f, "{comma}server {}: ", place + 1)?;
+            match word {
+                Word::NotAsked => f.write_str("not asked, it was silent before")?,
+                Word::Nothing => f.write_str("no reply in time")?,
+                Word::Granted => f.write_str("granted")?,
+                Word::Young => f.write_str("no vote yet, it was started too lately")?,
+                Word::Busy => f.write_str("busy")?,
+                Word::Failed(error) => match std::error::Error::source(error) {
+                    Some(cause) => write!(f, "{cause}")?,
+                    None => write!(f, "{error}")?,
+                },
+            }
+        }
+        Ok(())
+    }
+}

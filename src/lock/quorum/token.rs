@@ -1,0 +1,62 @@
+//! Fencing tokens over a quorum: they grow from holder to holder, whichever majority each had.
+//!
+//! Each node gives a token of its own ([`fenced`](crate::script::fenced)). The hold's is the largest of them, and it is
+//! written back as a maximum, to each node only while that has the hold's own field. Once a majority has it, every
+//! later holder meets it: two majorities share a node, and there a token is taken only when the field is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::Nodes;
+use super::round::largest;
+use crate::backend::Pending;
+use crate::engine::kind::Kind;
+use crate::fencing::FencingToken;
+use crate::lock::LockGuard;
+use crate::lock::composite::Composite;
+use crate::script::fenced;
+
+/// The token of a hold, once a majority has it; nothing when that could not be had.
+pub(super) async fn take(
+    nodes: &Arc<Nodes>,
+    kind: &Kind,
+    hold: &Composite,
+    limit: Duration,
+) -> Option<FencingToken> {
+    let children = hold.guards();
+    let token = largest(children.iter().map(|(_, child)| &**child))?;
+    let mut raising: FuturesUnordered<_> = children
+        .iter()
+        .map(|(place, child)| raise(nodes, kind, *place, child, token, limit))
+        .collect();
+    let mut raised = 0;
+    while let Some(done) = raising.next().await {
+        raised += usize::from(done);
+        if raised >= nodes.needed {
+            return Some(token);
+        }
+    }
+    None
+}
+
+/// Writes `token` to the node at `place`, if `child` is held there. Whether it has it now, or a larger one.
+pub(super) async fn raise(
+    nodes: &Nodes,
+    kind: &Kind,
+    place: usize,
+    child: &LockGuard,
+    token: FencingToken,
+    limit: Duration,
+) -> bool {
+    let core = nodes.nodes[place].core();
+    let (Some(hold_id), Ok(fleet)) = (child.hold_id(), core.backend.callers_fleet()) else {
+        return false;
+    };
+    let ttl = core.config.fencing_token_ttl;
+    let call = fenced::raise(kind.names(), hold_id, token, ttl);
+    let answer = Pending::start(&fleet, call).within(limit).await;
+    answer.is_ok_and(|answer| fenced::raised(&answer.reply))
+}

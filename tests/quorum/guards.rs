@@ -1,0 +1,236 @@
+//! What can be done with a lock of a quorum and its guards: as with any other.
+
+use std::time::Duration;
+
+use watchlock::{Client, Error, Lease, LeaseError, Lock, MultiLock, Ttl};
+
+use crate::common::{LONG, count, is_free, ms, soon};
+use crate::{Five, end, try_once};
+
+#[tokio::test]
+async fn it_is_held_by_one_and_free_on_all_servers_afterwards() {
+    let five = Five::start();
+    let (quorum, other) = (five.connect().await, five.connect().await);
+    let lock = quorum.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    assert!(guard.is_valid() && guard.valid_for() > ms(20_000));
+    guard.verify().await.unwrap();
+    assert_eq!((guard.name(), guard.hold_count()), ("x", 1));
+    five.until(5, "x").await;
+    assert!(try_once(&lock).await.is_none(), "in the same process");
+    assert!(try_once(&other.get_lock("x")).await.is_none(), "in another");
+    assert!(other.get_lock("x").is_locked().await.unwrap());
+    let view = guard.hold();
+    end(guard).await;
+    assert!(!view.is_valid());
+    five.clean().await;
+    assert!(!lock.is_locked().await.unwrap());
+    let again = try_once(&other.get_lock("x")).await.expect("it is free");
+    end(again).await;
+}
+
+#[tokio::test]
+async fn it_is_the_plain_lock_of_that_name_on_each_server() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let plain = Client::connect(&five.0[2].url()).await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    assert!(!is_free(&plain, "x").await);
+    end(guard).await;
+    // A stranger at a minority keeps nobody out.
+    let held = soon(plain.get_lock("x").lock()).await.unwrap();
+    let guard = try_once(&quorum.get_lock("x")).await.expect("four are free");
+    end(guard).await;
+    end(held).await;
+}
+
+#[tokio::test]
+async fn leases_are_those_that_were_asked_for() {
+    let five = Five::start();
+    let quorum = five.builder().max_lease(ms(60_000)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let guard = lock.lock_for(ms(5_000)).await.unwrap();
+    assert!(guard.valid_for() < ms(5_000) && guard.valid_for() > ms(2_000));
+    for server in [0, 1, 2] {
+        assert!(five.0[server].pttl("x").await <= 5_000);
+    }
+    guard.extend(ms(50_000)).await.unwrap();
+    assert!(guard.valid_for() > ms(40_000));
+    match lock.remain_time_to_live().await.unwrap() {
+        Ttl::Left(left) => assert!(left > ms(40_000), "{left:?}"),
+        ttl => panic!("{ttl:?}"),
+    }
+    end(guard).await;
+    let error = lock.lock_for(ms(60_001)).await.expect_err("too long");
+    assert!(
+        matches!(
+            error,
+            Error::InvalidLease { problem: LeaseError::OutOfBounds { longest, .. }, .. }
+                if longest == ms(60_000)
+        ),
+        "{error}"
+    );
+    assert_eq!(lock.remain_time_to_live().await.unwrap(), Ttl::Free);
+}
+
+#[tokio::test]
+async fn an_owner_enters_again_without_asking_anybody() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let owner = quorum.new_owner();
+    let lock = owner.get_lock("x");
+    assert_eq!((lock.hold_count(), lock.is_held()), (0, false));
+    let outer = soon(lock.lock()).await.unwrap();
+    five.until(5, "x").await;
+    for server in &five.0 {
+        server.reset_calls().await;
+    }
+    let inner = soon(lock.lock()).await.unwrap();
+    let third = outer.reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!((outer.hold_count(), lock.hold_count()), (3, 3));
+    for server in &five.0 {
+        assert_eq!(server.calls_of("evalsha").await, 0);
+    }
+    // The other sort of lease enters each server.
+    let fixed = soon(lock.lock_for(ms(10_000))).await.unwrap();
+    assert_eq!((fixed.hold_count(), count(&five.0[0], "x").await), (4, 2));
+    end(fixed).await;
+    end(outer).await;
+    end(third).await;
+    assert!(try_once(&quorum.get_lock("x")).await.is_none());
+    end(inner).await;
+    assert_eq!(lock.hold_count(), 0);
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn what_is_detached_is_given_back_by_the_handle_or_by_the_owners_end() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let owner = quorum.new_owner();
+    let lock = owner.get_lock("x");
+    lock.lock().await.unwrap().detach().unwrap();
+    lock.lock().await.unwrap().detach().unwrap();
+    assert_eq!(lock.hold_count(), 2);
+    lock.unlock().await.unwrap();
+    assert_eq!(lock.hold_count(), 1);
+    lock.unlock().await.unwrap();
+    let error = lock.unlock().await.expect_err("nothing is left");
+    assert!(matches!(error, Error::NotOwner { .. }), "{error}");
+    lock.lock().await.unwrap().detach().unwrap();
+    drop(owner);
+    five.clean().await;
+    assert_eq!(lock.hold_count(), 0);
+
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    let refused = guard.detach().expect_err("nobody owns it");
+    assert!(matches!(refused.error(), Error::NotOwner { .. }));
+    end(refused.into_guard()).await;
+    quorum
+        .scope(async {
+            let lock = quorum.get_lock("x");
+            let outer = lock.lock().await.unwrap();
+            let inner = soon(lock.lock()).await.unwrap();
+            assert_eq!(lock.hold_count(), 2);
+            end(outer).await;
+            end(inner).await;
+        })
+        .await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
+    let five = Five::start();
+    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let owner = quorum.new_owner();
+    let lock = owner.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    five.until(5, "x").await;
+    for server in [0, 1, 2] {
+        five.0[server].freeze();
+    }
+    soon(guard.lost()).await;
+    assert!(!guard.is_valid());
+    let error = lock.lock().await.expect_err("its guard is alive");
+    assert!(error.is_lost(), "{error}");
+    for server in [0, 1, 2] {
+        five.0[server].resume();
+    }
+    let error = guard.unlock().await.expect_err("it was lost");
+    assert!(error.is_lost(), "{error}");
+    let again = soon(lock.lock()).await.unwrap();
+    end(again).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn run_cancels_its_body_when_the_majority_is_gone() {
+    let five = Five::start();
+    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    assert_eq!(lock.run(async |guard| guard.name().len()).await.unwrap(), 1);
+    let running = lock.run(async |_| {
+        for server in &five.0[..3] {
+            server.kill();
+        }
+        std::future::pending::<()>().await;
+    });
+    let error = soon(running).await.expect_err("it is lost");
+    assert!(error.is_lost(), "{error}");
+}
+
+#[tokio::test]
+async fn it_can_be_one_of_several_locks() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let client = Client::connect(&five.0[0].url()).await.unwrap();
+    let both = MultiLock::new([
+        Into::<std::sync::Arc<dyn Lock>>::into(quorum.get_lock("x")),
+        client.get_lock("y").into(),
+    ])
+    .unwrap();
+    let guard = both.lock().await.unwrap();
+    assert!(try_once(&quorum.get_lock("x")).await.is_none());
+    end(guard).await;
+    let twice = MultiLock::new([quorum.get_lock("x"), quorum.get_lock("x")]);
+    assert!(matches!(twice, Err(Error::InvalidSet(_))));
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn force_unlock_frees_it_on_all_servers() {
+    let five = Five::start();
+    let (quorum, other) = (five.connect().await, five.connect().await);
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    assert!(other.get_lock("x").force_unlock().await.unwrap());
+    assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 0);
+    assert!(guard.unlock().await.expect_err("it was forced").is_lost());
+    assert!(!other.get_lock("x").force_unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_is_left_to_its_lease_stays_on_the_servers() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
+    five.until(5, "x").await;
+    guard.let_expire().unwrap();
+    assert!(try_once(&quorum.get_lock("x")).await.is_none());
+    assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 5);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_gives_all_back() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    drop(quorum.get_lock("x").lock().await.unwrap());
+    five.clean().await;
+    let error = quorum.get_lock("").lock().await.expect_err("no name");
+    assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+    let lock = quorum.get_lock("x");
+    let waited = lock.try_lock(LONG, Duration::from_secs(5));
+    end(soon(waited).await.unwrap().expect("it is free")).await;
+}
