@@ -5,6 +5,10 @@ mod common;
 
 mod connecting;
 mod guards;
+mod nodes;
+mod repair;
+mod restarts;
+mod waiting;
 
 use std::time::Duration;
 

@@ -1,0 +1,80 @@
+//! Servers that come back are taken into holds that still have their majority.
+
+use watchlock::Lease;
+
+use crate::common::{ms, soon};
+use crate::{Five, end, try_once};
+
+#[tokio::test]
+async fn a_hold_outlives_the_restart_of_all_servers_one_after_the_other() {
+    let five = Five::start();
+    let quorum = five.builder().watchdog_lease(ms(2_000)).connect().await.unwrap();
+    let other = five.connect().await;
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    for server in &five.0 {
+        server.restart();
+        five.until(5, "x").await;
+        assert!(try_once(&other.get_lock("x")).await.is_none());
+        guard.verify().await.unwrap();
+    }
+    end(guard).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_gets_no_longer_by_a_repair() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let guard = quorum.get_lock("x").lock_for(ms(8_000)).await.unwrap();
+    five.until(5, "x").await;
+    five.0[0].restart();
+    five.0[3].cmd(&["DEL", "x"]).await;
+    // Only what nobody renews is not told that it is missing.
+    let _ = guard.verify().await;
+    five.until(5, "x").await;
+    let left = i64::try_from(guard.valid_for().as_millis()).unwrap();
+    assert!(left < 8_000);
+    for server in [0, 3] {
+        assert!(five.0[server].pttl("x").await <= 8_000);
+    }
+    end(guard).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn both_sorts_of_levels_are_taken_along() {
+    let five = Five::start();
+    let quorum = five.builder().watchdog_lease(ms(2_000)).connect().await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    let fixed = guard.reenter(ms(1_900)).await.unwrap();
+    for server in [0, 1, 2, 3, 4] {
+        five.0[server].restart();
+        five.until(5, "x").await;
+    }
+    assert_eq!(guard.hold_count(), 2);
+    end(fixed).await;
+    guard.verify().await.unwrap();
+    five.until(5, "x").await;
+    end(guard).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn what_is_over_is_not_repaired() {
+    let five = Five::start();
+    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    five.until(5, "x").await;
+    for server in [0, 1, 2] {
+        five.0[server].cmd(&["DEL", "x"]).await;
+    }
+    soon(guard.lost()).await;
+    let other = five.connect().await;
+    let got = soon(other.get_lock("x").try_lock(ms(20_000), Lease::Watchdog)).await;
+    let got = got.unwrap().expect("it is lost");
+    assert!(guard.unlock().await.expect_err("lost").is_lost());
+    end(got).await;
+    five.clean().await;
+}

@@ -1,0 +1,114 @@
+//! Servers that come back without their memory: they have no vote until all is over that they may have forgotten.
+
+use std::time::Duration;
+
+use watchlock::{Error, Lease, Quorum};
+use watchlock_support::eventually;
+
+use crate::common::{LONG, ms, soon};
+use crate::{Five, end, of, try_once};
+
+/// A delay in which a test can do something, and that it can wait for.
+const DELAY: Duration = Duration::from_secs(4);
+
+/// Waits until all servers have been up for that long.
+async fn all_old(five: &Five) {
+    for server in &five.0 {
+        eventually("it is old enough", LONG, async || {
+            let uptime = server.info("server", "uptime_in_seconds").await;
+            uptime.is_some_and(|uptime| uptime.parse::<u64>().unwrap() >= DELAY.as_secs())
+        })
+        .await;
+    }
+}
+
+async fn with_delay(five: &Five) -> Quorum {
+    of(&five.urls()).restart_delay(DELAY).connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn servers_that_have_just_been_started_have_no_vote() {
+    let five = Five::start();
+    // The default: longer than its longest lease.
+    let quorum = Quorum::builder(five.urls())
+        .node_timeout(ms(1_000))
+        .connect()
+        .await
+        .unwrap();
+    let lock = quorum.get_lock("x");
+    let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog);
+    let error = tried.await.expect_err("nobody votes");
+    assert!(
+        matches!(error, Error::NoQuorum { reached: 0, needed: 3, .. }),
+        "{error}"
+    );
+    let said = std::error::Error::source(&error).unwrap().to_string();
+    assert!(said.contains("no vote yet"), "{said}");
+    // What they granted is given back.
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn what_restarted_servers_forgot_is_granted_to_nobody() {
+    let five = Five::start();
+    all_old(&five).await;
+    let (quorum, other) = (with_delay(&five).await, with_delay(&five).await);
+    // Nothing renews it, so nobody notices that they forgot.
+    let guard = quorum.get_lock("x").lock_for(ms(3_000)).await.unwrap();
+    five.until(5, "x").await;
+    for server in [0, 1, 2] {
+        five.0[server].restart();
+    }
+    let tried = other.get_lock("x").try_lock(Duration::ZERO, Lease::Watchdog).await;
+    match tried {
+        Err(Error::NoQuorum { .. }) => {}
+        tried => panic!("{tried:?}"),
+    }
+    drop(guard);
+    let got = soon(other.get_lock("x").try_lock(LONG, Lease::Watchdog)).await;
+    end(got.unwrap().expect("all are old enough in the end")).await;
+
+    // Without the delay they grant it at once: that is what it is for.
+    let guard = quorum.get_lock("x").try_lock(LONG, ms(3_000)).await;
+    let guard = guard.unwrap().expect("it is free");
+    five.until(5, "x").await;
+    for server in [0, 1, 2] {
+        five.0[server].restart();
+    }
+    let hasty = five.connect().await;
+    let stolen = try_once(&hasty.get_lock("x")).await.expect("three forgot it");
+    end(stolen).await;
+    drop(guard);
+}
+
+#[tokio::test]
+async fn what_a_young_server_says_of_others_counts() {
+    let five = Five::start();
+    all_old(&five).await;
+    let (quorum, other) = (with_delay(&five).await, five.connect().await);
+    for server in [0, 1] {
+        five.0[server].restart();
+    }
+    // It may vote at once, so it has them all.
+    let guard = other.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    five.0[3].kill();
+    five.0[4].kill();
+    assert!(try_once(&quorum.get_lock("x")).await.is_none(), "it is busy");
+    drop(guard);
+}
+
+#[tokio::test]
+async fn the_age_is_that_of_the_server_that_answers() {
+    let five = Five::start();
+    all_old(&five).await;
+    let quorum = with_delay(&five).await;
+    let lock = quorum.get_lock("x");
+    end(lock.lock().await.unwrap()).await;
+    // The connections that were greeted by the old ones are cut by the restart.
+    for server in [0, 1, 2] {
+        five.0[server].restart();
+    }
+    let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(matches!(tried, Err(Error::NoQuorum { .. })), "{tried:?}");
+}

@@ -1,0 +1,200 @@
+//! Waiting: woken by the nodes, in turn, and never for nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use watchlock::{Backoff, Error, Lease, QuorumBuilder};
+
+use crate::common::{LONG, ms, poll_once, soon, subscribed};
+use crate::{Five, end, try_once};
+
+/// Polls once a minute: what happens sooner was not a poll.
+fn without_polls(five: &Five) -> QuorumBuilder {
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    five.builder().backoff(minute)
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_nodes() {
+    let five = Five::start();
+    let (quorum, other) = (five.connect().await, without_polls(&five).connect().await.unwrap());
+    for round in 0..3 {
+        let guard = quorum.get_lock("x").lock().await.unwrap();
+        let lock = other.get_lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        for server in &five.0 {
+            subscribed(server, "x").await;
+        }
+        end(guard).await;
+        let got = tokio::time::timeout(LONG, waiting).await;
+        end(got.unwrap_or_else(|_| panic!("round {round}")).unwrap().unwrap()).await;
+    }
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_one_node_when_the_others_cannot_tell() {
+    let five = Five::start();
+    let (quorum, other) = (five.connect().await, without_polls(&five).connect().await.unwrap());
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let lock = other.get_lock("x");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    for server in &five.0 {
+        subscribed(server, "x").await;
+    }
+    for server in [0, 1, 2, 3] {
+        let heard = five.0[server].cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        drop(heard);
+    }
+    end(guard).await;
+    end(soon(waiting).await.unwrap().unwrap()).await;
+}
+
+#[tokio::test]
+async fn local_waiters_come_in_turn_and_one_at_a_time() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let inside = Arc::new(AtomicU32::new(0));
+    let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let first = quorum.get_lock("x").lock().await.unwrap();
+    let mut tasks = Vec::new();
+    for number in 0..8 {
+        let lock = quorum.get_lock("x");
+        let mut waiting = Box::pin(async move { lock.lock().await });
+        assert!(poll_once(&mut waiting).await.is_none());
+        let (inside, order) = (Arc::clone(&inside), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let guard = waiting.await.unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+            order.lock().push(number);
+            tokio::time::sleep(ms(2)).await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            end(guard).await;
+        }));
+    }
+    end(first).await;
+    for done in soon(join_all(tasks)).await {
+        done.unwrap();
+    }
+    assert_eq!(*order.lock(), (0..8).collect::<Vec<_>>());
+    five.clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_that_want_one_lock_all_get_it() {
+    let five = Five::start();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let quorum = five.connect().await;
+        for _ in 0..3 {
+            let (quorum, inside) = (quorum.clone(), Arc::clone(&inside));
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..6 {
+                    let guard = quorum.get_lock("x").lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    end(guard).await;
+                }
+            }));
+        }
+    }
+    let all = tokio::time::timeout(LONG * 2, join_all(tasks)).await;
+    for done in all.expect("everybody gets it") {
+        done.unwrap();
+    }
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_wait_ends_in_time_and_says_busy() {
+    let five = Five::start();
+    let (quorum, other) = (five.connect().await, five.connect().await);
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    for lock in [quorum.get_lock("x"), other.get_lock("x")] {
+        let waited = lock.try_lock(ms(200), Lease::Watchdog);
+        assert!(soon(waited).await.unwrap().is_none());
+    }
+    end(guard).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn callers_that_go_away_leave_nothing() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let lock = quorum.get_lock("x");
+    for polls in 0..12 {
+        let mut acquiring = Box::pin(lock.lock());
+        for _ in 0..polls {
+            if let Some(got) = poll_once(&mut acquiring).await {
+                drop(got.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(acquiring);
+        let guard = soon(lock.lock()).await.unwrap();
+        end(guard).await;
+    }
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_is_not_polled_holds_nobody_up() {
+    let five = Five::start();
+    let quorum = five.builder().command_timeout(ms(300)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    // It has begun its round, and is left there.
+    let mut stuck = Box::pin(lock.lock());
+    assert!(poll_once(&mut stuck).await.is_none());
+    let next = quorum.get_lock("x");
+    let guard = soon(next.lock()).await.unwrap();
+    end(guard).await;
+    // Polled again, it goes on where it was.
+    end(soon(stuck).await.unwrap()).await;
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_dead_holders_lease_lets_the_next_one_in() {
+    let five = Five::start();
+    let other = five.connect().await;
+    for server in &five.0 {
+        server.cmd(&["HSET", "x", "dead:1", "1"]).await;
+        server.cmd(&["PEXPIRE", "x", "700"]).await;
+    }
+    assert!(try_once(&other.get_lock("x")).await.is_none());
+    let waited = other.get_lock("x").try_lock(LONG, Lease::Watchdog).await;
+    end(waited.unwrap().expect("its lease is over")).await;
+}
+
+#[tokio::test]
+async fn outside_of_a_runtime_it_is_an_error() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let lock = quorum.get_lock("x");
+    let outside = std::thread::spawn(move || {
+        futures_executor(lock.try_lock(Duration::ZERO, Lease::Watchdog))
+    });
+    let error = outside.join().unwrap().expect_err("no runtime");
+    assert!(matches!(error, Error::Config(_)), "{error}");
+}
+
+/// Polls on no runtime.
+fn futures_executor<T>(future: impl Future<Output = T>) -> T {
+    let mut future = Box::pin(future);
+    let waker = futures_util::task::noop_waker();
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::sleep(ms(1));
+    }
+}
