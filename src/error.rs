@@ -176,7 +176,10 @@ pub enum Error {
     },
     /// Too few servers of a [quorum](crate::Quorum) that may vote said yes or busy: nobody knows whether the lock is
     /// free. Another try may find more of them.
-    #[error("{}only {reached} of the {needed} servers that it takes answered", Of(lock))]
+    #[error(
+        "{}only {reached} of the {needed} servers that it takes answered",
+        Of(lock)
+    )]
     #[non_exhaustive]
     NoQuorum {
         /// The lock's name; none while connecting.

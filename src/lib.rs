@@ -78,9 +78,9 @@ pub use error::{
 pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
+pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 pub use lock::{LockInfo, MultiLock};
-pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 
 /// What [`ClientBuilder::pool`] takes, and more.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
+use uuid::Uuid;
 
 use super::builder::start;
 use super::greet::{greet, greet_later};
@@ -67,6 +68,12 @@ impl Quorum {
     pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> QuorumBuilder {
         let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
         QuorumBuilder::new(urls.collect())
+    }
+
+    /// A random id of this quorum in this process. Each of its servers knows it by a client id of its own.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.nodes.id
     }
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
@@ -299,7 +306,7 @@ impl QuorumBuilder {
 
     fn checked(mut self) -> Result<(Vec<ClientBuilder>, Rules), Error> {
         let given = self.urls.len();
-        if given % 2 == 0 || given > MOST {
+        if given.is_multiple_of(2) || given > MOST {
             return Err(QuorumError::Number { given }.into());
         }
         for (second, url) in self.urls.iter().enumerate() {

@@ -31,11 +31,21 @@ async fn a_list_that_is_no_quorum_is_refused_before_anybody_is_asked() {
     let twice = [&dead[0], &dead[1], &dead[0]].map(Clone::clone);
     let problem = refused(&twice).await;
     assert!(
-        matches!(problem, QuorumError::SameServer { first: 1, second: 3, .. }),
+        matches!(
+            problem,
+            QuorumError::SameServer {
+                first: 1,
+                second: 3,
+                ..
+            }
+        ),
         "{problem}"
     );
     let bad = ["redis://127.0.0.1:1/", "no address", "redis://127.0.0.1:2/"];
-    let error = Quorum::builder(bad).connect().await.expect_err("no address");
+    let error = Quorum::builder(bad)
+        .connect()
+        .await
+        .expect_err("no address");
     assert!(matches!(error, Error::Config(ConfigError::InvalidUrl)));
 }
 
@@ -64,7 +74,14 @@ async fn two_ways_to_one_server_are_found_by_what_it_says_of_itself() {
     let other_way = format!("redis://localhost:{}/", one.port());
     let problem = refused(&[one.url(), two.url(), other_way]).await;
     assert!(
-        matches!(problem, QuorumError::SameServer { first: 1, second: 3, .. }),
+        matches!(
+            problem,
+            QuorumError::SameServer {
+                first: 1,
+                second: 3,
+                ..
+            }
+        ),
         "{problem}"
     );
 }
@@ -79,7 +96,9 @@ async fn a_replica_and_a_cluster_are_no_part_of_a_quorum() {
         matches!(problem, QuorumError::Unsupported { place: 3, .. }),
         "{problem}"
     );
-    let cluster = RedisServer::options().config("cluster-enabled", "yes").start();
+    let cluster = RedisServer::options()
+        .config("cluster-enabled", "yes")
+        .start();
     let problem = refused(&[cluster.url(), one.url(), two.url()]).await;
     assert!(
         matches!(problem, QuorumError::Unsupported { place: 1, .. }),
@@ -110,7 +129,14 @@ async fn without_a_majority_there_is_no_quorum_and_it_says_how_many_there_are() 
     }
     let error = five.builder().connect().await.expect_err("two of five");
     assert!(
-        matches!(error, Error::NoQuorum { reached: 2, needed: 3, .. }),
+        matches!(
+            error,
+            Error::NoQuorum {
+                reached: 2,
+                needed: 3,
+                ..
+            }
+        ),
         "{error}"
     );
     assert!(error.is_transient());

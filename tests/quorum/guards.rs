@@ -40,7 +40,9 @@ async fn it_is_the_plain_lock_of_that_name_on_each_server() {
     end(guard).await;
     // A stranger at a minority keeps nobody out.
     let held = soon(plain.get_lock("x").lock()).await.unwrap();
-    let guard = try_once(&quorum.get_lock("x")).await.expect("four are free");
+    let guard = try_once(&quorum.get_lock("x"))
+        .await
+        .expect("four are free");
     end(guard).await;
     end(held).await;
 }
@@ -48,7 +50,12 @@ async fn it_is_the_plain_lock_of_that_name_on_each_server() {
 #[tokio::test]
 async fn leases_are_those_that_were_asked_for() {
     let five = Five::start();
-    let quorum = five.builder().max_lease(ms(60_000)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .max_lease(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
     let lock = quorum.get_lock("x");
     let guard = lock.lock_for(ms(5_000)).await.unwrap();
     assert!(guard.valid_for() < ms(5_000) && guard.valid_for() > ms(2_000));
@@ -143,7 +150,12 @@ async fn what_is_detached_is_given_back_by_the_handle_or_by_the_owners_end() {
 #[tokio::test]
 async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(1_200))
+        .connect()
+        .await
+        .unwrap();
     let owner = quorum.new_owner();
     let lock = owner.get_lock("x");
     let guard = lock.lock().await.unwrap();
@@ -168,7 +180,12 @@ async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
 #[tokio::test]
 async fn run_cancels_its_body_when_the_majority_is_gone() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(1_200))
+        .connect()
+        .await
+        .unwrap();
     let lock = quorum.get_lock("x");
     assert_eq!(lock.run(async |guard| guard.name().len()).await.unwrap(), 1);
     let running = lock.run(async |_| {

@@ -28,7 +28,12 @@ async fn a_minority_may_be_dead_or_stand_still_during_an_acquire() {
 #[tokio::test]
 async fn a_server_that_was_silent_is_not_asked_again_until_it_answers() {
     let five = Five::start();
-    let quorum = five.builder().node_timeout(ms(200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .node_timeout(ms(200))
+        .connect()
+        .await
+        .unwrap();
     let lock = quorum.get_lock("x");
     end(lock.lock().await.unwrap()).await;
     five.0[2].reset_calls().await;
@@ -72,8 +77,13 @@ async fn with_two_of_five_there_is_no_quorum_and_with_three_it_is_busy() {
         error => panic!("{error}"),
     }
     assert_eq!(error.lock(), Some("x"));
-    let said = std::error::Error::source(&error).expect("what each said").to_string();
-    assert!(said.contains("server 4: busy") && !said.contains("redis://"), "{said}");
+    let said = std::error::Error::source(&error)
+        .expect("what each said")
+        .to_string();
+    assert!(
+        said.contains("server 4: busy") && !said.contains("redis://"),
+        "{said}"
+    );
     let error = lock.is_locked().await.expect_err("two cannot say");
     assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
     drop(guard);
@@ -82,7 +92,12 @@ async fn with_two_of_five_there_is_no_quorum_and_with_three_it_is_busy() {
 #[tokio::test]
 async fn who_waits_without_a_quorum_is_told_after_a_while_or_gets_it_when_there_is_one() {
     let five = Five::start();
-    let quorum = five.builder().unavailable_after(ms(300)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .unavailable_after(ms(300))
+        .connect()
+        .await
+        .unwrap();
     for down in [0, 1, 2] {
         five.0[down].kill();
     }
@@ -100,7 +115,12 @@ async fn who_waits_without_a_quorum_is_told_after_a_while_or_gets_it_when_there_
 #[tokio::test]
 async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_again() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(1_200))
+        .connect()
+        .await
+        .unwrap();
     let other = five.connect().await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
@@ -120,7 +140,12 @@ async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_aga
 #[tokio::test]
 async fn a_try_that_a_frozen_server_runs_late_is_undone() {
     let five = Five::start();
-    let quorum = five.builder().node_timeout(ms(100)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .node_timeout(ms(100))
+        .connect()
+        .await
+        .unwrap();
     for server in [0, 1] {
         five.0[server].freeze();
     }
@@ -143,7 +168,12 @@ async fn a_try_that_a_frozen_server_runs_late_is_undone() {
 #[tokio::test]
 async fn a_hold_outlives_a_minority_and_nobody_else_gets_in() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(1_200))
+        .connect()
+        .await
+        .unwrap();
     let other = five.builder().connect().await.unwrap();
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;

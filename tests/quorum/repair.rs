@@ -8,7 +8,12 @@ use crate::{Five, end, try_once};
 #[tokio::test]
 async fn a_hold_outlives_the_restart_of_all_servers_one_after_the_other() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(2_000)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(2_000))
+        .connect()
+        .await
+        .unwrap();
     let other = five.connect().await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
@@ -45,7 +50,12 @@ async fn a_fixed_lease_gets_no_longer_by_a_repair() {
 #[tokio::test]
 async fn both_sorts_of_levels_are_taken_along() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(2_000)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(2_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = quorum.get_lock("x").lock().await.unwrap();
     let fixed = guard.reenter(ms(1_900)).await.unwrap();
     for server in [0, 1, 2, 3, 4] {
@@ -63,7 +73,12 @@ async fn both_sorts_of_levels_are_taken_along() {
 #[tokio::test]
 async fn what_is_over_is_not_repaired() {
     let five = Five::start();
-    let quorum = five.builder().watchdog_lease(ms(1_200)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .watchdog_lease(ms(1_200))
+        .connect()
+        .await
+        .unwrap();
     let lock = quorum.get_lock("x");
     let guard = lock.lock().await.unwrap();
     five.until(5, "x").await;

@@ -23,7 +23,11 @@ async fn all_old(five: &Five) {
 }
 
 async fn with_delay(five: &Five) -> Quorum {
-    of(&five.urls()).restart_delay(DELAY).connect().await.unwrap()
+    of(&five.urls())
+        .restart_delay(DELAY)
+        .connect()
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -39,7 +43,14 @@ async fn servers_that_have_just_been_started_have_no_vote() {
     let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog);
     let error = tried.await.expect_err("nobody votes");
     assert!(
-        matches!(error, Error::NoQuorum { reached: 0, needed: 3, .. }),
+        matches!(
+            error,
+            Error::NoQuorum {
+                reached: 0,
+                needed: 3,
+                ..
+            }
+        ),
         "{error}"
     );
     let said = std::error::Error::source(&error).unwrap().to_string();
@@ -59,7 +70,10 @@ async fn what_restarted_servers_forgot_is_granted_to_nobody() {
     for server in [0, 1, 2] {
         five.0[server].restart();
     }
-    let tried = other.get_lock("x").try_lock(Duration::ZERO, Lease::Watchdog).await;
+    let tried = other
+        .get_lock("x")
+        .try_lock(Duration::ZERO, Lease::Watchdog)
+        .await;
     match tried {
         Err(Error::NoQuorum { .. }) => {}
         tried => panic!("{tried:?}"),
@@ -76,7 +90,9 @@ async fn what_restarted_servers_forgot_is_granted_to_nobody() {
         five.0[server].restart();
     }
     let hasty = five.connect().await;
-    let stolen = try_once(&hasty.get_lock("x")).await.expect("three forgot it");
+    let stolen = try_once(&hasty.get_lock("x"))
+        .await
+        .expect("three forgot it");
     end(stolen).await;
     drop(guard);
 }
@@ -94,7 +110,10 @@ async fn what_a_young_server_says_of_others_counts() {
     five.until(5, "x").await;
     five.0[3].kill();
     five.0[4].kill();
-    assert!(try_once(&quorum.get_lock("x")).await.is_none(), "it is busy");
+    assert!(
+        try_once(&quorum.get_lock("x")).await.is_none(),
+        "it is busy"
+    );
     drop(guard);
 }
 

@@ -19,7 +19,10 @@ fn without_polls(five: &Five) -> QuorumBuilder {
 #[tokio::test]
 async fn a_waiter_is_woken_by_the_nodes() {
     let five = Five::start();
-    let (quorum, other) = (five.connect().await, without_polls(&five).connect().await.unwrap());
+    let (quorum, other) = (
+        five.connect().await,
+        without_polls(&five).connect().await.unwrap(),
+    );
     for round in 0..3 {
         let guard = quorum.get_lock("x").lock().await.unwrap();
         let lock = other.get_lock("x");
@@ -29,7 +32,11 @@ async fn a_waiter_is_woken_by_the_nodes() {
         }
         end(guard).await;
         let got = tokio::time::timeout(LONG, waiting).await;
-        end(got.unwrap_or_else(|_| panic!("round {round}")).unwrap().unwrap()).await;
+        end(got
+            .unwrap_or_else(|_| panic!("round {round}"))
+            .unwrap()
+            .unwrap())
+        .await;
     }
     five.clean().await;
 }
@@ -37,7 +44,10 @@ async fn a_waiter_is_woken_by_the_nodes() {
 #[tokio::test]
 async fn a_waiter_is_woken_by_one_node_when_the_others_cannot_tell() {
     let five = Five::start();
-    let (quorum, other) = (five.connect().await, without_polls(&five).connect().await.unwrap());
+    let (quorum, other) = (
+        five.connect().await,
+        without_polls(&five).connect().await.unwrap(),
+    );
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
     let lock = other.get_lock("x");
@@ -46,7 +56,9 @@ async fn a_waiter_is_woken_by_one_node_when_the_others_cannot_tell() {
         subscribed(server, "x").await;
     }
     for server in [0, 1, 2, 3] {
-        let heard = five.0[server].cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        let heard = five.0[server]
+            .cmd(&["CLIENT", "KILL", "TYPE", "pubsub"])
+            .await;
         drop(heard);
     }
     end(guard).await;
@@ -148,7 +160,12 @@ async fn callers_that_go_away_leave_nothing() {
 #[tokio::test]
 async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let five = Five::start();
-    let quorum = five.builder().command_timeout(ms(300)).connect().await.unwrap();
+    let quorum = five
+        .builder()
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
     let lock = quorum.get_lock("x");
     // It has begun its round, and is left there.
     let mut stuck = Box::pin(lock.lock());

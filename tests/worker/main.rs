@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod quorum;
 mod several;
 
 use std::time::Duration;

@@ -162,7 +162,10 @@ impl Composite {
             let children = self.children();
             // Outside of the lock: to look at a child may tell those who wait that it is lost, and a waker may run any
             // code. What was seen before a loss became final is outdone by it.
-            let said: SmallVec<[Child; 16]> = children.iter().map(said_by).collect();
+            let said: SmallVec<[Child; 16]> = children
+                .iter()
+                .map(|child| said_by(child.as_ref()))
+                .collect();
             let mut inner = self.inner.lock();
             if Arc::ptr_eq(&inner.children, &children) {
                 let phase = inner.standing.look(said);
@@ -238,7 +241,12 @@ impl Composite {
 
     /// Takes a child into this place that was entered once, under the watchdog or not. False when it is not held any
     /// more, or could not be entered as often as the others: then it is given back.
-    pub(in crate::lock) async fn adopt(&self, place: usize, child: LockGuard, watched: bool) -> bool {
+    pub(in crate::lock) async fn adopt(
+        &self,
+        place: usize,
+        child: LockGuard,
+        watched: bool,
+    ) -> bool {
         let mut guards = Vec::new();
         let mut same = None;
         for crew in self.crews() {
@@ -246,9 +254,10 @@ impl Composite {
                 same = Some(crew);
                 continue;
             }
-            let lease = match crew.watched {
-                true => Lease::Watchdog,
-                false => Lease::Fixed(self.valid_for()),
+            let lease = if crew.watched {
+                Lease::Watchdog
+            } else {
+                Lease::Fixed(self.valid_for())
             };
             match child.reenter(lease).await {
                 Ok(level) => guards.push((crew, level)),
@@ -331,7 +340,7 @@ impl Composite {
     }
 }
 
-fn said_by(child: &Option<HoldView>) -> Child {
+fn said_by(child: Option<&HoldView>) -> Child {
     let Some(child) = child else {
         return Child::Absent;
     };

@@ -87,7 +87,9 @@ impl Level {
                 owner,
             };
             if let Lease::Fixed(lease) = lease {
-                level.ask(|child| async move { child.extend(lease).await }).await?;
+                level
+                    .ask(|child| async move { child.extend(lease).await })
+                    .await?;
             }
             return Ok(Some(level));
         }
@@ -95,7 +97,7 @@ impl Level {
             let entered = enter_children(hold, &crew, lease).await;
             match entered {
                 Ok(children) => return Ok(Some(Self::with(hold, children, lease, owner))),
-                Err(error) if matches!(error, Error::NotOwner { .. }) => {}
+                Err(Error::NotOwner { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -146,7 +148,8 @@ impl Level {
                 return Err(self.about(LeaseError::Watchdog));
             }
             self.hold.check()?;
-            self.ask(|child| async move { child.extend(lease).await }).await
+            self.ask(|child| async move { child.extend(lease).await })
+                .await
         }
         .boxed()
     }
@@ -284,11 +287,7 @@ impl Drop for Level {
 }
 
 /// A level more of each child that `crew` has.
-async fn enter_children(
-    hold: &Composite,
-    crew: &Crew,
-    lease: Lease,
-) -> Result<Children, Error> {
+async fn enter_children(hold: &Composite, crew: &Crew, lease: Lease) -> Result<Children, Error> {
     let guards = crew.guards();
     let places = guards.iter().map(|(place, _)| place + 1).max();
     let mut entered = Children::new();

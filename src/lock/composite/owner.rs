@@ -65,9 +65,7 @@ impl OwnerState {
             Found::Nothing => Ok(None),
             Found::Lost(error) => Err(error),
             // Boxed: most acquires have nothing to enter.
-            Found::Live(hold) => {
-                Box::pin(Level::of(&hold, lease, Some(Arc::clone(self)))).await
-            }
+            Found::Live(hold) => Box::pin(Level::of(&hold, lease, Some(Arc::clone(self)))).await,
         }
     }
 

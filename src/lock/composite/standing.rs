@@ -13,7 +13,7 @@ use crate::error::LostReason;
 
 /// What a child says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Child {
+pub(in crate::lock) enum Child {
     /// Its client vouches for it for so long, if nothing renews it.
     Valid(Duration),
     Lost(LostReason),
@@ -25,7 +25,7 @@ pub(super) enum Child {
 
 /// How it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(in crate::lock) enum Phase {
     /// Valid for so long.
     Held(Duration),
     /// By this child.
@@ -35,19 +35,19 @@ pub(super) enum Phase {
 
 /// The state machine.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(in crate::lock) struct Standing {
     needed: usize,
     end: Option<Phase>,
 }
 
 impl Standing {
     /// Of children of which `needed` must be valid.
-    pub(super) fn new(needed: usize) -> Self {
+    pub(in crate::lock) fn new(needed: usize) -> Self {
         Self { needed, end: None }
     }
 
     /// How it stands, by what its children say now.
-    pub(super) fn look(&mut self, children: impl IntoIterator<Item = Child>) -> Phase {
+    pub(in crate::lock) fn look(&mut self, children: impl IntoIterator<Item = Child>) -> Phase {
         if let Some(end) = self.end {
             return end;
         }

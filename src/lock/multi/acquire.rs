@@ -16,7 +16,6 @@ use futures_util::future::ready;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
-use crate::lock::pauses::{LONGEST, Pauses};
 use super::set::Set;
 use super::tray::Tray;
 use crate::backend::{Failure, Timers};
@@ -25,6 +24,7 @@ use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::LockGuard;
 use crate::lock::composite::Level;
+use crate::lock::pauses::{LONGEST, Pauses};
 
 /// For how long the other tries of a round are still heard when one of them was refused: their answers are on the
 /// way, and what they got is given back sooner by us.

@@ -24,7 +24,7 @@ pub(super) async fn acquire(
     nodes: &Arc<Nodes>,
     request: Request,
 ) -> Result<Option<LockGuard>, Error> {
-    let name = nodes.name_of(&request.kind);
+    let name = Arc::clone(&request.name);
     loop {
         nodes.check_open()?;
         if let Some(owner) = &request.owner
@@ -52,16 +52,16 @@ fn flight_of(nodes: &Arc<Nodes>, ticket: &Arc<Ticket>) -> Flight {
         } else {
             Tried::Failed(Error::Closed)
         };
-        let name = nodes.name_of(&ticket.request.kind);
+        let name = &ticket.request.name;
         let (now, after) = (nodes.now(), nodes.config().unavailable_after);
-        let ((), effects) = nodes.gates.at(&name, |gate, effects| {
+        let ((), effects) = nodes.gates.at(name, |gate, effects| {
             gate.settle(&ticket, tried, now, after, effects);
         });
         if let Some(granted) = effects.granted {
             take_back_later(&nodes, granted);
         }
         if effects.start_job {
-            start_job(&nodes, &name, &ticket.request);
+            start_job(&nodes, &ticket.request);
         }
     };
     Flight::new(flying.boxed())
@@ -70,14 +70,15 @@ fn flight_of(nodes: &Arc<Nodes>, ticket: &Arc<Ticket>) -> Flight {
 /// Makes the round for the head of a queue; its job drives it.
 pub(super) fn begin_round(nodes: &Arc<Nodes>, head: &Arc<Ticket>) {
     let flight = flight_of(nodes, head);
-    let name = nodes.name_of(&head.request.kind);
+    let name = &head.request.name;
     nodes
         .gates
-        .at(&name, |gate, _| gate.take_seat(head, &flight));
+        .at(name, |gate, _| gate.take_seat(head, &flight));
 }
 
-fn start_job(nodes: &Arc<Nodes>, name: &Arc<str>, request: &Request) {
-    let job = job::serve(Arc::clone(nodes), Arc::clone(name), request.kind.clone());
+fn start_job(nodes: &Arc<Nodes>, request: &Request) {
+    let (name, kind) = (Arc::clone(&request.name), request.kind.clone());
+    let job = job::serve(Arc::clone(nodes), name, kind);
     nodes.steward.spawn(job);
 }
 
@@ -103,11 +104,11 @@ impl<'a> Waiting<'a> {
     fn enter(nodes: &'a Arc<Nodes>, name: &'a Arc<str>, request: Request) -> Self {
         let ticket = Ticket::new(request);
         let flight = flight_of(nodes, &ticket);
-        let (arrival, effects) = nodes.gates.at(name, |gate, effects| {
-            gate.arrive(&ticket, &flight, effects)
-        });
+        let (arrival, effects) = nodes
+            .gates
+            .at(name, |gate, effects| gate.arrive(&ticket, &flight, effects));
         if effects.start_job {
-            start_job(nodes, name, &ticket.request);
+            start_job(nodes, &ticket.request);
         }
         Self {
             nodes,

@@ -25,7 +25,7 @@ impl Ears {
     pub(super) fn open(nodes: &Nodes, names: &Arc<Names>) -> Self {
         let (tell, told) = mpsc::unbounded_channel();
         let (until, ended) = watch::channel(());
-        for (place, node) in nodes.nodes.iter().enumerate() {
+        for (place, node) in nodes.all.iter().enumerate() {
             let ear = Ear {
                 place,
                 node: Arc::clone(node),

@@ -17,8 +17,8 @@ use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::{Failure, InFlight};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lock::composite::Level;
 use crate::lock::LockGuard;
+use crate::lock::composite::Level;
 
 /// A round under way.
 pub(super) type Flight = InFlight<()>;
@@ -27,9 +27,14 @@ pub(super) type Flight = InFlight<()>;
 pub(super) enum Tried {
     Got(Level),
     /// Somebody else has it. Whether some nodes granted it all the same.
-    Busy { some: bool },
+    Busy {
+        some: bool,
+    },
     /// Too few answered.
-    NoQuorum { error: Error, some: bool },
+    NoQuorum {
+        error: Error,
+        some: bool,
+    },
     /// It will not work, now or later.
     Failed(Error),
 }
@@ -152,13 +157,11 @@ impl Gate {
         if let Some(seat) = &self.seat {
             return Turn::Under(seat.flight.clone());
         }
-        match self.queue.front() {
-            Some(head) => Turn::Head(Arc::clone(head)),
-            None => {
-                self.job = false;
-                Turn::Over
-            }
+        if let Some(head) = self.queue.front() {
+            return Turn::Head(Arc::clone(head));
         }
+        self.job = false;
+        Turn::Over
     }
 
     pub(super) fn take_news(&mut self) -> Option<News> {
@@ -174,8 +177,7 @@ impl Gate {
         unavailable_after: Duration,
         effects: &mut Effects,
     ) {
-        self.seat
-            .take_if(|seat| Arc::ptr_eq(&seat.ticket, ticket));
+        self.seat.take_if(|seat| Arc::ptr_eq(&seat.ticket, ticket));
         match tried {
             Tried::Got(level) => self.got(ticket, level, effects),
             Tried::Busy { some } => {
@@ -233,11 +235,7 @@ impl Gate {
     }
 
     fn tell(&mut self, some: bool) {
-        self.news = Some(if some {
-            News::MetOthers
-        } else {
-            News::Refused
-        });
+        self.news = Some(if some { News::MetOthers } else { News::Refused });
     }
 
     /// A round was refused: who tries once hears that, who waits stays first.
@@ -329,7 +327,9 @@ trait Extract {
 
 impl Extract for VecDeque<Arc<Ticket>> {
     fn extract(&mut self, which: impl Fn(&Ticket) -> bool) -> Vec<Arc<Ticket>> {
-        let (out, rest) = self.drain(..).partition::<Vec<_>, _>(|ticket| which(ticket));
+        let (out, rest) = self
+            .drain(..)
+            .partition::<Vec<_>, _>(|ticket| which(ticket));
         self.extend(rest);
         out
     }

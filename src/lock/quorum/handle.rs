@@ -39,7 +39,8 @@ use crate::lock::{Lock, LockGuard, LockInfo, Ttl, scope};
 /// ```
 pub struct QuorumHandle<K> {
     nodes: Arc<Nodes>,
-    kind: Result<Kind, Arc<BadName>>,
+    name: Arc<str>,
+    kind: Result<Kind, Arc<Error>>,
     owner: Option<Arc<OwnerState>>,
     of: PhantomData<fn() -> K>,
 }
@@ -54,17 +55,12 @@ pub type QuorumLock = QuorumHandle<kind::Reentrant>;
 /// whichever majority each had. From [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
 pub type FencedQuorumLock = QuorumHandle<kind::Fenced>;
 
-/// What a handle says that cannot be used.
-struct BadName {
-    name: Box<str>,
-    error: Error,
-}
-
 /// Not derived: the kind itself need not be `Clone`.
 impl<K> Clone for QuorumHandle<K> {
     fn clone(&self) -> Self {
         Self {
             nodes: Arc::clone(&self.nodes),
+            name: Arc::clone(&self.name),
             kind: self.kind.clone(),
             owner: self.owner.clone(),
             of: PhantomData,
@@ -88,20 +84,17 @@ impl<K: LockKind> QuorumHandle<K> {
         owner: Option<&Arc<OwnerState>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
-        let kind = kind(nodes.config(), name).map_err(|error| {
-            let name = name.into();
-            Arc::new(BadName { name, error })
-        });
         Self {
             nodes: Arc::clone(nodes),
-            kind,
+            name: name.into(),
+            kind: kind(nodes.config(), name).map_err(Arc::new),
             owner: owner.cloned(),
             of: PhantomData,
         }
     }
 
     fn kind(&self) -> Result<&Kind, Error> {
-        self.kind.as_ref().map_err(|bad| bad.error.clone())
+        self.kind.as_ref().map_err(|error| Error::clone(error))
     }
 
     /// Its owner, or that of the scope that this is called in.
@@ -113,10 +106,7 @@ impl<K: LockKind> QuorumHandle<K> {
     /// The lock's name, without the clients' prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.kind {
-            Ok(kind) => kind.names().name(),
-            Err(bad) => &bad.name,
-        }
+        &self.name
     }
 
     async fn acquire(
@@ -129,6 +119,7 @@ impl<K: LockKind> QuorumHandle<K> {
             lease.resolve(config.watchdog_lease, &config.lease_bounds)?;
             let since = self.nodes.now();
             let request = Request {
+                name: Arc::clone(&self.name),
                 kind: self.kind()?.clone(),
                 fenced: K::FENCED,
                 lease,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Nodes;
 use super::acquire::begin_round;
 use super::ears::Ears;
-use super::gate::{News, Turn};
+use super::gate::{Gate, News, Turn};
 use super::waking::Waking;
 use crate::clock::Moment;
 use crate::engine::kind::Kind;
@@ -23,10 +23,11 @@ struct Ending<'a> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if !self.in_order {
-            tracing::error!(name = &**self.name, "the job of a quorum's lock ended unexpectedly");
-            self.nodes
-                .gates
-                .at(self.name, |gate, effects| gate.job_died(effects));
+            tracing::error!(
+                name = &**self.name,
+                "the job of a quorum's lock ended unexpectedly"
+            );
+            self.nodes.gates.at(self.name, Gate::job_died);
         }
     }
 }
@@ -43,7 +44,10 @@ pub(super) async fn serve(nodes: Arc<Nodes>, name: Arc<str>, kind: Kind) {
     let mut pauses = Pauses::new();
     let mut took = Duration::ZERO;
     loop {
-        let (news, turn) = nodes.gates.at(&name, |gate, _| (gate.take_news(), gate.turn())).0;
+        let (news, turn) = nodes
+            .gates
+            .at(&name, |gate, _| (gate.take_news(), gate.turn()))
+            .0;
         let now = nodes.now();
         match news {
             None if waking.next() == Moment::NEVER => waking.soon(now),

@@ -16,6 +16,8 @@ mod questions;
 mod repair;
 mod round;
 mod rules;
+#[cfg(test)]
+mod simulation_tests;
 mod steward;
 mod ticket;
 mod token;
@@ -33,13 +35,12 @@ pub(crate) use self::node::Node;
 pub use self::owner::QuorumOwner;
 use self::repair::Patients;
 use self::rules::RestartDelay;
-pub(crate) use self::steward::Steward;
 use self::steward::Alive;
+pub(crate) use self::steward::Steward;
 use super::LockGuard;
 use crate::backend::{Failure, Timers};
 use crate::clock::Moment;
 use crate::config::Config;
-use crate::engine::kind::Kind;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::process::Process;
@@ -50,7 +51,7 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// The servers of a quorum, and all that its handles share.
 pub(crate) struct Nodes {
     pub(crate) id: Uuid,
-    nodes: Box<[Arc<Node>]>,
+    all: Box<[Arc<Node>]>,
     needed: usize,
     delay: RestartDelay,
     node_timeout: Duration,
@@ -79,10 +80,10 @@ impl Nodes {
             Some(delay) => RestartDelay::new(delay),
             None => RestartDelay::for_leases(rules.max_lease),
         };
-        let nodes: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
+        let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
         let nodes = Arc::new(Self {
             id: Uuid::new_v4(),
-            needed: nodes.len() / 2 + 1,
+            needed: all.len() / 2 + 1,
             delay,
             node_timeout: rules.node_timeout.unwrap_or(NODE_TIMEOUT),
             gates: Gates::default(),
@@ -90,12 +91,12 @@ impl Nodes {
             steward,
             back: Notify::new(),
             process: Process::current(),
-            nodes,
+            all,
             _alive: alive,
         });
         let looking = repair::look_after(Arc::downgrade(&nodes), Arc::clone(&nodes.patients));
         nodes.steward.spawn(looking);
-        for (place, node) in nodes.nodes.iter().enumerate() {
+        for (place, node) in nodes.all.iter().enumerate() {
             if node.is_silent() {
                 nodes.fell_silent(place);
             }
@@ -105,7 +106,7 @@ impl Nodes {
 
     /// All of them are set up in the same way.
     pub(crate) fn config(&self) -> &Config {
-        &self.nodes[0].core().config
+        &self.all[0].core().config
     }
 
     fn timers(&self) -> &Timers {
@@ -127,10 +128,6 @@ impl Nodes {
         Ok(())
     }
 
-    fn name_of(&self, kind: &Kind) -> Arc<str> {
-        kind.names().name().into()
-    }
-
     /// How long a node has to answer an acquire with this lease.
     fn timeout_of(&self, lease: Lease) -> Duration {
         let lease = match lease {
@@ -148,10 +145,10 @@ impl Nodes {
 
     /// The places of the nodes to ask: those that are not silent, or all when that is too few.
     fn worth_asking(&self) -> Vec<usize> {
-        let all = 0..self.nodes.len();
+        let all = 0..self.all.len();
         let well: Vec<_> = all
             .clone()
-            .filter(|place| !self.nodes[*place].is_silent())
+            .filter(|place| !self.all[*place].is_silent())
             .collect();
         if well.len() >= self.needed {
             well
@@ -165,7 +162,7 @@ impl Nodes {
         let age = child.server_age();
         let may = self.delay.may_vote(age);
         if !may {
-            self.nodes[place].is_young(self.now() + self.delay.left(age));
+            self.all[place].is_young(self.now() + self.delay.left(age));
         }
         may
     }
@@ -175,7 +172,7 @@ impl Nodes {
         match failed {
             Some(Error::Unavailable { .. }) => self.fell_silent(place),
             _ => {
-                if self.nodes[place].heard() {
+                if self.all[place].heard() {
                     self.back.notify_waiters();
                 }
             }
@@ -184,7 +181,7 @@ impl Nodes {
 
     /// A node did not answer in time: the steward asks it until it does.
     fn fell_silent(self: &Arc<Self>, place: usize) {
-        let node = &self.nodes[place];
+        let node = &self.all[place];
         if !node.failed() {
             return;
         }

@@ -40,7 +40,10 @@ pub(super) type Trying = BoxFuture<'static, (usize, Result<Option<LockGuard>, Er
 impl Node {
     pub(crate) fn new(engine: Arc<Engine>, is_silent: bool) -> Self {
         Self {
-            hub: Arc::new(Hub::new(engine.core.backend.config(), engine.core.backend.cluster())),
+            hub: Arc::new(Hub::new(
+                engine.core.backend.config(),
+                engine.core.backend.cluster(),
+            )),
             engine,
             silent: AtomicBool::new(is_silent),
             probed: AtomicBool::new(false),
@@ -87,7 +90,8 @@ impl Node {
                 Ok(request) => acquire(core, request).await,
                 Err(error) => Err(error),
             };
-            let got = got.map(|got| got.map(|entered| LockGuard::new(Arc::clone(&engine), entered)));
+            let got =
+                got.map(|got| got.map(|entered| LockGuard::new(Arc::clone(&engine), entered)));
             (place, got)
         }
         .boxed()

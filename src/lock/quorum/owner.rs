@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::handle::{FencedQuorumLock, QuorumLock};
 use super::Nodes;
+use super::handle::{FencedQuorumLock, QuorumLock};
 use crate::lock::composite::OwnerState;
 use crate::lock::{fenced, plain, scope};
 

@@ -18,7 +18,7 @@ pub(super) struct Questions<'a> {
 
 impl<'a> Questions<'a> {
     pub(super) fn of(nodes: &'a Nodes, kind: &Kind) -> Self {
-        let engines = nodes.nodes.iter().map(|node| &node.engine);
+        let engines = nodes.all.iter().map(|node| &node.engine);
         Self {
             nodes,
             handles: engines

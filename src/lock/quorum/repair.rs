@@ -84,7 +84,7 @@ impl Patient {
     fn look(&mut self, nodes: &Arc<Nodes>, hold: &Arc<Composite>) {
         let now = nodes.now();
         for place in hold.wanting() {
-            let node = &nodes.nodes[place];
+            let node = &nodes.all[place];
             let again = self.asked.get(&place);
             let is_due = again.is_none_or(|again| now >= *again);
             if !is_due || node.is_silent() || !node.may_vote_at(now) {
@@ -108,7 +108,7 @@ async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut req
         return;
     }
     let limit = nodes.timeout_of(request.lease);
-    let trying = nodes.nodes[place].try_once(place, request.kind.clone(), request.lease);
+    let trying = nodes.all[place].try_once(place, request.kind.clone(), request.lease);
     let answer = tokio::select! {
         biased;
         () = hold.over() => return,
@@ -119,6 +119,10 @@ async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut req
     if let Ok(Some(child)) = answer
         && join(nodes, &request, hold, place, child).await
     {
-        tracing::info!(name = &**hold.name(), server = place + 1, "a server is back in the hold");
+        tracing::info!(
+            name = &**hold.name(),
+            server = place + 1,
+            "a server is back in the hold"
+        );
     }
 }

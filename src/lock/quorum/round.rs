@@ -53,7 +53,7 @@ enum Word {
 
 impl<'a> Ballot<'a> {
     fn new(nodes: &'a Arc<Nodes>, asked: &[usize]) -> Self {
-        let all = nodes.nodes.len();
+        let all = nodes.all.len();
         let mut words = vec![Word::NotAsked; all];
         for place in asked {
             words[*place] = Word::Nothing;
@@ -71,11 +71,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Hears one node.
-    fn hear(
-        &mut self,
-        place: usize,
-        answer: Result<Option<LockGuard>, Error>,
-    ) -> Option<Outcome> {
+    fn hear(&mut self, place: usize, answer: Result<Option<LockGuard>, Error>) -> Option<Outcome> {
         self.nodes.note(place, answer.as_ref().err());
         let (said, word) = match answer {
             Ok(Some(child)) if self.nodes.may_vote(place, &child) => {
@@ -119,7 +115,7 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
     let asked = nodes.worth_asking();
     let mut tries: Tries = asked
         .iter()
-        .map(|place| nodes.nodes[*place].try_once(*place, request.kind.clone(), request.lease))
+        .map(|place| nodes.all[*place].try_once(*place, request.kind.clone(), request.lease))
         .collect();
     let mut ballot = Ballot::new(nodes, &asked);
     let outcome = heard(nodes, &mut tries, &mut ballot, limit).await;
@@ -151,7 +147,12 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
         Outcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
     let children = std::mem::take(&mut ballot.children).into_iter().flatten();
-    give_back(nodes, children.chain(std::mem::take(&mut ballot.young)), limit).await;
+    give_back(
+        nodes,
+        children.chain(std::mem::take(&mut ballot.young)),
+        limit,
+    )
+    .await;
     tried
 }
 
@@ -182,8 +183,7 @@ async fn got(
     children: Vec<Option<LockGuard>>,
     limit: Duration,
 ) -> Option<Level> {
-    let name = nodes.name_of(&request.kind);
-    let level = Level::first(&name, nodes.needed, children, request.lease);
+    let level = Level::first(&request.name, nodes.needed, children, request.lease);
     if request.fenced {
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);
@@ -193,11 +193,7 @@ async fn got(
 }
 
 /// Gives back what a round got; what is not answered in time is seen to in the background.
-async fn give_back(
-    nodes: &Nodes,
-    children: impl Iterator<Item = LockGuard>,
-    limit: Duration,
-) {
+async fn give_back(nodes: &Nodes, children: impl Iterator<Item = LockGuard>, limit: Duration) {
     let given_back = join_all(children.map(LockGuard::unlock));
     // What a release was answered changes nothing here.
     nodes.timers().within(limit, given_back).await;

@@ -25,17 +25,18 @@ impl Steward {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
         let thread = std::thread::Builder::new().name("watchlock-quorum".into());
-        let started = thread.spawn(move || {
-            match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    let timers = Timers::of(runtime.handle());
-                    let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
-                    runtime.block_on(ended.recv());
-                    timers.stop();
-                }
-                Err(error) => drop(made.send(Err(error))),
-            }
-        });
+        let started =
+            thread.spawn(
+                move || match Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => {
+                        let timers = Timers::of(runtime.handle());
+                        let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
+                        runtime.block_on(ended.recv());
+                        timers.stop();
+                    }
+                    Err(error) => drop(made.send(Err(error))),
+                },
+            );
         let silent = || Err(std::io::Error::other("the steward did not start"));
         let (runtime, timers) = started
             .and_then(|_| runtime.recv().unwrap_or_else(|_| silent()))
@@ -44,10 +45,7 @@ impl Steward {
     }
 
     /// Runs a task. It ends with the steward at the latest.
-    pub(crate) fn spawn(
-        &self,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> JoinHandle<()> {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.runtime.spawn(task)
     }
 }

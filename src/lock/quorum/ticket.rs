@@ -24,6 +24,7 @@ pub(super) enum Patience {
 /// What is asked for.
 #[derive(Clone)]
 pub(super) struct Request {
+    pub(super) name: Arc<str>,
     pub(super) kind: Kind,
     /// Whether it is to have a fencing token.
     pub(super) fenced: bool,

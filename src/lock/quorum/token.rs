@@ -51,7 +51,7 @@ pub(super) async fn raise(
     token: FencingToken,
     limit: Duration,
 ) -> bool {
-    let core = nodes.nodes[place].core();
+    let core = nodes.all[place].core();
     let (Some(hold_id), Ok(fleet)) = (child.hold_id(), core.backend.callers_fleet()) else {
         return false;
     };

@@ -121,7 +121,8 @@ mod tests {
                         waking.told(place, now, random);
                         who |= 1 << place;
                         let by = if who.count_ones() >= 3 { SPREAD } else { OTHERS + SPREAD };
-                        prop_assert!(waking.next() <= (now + by).max(if met { poll } else { start }));
+                        let earliest = if met { poll } else { start };
+                        prop_assert!(waking.next() <= (now + by).max(earliest));
                     }
                 }
                 prop_assert!(waking.next() <= poll);

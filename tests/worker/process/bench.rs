@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use watchlock::{Client, Error, Lock};
+use watchlock::{Error, Lock};
 use watchlock_support::now_ns;
 
-use crate::kinds::{Kind, Name};
+use crate::failure::Failure;
+use crate::kinds::{Called, Connected, Kind, Name};
 
 /// Uncontended: each task locks and unlocks a name of its own.
 pub(crate) struct Pairs {
@@ -33,15 +34,15 @@ pub(crate) struct Contended {
     pub(crate) busy: bool,
 }
 
-pub(crate) async fn pairs(client: Client, plan: Pairs) -> Result<Value, Error> {
+pub(crate) async fn pairs(client: Connected, plan: Pairs) -> Result<Value, Failure> {
     let end = now_ns().saturating_add(nanos(plan.span));
     let mut tasks = JoinSet::new();
     for task in 0..plan.tasks {
         let name = format!("{}{task}", plan.prefix);
-        let name = if plan.kind.listed {
-            Name::List(vec![format!("{name}:1"), format!("{name}:2")])
-        } else {
-            Name::One(name)
+        let name = match plan.kind.called {
+            Called::Name => Name::One(name),
+            Called::Names => Name::List(vec![format!("{name}:1"), format!("{name}:2")]),
+            Called::ListOfOne => Name::List(vec![name]),
         };
         let lock = plan.kind.of_client(&client, &name)?;
         tasks.spawn(pairs_until(end, lock));
@@ -70,7 +71,7 @@ async fn pairs_until(end: u64, lock: Arc<dyn Lock>) -> Result<Vec<u64>, Error> {
     Ok(took)
 }
 
-pub(crate) async fn contended(client: Client, plan: Contended) -> Result<Value, Error> {
+pub(crate) async fn contended(client: Connected, plan: Contended) -> Result<Value, Failure> {
     let end = now_ns().saturating_add(nanos(plan.span));
     let lock = plan.kind.of_client(&client, &plan.name)?;
     let course = Arc::new(Course::of(&plan));

@@ -44,6 +44,7 @@ impl From<Error> for Failure {
             Error::Refused { .. } if error.not_replicated().is_some() => "not_replicated",
             Error::Refused { .. } => "refused",
             Error::Unavailable { .. } => "unavailable",
+            Error::NoQuorum { .. } => "quorum",
             Error::Closed => "closed",
             _ => "other",
         };

@@ -1,9 +1,12 @@
 //! The kinds of lock: the protocol's word for each, and where a lock of it comes from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
-use watchlock::{Client, Error, Lock, MultiLock, Owner};
+use watchlock::{Client, Error, Lock, MultiLock, Owner, Quorum, QuorumOwner};
+
+use crate::failure::Failure;
 
 /// What a lock is called: by its name, or by those of several locks as one.
 #[derive(Debug, Clone)]
@@ -19,6 +22,11 @@ impl Name {
             Self::One(name) => name,
             Self::List(_) => "",
         }
+    }
+
+    /// The only one of a list.
+    fn first(&self) -> &str {
+        self.list().first().map_or("", String::as_str)
     }
 
     fn list(&self) -> &[String] {
@@ -39,16 +47,31 @@ impl Name {
 /// Makes a handle of the lock by that name.
 type Making<T> = fn(&T, &Name) -> Result<Arc<dyn Lock>, Error>;
 
+/// How a kind is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// By a name.
+    Name,
+    /// By a list of names.
+    Names,
+    /// By a list of one name.
+    ListOfOne,
+}
+
 /// A kind of lock that this worker has.
 pub(crate) struct Kind {
     /// In requests and events.
     pub(crate) word: &'static str,
     /// Whether several owners may hold one name.
     pub(crate) shared: bool,
-    /// Whether it is called by a list of names.
-    pub(crate) listed: bool,
-    of_client: Making<Client>,
-    of_owner: Making<Owner>,
+    pub(crate) called: Called,
+    makes: Makes,
+}
+
+/// Where its locks come from.
+enum Makes {
+    OfClient(Making<Client>, Making<Owner>),
+    OfQuorum(Making<Quorum>, Making<QuorumOwner>),
 }
 
 macro_rules! kind {
@@ -56,28 +79,45 @@ macro_rules! kind {
         Kind {
             word: $word,
             shared: EXCLUSIVE,
-            listed: true,
-            of_client: |$of, names| {
-                Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into())
-            },
-            of_owner: |$of, names| {
-                Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into())
-            },
+            called: Called::Names,
+            makes: Makes::OfClient(
+                |$of, names| Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into()),
+                |$of, names| Ok(MultiLock::new(names.list().iter().map(|$name| $lock))?.into()),
+            ),
+        }
+    };
+    ($word:literal, quorum, |$of:ident, $name:ident| $lock:expr) => {
+        Kind {
+            word: $word,
+            shared: EXCLUSIVE,
+            called: Called::ListOfOne,
+            makes: Makes::OfQuorum(
+                |$of, $name| {
+                    let $name = $name.first();
+                    Ok(Arc::new($lock))
+                },
+                |$of, $name| {
+                    let $name = $name.first();
+                    Ok(Arc::new($lock))
+                },
+            ),
         }
     };
     ($word:literal, $sharing:ident, |$of:ident, $name:ident| $lock:expr) => {
         Kind {
             word: $word,
             shared: $sharing,
-            listed: false,
-            of_client: |$of, $name| {
-                let $name = $name.one();
-                Ok(Arc::new($lock))
-            },
-            of_owner: |$of, $name| {
-                let $name = $name.one();
-                Ok(Arc::new($lock))
-            },
+            called: Called::Name,
+            makes: Makes::OfClient(
+                |$of, $name| {
+                    let $name = $name.one();
+                    Ok(Arc::new($lock))
+                },
+                |$of, $name| {
+                    let $name = $name.one();
+                    Ok(Arc::new($lock))
+                },
+            ),
         }
     };
 }
@@ -99,6 +139,8 @@ static KINDS: &[Kind] = &[
         .get_read_write_lock(name)
         .write_lock()),
     kind!("multi", several, |of, name| of.get_lock(name)),
+    kind!("red", quorum, |of, name| of.get_lock(name)),
+    kind!("red_fenced", quorum, |of, name| of.get_fenced_lock(name)),
 ];
 
 impl Kind {
@@ -108,12 +150,60 @@ impl Kind {
     }
 
     /// The lock `name`; it acts for nobody.
-    pub(crate) fn of_client(&self, client: &Client, name: &Name) -> Result<Arc<dyn Lock>, Error> {
-        (self.of_client)(client, name)
+    pub(crate) fn of_client(&self, of: &Connected, name: &Name) -> Result<Arc<dyn Lock>, Failure> {
+        match (&self.makes, of) {
+            (Makes::OfClient(make, _), Connected::Client(client)) => Ok(make(client, name)?),
+            (Makes::OfQuorum(make, _), Connected::Quorum(quorum)) => Ok(make(quorum, name)?),
+            _ => Err(self.unsupported()),
+        }
     }
 
     /// The lock `name` of an owner.
-    pub(crate) fn of_owner(&self, owner: &Owner, name: &Name) -> Result<Arc<dyn Lock>, Error> {
-        (self.of_owner)(owner, name)
+    pub(crate) fn of_owner(&self, of: &Someone, name: &Name) -> Result<Arc<dyn Lock>, Failure> {
+        match (&self.makes, of) {
+            (Makes::OfClient(_, make), Someone::OfClient(owner)) => Ok(make(owner, name)?),
+            (Makes::OfQuorum(_, make), Someone::OfQuorum(owner)) => Ok(make(owner, name)?),
+            _ => Err(self.unsupported()),
+        }
     }
+
+    fn unsupported(&self) -> Failure {
+        Failure::unsupported(&format!("kind {}", self.word))
+    }
+}
+
+/// What this worker is connected to.
+#[derive(Clone)]
+pub(crate) enum Connected {
+    Client(Client),
+    Quorum(Quorum),
+}
+
+impl Connected {
+    pub(crate) fn new_owner(&self) -> Someone {
+        match self {
+            Self::Client(client) => Someone::OfClient(client.new_owner()),
+            Self::Quorum(quorum) => Someone::OfQuorum(quorum.new_owner()),
+        }
+    }
+
+    pub(crate) fn id(&self) -> String {
+        match self {
+            Self::Client(client) => client.id().to_string(),
+            Self::Quorum(quorum) => quorum.id().to_string(),
+        }
+    }
+
+    pub(crate) async fn shutdown(&self, within: Duration) {
+        match self {
+            Self::Client(client) => client.shutdown(within).await,
+            Self::Quorum(quorum) => quorum.shutdown(within).await,
+        };
+    }
+}
+
+/// An owner of it.
+pub(crate) enum Someone {
+    OfClient(Owner),
+    OfQuorum(QuorumOwner),
 }

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use watchlock::{Error, HoldView, Lease, Lock, LockGuard, Owner};
+use watchlock::{Error, HoldView, Lease, Lock, LockGuard};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
-use crate::kinds::{Kind, Name};
+use crate::kinds::{Kind, Name, Someone};
 use crate::request::Verb;
 
 /// A request to an owner.
@@ -33,7 +33,7 @@ pub(crate) struct Label {
 
 impl Label {
     /// `users` runs the owner; holds are watched from the runtime that this is called on.
-    pub(crate) fn begin(label: &str, owner: Owner, users: &Handle, answers: Answers) -> Self {
+    pub(crate) fn begin(label: &str, owner: Someone, users: &Handle, answers: Answers) -> Self {
         let (jobs, todo) = mpsc::unbounded_channel();
         let watch = Watch {
             label: label.into(),
@@ -56,7 +56,7 @@ impl Label {
     }
 }
 
-async fn work(owner: Owner, mut todo: mpsc::UnboundedReceiver<Job>, mut watch: Watch) {
+async fn work(owner: Someone, mut todo: mpsc::UnboundedReceiver<Job>, mut watch: Watch) {
     while let Some(job) = todo.recv().await {
         let target = match job.kind.of_owner(&owner, &job.name) {
             Ok(lock) => Target {

@@ -7,7 +7,7 @@ use watchlock::Lease;
 
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
-use crate::kinds::{Kind, Name};
+use crate::kinds::{Called, Kind, Name};
 
 /// A request and the number it is answered with.
 pub(crate) struct Request {
@@ -38,8 +38,13 @@ pub(crate) enum Op {
 /// Where to.
 pub(crate) enum Server {
     Url(String),
-    Sentinel { urls: Vec<String>, service: String },
+    Sentinel {
+        urls: Vec<String>,
+        service: String,
+    },
     Cluster(Vec<String>),
+    /// Independent servers.
+    Quorum(Vec<String>),
 }
 
 /// How to connect; what is not said is the library's default.
@@ -52,6 +57,7 @@ pub(crate) struct Opening {
     pub(crate) command_timeout: Option<Duration>,
     pub(crate) unavailable_after: Option<Duration>,
     pub(crate) backoff_cap: Option<Duration>,
+    pub(crate) restart_delay: Option<Duration>,
 }
 
 /// What an owner does.
@@ -108,12 +114,9 @@ impl Fields {
     }
 
     fn opening(&self) -> Result<Opening, Failure> {
-        if self.0.contains_key("urls") && !self.is_cluster()? {
-            return Err(Failure::unsupported("urls"));
-        }
         let acks = self.number("acks")?.unwrap_or(0);
-        if acks > 0 && self.is_cluster()? {
-            return Err(Failure::unsupported("acks in a cluster"));
+        if acks > 0 && (self.is_cluster()? || self.0.contains_key("urls")) {
+            return Err(Failure::unsupported("acks of several servers"));
         }
         Ok(Opening {
             server: self.server()?,
@@ -126,6 +129,7 @@ impl Fields {
             command_timeout: self.ms("command_timeout_ms")?,
             unavailable_after: self.ms("unavailable_after_ms")?,
             backoff_cap: self.ms("backoff_cap_ms")?,
+            restart_delay: self.ms("restart_delay_ms")?,
         })
     }
 
@@ -142,7 +146,10 @@ impl Fields {
             return Ok(Server::Cluster(self.urls()?));
         }
         let Some(sentinel) = self.0.get("sentinel") else {
-            return Ok(Server::Url(self.text("url")?.to_owned()));
+            return match self.0.get("urls") {
+                None => Ok(Server::Url(self.text("url")?.to_owned())),
+                Some(_) => Ok(Server::Quorum(self.texts("urls")?)),
+            };
         };
         let Value::Object(fields) = sentinel else {
             return Err(Failure::bad_request("sentinel is no object"));
@@ -222,15 +229,21 @@ impl Fields {
     }
 
     fn name(&self, kind: &Kind) -> Result<Name, Failure> {
-        if !kind.listed {
+        if kind.called == Called::Name {
             return Ok(Name::One(self.text("name")?.to_owned()));
         }
-        let names = self.0.get("name").and_then(Value::as_array);
-        let names = names.map(|names| names.iter().map(|name| name.as_str().map(str::to_owned)));
-        let names = names.and_then(Iterator::collect);
-        names.map(Name::List).ok_or_else(|| {
-            Failure::bad_request(format!("name: kind {} has a list of texts", kind.word))
-        })
+        let names = self.texts("name")?;
+        if kind.called == Called::ListOfOne && names.len() != 1 {
+            return Err(Failure::new("invalid", "name: not a list of one name"));
+        }
+        Ok(Name::List(names))
+    }
+
+    fn texts(&self, field: &str) -> Result<Vec<String>, Failure> {
+        let texts = self.0.get(field).and_then(Value::as_array);
+        let texts = texts.map(|texts| texts.iter().map(|text| text.as_str().map(str::to_owned)));
+        let texts = texts.and_then(Iterator::collect);
+        texts.ok_or_else(|| Failure::bad_request(format!("{field}: not a list of texts")))
     }
 
     fn lease(&self) -> Result<Lease, Failure> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use watchlock::{Backoff, Client, ClientBuilder, Error, Lock, Ttl};
+use watchlock::{Backoff, Client, ClientBuilder, Error, Lock, Quorum, Ttl};
 
 use crate::answers::{Answers, Outcome, outcome_of};
 use crate::bench;
 use crate::failure::Failure;
+use crate::kinds::Connected;
 use crate::owner::{Job, Label};
 use crate::request::{Op, Opening, Question, Request, Server};
 
@@ -29,7 +30,7 @@ pub(crate) struct Session {
 
 enum State {
     NotOpen,
-    Open(Client),
+    Open(Connected),
     Closed,
 }
 
@@ -105,7 +106,7 @@ impl Session {
             let mut client = None;
             let outcome = outcome_of(async {
                 let opened = connect(opening).await?;
-                let id = opened.id().to_string();
+                let id = opened.id();
                 client = Some(opened);
                 Ok::<_, Error>(json!({"client_id": id}))
             })
@@ -133,7 +134,7 @@ impl Session {
         let _ = tokio::join!(closed, given_back);
     }
 
-    fn client(&self) -> Result<&Client, Failure> {
+    fn client(&self) -> Result<&Connected, Failure> {
         match &self.client {
             State::Open(client) => Ok(client),
             State::NotOpen => Err(Failure::new("closed", "not open yet")),
@@ -184,12 +185,40 @@ impl Session {
     }
 }
 
-async fn connect(opening: Opening) -> Result<Client, Error> {
-    let mut builder = match &opening.server {
+async fn connect(opening: Opening) -> Result<Connected, Error> {
+    let builder = match &opening.server {
         Server::Url(url) => Client::builder(url),
         Server::Cluster(urls) => ClientBuilder::cluster(urls.clone()),
         Server::Sentinel { urls, service } => ClientBuilder::sentinel(urls.clone(), service),
+        Server::Quorum(urls) => return connect_quorum(urls, &opening).await,
     };
+    connect_client(builder, &opening).await
+}
+
+async fn connect_quorum(urls: &[String], opening: &Opening) -> Result<Connected, Error> {
+    let mut builder = Quorum::builder(urls);
+    if let Some(prefix) = &opening.prefix {
+        builder = builder.key_prefix(prefix);
+    }
+    if let Some(lease) = opening.watchdog {
+        builder = builder.watchdog_lease(lease);
+    }
+    if let Some(delay) = opening.restart_delay {
+        builder = builder.restart_delay(delay);
+    }
+    if let Some(timeout) = opening.command_timeout {
+        builder = builder.command_timeout(timeout);
+    }
+    if let Some(span) = opening.unavailable_after {
+        builder = builder.unavailable_after(span);
+    }
+    if let Some(cap) = opening.backoff_cap {
+        builder = builder.backoff(backoff_up_to(cap));
+    }
+    Box::pin(builder.connect()).await.map(Connected::Quorum)
+}
+
+async fn connect_client(mut builder: ClientBuilder, opening: &Opening) -> Result<Connected, Error> {
     if opening.acks > 0 {
         let replicas = u32::try_from(opening.acks).unwrap_or(u32::MAX);
         let most = opening.command_timeout.map(|timeout| timeout / 4);
@@ -209,10 +238,14 @@ async fn connect(opening: Opening) -> Result<Client, Error> {
         builder = builder.unavailable_after(span);
     }
     if let Some(cap) = opening.backoff_cap {
-        let base = cap.min(Duration::from_millis(20));
-        builder = builder.backoff(Backoff::new().base(base).cap(cap));
+        builder = builder.backoff(backoff_up_to(cap));
     }
-    Box::pin(builder.connect()).await
+    Box::pin(builder.connect()).await.map(Connected::Client)
+}
+
+fn backoff_up_to(cap: Duration) -> Backoff {
+    let base = cap.min(Duration::from_millis(20));
+    Backoff::new().base(base).cap(cap)
 }
 
 async fn ask(lock: &dyn Lock, question: Question) -> Result<Value, Error> {
