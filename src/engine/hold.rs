@@ -221,11 +221,17 @@ impl Hold {
         and_one.checked_sub(1).map(Duration::from_millis)
     }
 
-    pub(crate) fn keep_server_age(&self, age: Duration) {
-        // Relaxed: as in `server_age`.
-        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        self.server_age
-            .store(ms.saturating_add(1), Ordering::Relaxed);
+    /// Keeps what its grant said beside its lease.
+    pub(crate) fn keep(&self, token: Option<FencingToken>, server_age: Option<Duration>) {
+        if let Some(token) = token {
+            self.keep_token(token);
+        }
+        if let Some(age) = server_age {
+            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            // Relaxed: as in `server_age`.
+            self.server_age
+                .store(ms.saturating_add(1), Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn count(&self) -> u32 {

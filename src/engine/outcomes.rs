@@ -332,12 +332,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             self.gate.give_up(now, self.rules, self.effects);
             return settled;
         }
-        if let Some(token) = grant.token {
-            hold.keep_token(token);
-        }
-        if let Some(age) = grant.server_age {
-            hold.keep_server_age(age);
-        }
+        hold.keep(grant.token, grant.server_age);
         self.gate.failing_since = None;
         if !self.attempt.early {
             self.gate.row.begin(now);
