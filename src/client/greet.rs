@@ -59,6 +59,10 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     };
     let hello = Hello::of(&mut connection).await?;
     if hello.is_in_cluster() {
+        if config.asks_server {
+            // Of a quorum, whose servers know nothing of each other.
+            return Err(unsupported("it is in cluster mode"));
+        }
         if core.config.acks.is_some() {
             return Err(ConfigError::Conflict {
                 first: "acknowledged_by",

@@ -345,10 +345,6 @@ async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
     let core = &engine.core;
     let fleet = core.backend.callers_fleet()?;
     greet(core, fleet.home()).await?;
-    if core.backend.cluster().is_joined() {
-        let reason = "it is in cluster mode";
-        return Err(ConfigError::Unsupported { reason }.into());
-    }
     let connected = fleet.home().connected();
     let server = connected.and_then(|connected| connected.server);
     let silent = || Error::from(Failure::no_connection());

@@ -47,7 +47,7 @@ const ENGINE: [&[&str]; 21] = [
 ];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 21] = [
+const PURE: [&str; 23] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",

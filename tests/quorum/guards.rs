@@ -99,9 +99,14 @@ async fn an_owner_enters_again_without_asking_anybody() {
     for server in &five.0 {
         assert_eq!(server.calls_of("evalsha").await, 0);
     }
-    // The other sort of lease enters each server.
+    // The other sort of lease enters the servers, and is there when a majority said so.
     let fixed = soon(lock.lock_for(ms(10_000))).await.unwrap();
-    assert_eq!((fixed.hold_count(), count(&five.0[0], "x").await), (4, 2));
+    assert_eq!(fixed.hold_count(), 4);
+    let mut entered = 0;
+    for server in &five.0 {
+        entered += usize::from(count(server, "x").await == 2);
+    }
+    assert!(entered >= 3, "{entered}");
     end(fixed).await;
     end(outer).await;
     end(third).await;
