@@ -72,9 +72,8 @@ pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownReport};
 pub use clock::{Clock, ClockDriver};
 pub use config::Publish;
-pub use error::{
-    Cause, ConfigError, Error, LeaseError, LostReason, NotReplicated, QuorumError, SetError,
-};
+pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
+pub use error::{NotReplicated, QuorumError, SetError};
 pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
