@@ -153,7 +153,7 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
-    /// Redis answered and refused: out of memory, not enough replicas, read-only, a cluster redirect. Or too few
+    /// Redis answered and refused: out of memory, not enough replicas, read-only. Or too few
     /// replicas [acknowledged](Self::not_replicated) it.
     #[error("{}Redis refused the command", Of(lock))]
     #[non_exhaustive]
@@ -165,7 +165,8 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
-    /// No usable answer: not connected, no reply in time, or a server that is still loading or busy.
+    /// No usable answer: not connected, no reply in time, or a server that is still loading or busy; in a cluster, a slot
+    /// that no node has, or whose keys are on their way to another one.
     #[error("{}Redis is not available", Of(lock))]
     #[non_exhaustive]
     Unavailable {
@@ -509,7 +510,8 @@ pub enum ConfigError {
     /// The pool and the address lead to different databases.
     #[error("the pool and the address lead to different Redis databases")]
     PoolMismatch,
-    /// The server cannot be used: older than Redis 6.2, in cluster mode, a sentinel, or a replica.
+    /// The server cannot be used: older than Redis 6.2, a sentinel, or a replica; in cluster mode behind a pool, or not in
+    /// cluster mode where a cluster was to be.
     #[error("the server is not supported: {reason}")]
     #[non_exhaustive]
     Unsupported {

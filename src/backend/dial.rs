@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use deadpool::managed::Manager as _;
 use deadpool_redis::Pool;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
-use super::failure::Failure;
+use super::failure::{Class, Failure};
+use super::hello::Hello;
 use super::sentinel::{Place, Sentinels, check_master};
 use super::switches::{Switches, Turn};
 use crate::error::ConfigError;
@@ -36,10 +38,10 @@ pub(crate) struct Dialer {
     /// How to connect; where to, too, unless sentinels say that.
     address: Address,
     followed: Option<Followed>,
-    /// Others that lead to the same cluster, and which is asked next of all.
+    /// Others that lead to the same cluster, and which of all answered last.
     seeds: Vec<Address>,
     for_cluster: bool,
-    next: AtomicUsize,
+    answered: AtomicUsize,
     pool: Option<Pool>,
     /// Whether it was told that connecting panics.
     panicked: AtomicBool,
@@ -95,13 +97,13 @@ impl Dialer {
             followed: None,
             seeds: Vec::new(),
             for_cluster: false,
-            next: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
             pool,
             panicked: AtomicBool::new(false),
         }
     }
 
-    /// From addresses of one cluster, of which one after the other is tried. The first says how to connect to nodes.
+    /// From addresses of one cluster, of which the first that answers counts. The first of all says how to connect to nodes.
     pub(crate) fn from_urls(urls: &[String]) -> Result<Self, ConfigError> {
         let (first, others) = urls.split_first().ok_or(ConfigError::InvalidUrl)?;
         let seeds: Result<Vec<_>, _> = others.iter().map(|url| Address::from_url(url)).collect();
@@ -131,10 +133,9 @@ impl Dialer {
 
     /// Where it leads now.
     fn now(&self) -> &Address {
-        // Relaxed: a number that stands for itself.
-        let next = self.next.load(Ordering::Relaxed) % (self.seeds.len() + 1);
-        next.checked_sub(1)
-            .map_or(&self.address, |seed| &self.seeds[seed])
+        // Relaxed, as above.
+        let answered = self.answered.load(Ordering::Relaxed).checked_sub(1);
+        answered.map_or(&self.address, |seed| &self.seeds[seed])
     }
 
     /// Whether commands go through a pool that the application made.
@@ -201,11 +202,32 @@ impl Dialer {
                 }
             }
         };
-        let connected = self.within(timeout, connecting).await;
-        if connected.is_err() {
-            self.next.fetch_add(1, Ordering::Relaxed);
+        self.within(timeout, connecting).await
+    }
+
+    /// Of several addresses of a cluster, the first that answers.
+    async fn to_any(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
+        let all = std::iter::once(&self.address).chain(&self.seeds);
+        let asked = all.enumerate().map(async |(index, address)| {
+            let connected = address.multiplexed(timeout).await;
+            let mut connection = connected.map_err(Failure::connecting)?;
+            // One that stands still takes connections, too.
+            let hello = Hello::of(&mut connection).await;
+            hello.map_err(Failure::greeting)?;
+            // Relaxed: a number that stands for itself.
+            self.answered.store(index, Ordering::Relaxed);
+            Ok(connection)
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut refused = Failure::no_connection();
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Err(failure) if refused.class == Class::Unreached => refused = failure,
+                Err(_) => {}
+                connected => return connected,
+            }
         }
-        connected
+        Err(refused)
     }
 
     /// What `make` connects to the present master, also when that changes meanwhile.
@@ -226,6 +248,9 @@ impl Dialer {
     }
 
     async fn to_master(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
+        if !self.seeds.is_empty() {
+            return self.to_any(timeout).await;
+        }
         let address = self.whereto().await?;
         let connected = address.multiplexed(timeout).await;
         let mut connection = connected.map_err(Failure::connecting)?;

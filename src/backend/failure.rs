@@ -20,6 +20,11 @@ pub(crate) enum Class {
     Unanswered,
     /// The server is loading, busy or without its master: certainly not run.
     NotReady,
+    /// Stopped in the middle: in a slot of a cluster that migrates, a key that a script itself deleted counts as one that
+    /// is at another node. May have run.
+    Torn,
+    /// A slot of a cluster migrates, and the keys may be at both ends: certainly not run.
+    Split,
     /// The server is a replica now: certainly not run, and another connection may reach the master.
     Demoted,
     /// Refused before the first write, by memory, disk or replicas: certainly not run.
@@ -200,7 +205,7 @@ impl Failure {
 
     /// Whether the command may have run, or may still run.
     pub(crate) fn is_unanswered(&self) -> bool {
-        self.class == Class::Unanswered
+        matches!(self.class, Class::Unanswered | Class::Torn)
     }
 
     /// Whether a later try may do better.
@@ -209,7 +214,9 @@ impl Failure {
             self.class,
             Class::Unreached
                 | Class::Unanswered
+                | Class::Torn
                 | Class::NotReady
+                | Class::Split
                 | Class::Demoted
                 | Class::Refused
         )
@@ -245,7 +252,9 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let source = failure.cause;
         match failure.class {
-            Class::Unreached | Class::Unanswered | Class::NotReady => Self::unavailable(source),
+            Class::Unreached | Class::Unanswered | Class::Torn | Class::NotReady | Class::Split => {
+                Self::unavailable(source)
+            }
             Class::Refused | Class::Demoted => Self::refused(true, source),
             Class::Rejected => Self::refused(false, source),
             Class::Denied => Self::denied(source),
@@ -264,7 +273,7 @@ const CODES: [(&str, Class); 19] = [
     ("BUSY", Class::NotReady),
     ("MASTERDOWN", Class::NotReady),
     ("CLUSTERDOWN", Class::NotReady),
-    ("TRYAGAIN", Class::NotReady),
+    ("TRYAGAIN", Class::Split),
     ("READONLY", Class::Demoted),
     ("NOREPLICAS", Class::Refused),
     ("MISCONF", Class::Refused),
@@ -334,11 +343,10 @@ fn by_text(error: &RedisError) -> Class {
     if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
-    // A key that a script reads before it writes anything is on its way to another node.
     let far = ["Script attempted", "Lua script attempted"];
     let far = far.iter().find_map(|start| text.strip_prefix(start));
     if far.is_some_and(|rest| rest.starts_with(" to access a non local key")) {
-        return Class::NotReady;
+        return Class::Torn;
     }
     // Redis 7.2 and later name the user.
     let of_user = text.starts_with("User ") && text.contains(" has no permissions");
@@ -400,6 +408,10 @@ mod tests {
                 "-OOM command not allowed when used memory > 'maxmemory'.",
                 Class::Refused,
             ),
+            (
+                "-TRYAGAIN Multiple keys request during rehashing of slot",
+                Class::Split,
+            ),
             ("-NOPERM this user has no permissions", Class::Denied),
             ("-DENIED Redis is running in protected mode", Class::Denied),
             ("-NOAUTH Authentication required.", Class::Denied),
@@ -412,7 +424,7 @@ mod tests {
             ),
             (
                 "-ERR Script attempted to access a non local key in a cluster node script: 6a1b, on @user_script:9.",
-                Class::NotReady,
+                Class::Torn,
             ),
             ("-ERR max number of clients reached", Class::Unreached),
             ("-ERR unknown command", Class::Rejected),

@@ -128,7 +128,7 @@ impl ClientBuilder {
         self
     }
 
-    /// A client of a cluster, which is found by any of these addresses: one after the other is tried until one answers.
+    /// A client of a cluster, which is found by any of these addresses: all are asked, and the first that answers counts.
     /// The first says how to connect to the nodes (TLS, user, password).
     ///
     /// One address is enough while its server is up when the client connects: [`Client::builder`] meets a cluster, too.
@@ -321,7 +321,8 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, or a server that cannot be used:
-    /// older than Redis 6.2, a replica, a sentinel, or in cluster mode; with
+    /// older than Redis 6.2, a replica, a sentinel, in cluster mode behind a pool, or not in cluster mode where a
+    /// [cluster](Self::cluster) was to be; with
     /// [`UnknownService`](ConfigError::UnknownService) when no sentinel knows the service's name; with
     /// [`NoRuntime`](ConfigError::NoRuntime) when there is no tokio runtime with timers and I/O (`enable_all`).
     /// [`Error::Unavailable`] when the server cannot be reached, or the system starts no thread;
@@ -348,7 +349,7 @@ impl ClientBuilder {
     /// The client connects in the background, as often as [`backoff`](Self::backoff) says; until it has,
     /// locks are [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. What
     /// [`connect`](Self::connect) would refuse of the server (another database than the pool's, a replica,
-    /// cluster mode, too old, a wrong password) is logged as an error instead, once, and every use says what
+    /// too old, a wrong password) is logged as an error instead, once, and every use says what
     /// Redis says to it.
     ///
     /// ```no_run

@@ -183,6 +183,22 @@ pub(crate) trait Commands: Send + Sync {
         lock::renewed(reply)
     }
 
+    /// Renews one hold by its first key alone, for a kind whose renewals have several: while a slot of a cluster migrates
+    /// no node may have all of them.
+    fn renew_apart<'a>(&self, _hold: &Renewal<'a>) -> Option<Call<'a>> {
+        None
+    }
+
+    /// What is to be renewed then, by that reply.
+    fn renew_rest<'a>(&self, _hold: &Renewal<'a>, _reply: &Reply) -> Option<Call<'a>> {
+        None
+    }
+
+    /// What that reply says of the hold.
+    fn renewed_apart(&self, _reply: &Reply) -> Option<Renewed> {
+        None
+    }
+
     /// Ends whoever holds the lock; `client` tells own holds from strangers'.
     fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
         lock::force_release(names, client)

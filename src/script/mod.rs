@@ -110,9 +110,14 @@ impl<'a> Call<'a> {
     }
 
     /// The key of a lock, which says for which node of a cluster the call is.
-    pub(crate) fn lock(mut self, names: &'a Names) -> Self {
-        self.target = names.target();
-        self.key(names.key())
+    pub(crate) fn lock(self, names: &'a Names) -> Self {
+        self.for_node_of(names).key(names.key())
+    }
+
+    /// It is for the node that has a lock, by another of its keys.
+    pub(crate) fn for_node_of(self, names: &Names) -> Self {
+        let target = names.target();
+        Self { target, ..self }
     }
 
     /// One key more. Keys come before arguments.

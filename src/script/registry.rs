@@ -58,6 +58,8 @@ scripts! {
     RW_ASSERT = "rw/assert.lua",
     RW_RELEASE = "rw/release.lua",
     RW_RENEW = "rw/renew.lua",
+    RW_KEEP = "rw/keep.lua",
+    RW_KEEP_TIMEOUT = "rw/keep_timeout.lua",
     RW_DOWNGRADE = "rw/downgrade.lua",
     RW_MARK = "rw/mark.lua",
     RW_FORCE_RELEASE = "rw/force_release.lua",

@@ -3,8 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod acl;
 mod failing;
+mod kinds;
 mod moving;
 mod names;
 mod routing;
 mod scene;
+mod storm;

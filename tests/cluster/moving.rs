@@ -9,10 +9,10 @@ use watchlock_support::eventually;
 use crate::common::{LONG, SHORT, channel, ms, soon};
 use crate::scene::Load;
 
-const NAME: &str = "job";
+pub(crate) const NAME: &str = "job";
 
 /// Moves the slot of [`NAME`] to and fro, with a pause in which it stays half-way.
-async fn to_and_fro(cluster: &RedisCluster, times: usize, half_way: Duration) {
+pub(crate) async fn to_and_fro(cluster: &RedisCluster, times: usize, half_way: Duration) {
     let slot = cluster.slot_of(NAME).await;
     for _ in 0..times {
         let to = (cluster.owner(slot).await.expect("an owner") + 1) % 3;

@@ -37,12 +37,20 @@ async fn a_plain_address_leads_to_the_whole_cluster() {
 #[tokio::test]
 async fn one_of_several_addresses_is_enough() {
     let cluster = RedisCluster::masters().await;
-    let gone = RedisServer::start();
-    let urls = [gone.url(), cluster.url()];
+    let (gone, frozen) = (RedisServer::start(), RedisServer::start());
+    let urls = [gone.url(), frozen.url(), cluster.url()];
     gone.kill();
+    frozen.freeze();
+    let client = ClientBuilder::cluster(urls.clone())
+        .connect()
+        .await
+        .unwrap();
+    let guard = client.get_lock("x").lock().await.unwrap();
+    guard.unlock().await.unwrap();
     let client = ClientBuilder::cluster(urls).connect_lazy().unwrap();
     let guard = soon(client.get_lock("x").lock()).await.unwrap();
     guard.unlock().await.unwrap();
+    frozen.resume();
 }
 
 #[tokio::test]

@@ -64,6 +64,8 @@ async fn sections(lock: &dyn Lock, stop: &AtomicBool, inside: &AtomicU64) -> See
             Ok(guard) => guard,
             Err(error) => {
                 seen.errors.push(format!("lock: {error:?}"));
+                // What fails at once must not keep the others from going on.
+                tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }
         };

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
+use watchlock_support::cluster::RedisCluster;
 use watchlock_support::server::RedisServer;
 
 /// By when an example has ended on a busy machine.
@@ -97,6 +99,44 @@ async fn closure_returns_values_and_ends_with_its_lock() {
         "taken away: lock \"closure:invoices\": the hold was lost: it was released by force",
     ];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn cluster_locks_what_is_at_several_nodes() {
+    let cluster = RedisCluster::masters().await;
+    let mut example = command("cluster", cluster.node(0));
+    let running = example.env("REDIS_URLS", cluster.urls().join(" ")).output();
+    let output = tokio::time::timeout(LONG, running).await;
+    let output = output.expect("it ends").expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let expected = "10 orders are ours\nstock and till are ours\nstock is locked: true\n";
+    assert_eq!(said, expected, "{output:?}");
+    assert!(cluster.keys().await.is_empty());
+}
+
+/// It says where the cluster is, and ends with its processes.
+#[tokio::test]
+async fn the_script_for_it_starts_a_cluster() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let first = 12_000 + std::process::id() % 9_000;
+    let mut script = Command::new(root.join("scripts/cluster.sh"));
+    let script = script.arg(first.to_string()).stdout(Stdio::piped());
+    let mut script = script.kill_on_drop(true).spawn().expect("it starts");
+    let mut lines = BufReader::new(script.stdout.take().expect("piped")).lines();
+    let line = tokio::time::timeout(LONG, lines.next_line()).await;
+    let line = line.expect("it is ready").expect("a text").expect("a line");
+    let (_, urls) = line.split_once(": ").expect("it says where");
+    let client = watchlock::ClientBuilder::cluster(urls.split(' ')).connect();
+    let client = client.await.expect("a client");
+    for name in ["a", "b", "c"] {
+        let guard = client.get_lock(name).lock().await.expect("a lock");
+        guard.unlock().await.expect("it is given back");
+    }
+    let pid = script.id().expect("it runs").to_string();
+    let killed = Command::new("kill").arg(pid).status().await;
+    assert!(killed.expect("kill runs").success());
+    let ended = tokio::time::timeout(LONG, script.wait()).await;
+    ended.expect("it ends").expect("a status");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Java and Rust on one lock: every test has a redis-server, a Java process with the real Redisson and a watchlock
 //! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
 
+mod cluster;
 mod coming_and_going;
 mod fair;
 mod fenced;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, in_cluster};
 use watchlock_support::worker::{Worker, WorkerError};
 
 /// What a test may set on the Java client.
@@ -29,10 +29,23 @@ pub(crate) struct Answer {
 impl Java {
     /// A client with Redisson's defaults but for the options.
     pub(crate) async fn open(server: &RedisServer, options: Options) -> Option<Self> {
+        let at = if in_cluster() {
+            json!({ "cluster": true, "urls": [server.url()] })
+        } else {
+            json!({ "url": server.url() })
+        };
+        Self::open_at(at, options).await
+    }
+
+    /// A client of a cluster.
+    pub(crate) async fn in_cluster(urls: Vec<String>) -> Option<Self> {
+        Self::open_at(json!({ "cluster": true, "urls": urls }), Options::default()).await
+    }
+
+    async fn open_at(mut fields: Value, options: Options) -> Option<Self> {
         let java = Self {
             worker: Worker::java()?,
         };
-        let mut fields = json!({ "url": server.url() });
         if let Some(lease) = options.watchdog {
             fields["watchdog_ms"] = json!(millis(lease));
         }

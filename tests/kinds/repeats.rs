@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use watchlock::{Client, Lease};
+use watchlock::Lease;
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Aim, Match, Proxy};
 
 use crate::common::{LONG, SHORT, ms, script};
-use crate::scene::{MINUTE, Scene, about};
+use crate::scene::{MINUTE, Scene, about, through};
 use crate::table::{Because, Kind};
 
 for_every_kind! {
@@ -261,7 +261,7 @@ async fn every_script_of_the_kind_is_seen(kind: &'static Kind) {
     let mut seen = Vec::new();
     life(&scene, &record, async |_, sent| seen.extend(sent)).await;
     // One waits, gives up, and the holder's lease is renewed.
-    let other = Client::connect(&proxy.url()).await.unwrap();
+    let other = through(&proxy).connect().await.unwrap();
     let rival = scene.rival(&other, "life").lock().await.unwrap();
     let lock = scene.lock("life");
     let waited = lock.try_lock(ms(200), Lease::Watchdog).await;

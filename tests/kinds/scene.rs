@@ -5,13 +5,28 @@ use std::time::Duration;
 use watchlock::{Backoff, Client, ClientBuilder, Error, Lease, Lock, LockGuard, Owner};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Match, Proxy};
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, in_cluster};
 
 use crate::common::{LONG, SHORT, ms};
 use crate::table::{Kind, Write};
 
 /// What no test waits for.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// Whether the servers of these tests are nodes of clusters, which are told by nobody whom to follow. `tests/cluster` has
+/// masters that become replicas there.
+pub(crate) fn takes_no_master() -> bool {
+    if in_cluster() {
+        println!("a node of a cluster takes no REPLICAOF");
+    }
+    in_cluster()
+}
+
+/// A client that comes through a proxy, also when the server behind it is a cluster of one.
+pub(crate) fn through(proxy: &Proxy) -> ClientBuilder {
+    let port = proxy.port();
+    Client::builder(&proxy.url()).node_addresses(move |host, _| (host.to_owned(), port))
+}
 
 pub(crate) struct Scene {
     pub(crate) kind: &'static Kind,
@@ -56,7 +71,7 @@ impl Scene {
     ) -> (Self, Proxy) {
         let server = RedisServer::start();
         let proxy = Proxy::to(&server);
-        let client = set(Client::builder(&proxy.url())).connect().await;
+        let client = set(through(&proxy)).connect().await;
         let scene = Self {
             kind,
             client: client.expect("a client"),

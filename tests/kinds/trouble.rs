@@ -9,7 +9,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, ms, soon};
-use crate::scene::{MINUTE, Scene};
+use crate::scene::{MINUTE, Scene, takes_no_master};
 use crate::story::{Story, patient};
 use crate::table::Kind;
 
@@ -100,6 +100,9 @@ async fn busy_with_a_script_is_waited_for(kind: &'static Kind) {
 }
 
 async fn masterdown_is_waited_for(kind: &'static Kind) {
+    if takes_no_master() {
+        return;
+    }
     let server = RedisServer::options()
         .config("replica-serve-stale-data", "no")
         .start();
@@ -179,6 +182,9 @@ async fn noreplicas_is_refused_and_passes(kind: &'static Kind) {
 }
 
 async fn readonly_is_refused_and_passes_with_a_new_connection(kind: &'static Kind) {
+    if takes_no_master() {
+        return;
+    }
     let scene = Scene::with(kind, patient).await;
     let server = &scene.server;
     let received = async || {

@@ -12,7 +12,7 @@ use watchlock_support::proxy::Fault;
 use watchlock_support::worker::Worker;
 
 use crate::common::{LONG, SHORT, ms, poll_once, soon};
-use crate::scene::{MINUTE, Scene, about};
+use crate::scene::{MINUTE, Scene, about, through};
 use crate::table::Kind;
 
 for_every_kind! {
@@ -164,7 +164,7 @@ async fn i5_a_waiter_gets_in_when_a_key_is_deleted_without_a_message(kind: &'sta
 
 async fn i5_a_release_during_a_try_is_not_missed(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, |it| it).await;
-    let builder = Client::builder(&proxy.url()).backoff(scene.rare());
+    let builder = through(&proxy).backoff(scene.rare());
     let client = builder.connect().await.unwrap();
     let holder = scene.other().await;
     for nth in 1..3 {

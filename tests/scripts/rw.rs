@@ -11,6 +11,8 @@ const WRITE: &str = include_str!("../../lua/rw/write_acquire.lua");
 const ASSERT: &str = include_str!("../../lua/rw/assert.lua");
 const RELEASE: &str = include_str!("../../lua/rw/release.lua");
 const RENEW: &str = include_str!("../../lua/rw/renew.lua");
+const KEEP: &str = include_str!("../../lua/rw/keep.lua");
+const KEEP_TIMEOUT: &str = include_str!("../../lua/rw/keep_timeout.lua");
 const DOWNGRADE: &str = include_str!("../../lua/rw/downgrade.lua");
 const MARK: &str = include_str!("../../lua/rw/mark.lua");
 const FORCE: &str = include_str!("../../lua/rw/force_release.lua");
@@ -90,6 +92,14 @@ impl Call {
 
     fn renew(hold: &str, lease: &str) -> Self {
         Self::new(RENEW, &[LOCK, &timeout(hold)], &[hold, lease])
+    }
+
+    fn keep(hold: &str, lease: &str) -> Self {
+        Self::new(KEEP, &[LOCK], &[hold, lease])
+    }
+
+    fn keep_timeout(hold: &str, lease: &str) -> Self {
+        Self::new(KEEP_TIMEOUT, &[&timeout(hold)], &[lease])
     }
 
     fn force(mode: &str) -> Self {
@@ -473,4 +483,39 @@ async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_giv
         assert!(is_refused(&scene.try_do(call).await));
         assert!(scene.server.keys().await.is_empty());
     }
+}
+
+/// Each touches one key, so that a node can run it that has no other.
+#[tokio::test]
+async fn a_hold_is_renewed_key_by_key() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 0);
+    scene.go(Call::read(MINE, "5000")).await;
+    scene.server.cmd(&["DEL", &timeout(MINE)]).await;
+    for _ in 0..2 {
+        assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 1);
+        assert!(!scene.server.exists(&timeout(MINE)).await);
+        assert!(scene.server.pttl(LOCK).await > 50_000);
+    }
+    assert_eq!(scene.go(Call::keep(MINE, "1000")).await, 1);
+    assert_eq!(scene.go(Call::keep(MINE, "0")).await, 1);
+    assert!(scene.server.pttl(LOCK).await > 50_000, "it never shrinks");
+    for lease in ["60000", "60000", "1000"] {
+        assert_eq!(scene.go(Call::keep_timeout(MINE, lease)).await, 1);
+        let left = scene.server.pttl(&timeout(MINE)).await;
+        assert!(left > 50_000 && left <= 60_000, "{left}");
+    }
+    for lease in ["", "x", "-1", "1e3", "9007199254740994"] {
+        let kept = scene.try_do(Call::keep(MINE, lease)).await;
+        assert!(kept.is_err(), "{lease}");
+        let kept = scene.try_do(Call::keep_timeout(MINE, lease)).await;
+        assert!(kept.is_err(), "{lease}");
+    }
+    scene.server.cmd(&["DEL", LOCK]).await;
+    scene.go(Call::write(MINE, "60000", "0")).await;
+    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 2);
+    assert_eq!(scene.go(Call::keep(THEIRS, "60000")).await, 0);
+    scene.server.cmd(&["DEL", LOCK]).await;
+    scene.server.cmd(&["SET", LOCK, "x"]).await;
+    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 0);
 }

@@ -179,7 +179,7 @@ impl<T> Asking<T> {
 
     /// Whether there is nothing to ask for, and no trouble to remember.
     pub(super) fn is_idle(&self) -> bool {
-        self.marks.is_empty() && !self.is_troubled()
+        self.out == 0 && self.marks.is_empty() && !self.is_troubled()
     }
 
     /// Whether calls fail at the moment.

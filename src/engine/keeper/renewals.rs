@@ -263,6 +263,9 @@ async fn renew_kind(
 ) -> (Vec<Outcome>, Option<Failure>) {
     match call(keeper, holds, patience).await {
         Ok(outcomes) => (outcomes, None),
+        Err(failure) if failure.class == Class::Split => {
+            (apart(keeper, holds, patience).await, Some(failure))
+        }
         Err(failure) if failure.is_transient() || holds.len() == 1 => {
             let outcome = of_failure(&failure, patience);
             (vec![outcome; holds.len()], Some(failure))
@@ -290,6 +293,61 @@ async fn one_by_one(keeper: &Keeper, holds: &[Arc<Hold>], patience: Duration) ->
         outcomes.fill(Outcome::Failed);
     }
     outcomes
+}
+
+/// Asks for each hold by calls with one key: while a slot migrates no node may have all of them, and that may take
+/// longer than a lease.
+async fn apart(keeper: &Keeper, holds: &[Arc<Hold>], patience: Duration) -> Vec<Outcome> {
+    let outcomes = holds.iter().map(async |hold| {
+        let outcome = renew_apart(keeper, hold, patience).await;
+        outcome.unwrap_or_else(|failure| of_failure(&failure, patience))
+    });
+    join_all(outcomes).await
+}
+
+async fn renew_apart(
+    keeper: &Keeper,
+    hold: &Arc<Hold>,
+    patience: Duration,
+) -> Result<Outcome, Failure> {
+    let core = &keeper.core;
+    let (commands, lease) = (&hold.kind.commands, lease_of(keeper, hold, core.now()));
+    let renewal = Renewal {
+        names: hold.kind.names(),
+        hold_id: &hold.id,
+        lease: lease.written,
+    };
+    let Some(first) = commands.renew_apart(&renewal) else {
+        return Ok(Outcome::Failed);
+    };
+    let answer = core.ask(first, patience).await?;
+    if let Some(rest) = commands.renew_rest(&renewal, &answer.reply) {
+        core.ask(rest, patience).await?;
+    }
+    let code = commands.renewed_apart(&answer.reply);
+    let code = code.ok_or_else(Failure::strange_reply)?;
+    Ok(heard(keeper, hold, code, &lease, &answer))
+}
+
+/// What a code says of a hold, and what that leads to.
+fn heard(
+    keeper: &Keeper,
+    hold: &Arc<Hold>,
+    code: Renewed,
+    lease: &Asserted,
+    answer: &Answer,
+) -> Outcome {
+    match code {
+        Renewed::Held => {
+            keep(keeper, hold, lease.vouched, answer);
+            Outcome::Known
+        }
+        Renewed::Missing => {
+            keeper.core.lose(hold, LostReason::Missing);
+            Outcome::Known
+        }
+        Renewed::Unknown => Outcome::Refused,
+    }
 }
 
 /// What a call that failed says of its holds.
@@ -340,17 +398,7 @@ async fn call(
         .filter(|codes| codes.len() == holds.len());
     let codes = codes.ok_or_else(Failure::strange_reply)?;
     let outcomes = holds.iter().zip(leases).zip(codes);
-    let outcomes = outcomes.map(|((hold, lease), code)| match code {
-        Renewed::Held => {
-            keep(keeper, hold, lease.vouched, &answer);
-            Outcome::Known
-        }
-        Renewed::Missing => {
-            core.lose(hold, LostReason::Missing);
-            Outcome::Known
-        }
-        Renewed::Unknown => Outcome::Refused,
-    });
+    let outcomes = outcomes.map(|((hold, lease), code)| heard(keeper, hold, code, &lease, &answer));
     Ok(outcomes.collect())
 }
 

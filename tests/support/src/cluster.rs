@@ -4,9 +4,9 @@
 //! each are there within a second or two. A master that is gone for a second is replaced by its replica.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::{RedisResult, Value};
+use redis::Value;
 
 use crate::port;
 use crate::server::{RedisServer, ServerOptions};
@@ -154,16 +154,44 @@ impl RedisCluster {
 
     /// The index of the node that has a slot, if one has.
     pub async fn owner(&self, slot: u16) -> Option<usize> {
-        let ranges: Vec<Vec<Value>> = self.alive().query(&["CLUSTER", "SLOTS"]).await;
-        let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
-        let port = ranges.iter().find_map(|range| {
-            let covers = number(&range[0])? <= slot && slot <= number(&range[1])?;
-            match &range[2] {
-                Value::Array(node) if covers => number(&node[1]),
-                _ => None,
+        let ranges = ranges(self.alive()).await;
+        let covers = |range: &&(u16, u16, u16)| range.0 <= slot && slot <= range.1;
+        let (_, _, port) = ranges.iter().find(covers)?;
+        self.nodes.iter().position(|node| node.port() == *port)
+    }
+
+    /// Waits until all nodes that run agree on who has what, and there are as many masters as there were.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    pub async fn settled(&self) {
+        self.ready().await;
+        eventually("the nodes agree", READY_DEADLINE, async || {
+            let mut views = Vec::new();
+            for node in self.nodes.iter().filter(|node| node.is_running()) {
+                views.push(ranges(node).await);
             }
-        })?;
-        self.nodes.iter().position(|node| node.port() == port)
+            let agree = views.windows(2).all(|two| two[0] == two[1]);
+            agree && self.present_masters().await.len() == self.masters
+        })
+        .await;
+    }
+
+    /// Whether the node with this index says that it is a master.
+    pub async fn is_master(&self, index: usize) -> bool {
+        let role = self.nodes[index].info("replication", "role").await;
+        role.as_deref() == Some("master")
+    }
+
+    /// The indices of the nodes that say so.
+    pub async fn present_masters(&self) -> Vec<usize> {
+        let mut masters = Vec::new();
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].is_running() && self.is_master(index).await {
+                masters.push(index);
+            }
+        }
+        masters
     }
 
     /// A node that runs.
@@ -208,18 +236,26 @@ impl RedisCluster {
         }
     }
 
-    /// The last part: every master knows the slot's new node, its new one first.
+    /// One key of a slot that is on its way moves.
     ///
     /// # Panics
-    /// If a master refuses.
+    /// If its node refuses.
+    pub async fn move_key(&self, key: &str, to: usize) {
+        let port = self.node(to).port().to_string();
+        let from = self.server_of(key).await;
+        let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        from.cmd(&migrate).await;
+    }
+
+    /// The last part: every master knows the slot's new node, its new one first.
     pub async fn finish_move(&self, slot: u16, to: usize) {
         let slot = slot.to_string();
         let node = ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &self.ids[to]];
         self.node(to).cmd(&node).await;
         for (index, other) in self.nodes.iter().enumerate() {
             if index != to && other.is_running() {
-                let done = other.try_cmd(&node).await;
-                assert!(done.is_ok() || index >= self.masters, "{done:?}");
+                // A replica does not take it.
+                let _ = other.try_cmd(&node).await;
             }
         }
     }
@@ -231,26 +267,51 @@ impl RedisCluster {
         self.finish_move(slot, to).await;
     }
 
-    /// Has the first replica of a master take its place, by agreement.
-    ///
-    /// # Errors
-    /// What the replica said.
-    pub async fn fail_over(&self, master: usize) -> RedisResult<Value> {
-        let replica = self.replica_of(master);
-        replica.try_cmd(&["CLUSTER", "FAILOVER"]).await
+    /// Which of a first master and its replica is the master now, and which is not.
+    pub async fn pair(&self, master: usize) -> (usize, usize) {
+        let replica = self.masters + master;
+        if self.is_master(replica).await {
+            (replica, master)
+        } else {
+            (master, replica)
+        }
     }
 
-    /// Waits until the replica of a master that is out of reach has its place.
+    /// Has a replica take its master's place, by agreement.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    pub async fn fail_over(&self, replica: usize) {
+        let end = Instant::now() + READY_DEADLINE;
+        while !self.is_master(replica).await {
+            assert!(Instant::now() < end, "they agree");
+            // An agreement that is not reached within five seconds is given up.
+            let _ = self.node(replica).try_cmd(&["CLUSTER", "FAILOVER"]).await;
+            for _ in 0..60 {
+                if !self.is_master(replica).await {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until a replica has its master's place.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    pub async fn promoted(&self, replica: usize) {
+        eventually("a replica is master", READY_DEADLINE, async || {
+            self.is_master(replica).await
+        })
+        .await;
+    }
+
+    /// The same for the first replica of a master.
     ///
     /// # Panics
     /// If that takes half a minute.
     pub async fn replaced(&self, master: usize) {
-        let replica = self.replica_of(master);
-        eventually("a replica is master", READY_DEADLINE, async || {
-            let role = replica.info("replication", "role").await;
-            role.as_deref() == Some("master")
-        })
-        .await;
+        self.promoted(self.masters + master).await;
     }
 
     /// The keys of all nodes that are masters and run, sorted.
@@ -265,6 +326,19 @@ impl RedisCluster {
         keys.dedup();
         keys
     }
+}
+
+/// Who has what, by what a node says: the first slot, the last, the master's port.
+async fn ranges(node: &RedisServer) -> Vec<(u16, u16, u16)> {
+    let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+    let ranges: Vec<Vec<Value>> = node.query(&["CLUSTER", "SLOTS"]).await;
+    let ranges = ranges.iter().filter_map(|range| match &range[2] {
+        Value::Array(master) => Some((number(&range[0])?, number(&range[1])?, number(&master[1])?)),
+        _ => None,
+    });
+    let mut ranges: Vec<_> = ranges.collect();
+    ranges.sort_unstable();
+    ranges
 }
 
 /// How each node is started, and its id.
@@ -315,7 +389,7 @@ fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> Stri
         } else {
             ("slave", ids[master].as_str(), String::new())
         };
-        let (bus, epoch) = (port + 10_000, master + 1);
+        let (bus, epoch) = (port + port::BUS, master + 1);
         writeln!(
             text,
             "{id} 127.0.0.1:{port}@{bus} {myself}{role} {of} 0 0 {epoch} connected{slots}"

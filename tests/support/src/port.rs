@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 /// Below the usual range of outgoing connections (from 32768), above the well-known services.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
 /// A node of a cluster listens on a second port, which is so much higher.
-const BUS: u16 = 10_000;
+pub(crate) const BUS: u16 = 10_000;
 const NODES: std::ops::Range<u16> = 12_000..22_000;
 const DRAWS: usize = 1_000;
 

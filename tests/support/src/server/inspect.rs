@@ -152,6 +152,10 @@ impl RedisServer {
     /// All channels that somebody listens to, sorted.
     pub async fn channels(&self) -> Vec<String> {
         let mut channels: Vec<String> = self.query(&["PUBSUB", "CHANNELS"]).await;
+        if self.inner.cluster {
+            let sharded: Vec<String> = self.query(&["PUBSUB", "SHARDCHANNELS"]).await;
+            channels.extend(sharded);
+        }
         channels.sort_unstable();
         channels
     }
@@ -159,7 +163,12 @@ impl RedisServer {
     /// How many connections listen to `channel`.
     pub async fn subscribers(&self, channel: &str) -> u64 {
         let (_, count): (String, u64) = self.query(&["PUBSUB", "NUMSUB", channel]).await;
-        count
+        if !self.inner.cluster {
+            return count;
+        }
+        let asked = ["PUBSUB", "SHARDNUMSUB", channel];
+        let (_, sharded): (String, u64) = self.query(&asked).await;
+        count + sharded
     }
 
     /// All connections but the kit's own.

@@ -53,6 +53,7 @@ struct Inner {
     port: u16,
     password: Option<String>,
     socket: Option<std::path::PathBuf>,
+    cluster: bool,
     dir: TempDir,
 }
 
@@ -81,8 +82,18 @@ impl RedisServer {
     }
 
     pub(crate) fn start_with(options: &ServerOptions) -> Self {
+        let options = &if in_cluster() && !options.sentinel {
+            options.clone().cluster_of_one()
+        } else {
+            options.clone()
+        };
+        let draw = if options.cluster {
+            port::draw_for_node
+        } else {
+            port::draw
+        };
         for _ in 0..PORTS_TRIED {
-            let server = Self::prepare(options, options.port.unwrap_or_else(port::draw));
+            let server = Self::prepare(options, options.port.unwrap_or_else(draw));
             server.launch();
             match server.wait_ready() {
                 Ok(()) => return server,
@@ -138,6 +149,7 @@ impl RedisServer {
                 inspector: Inspector::new(url_for(port, password.as_deref())),
                 port,
                 password,
+                cluster: options.cluster,
                 socket: options.unix_socket.then(|| dir.path().join("redis.sock")),
                 dir,
             }),
@@ -280,14 +292,33 @@ impl Inner {
         Err(self.process.log())
     }
 
+    /// A node that starts waits for others, whether or not there are any.
+    async fn has_slots(&self) -> bool {
+        let mut info = redis::cmd("CLUSTER");
+        info.arg("INFO");
+        let info = self.inspector.run(info).await;
+        let info = info.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+        info.is_ok_and(|info| info.contains("cluster_state:ok"))
+    }
+
     /// A stranger may have taken the port just before us: then he would answer.
     async fn answers_as_ours(&self) -> bool {
         if self.inspector.run(redis::cmd("PING")).await.is_err() {
             return false;
         }
         let pid = self.inspector.info("server", "process_id").await;
-        pid.and_then(|pid| pid.parse().ok()) == self.process.pid()
+        if pid.and_then(|pid| pid.parse().ok()) != self.process.pid() {
+            return false;
+        }
+        !self.cluster || self.has_slots().await
     }
+}
+
+/// Whether tests are to run on clusters of one node, so that every scenario shows what it shows there, too:
+/// `TEST_IN_CLUSTER` is set.
+#[must_use]
+pub fn in_cluster() -> bool {
+    std::env::var_os("TEST_IN_CLUSTER").is_some()
 }
 
 fn url_for(port: u16, password: Option<&str>) -> String {

@@ -15,6 +15,8 @@ pub struct ServerOptions {
     pub(super) port: Option<u16>,
     pub(super) unix_socket: bool,
     pub(super) password: Option<String>,
+    /// It is a cluster by itself.
+    pub(super) cluster: bool,
     config: Vec<(String, String)>,
     /// Put into its directory before it starts: name and text.
     files: Vec<(String, String)>,
@@ -63,6 +65,12 @@ impl ServerOptions {
         self
     }
 
+    /// Makes the server a cluster of one node, which has all slots. It is there after two seconds.
+    pub fn cluster_of_one(mut self) -> Self {
+        self.cluster = true;
+        self.config("cluster-enabled", "yes")
+    }
+
     /// Listens on this port, whoever has it.
     pub(crate) fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
@@ -102,6 +110,9 @@ impl ServerOptions {
         for (key, value) in self.lines(dir, port) {
             writeln!(text, "{key} {value}").expect("writing to a string");
         }
+        if self.cluster {
+            fs::write(dir.join("nodes.conf"), of_one(port)).expect("a file is written");
+        }
         for (name, text) in &self.files {
             fs::write(dir.join(name), text).expect("a file is written");
         }
@@ -138,6 +149,14 @@ impl ServerOptions {
             .map(|(key, value)| (key.to_owned(), value));
         own.chain(self.config.iter().cloned()).collect()
     }
+}
+
+/// What the node of a cluster of one knows.
+fn of_one(port: u16) -> String {
+    let id = "1".repeat(40);
+    let bus = port + crate::port::BUS;
+    let node = format!("{id} 127.0.0.1:{port}@{bus} myself,master - 0 0 1 connected 0-16383");
+    format!("{node}\nvars currentEpoch 1 lastVoteEpoch 0\n")
 }
 
 fn yes_no(on: bool) -> String {

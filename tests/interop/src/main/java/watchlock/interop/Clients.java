@@ -7,6 +7,7 @@ import java.net.URI;
 import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.BaseConfig;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 
@@ -15,22 +16,39 @@ final class Clients {
     private Clients() {}
 
     static RedissonClient open(Request request) throws Failure {
-        URI url = URI.create(request.text("url"));
         var config = new Config();
         if (request.has("watchdog_ms")) {
             config.setLockWatchdogTimeout(request.number("watchdog_ms"));
         }
-        SingleServerConfig server = config.useSingleServer()
-                .setAddress(url.getScheme() + "://" + url.getHost() + ":" + (url.getPort() < 0 ? 6379 : url.getPort()));
-        setCredentials(server, url);
-        setDatabase(server, url);
+        BaseConfig<?> servers = request.flag("cluster", false) ? cluster(config, request) : server(config, request);
         if (request.has("prefix")) {
-            setPrefix(server, request.text("prefix"));
+            setPrefix(servers, request.text("prefix"));
         }
         return Redisson.create(config);
     }
 
-    private static void setCredentials(SingleServerConfig server, URI url) {
+    private static BaseConfig<?> server(Config config, Request request) throws Failure {
+        URI url = URI.create(request.text("url"));
+        SingleServerConfig server = config.useSingleServer().setAddress(address(url));
+        setCredentials(server, url);
+        setDatabase(server, url);
+        return server;
+    }
+
+    private static BaseConfig<?> cluster(Config config, Request request) throws Failure {
+        ClusterServersConfig cluster = config.useClusterServers();
+        for (String url : request.texts("urls")) {
+            cluster.addNodeAddress(address(URI.create(url)));
+            setCredentials(cluster, URI.create(url));
+        }
+        return cluster;
+    }
+
+    private static String address(URI url) {
+        return url.getScheme() + "://" + url.getHost() + ":" + (url.getPort() < 0 ? 6379 : url.getPort());
+    }
+
+    private static void setCredentials(BaseConfig<?> server, URI url) {
         if (url.getUserInfo() == null) {
             return;
         }
@@ -51,7 +69,7 @@ final class Clients {
     }
 
     /** The interface NameMapper has moved to another package between 3.x and 4.x, so it is met by its shape alone. */
-    private static void setPrefix(SingleServerConfig server, String prefix) throws Failure {
+    private static void setPrefix(BaseConfig<?> server, String prefix) throws Failure {
         try {
             for (Method setter : BaseConfig.class.getMethods()) {
                 if (setter.getName().equals("setNameMapper")) {

@@ -7,6 +7,7 @@ import com.google.gson.Strictness;
 import com.google.gson.TypeAdapter;
 import com.google.gson.GsonBuilder;
 import java.util.ArrayList;
+import java.util.List;
 import java.util.OptionalLong;
 
 /** One request line. Every getter answers a missing or wrong field with {@link Failure} {@code bad_request}. */
@@ -57,13 +58,17 @@ final class Request {
         if (!kind.isListed()) {
             return text("name");
         }
-        JsonElement value = fields.get("name");
+        return Names.joined(texts("name"));
+    }
+
+    List<String> texts(String field) throws Failure {
+        JsonElement value = fields.get(field);
         if (value == null || !value.isJsonArray()) {
-            throw Failure.badRequest("field name: a list of strings is wanted");
+            throw Failure.badRequest("field " + field + ": a list of strings is wanted");
         }
-        var names = new ArrayList<String>();
-        value.getAsJsonArray().forEach(name -> names.add(name.getAsString()));
-        return Names.joined(names);
+        var texts = new ArrayList<String>();
+        value.getAsJsonArray().forEach(text -> texts.add(text.getAsString()));
+        return texts;
     }
 
     String text(String field, String otherwise) throws Failure {

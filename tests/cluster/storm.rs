@@ -1,0 +1,168 @@
+//! Everything at once: clients of every kind of lock, while slots move and masters fail as a seed says.
+//!
+//! `CLUSTER_SECONDS` (6) is for how long, `CLUSTER_SEED` which storm: the one of a failure is printed with it. What moves a
+//! slot or hands a master's place over by agreement loses nothing, so then nobody may ever be in twice. A master that is
+//! killed or frozen may take a grant with it that its replica was not sent: how often two were in is printed, and only
+//! that each of them was told of its loss in time is asserted elsewhere.
+
+use std::time::Duration;
+
+use watchlock::{Backoff, Client, ClientBuilder, Lock};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+
+use crate::common::{LONG, ms};
+use crate::scene::{Load, Seen};
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+struct Storm {
+    cluster: RedisCluster,
+    clients: Vec<Client>,
+    loads: Vec<(String, Load)>,
+    rng: fastrand::Rng,
+    lasts: Duration,
+}
+
+impl Storm {
+    async fn begin() -> Self {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+        let seed = number("CLUSTER_SEED").unwrap_or_else(|| fastrand::u64(..));
+        println!("CLUSTER_SEED={seed}");
+        let cluster = RedisCluster::start().await;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let builder = ClientBuilder::cluster(cluster.urls()).unavailable_after(LONG);
+            let builder = builder.backoff(Backoff::new().cap(ms(500)));
+            let builder = builder.command_timeout(Duration::from_secs(10));
+            clients.push(builder.connect().await.expect("a client"));
+        }
+        let loads = NAMES.iter().enumerate().map(|(kind, name)| {
+            let locks = clients.iter().flat_map(|client| {
+                let lock = |client| lock(kind, client, name);
+                [lock(client), lock(client)]
+            });
+            ((*name).to_owned(), Load::start(locks.collect()))
+        });
+        Self {
+            loads: loads.collect(),
+            cluster,
+            clients,
+            rng: fastrand::Rng::with_seed(seed),
+            lasts: Duration::from_secs(number("CLUSTER_SECONDS").unwrap_or(6)),
+        }
+    }
+
+    /// Moves the slot of one of the names, with a rest half-way.
+    async fn move_a_slot(&mut self) {
+        let name = NAMES[self.rng.usize(..NAMES.len())];
+        let half_way = ms(self.rng.u64(0..300));
+        let step = self.rng.usize(1..3);
+        let slot = self.cluster.slot_of(name).await;
+        let Some(from) = self.cluster.owner(slot).await else {
+            return;
+        };
+        let masters = self.cluster.present_masters().await;
+        let Some(place) = masters.iter().position(|master| *master == from) else {
+            return;
+        };
+        let to = masters[(place + step) % masters.len()];
+        if to == from {
+            return;
+        }
+        self.cluster.begin_move(slot, to).await;
+        tokio::time::sleep(half_way).await;
+        self.cluster.move_keys(slot, to).await;
+        self.cluster.finish_move(slot, to).await;
+    }
+
+    /// Everybody comes in again, and leaves nothing behind.
+    async fn end(self) -> Vec<(String, Seen)> {
+        let mut all = Vec::new();
+        for (name, load) in self.loads {
+            all.push((name, load.stop().await));
+        }
+        for (kind, name) in NAMES.iter().enumerate() {
+            let guard = crate::common::soon(lock(kind, &self.clients[0], name).lock()).await;
+            guard
+                .expect("it is free")
+                .unlock()
+                .await
+                .expect("it is ours");
+        }
+        for client in &self.clients {
+            let report = client.shutdown(Duration::from_secs(10)).await;
+            assert!(report.is_clean(), "{report:?}");
+        }
+        eventually("nothing is left", LONG, async || {
+            let keys = self.cluster.keys().await;
+            keys.iter()
+                .all(|key| key.starts_with("redisson_lock_token:"))
+        })
+        .await;
+        all
+    }
+}
+
+fn lock(kind: usize, client: &Client, name: &str) -> Box<dyn Lock> {
+    match kind {
+        0 => Box::new(client.get_lock(name)),
+        1 => Box::new(client.get_simple_lock(name)),
+        2 => Box::new(client.get_spin_lock(name)),
+        3 => Box::new(client.get_fenced_lock(name)),
+        4 => Box::new(client.get_fair_lock(name)),
+        _ => Box::new(client.get_read_write_lock(name).write_lock()),
+    }
+}
+
+#[tokio::test]
+async fn slots_that_move_and_masters_that_agree_lose_nothing() {
+    let mut storm = Storm::begin().await;
+    let end = tokio::time::Instant::now() + storm.lasts;
+    while tokio::time::Instant::now() < end {
+        if storm.rng.u32(..4) > 0 {
+            storm.move_a_slot().await;
+            continue;
+        }
+        // A replica that has not heard of a move yet would take the slot back, without its keys.
+        storm.cluster.settled().await;
+        let (_, replica) = storm.cluster.pair(storm.rng.usize(..3)).await;
+        storm.cluster.fail_over(replica).await;
+        storm.cluster.settled().await;
+    }
+    for (name, seen) in storm.end().await {
+        assert_eq!((seen.overlaps, seen.errors), (0, Vec::new()), "{name}");
+        assert!(seen.sections > 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn masters_that_die_or_stand_still_leave_no_lock_behind() {
+    let mut storm = Storm::begin().await;
+    let end = tokio::time::Instant::now() + storm.lasts;
+    let mut both = 0;
+    while tokio::time::Instant::now() < end {
+        storm.move_a_slot().await;
+        storm.cluster.settled().await;
+        let (master, replica) = storm.cluster.pair(storm.rng.usize(..3)).await;
+        let node = storm.cluster.node(master);
+        if storm.rng.bool() {
+            node.freeze();
+            storm.cluster.promoted(replica).await;
+            node.resume();
+        } else {
+            node.kill();
+            storm.cluster.promoted(replica).await;
+            node.launch();
+        }
+        storm.cluster.settled().await;
+        tokio::time::sleep(ms(300)).await;
+    }
+    for (name, seen) in storm.end().await {
+        both += seen.overlaps;
+        assert!(seen.sections > 0, "{name}");
+        let lost = |error: &String| error.contains("Lost") || error.contains("Unavailable");
+        assert!(seen.errors.iter().all(lost), "{name}: {:?}", seen.errors);
+    }
+    println!("two were in {both} times");
+}

@@ -1,0 +1,78 @@
+//! Java and Rust in one cluster of three masters: who waits there is woken by the other side, through sharded channels.
+
+use watchlock::{Backoff, Client};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+
+use crate::peer::Java;
+use crate::{LONG, NO_POLL, WOKEN_MS, channel, ms_since};
+
+struct Both {
+    cluster: RedisCluster,
+    java: Java,
+    rust: Client,
+}
+
+async fn both() -> Option<Both> {
+    let cluster = RedisCluster::masters().await;
+    let java = Java::in_cluster(cluster.urls()).await?;
+    let polls = Backoff::new().base(NO_POLL).cap(NO_POLL);
+    let rust = Client::builder(&cluster.url()).backoff(polls);
+    let rust = rust.connect().await.expect("a client");
+    Some(Both {
+        cluster,
+        java,
+        rust,
+    })
+}
+
+impl Both {
+    async fn listening(&self, name: &str, waiters: u64) {
+        let node = self.cluster.server_of(name).await;
+        let channel = channel(name);
+        eventually("waiters listen", LONG, async || {
+            let asked = ["PUBSUB", "SHARDNUMSUB", &channel];
+            let (_, count): (String, u64) = node.query(&asked).await;
+            count == waiters
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn java_is_woken_by_rust_at_every_node() {
+    let Some(both) = both().await else { return };
+    for name in ["a", "b", "c", "{d}e"] {
+        let guard = both.rust.get_lock(name).lock().await.unwrap();
+        assert!(both.java.is_locked(name).await);
+        let waits = both.java.lock("x", name);
+        let release = async {
+            both.listening(name, 1).await;
+            let released = watchlock_support::now_ns();
+            guard.unlock().await.unwrap();
+            released
+        };
+        let (_, released) = tokio::join!(waits, release);
+        assert!(ms_since(released) < WOKEN_MS);
+        assert!(both.rust.get_lock(name).is_locked().await.unwrap());
+        both.java.unlock("x", name).await;
+    }
+}
+
+#[tokio::test]
+async fn rust_is_woken_by_java_at_every_node() {
+    let Some(both) = both().await else { return };
+    for name in ["a", "b", "c", "{d}e"] {
+        both.java.lock("x", name).await;
+        let lock = both.rust.get_lock(name);
+        let waits = lock.lock();
+        let release = async {
+            both.listening(name, 1).await;
+            both.java.unlock("x", name).await
+        };
+        let (guard, released) = tokio::join!(waits, release);
+        assert!(ms_since(released.t_inv) < WOKEN_MS);
+        guard.unwrap().unlock().await.unwrap();
+        assert!(!both.java.is_locked(name).await);
+    }
+}
