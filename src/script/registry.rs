@@ -36,7 +36,7 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = "lock/acquire.lua",
     REENTER = "lock/reenter.lua",
-    RENEW = "lock/renew.lua",
+    RENEW = "lock/renewals.lua" & "lock/renew.lua",
     RELEASE = "lock/release.lua",
     VERIFY = "lock/verify.lua",
     FORCE_RELEASE = "lock/force_release.lua",
@@ -44,7 +44,7 @@ scripts! {
     FENCED_REENTER = "fenced/reenter.lua",
     FENCED_RAISE = "fenced/raise.lua",
     SIMPLE_ACQUIRE = "simple/acquire.lua",
-    SIMPLE_RENEW = "simple/renew.lua",
+    SIMPLE_RENEW = "lock/renewals.lua" & "simple/renew.lua",
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
@@ -80,10 +80,14 @@ mod tests {
         names.map(Result::unwrap).collect()
     }
 
-    /// The names of the files that a script begins with.
-    fn parts(script: &Script) -> Vec<&str> {
-        let (_, parts) = script.files.split_last().unwrap();
-        let names = parts.iter().map(|file| file.rsplit('/').next().unwrap());
+    /// The names of the files that a script begins with, as seen from its own folder.
+    fn parts(script: &Script) -> Vec<String> {
+        let (own, parts) = script.files.split_last().unwrap();
+        let (family, _) = own.split_once('/').unwrap();
+        let names = parts.iter().map(|file| match file.split_once('/') {
+            Some((folder, name)) if folder == family => name.to_owned(),
+            _ => format!("../{file}"),
+        });
         names.collect()
     }
 
