@@ -35,11 +35,11 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut ghost_until = None;
     loop {
         // Looked at before: what asks for a place may run behind this release, and be answered with it.
-        let haunted = hold.with(|state| state.is_tainted() | state.takes_place_back());
+        let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
         let now = core.now();
         let done = match settled {
-            Ok(()) if !haunted && !hold.is_tainted() => true,
+            Ok(()) if !may_run_behind && !hold.is_tainted() => true,
             Ok(()) if !hold.is_tainted() => false,
             Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
             Err(failure) => {
