@@ -11,6 +11,7 @@ mod names;
 mod passing;
 mod peer;
 mod queue;
+mod readers;
 mod redsync;
 mod rust_holds;
 mod several;
