@@ -177,6 +177,7 @@ fn hold(number: u64) -> Result<Arc<Hold>, Error> {
         number,
         lease: lease()?,
         owner: None,
+        entered_by: number,
         task: None,
     };
     Ok(Hold::trying(origin, NOW))

@@ -206,6 +206,7 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
         number,
         lease: request.lease,
         owner: ticket.owner_of_hold(),
+        entered_by: number,
         task: ticket.task,
     };
     Hold::trying(origin, finish_by)

@@ -33,6 +33,8 @@ pub(crate) struct Hold {
     pub(crate) lease: LeaseMs,
     /// The number of the owner that may enter it again.
     pub(crate) owner: Option<u64>,
+    /// The number of the share that it was entered by without an owner, or its own.
+    pub(crate) entered_by: u64,
     /// The task that asked for it, to tell a task that it waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
     /// The hold in Redis that this is a share of.
@@ -77,6 +79,7 @@ pub(crate) struct Origin {
     pub(crate) number: u64,
     pub(crate) lease: LeaseMs,
     pub(crate) owner: Option<u64>,
+    pub(crate) entered_by: u64,
     pub(crate) task: Option<tokio::task::Id>,
 }
 
@@ -118,6 +121,7 @@ impl Hold {
             number: origin.number,
             lease: origin.lease,
             owner: origin.owner,
+            entered_by: origin.entered_by,
             task: origin.task,
             joint,
             left: false,
@@ -235,7 +239,17 @@ impl Hold {
     }
 
     pub(crate) fn count(&self) -> u32 {
-        self.with(|state| state.count())
+        self.state.lock().count()
+    }
+
+    /// Whether `other` is a level of the same holder's, on the same side, where each level is a share.
+    pub(crate) fn is_level_with(&self, other: &Self) -> bool {
+        let shared = |hold: &Self| hold.kind.commands.is_shared();
+        let same = match (self.owner, other.owner) {
+            (None, None) => self.entered_by == other.entered_by,
+            (own, others) => own == others,
+        };
+        same && shared(self) && shared(other)
     }
 
     pub(crate) fn phase(&self) -> Phase {

@@ -4,14 +4,18 @@
 //!    that nobody waits to have the lock alone. Otherwise one asks, for all who come meanwhile.
 //! 2. Nobody passes one of this client who waits to have the lock alone.
 //! 3. Redis is told of those who wait to have the lock alone (a *mark*), and when none does any more.
+//! 4. A mark is heeded for the watchdog's lease, and not for a third of it after that, over and over: there may be clients
+//!    that do not heed it, and those that do must not wait for ever; a writer that comes later is heeded, too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::effects::Effects;
 use super::gate::{Gate, Mark, Rules};
 use super::hold::Hold;
 use super::kind::Kind;
 use super::seat::Seat;
+use super::state::RenewalPlan;
 use super::ticket::{Ticket, Verdict};
 use crate::clock::Moment;
 use crate::lease::Term;
@@ -70,7 +74,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The lock was granted to one who shares it, by a command that was sent at `sent_at`: so it is to all who wait,
-    /// up to the first who wants it alone. Their leases count from then, too; whose is longer asks for itself.
+    /// up to the first who wants it alone and goes on waiting. Their leases count from then, too; whose is longer asks
+    /// for itself.
     pub(super) fn let_in(
         &mut self,
         sent_at: Moment,
@@ -78,6 +83,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         rules: Rules,
         effects: &mut Effects,
     ) {
+        self.tell_shut_out(now, effects);
         let mut last = 0;
         while let Some(ticket) = self.queue.next_sharing(last).cloned() {
             last = ticket.number;
@@ -99,7 +105,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Answers those whose wait is over and who may not share the hold in the seat. The others ask for themselves.
-    pub(super) fn tell_shut_out(&mut self, now: Moment, effects: &mut Effects) {
+    fn tell_shut_out(&mut self, now: Moment, effects: &mut Effects) {
         let mut may_ask = Vec::new();
         while let Some(ticket) = self.queue.take_over(now) {
             if self.is_joinable(&ticket, now) {
@@ -182,25 +188,36 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.let_in(term.sent_at, now, rules, effects);
     }
 
+    /// A join was refused: somebody elsewhere waits to have the lock alone, so from now on others ask, too.
+    pub(super) fn join_refused(&mut self) {
+        if let Seat::Shared { joint, .. } = &mut self.seat {
+            joint.opened(Moment::default(), false);
+        }
+    }
+
     /// Who waits here to have the lock alone.
     pub(crate) fn first_alone(&self) -> Option<&Arc<Ticket>> {
         self.queue.first_alone()
     }
 
-    /// Since when Redis is told that somebody here waits to have the lock alone: from `now` on at the latest, as a
-    /// lock of `kind`.
-    pub(crate) fn mark(&mut self, kind: &Kind, now: Moment) -> Moment {
-        let mark = self.marked.take().filter(|mark| !mark.leaves);
+    /// For how much longer others are to heed that somebody here waits to have the lock alone, as a lock of `kind`. By
+    /// 4 that ends, and begins anew, whoever waits.
+    pub(crate) fn heeded_for(&mut self, kind: &Kind, now: Moment, plan: RenewalPlan) -> Duration {
+        let heeded = plan.lease.duration();
+        let again = heeded + plan.period();
+        let mark = self.marked.take();
+        let mark = mark.filter(|mark| !mark.leaves && now < mark.since + again);
         let mark = mark.unwrap_or_else(|| Mark {
             since: now,
             kind: kind.clone(),
             leaves: false,
         });
-        self.marked.insert(mark).since
+        now.until(self.marked.insert(mark).since + heeded)
     }
 
-    /// Nobody waits here any more to have the lock alone, and Redis is to be told: once.
-    pub(crate) fn take_mark_away(&mut self) -> Option<Kind> {
+    /// Nobody waits here any more to have the lock alone, and Redis is to be told, once: of this mark, which was first
+    /// left then.
+    pub(crate) fn take_mark_away(&mut self) -> Option<(Kind, Moment)> {
         let trying = match &self.seat {
             Seat::Trying(attempt) => attempt.ticket.request.kind.commands.wants_it_alone(),
             Seat::Releasing {
@@ -213,12 +230,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         let mark = self.marked.as_mut().filter(|mark| !mark.leaves)?;
         mark.leaves = true;
-        Some(mark.kind.clone())
+        Some((mark.kind.clone(), mark.since))
     }
 
-    /// Redis was told, or forgets it by itself.
-    pub(crate) fn mark_is_away(&mut self) {
-        self.marked.take_if(|mark| mark.leaves);
+    /// Redis was told that the mark is gone that was first left at `since`, or forgets it by itself.
+    pub(crate) fn mark_is_away(&mut self, since: Moment) {
+        self.marked
+            .take_if(|mark| mark.leaves && mark.since == since);
     }
 
     pub(super) fn is_marked(&self) -> bool {

@@ -153,7 +153,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         let finish_by = now + rules.command_timeout;
         if hold.joint().is_some() {
             match self.leave_share(hold, level, now, finish_by, effects) {
-                Ok(_) if hold.kind.commands.is_shared() => return GivenBack::Done,
                 Ok(count) => return GivenBack::Levels(count),
                 Err(Parted::Lost(reason)) => return GivenBack::Lost(reason),
                 Err(Parted::Done) => return GivenBack::Done,
@@ -341,7 +340,6 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             let (open, rules) = (grant.open, self.rules);
             self.gate
                 .grant_shares(hold, ticket, term, open, now, rules, self.effects);
-            self.gate.tell_shut_out(now, self.effects);
             return Settled::Held;
         }
         // While a job runs it sees to it that the grant is collected.
@@ -373,7 +371,6 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         let (open, now, rules) = (grant.open, self.now, self.rules);
         self.gate
             .join_granted(ticket, term, open, now, rules, self.effects);
-        self.gate.tell_shut_out(now, self.effects);
         Settled::Joined
     }
 
@@ -398,6 +395,9 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     }
 
     fn busy(&mut self, ttl: Option<Duration>) -> Settled {
+        if self.is_join() {
+            self.gate.join_refused();
+        }
         self.gate.failing_since = None;
         self.gate.known = Known::Busy(ttl.map(|ttl| self.now + ttl));
         self.gate.tell_busy(self.now, self.effects);

@@ -1,10 +1,10 @@
 //! What one owner holds: who may enter what again.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::hold::Hold;
 use super::state::{Level, Phase};
@@ -21,18 +21,28 @@ pub(crate) struct OwnerState {
 
 #[derive(Default)]
 struct Inner {
-    holds: ByNames<Held>,
+    holds: ByNames<Holds>,
     /// What it has of locks that are shared: beside a hold of its own, if that came first.
-    shared: ByNames<Held>,
+    shared: ByNames<Holds>,
     /// Nobody is left who would give back what is detached. Under the same lock as the levels, so that
     /// none is detached behind the end.
     ended: bool,
 }
 
+/// Of a lock that is shared each level is a share. Where the newest detached level is, is the last that has any.
+type Holds = SmallVec<[Held; 1]>;
+
 struct Held {
     hold: Arc<Hold>,
     /// Levels to be given back by the handle, the newest last.
     detached: Vec<Level>,
+}
+
+impl Held {
+    /// Whether somebody has a guard of it.
+    fn has_guards(&self) -> bool {
+        self.hold.count() as usize > self.detached.len()
+    }
 }
 
 /// One level of a hold, and whose it is: a guard is this with a face.
@@ -53,12 +63,22 @@ pub(crate) enum Found {
 }
 
 impl Inner {
-    fn of(&mut self, shared: bool) -> &mut ByNames<Held> {
+    fn of(&mut self, shared: bool) -> &mut ByNames<Holds> {
         if shared {
             &mut self.shared
         } else {
             &mut self.holds
         }
+    }
+
+    /// The place of `hold` among those of its name.
+    fn place(&mut self, hold: &Arc<Hold>) -> Option<(&mut Holds, usize)> {
+        let shared = hold.kind.commands.is_shared();
+        let holds = self.of(shared).get_mut(hold.kind.names())?;
+        let place = holds
+            .iter()
+            .position(|held| Arc::ptr_eq(&held.hold, hold))?;
+        Some((holds, place))
     }
 }
 
@@ -72,23 +92,33 @@ impl OwnerState {
         })
     }
 
-    /// What this owner has on `names`, as one of those who share it or as who has it alone. A lost hold counts
-    /// while guards of it are left.
+    /// What this owner has on `names`, as one of those who share it or as who has it alone: of several shares the one
+    /// that is valid for longest. A lost hold counts while guards of it are left.
     pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> Found {
-        let found = self.inner.lock().of(shared).get(names).map(|held| {
-            let hold = Arc::clone(&held.hold);
-            (hold, held.detached.len())
-        });
-        let Some((hold, detached)) = found else {
-            return Found::Nothing;
+        let holds: SmallVec<[_; 1]> = {
+            let mut inner = self.inner.lock();
+            let holds = inner.of(shared).get(names).into_iter().flatten();
+            let holds = holds.map(|held| (Arc::clone(&held.hold), held.detached.len()));
+            holds.collect()
         };
-        hold.lost_reason(now);
-        let (phase, count) = hold.with(|state| (state.phase(), state.count()));
-        match phase {
-            Phase::Lost(reason) if count as usize > detached => Found::Lost(reason),
-            Phase::Held => Found::Live(hold),
+        // Not under the lock: who waits for a loss is told by whoever sees it first.
+        let mut lost = None;
+        for (hold, detached) in &holds {
+            hold.lost_reason(now);
+            let (phase, count) = hold.with(|state| (state.phase(), state.count()));
+            if let Phase::Lost(reason) = phase
+                && count as usize > *detached
+            {
+                lost = Some(reason);
+            }
+        }
+        let live = holds.into_iter().map(|(hold, _)| hold);
+        let live = live.filter(|hold| hold.phase() == Phase::Held);
+        match (live.max_by_key(|hold| hold.valid_until()), lost) {
+            (Some(hold), _) => Found::Live(hold),
+            (None, Some(reason)) => Found::Lost(reason),
             // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
-            _ => Found::Nothing,
+            (None, None) => Found::Nothing,
         }
     }
 
@@ -96,16 +126,9 @@ impl OwnerState {
     pub(crate) fn has(&self, names: &Names, now: Moment) -> bool {
         let mut inner = self.inner.lock();
         [true, false].into_iter().any(|shared| {
-            let held = inner.of(shared).get(names);
-            held.is_some_and(|held| now < held.hold.valid_until())
+            let mut holds = inner.of(shared).get(names).into_iter().flatten();
+            holds.any(|held| now < held.hold.valid_until())
         })
-    }
-
-    /// What it shares on `names` that is valid. It changes nothing, and tells nobody.
-    pub(crate) fn share_of(&self, names: &Names, now: Moment) -> Option<Arc<Hold>> {
-        let mut inner = self.inner.lock();
-        let hold = &inner.of(true).get(names)?.hold;
-        (now < hold.valid_until()).then(|| Arc::clone(hold))
     }
 
     pub(crate) fn insert(&self, hold: &Arc<Hold>) {
@@ -115,17 +138,26 @@ impl OwnerState {
         };
         let names = Arc::clone(hold.kind.names());
         let shared = hold.kind.commands.is_shared();
-        self.inner.lock().of(shared).insert(names, held);
+        let mut inner = self.inner.lock();
+        let holds = inner.of(shared).entry(names).or_default();
+        let goes_on = |held: &Held| shared && held.hold.phase() == Phase::Held;
+        if !holds.iter().any(goes_on) {
+            // Of levels that are lost only the guards are told from now on.
+            holds.retain(|held| shared && held.has_guards());
+        }
+        holds.push(held);
     }
 
     /// Forgets a hold that has no guards any more.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        let shared = hold.kind.commands.is_shared();
-        let names = Arc::clone(hold.kind.names());
-        if let Entry::Occupied(held) = self.inner.lock().of(shared).entry(names)
-            && Arc::ptr_eq(&held.get().hold, hold)
-        {
-            held.remove();
+        let mut inner = self.inner.lock();
+        let Some((holds, place)) = inner.place(hold) else {
+            return;
+        };
+        holds.remove(place);
+        if holds.is_empty() {
+            let shared = hold.kind.commands.is_shared();
+            inner.of(shared).remove(hold.kind.names());
         }
     }
 
@@ -135,23 +167,20 @@ impl OwnerState {
         if inner.ended {
             return false;
         }
-        let shared = hold.kind.commands.is_shared();
-        match inner.of(shared).get_mut(hold.kind.names()) {
-            Some(held) if Arc::ptr_eq(&held.hold, hold) => {
-                held.detached.push(level);
-                true
-            }
-            _ => false,
-        }
+        let Some((holds, place)) = inner.place(hold) else {
+            return false;
+        };
+        holds[place].detached.push(level);
+        holds[place..].rotate_left(1);
+        true
     }
 
     /// The newest detached level of what it has on `names`.
     pub(crate) fn take_detached(self: &Arc<Self>, names: &Names, shared: bool) -> Option<Entered> {
         let mut inner = self.inner.lock();
-        let held = inner.of(shared).get_mut(names)?;
-        let level = held.detached.pop()?;
-        let hold = Arc::clone(&held.hold);
-        Some(self.entered(hold, level))
+        let mut holds = inner.of(shared).get_mut(names)?.iter_mut().rev();
+        let (hold, level) = holds.find_map(|held| Some((&held.hold, held.detached.pop()?)))?;
+        Some(self.entered(Arc::clone(hold), level))
     }
 
     fn entered(self: &Arc<Self>, hold: Arc<Hold>, level: Level) -> Entered {
@@ -168,7 +197,7 @@ impl OwnerState {
         let mut inner = self.inner.lock();
         inner.ended = true;
         let Inner { holds, shared, .. } = &mut *inner;
-        let held = shared.values_mut().chain(holds.values_mut());
+        let held = shared.values_mut().chain(holds.values_mut()).flatten();
         let taken = held.flat_map(|held| {
             let hold = &held.hold;
             let levels = held.detached.drain(..);

@@ -29,6 +29,7 @@ fn origin(hold: &Hold, ticket: &Ticket) -> Origin {
         number: ticket.number,
         lease: request.lease,
         owner: request.owner_number(),
+        entered_by: ticket.number,
         task: ticket.task,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A level counts from the moment it is sent until it is refused or given back, so the last release
 //! cannot overtake it. Whatever comes of the command, it can only write the count of a hold that is
-//! there and lengthen its lease.
+//! there and lengthen its lease. A level of those who share a hold is one more share of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,8 @@ impl Drop for NewLevel<'_> {
     }
 }
 
-/// Adds a level to its hold, as a lock of `kind` does. `None` when the last release of that is on the way: the gate is the place to wait.
+/// Adds a level to its hold, as a lock of `kind` does. `None` when the last release of that is on the way: the gate is
+/// the place to wait.
 pub(crate) async fn enter(
     core: &Arc<Core>,
     entered: owner::Entered,
@@ -46,6 +47,17 @@ pub(crate) async fn enter(
     core.check_open()?;
     let hold = Arc::clone(&entered.hold);
     let level = entered.level;
+    if hold.kind.commands.is_shared() {
+        let request = Request {
+            kind: kind.clone(),
+            owner: entered.owner,
+            lease,
+            level,
+            patience,
+            since: core.now(),
+        };
+        return enter_beside(core, &hold, &request).await;
+    }
     let count = match add_level(core, &hold, level) {
         Ok(count) => count,
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
@@ -55,9 +67,7 @@ pub(crate) async fn enter(
         core,
         entered: Some(entered),
     };
-    if !is_promised(core, &hold, level, lease) {
-        write(core, &hold, kind, count, lease, patience).await?;
-    }
+    write(core, &hold, kind, count, lease, patience).await?;
     Ok(new_level.entered.take())
 }
 
@@ -71,23 +81,17 @@ fn add_level(core: &Core, hold: &Arc<Hold>, level: Level) -> Result<u32, NoEntry
     })
 }
 
-/// Whether a new level of a share asks for no more than the hold in Redis is promised, and for no count there.
-fn is_promised(core: &Core, share: &Arc<Hold>, level: Level, lease: LeaseMs) -> bool {
-    if share.joint().is_none() || share.kind.commands.wants_it_alone() {
-        return false;
+/// How many levels the holder of `hold` has.
+pub(crate) fn levels(core: &Core, hold: &Arc<Hold>) -> u32 {
+    if !hold.kind.commands.is_shared() {
+        return hold.count();
     }
-    let now = core.now();
-    let term = lease.term(now);
-    let joint = share.in_redis();
-    let covers = joint.with(|state| state.covers(level, term, core.plan, now));
-    if covers && level == Level::Fixed {
-        share.with(|state| state.prolong(term, now));
-        core.look_in_time(share, now);
-    }
-    covers
+    let (names, now) = (hold.kind.names(), core.now());
+    core.gates.with(names, |gate| gate.levels_of(hold, now))
 }
 
-/// A share beside `own`, which the owner has of the same hold, as `request` asks. `None` when that is over.
+/// A share beside `own`, which its holder has of the same hold, as `request` asks: one of those who share it, so Redis
+/// is told nothing while the hold there is promised for long enough. `None` when the last release is on the way.
 pub(crate) async fn enter_beside(
     core: &Arc<Core>,
     own: &Arc<Hold>,
@@ -100,14 +104,17 @@ pub(crate) async fn enter_beside(
         gate.share_beside(own, request, number, term, now, effects)
     });
     let Some(share) = share else {
-        return Ok(None);
+        let lost = own.lost_reason(core.now());
+        return lost.map_or(Ok(None), |reason| Err(Error::lost(reason)));
     };
     let mut new_level = NewLevel {
         core,
         entered: Some(request.entered(Arc::clone(&share))),
     };
     let (level, lease) = (request.level, request.lease);
-    if !is_promised(core, &share, level, lease) {
+    let joint = share.in_redis();
+    let promised = joint.with(|state| state.covers(level, term, core.plan, now));
+    if !promised {
         let count = 0;
         write(core, &share, &request.kind, count, lease, request.patience).await?;
     }
@@ -153,16 +160,6 @@ fn keep_shared(core: &Core, entered: &owner::Entered) -> Option<owner::Entered> 
         patience: Patience::Once,
         since: now,
     };
-    let own = owner.as_ref().map(|owner| owner.find(names, true, now));
-    if let Some(owner::Found::Live(share)) = own
-        && add_level(core, &share, *level).is_ok()
-    {
-        if *level == Level::Fixed {
-            share.with(|state| state.prolong(term, now));
-            core.look_in_time(&share, now);
-        }
-        return Some(request.entered(share));
-    }
     let number = core.number();
     let share = core.at(names, |gate, effects| {
         gate.share_beside(hold, &request, number, term, now, effects)

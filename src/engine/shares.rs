@@ -1,6 +1,7 @@
 //! The shares of a gate's hold: how they begin, change and end, always under the gate's lock.
 //!
-//! An owner has one share of each sort. Who may have one is in [`joining`](super::joining).
+//! Of those who share the hold each level is a share, which ends at its own lease. Who has it alone has one share, with
+//! the levels of any hold. Who may have one is in [`joining`](super::joining).
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::hold::{Hold, Origin};
 use super::joint::Joint;
 use super::owner::OwnerState;
 use super::seat::Seat;
-use super::state::{Left, Level, NoEntry, State};
+use super::state::{Left, Level, NoEntry, Phase, State};
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -27,23 +28,22 @@ pub(super) enum Parted {
     Lost(LostReason),
 }
 
-/// A share of `joint`, for whoever asks by `request`.
-fn new_share(
+/// What a share of `joint` is made of, for whoever asks by `request`.
+fn origin(
     joint: &Arc<Hold>,
     request: &Request,
     number: u64,
     task: Option<tokio::task::Id>,
-    term: Term,
-) -> Arc<Hold> {
-    let origin = Origin {
+) -> Origin {
+    Origin {
         kind: request.kind.clone(),
         id: joint.id.clone(),
         number,
         lease: request.lease,
         owner: request.owner_number(),
+        entered_by: number,
         task,
-    };
-    Hold::share(joint, origin, request.level, term)
+    }
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -66,7 +66,8 @@ impl<C: Clone + PartialEq> Gate<C> {
             return None;
         };
         let request = &ticket.request;
-        let share = new_share(&joint.hold, request, ticket.number, ticket.task, term);
+        let origin = origin(&joint.hold, request, ticket.number, ticket.task);
+        let share = Hold::share(&joint.hold, origin, request.level, term);
         if !joint.add(&share, now, effects) {
             return None;
         }
@@ -98,7 +99,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Arc<Hold> {
         let request = &ticket.request;
-        let share = new_share(hold, request, ticket.number, ticket.task, term);
+        let origin = origin(hold, request, ticket.number, ticket.task);
+        let share = Hold::share(hold, origin, request.level, term);
         let mut joint = Joint::new(Arc::clone(hold), !request.kind.commands.is_shared());
         joint.begin(&share, effects);
         self.seat = Seat::Shared { joint, join: None };
@@ -107,7 +109,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         share
     }
 
-    /// A level more of `share`, without a word to Redis yet.
+    /// A level more of `share`, which has the hold alone, without a word to Redis yet.
     pub(crate) fn enter_share(
         &mut self,
         share: &Arc<Hold>,
@@ -125,7 +127,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         Ok(count)
     }
 
-    /// A share of another sort beside `share`, of the same joint hold. `None` when that is over.
+    /// One more share of the joint hold of `share`, for its holder, to share it with others. `None` when either is
+    /// over.
     pub(crate) fn share_beside(
         &mut self,
         share: &Arc<Hold>,
@@ -136,22 +139,17 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let hold = share.in_redis();
-        let joint = self.seat.joint(hold)?;
-        if !joint.has(share) {
-            return None;
+        let joint = self.seat.joint(hold).filter(|joint| joint.has(share))?;
+        let held = effects.change(share, |state| {
+            state.expire(now);
+            state.phase() == Phase::Held
+        });
+        let mut origin = origin(hold, request, number, share.task);
+        if share.kind.commands.is_shared() {
+            origin.entered_by = share.entered_by;
         }
-        let owner = request.owner.as_ref();
-        if let Some(own) = owner.and_then(|owner| owner.share_of(request.kind.names(), now)) {
-            // Made at this very moment.
-            self.enter_share(&own, request.level, now, effects).ok()?;
-            if request.level == Level::Fixed {
-                effects.change(&own, |state| state.prolong(term, now));
-            }
-            effects.look(&own);
-            return Some(own);
-        }
-        let beside = new_share(hold, request, number, share.task, term);
-        if !joint.add(&beside, now, effects) {
+        let beside = Hold::share(hold, origin, request.level, term);
+        if !held || !joint.add(&beside, now, effects) {
             return None;
         }
         effects.look(&beside);
@@ -279,6 +277,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             number,
             lease: share.lease,
             owner: None,
+            entered_by: number,
             task: None,
         };
         if !effects.change(share, |state| state.let_expire(Level::Fixed)) {
@@ -322,6 +321,14 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.prompt = true;
             self.tell_job();
         }
+    }
+
+    /// How many levels the holder of `hold` has.
+    pub(crate) fn levels_of(&self, hold: &Hold, now: Moment) -> u32 {
+        let valid = self.shares().filter(|share| now < share.valid_until());
+        let levels = valid.filter(|share| share.is_level_with(hold));
+        // One that is over is not among them.
+        u32::try_from(levels.count()).map_or(u32::MAX, |levels| levels.max(hold.count()))
     }
 
     /// The shares of `hold`, which is lost with all of them.

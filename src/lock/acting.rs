@@ -14,7 +14,7 @@ use crate::engine::attempt::{acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::state::State;
-use crate::engine::{Core, release};
+use crate::engine::{Core, reentry, release};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Forced, Reply};
@@ -91,7 +91,7 @@ impl<'a> Acting<'a> {
         }
         let shared = kind.commands.is_shared();
         match owner.find(kind.names(), shared, self.core().now()) {
-            Found::Live(hold) => hold.count(),
+            Found::Live(hold) => reentry::levels(self.core(), &hold),
             Found::Nothing | Found::Lost(_) => 0,
         }
     }

@@ -52,8 +52,9 @@ impl LockKind for Write {
 /// [`Error::WouldDeadlock`] at once. Without an owner each acquire stands for itself: who holds a read guard and waits
 /// to write, or to read while a writer waits, waits for itself; the log says so after a second.
 ///
-/// **Waiting writers.** While one waits nobody starts to read, in any process that uses this crate, for up to the
-/// watchdog's lease: writers do not starve. Redisson's readers do not heed it.
+/// **Waiting writers.** While one waits nobody starts to read, in any process that uses this crate: writers do not
+/// starve. Redisson's readers do not heed it, so after a watchdog's lease readers may start for a third of one, lest
+/// ours wait for theirs for ever.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -116,9 +117,14 @@ impl ReadWriteLock {
 /// All who read in one client share one hold in Redis. While that covers the lease that is asked for, and Redis said
 /// within the last 50 ms that no writer waits, a read lock is taken and given back without a word to Redis.
 ///
-/// A fixed lease ends by itself, also when others of this client read on; the levels of one owner share the longest.
-/// `let_expire` leaves the lease to Redis and to this client, which keeps its own writers out for as long. `is_locked` tells of readers: a writer
-/// that reads, too, is none until it gives the write lock back. `force_unlock` ends all readers, and no writer.
+/// **Each level has a lease of its own.** A fixed one ends by itself, also when others of this client, or of its owner,
+/// read on: its guard is lost ([`Expired`](crate::LostReason::Expired)), keeps nothing any more, and is no part of
+/// `hold_count`. An owner holds the lock for as long as one of its levels is valid; with lost guards only, it is told
+/// [`Error::Lost`] until they are gone.
+///
+/// `let_expire` leaves the lease to Redis and to this client, which keeps its own writers out for as long. `is_locked`
+/// tells of readers: a writer that reads, too, is none until it gives the write lock back. `force_unlock` ends all
+/// readers, and no writer.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {

@@ -36,7 +36,7 @@ impl Single {
         if self.engine.core.is_forked() {
             return 0;
         }
-        self.entered.hold.count()
+        reentry::levels(&self.engine.core, &self.entered.hold)
     }
 
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {

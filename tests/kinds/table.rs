@@ -284,6 +284,7 @@ pub(crate) const READ: Kind = Kind {
     },
     shared: Some(Because("many read at once")),
     local_levels: Some(Because("a client is one reader for Redis")),
+    levels_end_alone: Some(Because("who reads reads for as long as it asked for")),
     assured: Some(Because(
         "a Java peer may cut the key's lease short; what was promised is asserted again all the time",
     )),
@@ -306,6 +307,7 @@ pub(crate) const WRITE: Kind = Kind {
     costs: PLAIN.costs,
     shared: None,
     local_levels: None,
+    levels_end_alone: None,
     assured: None,
     ..READ
 };

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cut_off;
 mod levels;
 mod readers;
 mod seams;

@@ -187,6 +187,65 @@ async fn the_last_lease_that_ends_frees_the_lock() {
     clean(&server).await;
 }
 
+/// Levels of one owner, or of one guard, are no exception.
+#[tokio::test]
+async fn a_fixed_level_inside_of_a_watched_one_ends_at_its_own_lease() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    for owned in [true, false] {
+        let lock = if owned {
+            owner.get_read_write_lock("x").read_lock()
+        } else {
+            client.get_read_write_lock("x").read_lock()
+        };
+        let outer = lock.lock().await.unwrap();
+        let inner = outer.reenter(ms(300)).await.unwrap();
+        assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
+        assert!(inner.valid_for() <= ms(300) && outer.valid_for() > ms(10_000));
+        assert_eq!(soon(inner.lost()).await, LostReason::Expired);
+        assert_eq!(outer.hold_count(), 1);
+        assert!(outer.is_valid() && lock.is_held() == owned);
+        for error in [
+            inner.reenter(Lease::Watchdog).await.unwrap_err(),
+            inner.extend(LONG).await.unwrap_err(),
+            inner.verify().await.unwrap_err(),
+            inner.unlock().await.unwrap_err(),
+        ] {
+            let reason = LostReason::Expired;
+            assert!(matches!(&error, Error::Lost { reason: told, .. } if *told == reason));
+        }
+        let again = outer.reenter(LONG).await.unwrap();
+        again.unlock().await.unwrap();
+        outer.unlock().await.unwrap();
+        clean(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fixed_level_keeps_nothing_once_its_lease_is_over() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x").read_lock();
+    let fixed = lock.lock_for(ms(400)).await.unwrap();
+    let watched = lock.lock().await.unwrap();
+    assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
+    watched.unlock().await.unwrap();
+    // It was told a moment before it was taken off; Redis was told thirty seconds.
+    eventually("it is given back", LONG / 3, async || {
+        !server.exists("x").await
+    })
+    .await;
+    assert!(
+        matches!(lock.lock().await, Err(Error::Lost { .. })),
+        "its guard is left"
+    );
+    drop(fixed);
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
 #[tokio::test]
 async fn a_level_that_the_watchdog_leaves_keeps_what_it_was_promised() {
     let server = RedisServer::start();
@@ -194,15 +253,42 @@ async fn a_level_that_the_watchdog_leaves_keeps_what_it_was_promised() {
     let owner = client.new_owner();
     let lock = owner.get_read_write_lock("x").read_lock();
     let watched = lock.lock().await.unwrap();
-    let short = lock.lock_for(ms(100)).await.unwrap();
-    assert_eq!(lock.hold_count(), 2);
+    let short = lock.lock_for(ms(700)).await.unwrap();
     watched.unlock().await.unwrap();
-    assert!(
-        short.valid_for() > ms(10_000),
-        "levels of one hold share its lease"
-    );
-    short.unlock().await.unwrap();
+    assert!(short.is_valid() && short.valid_for() <= ms(700));
+    assert_eq!(reads(&server, "x").await, 1);
+    // Redis was told thirty seconds.
+    let write = client.get_read_write_lock("x").write_lock();
+    soon(write.lock()).await.unwrap().unlock().await.unwrap();
+    assert!(short.unlock().await.unwrap_err().is_lost());
     clean(&server).await;
+}
+
+/// Each is told of by the `unlock` that would have given it back.
+#[tokio::test]
+async fn detached_levels_end_each_at_its_own_lease() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x").read_lock();
+    let (watched, short) = (Lease::Watchdog, Lease::Fixed(ms(200)));
+    for leases in [[watched, short], [short, watched]] {
+        for lease in leases {
+            let got = lock.try_lock(Duration::ZERO, lease).await.unwrap();
+            got.unwrap().detach().unwrap();
+        }
+        assert_eq!(lock.hold_count(), 2);
+        eventually("the short one ends", LONG, async || lock.hold_count() == 1).await;
+        // A level that comes now is given back before either.
+        lock.lock().await.unwrap().detach().unwrap();
+        lock.unlock().await.unwrap();
+        for lease in leases.into_iter().rev() {
+            let told = lock.unlock().await;
+            assert_eq!(told.is_ok(), lease == watched, "{lease:?}: {told:?}");
+        }
+        assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
+        clean(&server).await;
+    }
 }
 
 #[tokio::test]

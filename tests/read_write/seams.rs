@@ -132,6 +132,27 @@ async fn who_is_not_let_in_lengthens_no_lease() {
     clean(&server).await;
 }
 
+/// What Redis said a moment ago does no more.
+#[tokio::test]
+async fn who_is_refused_closes_the_door_for_those_who_need_not_ask() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let hour = Lease::Fixed(Duration::from_secs(3_600));
+    // It is open for a moment only: one of some rounds is quick enough.
+    for _ in 0..20 {
+        let reading = lock.lock().await.unwrap();
+        server
+            .cmd(&["ZADD", MARKS, "99999999999999", "somebody"])
+            .await;
+        assert!(lock.try_lock(Duration::ZERO, hour).await.unwrap().is_none());
+        assert!(try_read(&client, "x").await.is_none(), "a writer waits");
+        server.cmd(&["DEL", MARKS]).await;
+        reading.unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
 /// Its marks are the keeper's.
 #[tokio::test]
 async fn a_mark_that_may_not_be_dated_is_not_left() {

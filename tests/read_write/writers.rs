@@ -8,7 +8,7 @@ use watchlock::Lease;
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, soon};
+use crate::common::{LONG, clean, connect, connect_short, ms, poll_once, soon};
 use crate::{reads, try_read, try_write};
 
 const MARKS: &str = "watchlock_writers:{x}";
@@ -120,20 +120,25 @@ async fn a_client_that_ends_takes_its_mark_with_it() {
     clean(&server).await;
 }
 
+/// One who does not heed marks.
+async fn reads_for_ever(server: &RedisServer) {
+    let timeout = "{x}:java:1:rwlock_timeout:1";
+    for command in [
+        &["HSET", "x", "mode", "read", "java:1", "1"][..],
+        &["SET", timeout, "1", "PX", "600000"],
+        &["PEXPIRE", "x", "600000"],
+    ] {
+        server.cmd(command).await;
+    }
+}
+
 #[tokio::test]
 async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     let server = RedisServer::start();
     let a = connect(&server).await;
     let builder = watchlock::Client::builder(&server.url()).watchdog_lease(ms(1_500));
     let b = builder.connect().await.unwrap();
-    // One who does not heed marks reads for ever.
-    server
-        .cmd(&["HSET", "x", "mode", "read", "java:1", "1"])
-        .await;
-    server
-        .cmd(&["SET", "{x}:java:1:rwlock_timeout:1", "1", "PX", "600000"])
-        .await;
-    server.cmd(&["PEXPIRE", "x", "600000"]).await;
+    reads_for_ever(&server).await;
     let write = b.get_read_write_lock("x").write_lock();
     let mut writing = Box::pin(write.lock());
     assert!(poll_once(&mut writing).await.is_none());
@@ -145,6 +150,30 @@ async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     assert!(poll_once(&mut writing).await.is_none(), "it still waits");
     guard.unlock().await.unwrap();
     drop(writing);
+}
+
+/// Nor are others who come later made to do without for it.
+#[tokio::test]
+async fn a_writer_is_heeded_that_comes_while_one_waits_who_was_heeded_for_long_enough() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, connect_short(&server).await);
+    reads_for_ever(&server).await;
+    let write = b.get_read_write_lock("x").write_lock();
+    let mut first = Box::pin(write.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is heeded no more", LONG, async || {
+        try_read(&a, "x").await.is_some()
+    })
+    .await;
+    let mut second = Box::pin(write.lock());
+    assert!(poll_once(&mut second).await.is_none());
+    drop(first);
+    eventually("the other one is heeded", LONG, async || {
+        try_read(&a, "x").await.is_none()
+    })
+    .await;
+    drop(second);
 }
 
 #[tokio::test]

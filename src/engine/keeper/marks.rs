@@ -2,8 +2,7 @@
 //! in for a while. A mark lasts for [`MARK`]; tries that find the lock busy leave one, and in between, also while
 //! this client's own hold is shared, it is left again every [`AGAIN`].
 //!
-//! A mark is heeded for at most the watchdog's lease after it was first left: there may be clients that do not heed
-//! it, and those that do must not wait for ever.
+//! For how long it is heeded in all is the gate's to say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +32,7 @@ pub(super) fn of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Mo
 }
 
 fn heeded_for(gate: &mut Gate<Pending>, kind: &Kind, core: &Core, now: Moment) -> Duration {
-    let most = gate.mark(kind, now) + core.config.watchdog_lease.duration();
-    now.until(most).min(MARK)
+    gate.heeded_for(kind, now, core.plan).min(MARK)
 }
 
 impl Line {
@@ -57,33 +55,37 @@ impl Line {
         self.mark_at
     }
 
-    /// Sent by this very connection ahead of any try that follows, so that a grant takes it away.
     fn tell(&self, kind: &Kind, mark: Duration) {
-        let core = &self.keeper.core;
-        let call = kind.commands.mark(kind.names(), core.client_text(), mark);
-        if let Some(call) = call {
-            let pending = Pending::start(&core.keeper_fleet, call.in_order());
-            let limit = core.config.command_timeout;
-            // The first poll sends it.
-            let _ = pending.clone().now_or_never();
+        if let Some(pending) = self.send(kind, mark) {
+            let limit = self.keeper.core.config.command_timeout;
             // One that is lost is made good by the next one.
             tokio::spawn(async move { drop(pending.within(limit).await) });
         }
     }
 
     fn take_mark_away(&self) {
-        let Some(kind) = self.at(|gate, _| gate.take_mark_away()) else {
+        let Some((kind, since)) = self.at(|gate, _| gate.take_mark_away()) else {
             return;
         };
         let core = Arc::clone(&self.keeper.core);
+        let pending = self.send(&kind, Duration::ZERO);
         tokio::spawn(async move {
-            let names = kind.names();
-            let none = Duration::ZERO;
-            if let Some(call) = kind.commands.mark(names, core.client_text(), none) {
+            if let Some(pending) = pending {
                 // What is lost ends by itself.
-                let _ = core.ask(call.in_order(), core.config.command_timeout).await;
+                let _ = pending.within(core.config.command_timeout).await;
             }
-            core.at(names, |gate, _| gate.mark_is_away());
+            core.at(kind.names(), |gate, _| gate.mark_is_away(since));
         });
+    }
+
+    /// By the connection of the tries, and at once: a try that follows finds the mark, and takes it away with a grant;
+    /// a mark that is left anew comes behind the end of the one before.
+    fn send(&self, kind: &Kind, mark: Duration) -> Option<Pending> {
+        let core = &self.keeper.core;
+        let call = kind.commands.mark(kind.names(), core.client_text(), mark)?;
+        let pending = Pending::start(&core.keeper_fleet, call.in_order());
+        // The first poll sends it.
+        let _ = pending.clone().now_or_never();
+        Some(pending)
     }
 }

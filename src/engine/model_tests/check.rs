@@ -226,6 +226,8 @@ impl World {
         if self.callers.iter().all(done) {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
             assert!(self.read_by.is_empty(), "a read hold is left");
+            // One that a lost command left ends by itself.
+            assert!(!self.mark || self.faulted, "a mark is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
                 assert!(self.gate.is_unused(), "a gate is left");

@@ -18,7 +18,10 @@ impl World {
         if self.job && self.job_is_able() {
             choices.push(Choice::Job);
         }
-        let polls = self.polls > 0 && self.asleep == Asleep::Poll && self.gate.seat.is_free();
+        let head = self.gate.queue.head();
+        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let serves = self.gate.seat.is_free() || joinable;
+        let polls = self.polls > 0 && self.asleep == Asleep::Poll && serves;
         if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
         }
@@ -43,19 +46,14 @@ impl World {
         for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
             match reaping {
                 Reaping::Begun => choices.push(Choice::Reap(i)),
-                Reaping::Haunted if self.has_no_ghost(hold) => choices.push(Choice::Reap(i)),
+                Reaping::Again if self.has_no_ghost(hold) => choices.push(Choice::Reap(i)),
                 Reaping::Sent(_, command, _) if self.told(*command) != Told::InFlight => {
                     choices.push(Choice::Reap(i));
                 }
-                Reaping::Sent(..) | Reaping::Haunted | Reaping::Over => {}
+                Reaping::Sent(..) | Reaping::Again | Reaping::Over => {}
             }
         }
-        for (i, (hold, command)) in self.turns.iter().enumerate() {
-            let waits = command.is_some_and(|command| self.told(command) == Told::InFlight);
-            if !waits || hold.phase() != Phase::Held {
-                choices.push(Choice::Turn(i));
-            }
-        }
+        choices.extend(self.choices_of_shares());
         let mut lanes = BTreeSet::new();
         for (i, command) in self.commands.iter().enumerate() {
             if command.what == What::Asks && !command.ended && command.executed.is_some() {
@@ -68,6 +66,10 @@ impl World {
                 if self.faults > 0 && !command.ended {
                     choices.push(Choice::Refuse(command.lane));
                 }
+            }
+            if command.what == What::Marks {
+                // Nobody waits for its reply.
+                continue;
             }
             let lost = command.reply_lost || command.ended;
             if self.faults > 0 && !asks && !lost && !command.refused && command.executed.is_some() {
@@ -118,6 +120,26 @@ impl World {
         choices
     }
 
+    /// What may happen to a hold that is shared, and to marks.
+    fn choices_of_shares(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (i, (hold, command)) in self.turns.iter().enumerate() {
+            let waits = command.is_some_and(|command| self.told(command) == Told::InFlight);
+            if !waits || hold.phase() != Phase::Held {
+                choices.push(Choice::Turn(i));
+            }
+        }
+        for (i, (command, _)) in self.unmarks.iter().enumerate() {
+            if self.told(*command) != Told::InFlight {
+                choices.push(Choice::Unmarked(i));
+            }
+        }
+        if self.stranger_mark || (self.stranger_marks > 0 && !self.read_by.is_empty()) {
+            choices.push(Choice::StrangerMarks);
+        }
+        choices
+    }
+
     pub(super) fn choices_of(&self, i: usize, caller: &Caller) -> Vec<Choice> {
         let mut choices = Vec::new();
         match &caller.at {
@@ -136,7 +158,7 @@ impl World {
                 choices.push(Choice::Drop(i));
             }
             At::Holding(entered) => {
-                let fixed = caller.side == Side::ReadsFixed && entered.hold.owner.is_none();
+                let fixed = caller.side == Side::ReadsFixed;
                 if fixed && entered.hold.phase() == Phase::Held {
                     choices.push(Choice::Expire(i));
                 }

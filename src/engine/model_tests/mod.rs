@@ -13,7 +13,7 @@ mod scenarios;
 mod steps;
 mod text;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +90,10 @@ enum Choice {
     Expire(usize),
     /// The keeper goes on with turning a hold into a shared one.
     Turn(usize),
+    /// The keeper hears that a mark was taken away.
+    Unmarked(usize),
+    /// A stranger who waits to have the lock alone says so, or gives up.
+    StrangerMarks,
     /// The key is deleted.
     Vanish,
     /// The keeper hears that the hold is not there.
@@ -110,11 +114,16 @@ enum Told {
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    Acquires,
+    /// Whether it leaves a mark when it finds the lock busy.
+    Acquires {
+        marks: bool,
+    },
     Joins,
     Releases,
     Turns,
     Asks,
+    Marks,
+    Unmarks,
 }
 
 #[derive(Clone)]
@@ -182,7 +191,7 @@ enum Manner {
 enum Reaping {
     Begun,
     /// An old acquire may still run: once more behind it.
-    Haunted,
+    Again,
     Sent(Option<usize>, usize, Moment),
     Over,
 }
@@ -220,8 +229,22 @@ struct World {
     read_by: BTreeSet<u64>,
     /// Holds to be turned into shared ones, and the command that does it.
     turns: Vec<(Arc<Hold>, Option<usize>)>,
-    /// Whether Redis says that others need not ask.
+    /// Whether Redis says that others need not ask, while nobody waits to have the lock alone.
     open: bool,
+    /// Whether its last answer to one who shares the hold said that somebody does.
+    shut: bool,
+    /// That somebody of this client, or a stranger, waits to have the lock alone, as Redis has it.
+    mark: bool,
+    stranger_mark: bool,
+    stranger_marks: u32,
+    /// Marks that are being taken away: the command, and since when they were there.
+    unmarks: Vec<(usize, Moment)>,
+    /// Whether writers who wait say so.
+    marking: bool,
+    /// When the job leaves its mark again.
+    mark_at: Moment,
+    /// Whether a command was refused, or ended without a reply.
+    faulted: bool,
     /// Releases that found what they were to end.
     ended: BTreeSet<u64>,
     busy_told: Vec<Arc<Ticket>>,
@@ -258,6 +281,8 @@ struct Scenario {
     laters: u32,
     asks: u32,
     strangers: u32,
+    /// Whether writers who wait say so; how often a stranger does.
+    marks: Option<u32>,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
     alone: bool,
@@ -327,6 +352,14 @@ impl World {
             read_by: BTreeSet::new(),
             turns: Vec::new(),
             open: scenario.open,
+            shut: false,
+            mark: false,
+            stranger_mark: false,
+            stranger_marks: scenario.marks.unwrap_or_default(),
+            unmarks: Vec::new(),
+            marking: scenario.marks.is_some(),
+            mark_at: Moment::default(),
+            faulted: false,
             ended: BTreeSet::new(),
             busy_told: Vec::new(),
             numbers: 0,
@@ -360,6 +393,7 @@ impl World {
         if self.gate.start_job() {
             self.job = true;
             self.asleep = Asleep::Awake;
+            self.mark_at = Moment::default();
             // As a name that others wait for now and then: its subscription is there at once.
             self.listening = true;
         }
@@ -421,6 +455,7 @@ impl World {
             number,
             lease: DAY,
             owner: ticket.owner_of_hold(),
+            entered_by: number,
             task: None,
         };
         Hold::trying(origin, self.now + RULES.command_timeout)

@@ -6,7 +6,13 @@ use crate::engine::row::FREE;
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
         let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
-        let command = self.send(&hold, What::Acquires, KEEPER);
+        let request = &ticket.request;
+        let waits = request.kind.commands.wants_it_alone() && request.patience != Patience::Once;
+        let marks = self.marking && waits;
+        if marks {
+            self.heeded(ticket);
+        }
+        let command = self.send(&hold, What::Acquires { marks }, KEEPER);
         (hold, command)
     }
 
@@ -68,11 +74,11 @@ impl World {
         let now = self.now;
         let answer = match self.told(command) {
             Told::Done(-5) => Answered::Missing,
-            Told::Done(-2) => Answered::Got(Grant {
+            Told::Done(reply @ (-2 | -6)) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 server_age: None,
                 token: None,
-                open: self.open,
+                open: self.open && reply == -2,
             }),
             Told::Done(_) => Answered::Busy(None),
             Told::Refused => Answered::Failed(Failure::too_late()),
@@ -85,8 +91,16 @@ impl World {
             }
             self.busy_told = waiting;
         }
+        let shut = match &answer {
+            Answered::Got(grant) => Some(!grant.open),
+            Answered::Busy(_) => Some(self.commands[command].what == What::Joins),
+            _ => None,
+        };
         let early = matches!(&self.gate.seat, Seat::Trying(attempt) if attempt.early);
         let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        if settled.is_some() {
+            self.shut = shut.unwrap_or(self.shut);
+        }
         match settled {
             Some((hold, Settled::Missing)) => self.lose(&hold),
             Some((_, Settled::Held)) if !early => self.row = now,
@@ -142,11 +156,11 @@ impl World {
                 // For as long as an old acquire may still run.
                 match over {
                     false => Reaping::Begun,
-                    true if hold.is_tainted() && !self.is_laid(&hold) => Reaping::Haunted,
+                    true if hold.is_tainted() && !self.is_laid(&hold) => Reaping::Again,
                     true => Reaping::Over,
                 }
             }
-            Reaping::Haunted => Reaping::Begun,
+            Reaping::Again => Reaping::Begun,
             Reaping::Over => Reaping::Over,
         };
     }
@@ -157,7 +171,8 @@ impl World {
     }
 
     pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
-        let of_hold = |c: &&Command| c.what == What::Acquires && c.hold.id == hold.id;
+        let of_hold =
+            |c: &&Command| matches!(c.what, What::Acquires { .. }) && c.hold.id == hold.id;
         let mut ghosts = self.commands.iter().filter(of_hold);
         ghosts.all(|c| c.executed.is_some() || c.refused)
     }
@@ -171,15 +186,32 @@ impl World {
         let next = self.next_of(lane);
         let number = field(&self.commands[next].hold);
         let shared = self.commands[next].hold.kind.commands.is_shared();
-        let free = self.held_by.is_none() && (shared || self.read_by.is_empty());
+        let waits = self.mark || self.stranger_mark;
+        let read = !self.read_by.is_empty();
+        let free = self.held_by.is_none() && (!read || (shared && !waits));
         let reply = match self.commands[next].what {
-            What::Acquires if free || self.has(number) => {
+            What::Acquires { .. } if free || self.has(number) => {
                 self.hold_in_redis(number, shared);
-                -2
+                self.mark &= shared;
+                if shared && waits { -6 } else { -2 }
             }
-            What::Acquires => 1000,
+            What::Acquires { marks } => {
+                self.mark |= marks;
+                1000
+            }
             What::Asks => i64::from(self.has(number)),
+            What::Joins if self.read_by.contains(&number) && waits => 1000,
             What::Joins if self.read_by.contains(&number) => -2,
+            What::Marks => {
+                self.mark |= read;
+                1
+            }
+            What::Unmarks => {
+                // Whoever waits hears of it.
+                self.polls += u32::from(self.mark && read && !self.stranger_mark);
+                self.mark = false;
+                1
+            }
             What::Turns if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.insert(number);

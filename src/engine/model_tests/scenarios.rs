@@ -2,38 +2,41 @@
 
 use super::*;
 
-fn replay(scenario: Scenario, choices: &[Choice]) -> World {
-    let mut world = World::new(scenario);
-    for choice in choices {
-        world.step(*choice);
-    }
-    world
-}
-
-/// Goes through all orders of a scenario; how many states there were.
+/// Goes through all orders of a scenario, the shortest first: each state is come to by the steps that lead to it, from
+/// the beginning. How many states there were.
 fn explore(scenario: Scenario) -> usize {
     let mut seen = HashSet::new();
-    let mut open = vec![Vec::new()];
-    while let Some(path) = open.pop() {
-        let outcome = std::panic::catch_unwind(|| {
-            let world = replay(scenario, &path);
-            let choices = world.choices();
-            if choices.is_empty() {
-                world.check_end();
-            }
-            (world.fingerprint(), choices)
-        });
+    let mut open = VecDeque::from([Vec::new()]);
+    while let Some(path) = open.pop_front() {
+        let outcome = std::panic::catch_unwind(|| come_to(scenario, &path));
         let (fingerprint, choices) = outcome.unwrap_or_else(|_| panic!("after {path:?}"));
         assert!(seen.len() < 300_000, "too many states, as after {path:?}");
         if seen.insert(fingerprint) {
-            for choice in choices {
-                let mut next = path.clone();
+            open.extend(choices.into_iter().map(|choice| {
+                let mut next = Vec::with_capacity(path.len() + 1);
+                next.extend_from_slice(&path);
                 next.push(choice);
-                open.push(next);
-            }
+                next
+            }));
         }
     }
     seen.len()
+}
+
+/// The state behind the steps of `path`, which were looked at before but for the last, and what may happen next.
+fn come_to(scenario: Scenario, path: &[Choice]) -> (u128, Vec<Choice>) {
+    let mut world = World::new(scenario);
+    if let Some((last, known)) = path.split_last() {
+        for choice in known {
+            world.take(*choice);
+        }
+        world.step(*last);
+    }
+    let choices = world.choices();
+    if choices.is_empty() {
+        world.check_end();
+    }
+    (world.fingerprint(), choices)
 }
 
 const FOREVER: Patience = Patience::Forever;
@@ -47,6 +50,7 @@ const QUIET: Scenario = Scenario {
     laters: 0,
     asks: 0,
     strangers: 0,
+    marks: None,
     closes: false,
     alone: false,
     sides: &[],
@@ -91,6 +95,7 @@ fn ten_thousand_random_orders() {
             laters: random.u32(..4),
             asks: random.u32(..3),
             strangers: random.u32(..3),
+            marks: random.bool().then(|| random.u32(..3)),
             closes: random.bool(),
             alone: random.bool(),
             sides: Vec::leak(sides),
@@ -279,6 +284,65 @@ fn an_owner_that_writes_and_reads_beside_a_reader() {
         &[Side::Writes, Side::Reads, Side::Reads],
         0,
     );
+}
+
+#[test]
+fn writers_come_and_give_up_among_readers() {
+    for open in [false, true] {
+        let scenario = Scenario {
+            callers: &[PLAIN, CARELESS, CARELESS],
+            sides: &[Side::Reads, Side::Writes, Side::Writes],
+            open,
+            marks: Some(0),
+            polls: 0,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders("marks", scenario, 1_000);
+    }
+}
+
+#[test]
+fn a_stranger_waits_to_write_while_readers_come_and_go() {
+    for open in [false, true] {
+        let scenario = Scenario {
+            callers: &[PLAIN, CARELESS],
+            sides: &[Side::Reads; 2],
+            open,
+            marks: Some(1),
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders("a stranger's mark", scenario, 1_000);
+    }
+}
+
+#[test]
+fn a_client_that_ends_takes_its_mark_with_it() {
+    let scenario = Scenario {
+        callers: &[PLAIN, CARELESS],
+        sides: &[Side::Reads, Side::Writes],
+        marks: Some(0),
+        closes: true,
+        ticks: 0,
+        ..QUIET
+    };
+    all_orders("marked, closed", scenario, 200);
+}
+
+#[test]
+fn a_mark_is_heeded_for_a_lease_and_again_after_a_third_of_it() {
+    let mut world = World::new(QUIET);
+    let (kind, lease) = (world.kind(Side::Writes), DAY.duration());
+    let begun = world.now;
+    let mut heeded = |after: Duration| world.gate.heeded_for(&kind, begun + after, RULES.plan);
+    for round in 0..3 {
+        let since = lease * round + lease / 3 * round;
+        assert_eq!(heeded(since), lease);
+        assert_eq!(heeded(since + lease / 4), lease / 4 * 3);
+        assert_eq!(heeded(since + lease), Duration::ZERO);
+        assert_eq!(heeded(since + lease / 4 * 5), Duration::ZERO);
+    }
 }
 
 #[test]

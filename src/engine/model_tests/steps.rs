@@ -5,6 +5,12 @@ use crate::engine::row::LONGEST;
 
 impl World {
     pub(super) fn step(&mut self, choice: Choice) {
+        self.take(choice);
+        self.check(choice);
+    }
+
+    /// The step alone.
+    pub(super) fn take(&mut self, choice: Choice) {
         match choice {
             Choice::Look(i) => self.look(i),
             Choice::Arrive(i) => self.arrive(i),
@@ -48,6 +54,7 @@ impl World {
                 if !self.is_free_to_end(&self.commands[i]) {
                     self.faults -= 1;
                 }
+                self.faulted = true;
                 self.commands[i].ended = true;
                 // The connection is replaced: what is on its way comes whenever it comes.
                 self.commands[i].lane = 1_000 + i;
@@ -57,11 +64,13 @@ impl World {
             Choice::Execute(lane) => self.execute(lane),
             Choice::Refuse(lane) => {
                 self.faults -= 1;
+                self.faulted = true;
                 let next = self.next_of(lane);
                 self.commands[next].refused = true;
             }
             Choice::LoseReply(i) => {
                 self.faults -= 1;
+                self.faulted = true;
                 self.commands[i].reply_lost = true;
             }
             Choice::Expire(i) => {
@@ -74,6 +83,11 @@ impl World {
                 }
             }
             Choice::Turn(i) => self.turn_on(i),
+            Choice::Unmarked(i) => {
+                let (_, since) = self.unmarks.remove(i);
+                self.at(|gate, _| gate.mark_is_away(since));
+            }
+            Choice::StrangerMarks => self.stranger_marks(),
             Choice::Vanish => {
                 self.faults -= 1;
                 self.held_by = None;
@@ -84,17 +98,18 @@ impl World {
                 let hold = Arc::clone(self.gate.seat.held().unwrap());
                 self.lose(&hold);
             }
-            Choice::Stranger => {
-                if self.held_by.is_none() {
-                    self.strangers -= 1;
-                    self.held_by = Some(0);
-                } else {
-                    self.held_by = None;
-                    self.polls += 1;
-                }
-            }
+            Choice::Stranger => self.stranger(),
         }
-        self.check(choice);
+    }
+
+    fn stranger(&mut self) {
+        if self.held_by.is_none() {
+            self.strangers -= 1;
+            self.held_by = Some(0);
+        } else {
+            self.held_by = None;
+            self.polls += 1;
+        }
     }
 
     /// What happens while holds are passed on.
@@ -134,6 +149,10 @@ impl World {
             Found::Live(hold) => {
                 let request = self.request(i);
                 let level = request.level;
+                if shared {
+                    self.share_beside(i, &hold);
+                    return;
+                }
                 let entered = match hold.joint() {
                     None => hold.with(|state| state.enter(level, now)),
                     Some(_) => {
@@ -151,17 +170,19 @@ impl World {
                 Found::Lost(_) => self.callers[i].at = At::Gone,
                 // It would wait for itself.
                 Found::Live(_) if !shared => self.callers[i].at = At::Gone,
-                Found::Live(own) => {
-                    let (number, request) = (self.number(), self.request(i));
-                    let term = DAY.term(now);
-                    let share = self.at(|gate, effects| {
-                        gate.share_beside(&own, &request, number, term, now, effects)
-                    });
-                    if let Some(share) = share {
-                        self.callers[i].at = At::Holding(request.entered(share));
-                    }
-                }
+                Found::Live(own) => self.share_beside(i, &own),
             },
+        }
+    }
+
+    /// As `reentry::enter_beside`.
+    fn share_beside(&mut self, i: usize, own: &Arc<Hold>) {
+        let (number, request, now) = (self.number(), self.request(i), self.now);
+        let term = DAY.term(now);
+        let share =
+            self.at(|gate, effects| gate.share_beside(own, &request, number, term, now, effects));
+        if let Some(share) = share {
+            self.callers[i].at = At::Holding(request.entered(share));
         }
     }
 
@@ -196,14 +217,17 @@ impl World {
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
                 self.check_left();
-                self.send(&hold, What::Acquires, i);
+                self.send(&hold, What::Acquires { marks: false }, i);
                 At::Waiting(ticket, Some(command))
             }
             Arrival::Join(joint, _) => {
                 self.send(&joint, What::Joins, i);
                 At::Waiting(ticket, Some(command))
             }
-            Arrival::In(share) => At::Holding(ticket.request.entered(share)),
+            Arrival::In(share) => {
+                assert!(!self.shut, "unasked, though Redis said that somebody waits");
+                At::Holding(ticket.request.entered(share))
+            }
             Arrival::Queued => At::Waiting(ticket, None),
             Arrival::Busy => {
                 let ours = self.gate.seat.held().is_some();
@@ -401,10 +425,12 @@ impl World {
                     let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
                 } else {
+                    self.mark_again();
                     self.asleep = Asleep::Poll;
                 }
             }
             Step::Watch { collect_by, .. } => {
+                self.mark_again();
                 // The job waits until then, and takes the grant back: it must be there to be taken.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected
@@ -424,9 +450,67 @@ impl World {
                 self.at(|gate, _| gate.job_looks_at(far));
             }
             Step::Leave(until) => self.asleep = Asleep::Left(until),
-            Step::Over => self.job = false,
+            Step::Over => {
+                self.job = false;
+                self.mark_again();
+            }
             Step::AwaitRelease => self.asleep = Asleep::Change,
-            Step::Linger => self.asleep = Asleep::Linger,
+            Step::Linger => {
+                self.mark_again();
+                self.asleep = Asleep::Linger;
+            }
         }
+    }
+
+    fn stranger_marks(&mut self) {
+        if self.stranger_mark {
+            // Whoever waits hears of it.
+            self.polls += 1;
+        } else {
+            self.stranger_marks -= 1;
+        }
+        self.stranger_mark = !self.stranger_mark;
+    }
+
+    /// As `Line::mark`.
+    fn mark_again(&mut self) {
+        if !self.marking {
+            return;
+        }
+        let now = self.now;
+        let Some(first) = self.gate.first_alone().cloned() else {
+            if let Some((_, since)) = self.at(|gate, _| gate.take_mark_away()) {
+                let hold = self.nobodys_hold();
+                let command = self.send(&hold, What::Unmarks, KEEPER);
+                self.unmarks.push((command, since));
+            }
+            return;
+        };
+        if now >= self.mark_at {
+            self.mark_at = now + RULES.command_timeout;
+            self.heeded(&first);
+            let hold = self.nobodys_hold();
+            self.send(&hold, What::Marks, KEEPER);
+        }
+    }
+
+    /// As `marks::heeded_for`.
+    pub(super) fn heeded(&mut self, ticket: &Ticket) {
+        let (now, kind) = (self.now, ticket.request.kind.clone());
+        self.at(|gate, _| gate.heeded_for(&kind, now, RULES.plan));
+    }
+
+    /// Marks are no hold's.
+    fn nobodys_hold(&self) -> Arc<Hold> {
+        let origin = Origin {
+            kind: self.kind(Side::Writes),
+            id: "0".into(),
+            number: 0,
+            lease: DAY,
+            owner: None,
+            entered_by: 0,
+            task: None,
+        };
+        Hold::trying(origin, self.now)
     }
 }

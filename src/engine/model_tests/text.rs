@@ -1,11 +1,25 @@
 //! A state as a text: two worlds with the same text have the same future.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::*;
 
 impl World {
+    /// A hash of [`Self::text`], long enough that no two of so many are the same by chance.
+    pub(super) fn fingerprint(&self) -> u128 {
+        let text = self.text();
+        let half = |seed: u64| {
+            let mut hasher = DefaultHasher::new();
+            (seed, &text).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        half(0) << 64 | half(1)
+    }
+
     /// All that the future depends on. Holds, tickets and commands go by their rank: which numbers they have
     /// makes no difference.
-    pub(super) fn fingerprint(&self) -> String {
+    fn text(&self) -> String {
         let mut text = self.seat_text();
         let gate = &self.gate;
         let queue: Vec<_> = gate
@@ -37,7 +51,7 @@ impl World {
             let reaping = match reaping {
                 Reaping::Over => continue,
                 Reaping::Begun => "begun".to_owned(),
-                Reaping::Haunted => "haunted".to_owned(),
+                Reaping::Again => "again".to_owned(),
                 Reaping::Sent(in_seat, command, _) => format!("{} c{command}", in_seat.is_some()),
             };
             let _ = write!(text, "|reap {} {reaping}", hold_text(of));
@@ -46,10 +60,12 @@ impl World {
             let command = command.map(|command| format!("c{command}"));
             let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
         }
-        for (i, c) in self.commands.iter().enumerate() {
+        let awaited = numbers(&text).into_iter().filter(|n| n.kind == b'c');
+        let awaited: BTreeSet<_> = awaited.map(|n| n.value).collect();
+        for (i, c) in (0u64..).zip(&self.commands) {
             let open = c.executed.is_none() && !c.refused;
             let unsure = c.what == What::Releases && c.ended && c.hold.outcome().is_ok();
-            if open || unsure || text.contains(&format!("c{i}")) {
+            if open || unsure || awaited.contains(&i) {
                 let _ = write!(
                     text,
                     "|c{i} h{} {:?} {} {:?} {} {} {}",
@@ -84,6 +100,15 @@ impl World {
             ),
             self.strangers,
             self.closed,
+        );
+        let marked = gate.marked.as_ref().map(|mark| mark.leaves);
+        let unmarks: Vec<_> = self.unmarks.iter().map(|(c, _)| format!("c{c}")).collect();
+        let _ = write!(
+            text,
+            "|{:?} {marked:?} {unmarks:?} {} {:?}",
+            (self.mark, self.stranger_mark, self.stranger_marks),
+            self.now >= self.mark_at,
+            (self.shut, self.faulted && self.marking),
         );
         let waiting = self
             .busy_told
@@ -174,36 +199,58 @@ fn attempt_text(attempt: &Attempt<usize>) -> String {
     format!("{} t{} c{command}", hold_text(hold), ticket.number)
 }
 
-/// The text with each number behind an `h`, `t` or `c` replaced by its rank among those.
-fn ranked(text: &str) -> String {
-    let is_start = |at: usize| {
-        let before = text[..at].chars().next_back();
-        before.is_none_or(|c| !c.is_alphanumeric())
-    };
-    let mut found: Vec<(usize, usize, char, u64)> = Vec::new();
-    for (at, kind) in text.char_indices().filter(|(_, c)| "htc".contains(*c)) {
-        let digits = &text[at + 1..];
-        let end = digits
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(digits.len());
-        if end > 0 && is_start(at) {
-            found.push((at + 1, at + 1 + end, kind, digits[..end].parse().unwrap()));
+/// A number in a text, and what it is the number of.
+struct Number {
+    begin: usize,
+    end: usize,
+    kind: u8,
+    value: u64,
+}
+
+/// The numbers behind an `h`, `t` or `c` in the text.
+fn numbers(text: &str) -> Vec<Number> {
+    let (bytes, mut found, mut at) = (text.as_bytes(), Vec::new(), 0);
+    // Whether a word may begin here.
+    let mut starts = true;
+    while at < bytes.len() {
+        let kind = bytes[at];
+        at += 1;
+        if starts && matches!(kind, b'h' | b't' | b'c') {
+            let begin = at;
+            while at < bytes.len() && bytes[at].is_ascii_digit() {
+                at += 1;
+            }
+            if let Ok(value) = text[begin..at].parse() {
+                found.push(Number {
+                    begin,
+                    end: at,
+                    kind,
+                    value,
+                });
+            }
         }
+        starts = !kind.is_ascii_alphanumeric();
     }
-    let all: BTreeSet<_> = found
-        .iter()
-        .map(|(_, _, kind, number)| (*kind, *number))
-        .collect();
+    found
+}
+
+/// The text with each of its numbers replaced by its rank among those of its kind.
+fn ranked(text: &str) -> String {
+    let numbers = numbers(text);
+    let all: BTreeSet<_> = numbers.iter().map(|n| (n.kind, n.value)).collect();
+    let mut ranks = BTreeMap::new();
+    let mut last = (0, 0);
+    for (kind, value) in all {
+        let rank = if kind == last.0 { last.1 + 1 } else { 0 };
+        last = (kind, rank);
+        ranks.insert((kind, value), rank);
+    }
     let mut ranked = String::with_capacity(text.len());
     let mut done = 0;
-    for (begin, end, kind, number) in found {
-        let rank = all
-            .iter()
-            .filter(|known| known.0 == kind && known.1 < number)
-            .count();
-        ranked.push_str(&text[done..begin]);
-        let _ = write!(ranked, "{rank}");
-        done = end;
+    for number in numbers {
+        ranked.push_str(&text[done..number.begin]);
+        let _ = write!(ranked, "{}", ranks[&(number.kind, number.value)]);
+        done = number.end;
     }
     ranked.push_str(&text[done..]);
     ranked

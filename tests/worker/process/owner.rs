@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use watchlock::{Error, HoldView, Lease, Lock, LockGuard};
 
@@ -97,16 +98,25 @@ struct Target {
 }
 
 impl Target {
+    /// Whether each level of it ends by itself. Then the owner has the lock for as long as any is valid.
+    fn has_own_levels(&self) -> bool {
+        self.kind.word == "read"
+    }
+
     /// One name may be held as two kinds at once.
     fn key(&self) -> (&'static str, String) {
         (self.kind.word, self.name.to_string())
     }
 }
 
-/// A hold of the owner; whoever watches it goes when this ends.
+/// A hold of the owner; who watches it goes when this ends.
 struct Watched {
     target: Target,
-    _until: oneshot::Sender<()>,
+    /// How many of its levels are not given back.
+    levels: u32,
+    /// Told with each level that is given back.
+    changed: watch::Sender<()>,
+    told: Arc<AtomicBool>,
 }
 
 /// Takes and gives back levels, and tells of each hold that is lost, once.
@@ -150,15 +160,26 @@ impl Watch {
         guard.detach()?;
         // Several locks as one may have been held one by one before.
         if count == 1 || !self.held.contains_key(&target.key()) {
-            let (until, ended) = oneshot::channel();
-            self.tell_when_lost(target, hold, ended);
             let watched = Watched {
                 target: target.clone(),
-                _until: until,
+                levels: 0,
+                changed: watch::channel(()).0,
+                told: Arc::default(),
             };
             self.held.insert(target.key(), watched);
         }
-        let mut result = json!({"count": count});
+        let mut levels = count;
+        if let Some(watched) = self.held.get_mut(&target.key()) {
+            watched.levels += 1;
+            if target.has_own_levels() {
+                levels = watched.levels;
+            }
+            if watched.levels == 1 || target.has_own_levels() {
+                let (changed, told) = (watched.changed.subscribe(), Arc::clone(&watched.told));
+                self.tell_when_lost(target, hold, changed, told);
+            }
+        }
+        let mut result = json!({"count": levels});
         if let Some(token) = token {
             result["token"] = json!(token.as_u64());
         }
@@ -166,8 +187,19 @@ impl Watch {
     }
 
     async fn unlock(&mut self, target: &Target) -> Outcome {
-        let (t_inv, t_ret, result) = timed(target.lock.unlock()).await;
-        let count = target.lock.hold_count();
+        let (t_inv, t_ret, mut result) = timed(target.lock.unlock()).await;
+        let mut count = target.lock.hold_count();
+        if let Some(watched) = self.held.get_mut(&target.key())
+            && target.has_own_levels()
+        {
+            watched.levels = watched.levels.saturating_sub(1);
+            watched.changed.send_replace(());
+            if count > 0 && result.as_ref().is_err_and(Error::is_lost) {
+                // That level had ended by itself; the owner's hold goes on.
+                result = Ok(());
+            }
+            count = watched.levels;
+        }
         if count == 0 {
             self.held.remove(&target.key());
         }
@@ -175,20 +207,38 @@ impl Watch {
         Outcome::new(t_inv, t_ret, result)
     }
 
-    fn tell_when_lost(&self, target: &Target, hold: HoldView, ended: oneshot::Receiver<()>) {
+    /// Tells once of a hold whose last valid level was lost.
+    fn tell_when_lost(
+        &self,
+        target: &Target,
+        hold: HoldView,
+        mut changed: watch::Receiver<()>,
+        told: Arc<AtomicBool>,
+    ) {
         let (label, target) = (Arc::clone(&self.label), target.clone());
         let answers = self.answers.clone();
         self.runtime.spawn(async move {
-            tokio::select! {
+            let ended = {
+                let mut changed = changed.clone();
+                async move { while changed.changed().await.is_ok() {} }
+            };
+            let reason = tokio::select! {
                 // First, because a hold that ends may have been lost just before.
                 biased;
-                reason = hold.lost() => {
-                    // The announcement of our own shutdown comes while the hold is still good.
-                    if !hold.is_valid() {
-                        answers.lost(&label, target.kind, &target.name, reason);
-                    }
+                reason = hold.lost() => reason,
+                () = ended => return,
+            };
+            // The announcement of our own shutdown comes while the hold is still good.
+            if hold.is_valid() {
+                return;
+            }
+            while target.has_own_levels() && target.lock.is_held() {
+                if changed.changed().await.is_err() {
+                    return;
                 }
-                _ = ended => {}
+            }
+            if !told.swap(true, Ordering::Relaxed) {
+                answers.lost(&label, target.kind, &target.name, reason);
             }
         });
     }
