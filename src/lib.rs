@@ -22,6 +22,7 @@
 //! - [`SpinLock`]: the same lock, waiting by polls. [`SimpleLock`]: one string, shared with redsync, node-redlock and
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
+//! - [`Quorum`]: locks that a majority of independent servers grants.
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
 //!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
@@ -102,3 +103,6 @@ struct Fencing;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/quorum.md")]
+struct QuorumDocs;

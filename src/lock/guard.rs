@@ -10,6 +10,7 @@ use super::single::Single;
 use super::view::HoldView;
 use crate::backend::Timers;
 use crate::engine::Engine;
+use crate::engine::kind::Kind;
 use crate::engine::owner::Entered;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
@@ -314,6 +315,16 @@ impl LockGuard {
         match &self.of {
             Of::Single(single) => Some(single.core().backend.timers().clone()),
             Of::Several(level) => level.timers(),
+        }
+    }
+
+    /// Enters it once more as a lock of this kind, which is of its family; of one lock.
+    pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
+        match &self.of {
+            Of::Single(single) => Ok(Self {
+                of: Of::Single(single.enter_as(kind, lease).await?),
+            }),
+            Of::Several(_) => Err(Error::not_owner()),
         }
     }
 

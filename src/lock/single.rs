@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::view::{SingleView, check, lost, valid_for};
 use crate::engine::attempt::level;
+use crate::engine::kind::Kind;
 use crate::engine::owner::Entered;
 use crate::engine::state::Level;
 use crate::engine::ticket::Patience;
@@ -96,6 +97,11 @@ impl Single {
     }
 
     async fn enter(&self, lease: Lease) -> Result<Self, Error> {
+        self.enter_as(&self.entered.hold.kind, lease).await
+    }
+
+    /// Enters it as a lock of this kind, which is of its family.
+    pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
         let level = level(lease);
         let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
@@ -104,7 +110,6 @@ impl Single {
             open: true,
             ..self.entered.clone()
         };
-        let kind = &self.entered.hold.kind;
         let entered = reentry::enter(core, entered, kind, lease, Patience::Forever).await?;
         // This level is alive, so the hold cannot be over.
         let entered = entered.ok_or_else(Error::not_owner)?;

@@ -4,6 +4,7 @@
 mod common;
 
 mod connecting;
+mod fencing;
 mod guards;
 mod nodes;
 mod repair;

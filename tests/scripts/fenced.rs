@@ -7,6 +7,7 @@ use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/fenced/acquire.lua");
 const REENTER: &str = include_str!("../../lua/fenced/reenter.lua");
+const RAISE: &str = include_str!("../../lua/fenced/raise.lua");
 
 /// The key of the newest token.
 const TOKEN: &str = "redisson_lock_token:{lock}";
@@ -56,7 +57,7 @@ impl Scene {
 #[tokio::test]
 async fn the_server_knows_each_script_by_the_digest_that_it_is_called_by() {
     let scene = Scene::new().await;
-    for script in [ACQUIRE, REENTER] {
+    for script in [ACQUIRE, REENTER, RAISE] {
         let digest: String = scene.server.query(&["SCRIPT", "LOAD", script]).await;
         assert_eq!(redis::Script::new(script).get_hash(), digest);
     }
@@ -444,4 +445,76 @@ async fn a_hold_is_renewed_verified_and_given_back_by_the_plain_locks_scripts() 
     assert_eq!(scene.force().await.unwrap(), (1, 8));
     assert!(scene.stored().await.unwrap().parse::<u64>().unwrap() > first);
     assert!(scene.server.subscribers(&channel(LOCK)).await > 0);
+}
+
+impl Scene {
+    async fn raise(&self, hold: &str, to: u64) -> RedisResult<Value> {
+        self.fenced(RAISE, &[hold, &to.to_string(), "0"]).await
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_raised_by_the_holder_and_never_lowered() {
+    let mut scene = Scene::new().await;
+    let first = token(scene.take(MINE, HALF_A_MINUTE).await);
+    for (to, stored) in [
+        (first + 5, first + 5),
+        (first + 5, first + 5),
+        (first, first + 5),
+    ] {
+        // Run twice: the second one changes nothing.
+        for _ in 0..2 {
+            assert_eq!(scene.raise(MINE, to).await.unwrap(), Value::Int(1));
+            assert_eq!(scene.stored().await, Some(stored.to_string()));
+        }
+    }
+    // Written as a number, however large.
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(1));
+    assert_eq!(scene.stored().await, Some(LIMIT.to_string()));
+    scene.assert_held(MINE, "1", (20_000, 30_000)).await;
+    assert!(scene.messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn who_does_not_hold_the_lock_raises_nothing() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.raise(MINE, 7).await.unwrap(), Value::Int(0));
+    assert_eq!(scene.stored().await, None);
+    token(scene.take(LATER, HALF_A_MINUTE).await);
+    let before = scene.stored().await;
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(0));
+    assert_eq!(scene.stored().await, before);
+}
+
+#[tokio::test]
+async fn a_token_key_that_holds_no_number_is_left_alone_and_odd_tokens_are_refused() {
+    let scene = Scene::new().await;
+    token(scene.take(MINE, HALF_A_MINUTE).await);
+    scene.store("none").await;
+    assert_eq!(scene.raise(MINE, 7).await.unwrap(), Value::Int(-3));
+    assert_eq!(scene.stored().await.as_deref(), Some("none"));
+    for odd in ["", "x", "0", "-1", "9007199254740994"] {
+        assert!(
+            scene.fenced(RAISE, &[MINE, odd, "0"]).await.is_err(),
+            "{odd}"
+        );
+    }
+    scene.server.cmd(&["DEL", TOKEN]).await;
+    let raised = scene.fenced(RAISE, &[MINE, "7", "60000"]).await;
+    assert_eq!(raised.unwrap(), Value::Int(1));
+    let ttl: i64 = scene.server.query(&["PTTL", TOKEN]).await;
+    assert!((50_000..=60_000).contains(&ttl), "{ttl}");
+}
+
+#[tokio::test]
+async fn what_is_denied_raises_nothing() {
+    let scene = Scene::new().await;
+    token(scene.take(MINE, HALF_A_MINUTE).await);
+    let before = scene.stored().await;
+    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = scene.raise(MINE, LIMIT).await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(scene.stored().await, before);
+    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(1));
 }

@@ -12,6 +12,7 @@ use super::gate::{Arrival, Flight, Tried};
 use super::job;
 use super::round::round;
 use super::ticket::{Patience, Request, Ticket, Verdict};
+use super::token;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lock::LockGuard;
@@ -30,6 +31,9 @@ pub(super) async fn acquire(
         if let Some(owner) = &request.owner
             && let Some(level) = owner.enter(&name, request.lease).await?
         {
+            if request.fenced && level.hold().token().is_none() {
+                token::take_for(nodes, &request, level.hold()).await?;
+            }
             return Ok(Some(LockGuard::of_several(level)));
         }
         let waiting = Waiting::enter(nodes, &name, request.clone());

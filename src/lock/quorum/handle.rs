@@ -47,12 +47,32 @@ pub struct QuorumHandle<K> {
 
 /// A reentrant lock that is held when more than half of a quorum's servers granted it: what Redisson calls a
 /// `RedissonRedLock`, over locks of one name. From [`Quorum::get_lock`](crate::Quorum::get_lock).
+///
+/// ```no_run
+/// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::QuorumLock = quorum.get_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// // … nobody else is here …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "RedLock")]
 #[doc(alias = "RedissonRedLock")]
 pub type QuorumLock = QuorumHandle<kind::Reentrant>;
 
 /// A [`QuorumLock`] whose holds have a [fencing token](crate::FencingToken), which grows from holder to holder
 /// whichever majority each had. From [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
+///
+/// ```no_run
+/// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::FencedQuorumLock = quorum.get_fenced_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// println!("every holder before had less than {}", guard.token());
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type FencedQuorumLock = QuorumHandle<kind::Fenced>;
 
 /// Not derived: the kind itself need not be `Clone`.

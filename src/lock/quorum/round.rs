@@ -22,7 +22,6 @@ use super::rules::{Outcome, Said, Votes};
 use super::ticket::Request;
 use super::token;
 use crate::error::Error;
-use crate::fencing::FencingToken;
 use crate::lease::Lease;
 use crate::lock::LockGuard;
 use crate::lock::composite::{Composite, Level};
@@ -268,15 +267,6 @@ pub(super) async fn join(
     }
     hold.adopt(place, child, request.lease == Lease::Watchdog)
         .await
-}
-
-/// The largest token of these children.
-pub(super) fn largest<'a>(
-    children: impl IntoIterator<Item = &'a LockGuard>,
-) -> Option<FencingToken> {
-    let tokens = children.into_iter().map(LockGuard::fencing_token);
-    // One without a token would be a node that does not count with the others.
-    tokens.collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 /// What each node said, for who reads an error.

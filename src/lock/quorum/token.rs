@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::Nodes;
-use super::round::largest;
-use crate::backend::Pending;
+use super::ticket::Request;
+use crate::backend::{Failure, Pending};
 use crate::engine::kind::Kind;
+use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lock::LockGuard;
 use crate::lock::composite::Composite;
@@ -26,8 +28,13 @@ pub(super) async fn take(
     hold: &Composite,
     limit: Duration,
 ) -> Option<FencingToken> {
-    let children = hold.guards();
-    let token = largest(children.iter().map(|(_, child)| &**child))?;
+    let mut children = hold.guards();
+    children.retain(|(_, child)| child.fencing_token().is_some());
+    if children.len() < nodes.needed {
+        return None;
+    }
+    let tokens = children.iter().map(|(_, child)| child.fencing_token());
+    let token = tokens.max().flatten()?;
     let mut raising: FuturesUnordered<_> = children
         .iter()
         .map(|(place, child)| raise(nodes, kind, *place, child, token, limit))
@@ -40,6 +47,31 @@ pub(super) async fn take(
         }
     }
     None
+}
+
+/// Takes a token for a hold that began without one, and is valid.
+pub(super) async fn take_for(
+    nodes: &Arc<Nodes>,
+    request: &Request,
+    hold: &Composite,
+) -> Result<(), Error> {
+    let children = hold.guards();
+    let entering = children
+        .iter()
+        .map(|(_, child)| child.enter_as(&request.kind, request.lease));
+    let limit = nodes.timeout_of(request.lease);
+    // What the levels took stays with the children's holds.
+    let entered = nodes.timers().within(limit, join_all(entering)).await;
+    drop(entered);
+    match take(nodes, &request.kind, hold, limit).await {
+        Some(token) => hold.keep_token(token),
+        None => {
+            hold.check()?;
+            let cause = Arc::new(Error::from(Failure::silence()));
+            return Err(Error::no_quorum(0, nodes.needed, cause));
+        }
+    }
+    hold.check()
 }
 
 /// Writes `token` to the node at `place`, if `child` is held there. Whether it has it now, or a larger one.
