@@ -148,6 +148,9 @@ impl Fields {
         let Some(sentinel) = self.0.get("sentinel") else {
             return match self.0.get("urls") {
                 None => Ok(Server::Url(self.text("url")?.to_owned())),
+                Some(_) if self.0.contains_key("url") => {
+                    Err(Failure::unsupported("url beside urls"))
+                }
                 Some(_) => Ok(Server::Quorum(self.texts("urls")?)),
             };
         };
@@ -231,6 +234,9 @@ impl Fields {
     fn name(&self, kind: &Kind) -> Result<Name, Failure> {
         if kind.called == Called::Name {
             return Ok(Name::One(self.text("name")?.to_owned()));
+        }
+        if let (Called::ListOfOne, Ok(name)) = (kind.called, self.text("name")) {
+            return Ok(Name::List(vec![name.to_owned()]));
         }
         let names = self.texts("name")?;
         if kind.called == Called::ListOfOne && names.len() != 1 {
