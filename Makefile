@@ -19,7 +19,7 @@ release = $(CARGO) build --quiet --release --package watchlock --example worker 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers interop chaos soak bench micro lint doc msrv package minimal ci
+.PHONY: help demo test servers failover interop chaos soak bench micro lint doc msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +35,9 @@ test: ## all tests, examples and documentation tests
 servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
+
+failover: ## what a lock survives when the master is killed, case by case, on two servers
+	@scripts/failover.sh
 
 interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17 and Maven)
 	@$(with_redis) \

@@ -521,6 +521,13 @@ pub enum ConfigError {
     /// No sentinel watches a master of the name that was given.
     #[error("no sentinel watches a master of that name")]
     UnknownService,
+    /// A text that is to hold certificates or a key does not, see [`Tls`](crate::Tls).
+    #[error("{what} cannot be read")]
+    #[non_exhaustive]
+    InvalidTls {
+        /// Which.
+        what: &'static str,
+    },
     /// Two settings that cannot go together.
     #[error("{first} and {second} cannot go together")]
     #[non_exhaustive]

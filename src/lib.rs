@@ -67,6 +67,7 @@ mod lock;
 mod names;
 mod process;
 mod script;
+mod secrets;
 mod slot;
 
 pub use backoff::Backoff;
@@ -82,6 +83,7 @@ pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
 pub use lock::{LockInfo, MultiLock};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use secrets::{Secrets, Tls};
 
 /// What [`ClientBuilder::pool`] takes, and more.
 pub use deadpool_redis;

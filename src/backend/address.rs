@@ -4,6 +4,7 @@
 //! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
 //! that the application made brings its own TLS, whichever that is.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -14,16 +15,20 @@ use redis::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::failure::Failure;
 #[cfg(feature = "tls")]
-use super::tls::Tls;
+use super::tls::Encryption;
 use crate::error::ConfigError;
+#[cfg(feature = "tls")]
+use crate::secrets::Tls;
+use crate::secrets::{Provider, Secrets};
 
 /// Where a server is.
 #[derive(Clone)]
 pub(super) struct Address {
     client: redis::Client,
     #[cfg(feature = "tls")]
-    tls: Option<Tls>,
+    tls: Option<Encryption>,
 }
 
 impl Address {
@@ -36,7 +41,7 @@ impl Address {
             }
         })?;
         #[cfg(feature = "tls")]
-        let tls = Tls::for_address(info.addr());
+        let tls = Encryption::for_address(info.addr(), &Tls::new())?;
         Ok(Self {
             client: opened(info)?,
             #[cfg(feature = "tls")]
@@ -81,6 +86,35 @@ impl Address {
         let mut address = self.clone();
         address.client = opened(info.set_addr(there))?;
         Ok(address)
+    }
+
+    /// The same server, for who identifies itself like this.
+    pub(super) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
+        let info = self.client.get_connection_info().clone();
+        let mut settings = info.redis_settings().clone();
+        if let Some(user) = &secrets.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &secrets.password {
+            settings = settings.set_password(password);
+        }
+        let mut address = self.clone();
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &secrets.tls {
+            address.tls = Encryption::for_address(info.addr(), tls)?;
+        }
+        address.client = opened(info.set_redis_settings(settings))?;
+        Ok(address)
+    }
+
+    /// The same server, by what `ask` says now, if anything is asked.
+    pub(super) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
+        let Some(ask) = ask else {
+            return Ok(self.clone());
+        };
+        // It is code of the application's.
+        let secrets = catch_unwind(AssertUnwindSafe(|| ask())).map_err(|_| Failure::panic())?;
+        self.with(&secrets).map_err(Failure::secrets)
     }
 
     /// A connection for commands.
@@ -128,7 +162,7 @@ impl Address {
     #[cfg(feature = "tls")]
     async fn encrypted(
         &self,
-        tls: &Tls,
+        tls: &Encryption,
         config: AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
         let info = self.client.get_connection_info();

@@ -28,6 +28,7 @@ use super::hello::Hello;
 use super::sentinel::{Place, Sentinels, check_master};
 use super::switches::{Switches, Turn};
 use crate::error::ConfigError;
+use crate::secrets::Provider;
 
 /// A redis-rs time-out that never comes first: deadlines are ours, and a time-out of the library would
 /// be a timer on the wrong runtime.
@@ -42,6 +43,8 @@ pub(crate) struct Dialer {
     seeds: Vec<Address>,
     for_cluster: bool,
     answered: AtomicUsize,
+    /// What connections identify themselves by; asked for each.
+    secrets: Option<Provider>,
     pool: Option<Pool>,
     /// Whether it was told that connecting panics.
     panicked: AtomicBool,
@@ -80,9 +83,10 @@ impl Dialer {
         urls: &[String],
         service: &str,
         template: &str,
+        secrets: Option<Provider>,
     ) -> Result<Self, ConfigError> {
         let followed = Followed {
-            sentinels: Sentinels::from_urls(urls, service)?,
+            sentinels: Sentinels::from_urls(urls, service, secrets)?,
             switches: Switches::new(),
             last: Mutex::new(None),
         };
@@ -98,6 +102,7 @@ impl Dialer {
             seeds: Vec::new(),
             for_cluster: false,
             answered: AtomicUsize::new(0),
+            secrets: None,
             pool,
             panicked: AtomicBool::new(false),
         }
@@ -118,7 +123,13 @@ impl Dialer {
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let address = self.address.at(host, port);
         // What can be opened for one host can be for another.
-        Self::new(address.unwrap_or_else(|_| self.address.clone()), None)
+        let address = address.unwrap_or_else(|_| self.address.clone());
+        Self::new(address, None).identified_by(self.secrets.clone())
+    }
+
+    /// The same, with what connections to servers identify themselves by.
+    pub(crate) fn identified_by(self, secrets: Option<Provider>) -> Self {
+        Self { secrets, ..self }
     }
 
     /// Whether it was said to lead to a cluster.
@@ -177,11 +188,12 @@ impl Dialer {
     /// Where a connection leads that is made now.
     async fn whereto(&self) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
-            return Ok(self.now().clone());
+            return self.now().identified(self.secrets.as_ref());
         };
         let place = followed.sentinels.master().await?;
         let address = self.address.at(&place.0, place.1);
         let address = address.map_err(|_| Failure::no_connection())?;
+        let address = address.identified(self.secrets.as_ref())?;
         *followed.last.lock() = Some(place);
         Ok(address)
     }
@@ -209,6 +221,7 @@ impl Dialer {
     async fn to_any(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
+            let address = address.identified(self.secrets.as_ref())?;
             let connected = address.multiplexed(timeout).await;
             let mut connection = connected.map_err(Failure::connecting)?;
             // One that stands still takes connections, too.
@@ -266,7 +279,7 @@ impl Dialer {
         timeout: Duration,
     ) -> Result<MultiplexedConnection, Failure> {
         let connecting = async {
-            let connected = self.address.multiplexed(timeout).await;
+            let connected = self.whereto().await?.multiplexed(timeout).await;
             connected.map_err(Failure::connecting)
         };
         self.within(timeout, connecting).await
@@ -292,7 +305,8 @@ impl Dialer {
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<MultiplexedConnection, Failure> {
         let connecting = async {
-            let connected = self.address.pushing(timeout, pushes).await;
+            let address = self.address.identified(self.secrets.as_ref())?;
+            let connected = address.pushing(timeout, pushes).await;
             connected.map_err(Failure::connecting)
         };
         self.within(timeout, connecting).await

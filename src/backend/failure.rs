@@ -149,6 +149,14 @@ impl Failure {
         Self::seen(Class::UnknownService, seen)
     }
 
+    /// What was said for identifying a connection is of no use.
+    pub(crate) fn secrets(problem: ConfigError) -> Self {
+        Self {
+            class: Class::Unreached,
+            cause: Arc::new(problem),
+        }
+    }
+
     /// Too few replicas have it; what was done is undone.
     pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
         Self {

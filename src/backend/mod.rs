@@ -49,6 +49,19 @@ pub(crate) use self::timers::Timers;
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
 use crate::script::{Call, Order, Reply};
+use crate::secrets::Tls;
+
+/// Whether certificates can be used.
+#[cfg(feature = "tls")]
+pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
+    self::tls::check(tls)
+}
+
+/// Certificates are of no use without TLS.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
+    Err(ConfigError::TlsDisabled)
+}
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]

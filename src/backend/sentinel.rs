@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::Value;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{RedisResult, Value};
 
 use super::address::Address;
 use super::failure::{Class, Failure};
 use crate::error::ConfigError;
+use crate::secrets::Provider;
 
 /// How long one sentinel is waited for.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -29,6 +30,7 @@ pub(crate) type Place = (String, u16);
 pub(crate) struct Sentinels {
     addresses: Vec<Address>,
     service: Box<str>,
+    secrets: Option<Provider>,
 }
 
 /// What one sentinel says.
@@ -43,7 +45,11 @@ enum Said {
 }
 
 impl Sentinels {
-    pub(super) fn from_urls(urls: &[String], service: &str) -> Result<Self, ConfigError> {
+    pub(super) fn from_urls(
+        urls: &[String],
+        service: &str,
+        secrets: Option<Provider>,
+    ) -> Result<Self, ConfigError> {
         let addresses = urls.iter().map(|url| Address::from_url(url));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         if addresses.is_empty() {
@@ -56,6 +62,7 @@ impl Sentinels {
         Ok(Self {
             addresses,
             service: service.into(),
+            secrets,
         })
     }
 
@@ -78,6 +85,7 @@ impl Sentinels {
     }
 
     async fn ask(&self, sentinel: &Address) -> Result<Said, Failure> {
+        let sentinel = sentinel.identified(self.secrets.as_ref())?;
         let asking = async {
             let mut connection = sentinel.multiplexed(PATIENCE).await?;
             let mut question = redis::pipe();
@@ -106,9 +114,12 @@ impl Sentinels {
     }
 
     /// A connection that is told by the sentinel `index` when there is another master.
-    pub(crate) async fn listen(&self, index: usize) -> RedisResult<PubSub> {
-        let mut told = self.addresses[index].pubsub().await?;
-        told.subscribe(SWITCHES).await?;
+    pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
+        let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
+        let mut told = sentinel.pubsub().await.map_err(Failure::connecting)?;
+        told.subscribe(SWITCHES)
+            .await
+            .map_err(Failure::connecting)?;
         Ok(told)
     }
 

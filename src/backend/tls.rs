@@ -7,27 +7,34 @@ use std::sync::Arc;
 use redis::io::tcp::socket2::SockRef;
 use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::error::ConfigError;
+use crate::secrets::Tls;
+
 /// How to encrypt a connection.
 #[derive(Clone)]
-pub(super) struct Tls {
+pub(super) struct Encryption {
     connector: TlsConnector,
 }
 
-impl Tls {
+impl Encryption {
     /// For an encrypted address; none for others, and for one that is to be trusted blindly, which only redis-rs
     /// does, if the application asks it to.
-    pub(super) fn for_address(address: &ConnectionAddr) -> Option<Self> {
+    pub(super) fn for_address(
+        address: &ConnectionAddr,
+        tls: &Tls,
+    ) -> Result<Option<Self>, ConfigError> {
         let ConnectionAddr::TcpTls {
             insecure: false, ..
         } = address
         else {
-            return None;
+            return Ok(None);
         };
         let provider = CryptoProvider::get_default()
             .cloned()
@@ -35,13 +42,25 @@ impl Tls {
         let versions =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         // A provider that knows no version of TLS is left to redis-rs, which says what is wrong with it.
-        let config = versions
-            .ok()?
-            .with_root_certificates(of_the_system())
-            .with_no_client_auth();
-        Some(Self {
+        let Ok(versions) = versions else {
+            return Ok(None);
+        };
+        let trusting = versions.with_root_certificates(match &tls.ca {
+            None => of_the_system(),
+            Some(pem) => of(pem)?,
+        });
+        let config = match &tls.client {
+            None => trusting.with_no_client_auth(),
+            Some((certificates, key)) => {
+                let key =
+                    PrivateKeyDer::from_pem_slice(key).map_err(|_| bad("the client's key"))?;
+                let identity = trusting.with_client_auth_cert(chain(certificates)?, key);
+                identity.map_err(|_| bad("the client's certificate, or it is not the key's"))?
+            }
+        };
+        Ok(Some(Self {
             connector: Arc::new(config).into(),
-        })
+        }))
     }
 
     pub(super) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
@@ -53,6 +72,42 @@ impl Tls {
         tune(&stream, info)?;
         Ok(self.connector.connect(name, stream).await?)
     }
+}
+
+/// Whether all that `tls` says can be read.
+pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
+    let anywhere = ConnectionAddr::TcpTls {
+        host: "localhost".to_owned(),
+        port: 0,
+        insecure: false,
+        tls_params: None,
+    };
+    Encryption::for_address(&anywhere, tls).map(drop)
+}
+
+/// The authorities of a text.
+fn of(pem: &[u8]) -> Result<RootCertStore, ConfigError> {
+    let mut store = RootCertStore::empty();
+    for certificate in chain(pem)? {
+        store
+            .add(certificate)
+            .map_err(|_| bad("an authority's certificate"))?;
+    }
+    Ok(store)
+}
+
+/// The certificates of a text; at least one.
+fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|_| bad("a certificate"))?;
+    if found.is_empty() {
+        return Err(bad("a certificate"));
+    }
+    Ok(found)
+}
+
+fn bad(what: &'static str) -> ConfigError {
+    ConfigError::InvalidTls { what }
 }
 
 /// Those that could be read: a broken one must not cost the others. Without any no server is trusted, and

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::Client;
 use super::greet::{greet, greet_later};
+use crate::backend::check_tls;
 use crate::backend::cluster::{Cluster, NodeAddress};
 use crate::backend::commit::Commits;
 use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
@@ -18,6 +19,7 @@ use crate::config::{Acks, Config, Publish, Settings};
 use crate::engine::keeper::Starting;
 use crate::engine::{Core, Engine};
 use crate::error::{ConfigError, Error};
+use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Sets a client up. Setters cannot fail; [`connect`](Self::connect) checks every value.
 ///
@@ -38,7 +40,16 @@ pub struct ClientBuilder {
     address: Address,
     pool: Option<Pool>,
     nodes: Nodes,
+    identity: Identity,
     settings: Settings,
+}
+
+/// What connections identify themselves by.
+#[derive(Clone, Default)]
+struct Identity {
+    tls: Option<Tls>,
+    to_servers: Option<Provider>,
+    to_sentinels: Option<Provider>,
 }
 
 /// What there is to know of the nodes of a cluster.
@@ -83,6 +94,7 @@ impl ClientBuilder {
             address,
             pool: None,
             nodes: Nodes::default(),
+            identity: Identity::default(),
             settings: Settings::default(),
         }
     }
@@ -310,6 +322,51 @@ impl ClientBuilder {
         self
     }
 
+    /// The certificates of connections that are encrypted (`rediss://`): to the server, the nodes of a cluster, the
+    /// sentinels. Default: the authorities of the system, and no client certificate. Needs the feature `tls`.
+    #[doc(alias = "sslTruststore")]
+    #[doc(alias = "sslKeystore")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.identity.tls = Some(tls);
+        self
+    }
+
+    /// What connections to servers identify themselves by, asked for at each connect: for passwords and certificates that
+    /// change while the client lives. Connections that are there go on; the next one is made with what `secrets` says then.
+    ///
+    /// It is called on whichever runtime connects, and must not block it for long: a file may be read, a service should
+    /// be asked by a task of the application's beforehand. One that panics is an attempt that failed. Not used for the
+    /// commands of a [pool](Self::pool), whose manager identifies itself.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// use watchlock::{Client, Secrets};
+    ///
+    /// let client = Client::builder("redis://redis.internal/")
+    ///     .secrets(|| {
+    ///         let password = std::fs::read_to_string("/run/secrets/redis").unwrap_or_default();
+    ///         Secrets::new().user("app").password(password.trim())
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "credentialsResolver")]
+    pub fn secrets(mut self, secrets: impl Fn() -> Secrets + Send + Sync + 'static) -> Self {
+        self.identity.to_servers = Some(Arc::new(secrets));
+        self
+    }
+
+    /// The same for connections to [sentinels](Self::sentinel).
+    pub fn sentinel_secrets(
+        mut self,
+        secrets: impl Fn() -> Secrets + Send + Sync + 'static,
+    ) -> Self {
+        self.identity.to_sentinels = Some(Arc::new(secrets));
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;
@@ -387,6 +444,14 @@ impl ClientBuilder {
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
+        let Identity {
+            tls,
+            to_servers,
+            to_sentinels,
+        } = self.identity;
+        if let Some(tls) = &tls {
+            check_tls(tls)?;
+        }
         let dialer = match self.address {
             Address::Url(url) => Dialer::from_url(&url, self.pool)?,
             Address::Client(client) => Dialer::from_client(&client, self.pool)?,
@@ -400,7 +465,10 @@ impl ClientBuilder {
                 urls,
                 service,
                 server,
-            }) => Dialer::from_sentinels(&urls, &service, &server)?,
+            }) => {
+                let secrets = provider(to_sentinels, tls.clone());
+                Dialer::from_sentinels(&urls, &service, &server, secrets)?
+            }
             Address::Cluster(_) if self.pool.is_some() => {
                 return Err(ConfigError::Conflict {
                     first: "pool",
@@ -409,7 +477,7 @@ impl ClientBuilder {
             }
             Address::Cluster(urls) => Dialer::from_urls(&urls)?,
         };
-        let dialer = Arc::new(dialer);
+        let dialer = Arc::new(dialer.identified_by(provider(to_servers, tls)));
         let Nodes { addresses, publish } = self.nodes;
         let cluster = Cluster::new(Arc::clone(&dialer), addresses, publish);
         Ok((config, dialer, cluster))

@@ -22,6 +22,7 @@ mod listening;
 mod many;
 mod outside;
 mod pools;
+mod rotating;
 mod runtimes;
 mod secrets;
 mod servers;

@@ -1,15 +1,16 @@
 //! `rediss://`: certificates of an own authority, trusted by a client of the `redis` crate or by the system.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use redis::TlsCertificates;
-use watchlock::{Client, Error};
+use watchlock::{Client, ClientBuilder, ConfigError, Error, Secrets, Tls};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::alone;
-use crate::common::{LONG, clean, ms, soon, try_once};
+use crate::common::{LONG, clean, ms, soon, subscribed, try_once};
 use crate::tls_server::TlsServer;
 use crate::works;
 
@@ -117,4 +118,98 @@ async fn an_address_is_enough() {
     let secret = url.replace("rediss://", "rediss://:some@");
     let error = soon(Client::connect(&secret)).await.map(drop).unwrap_err();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+/// A client by an address, with certificates of its own.
+fn with(tls: &TlsServer, certificates: Tls) -> ClientBuilder {
+    let builder = Client::builder(&tls.url()).connect_timeout(ms(2_000));
+    builder.tls(certificates).command_timeout(ms(5_000))
+}
+
+fn pem(tls: &TlsServer, file: &str) -> Vec<u8> {
+    std::fs::read(tls.certificates.path(file)).expect("a certificate")
+}
+
+#[tokio::test]
+async fn an_authority_that_is_named_is_trusted_and_no_other() {
+    let (tls, other) = (TlsServer::start().await, TlsServer::start().await);
+    let trusts = Tls::new().ca_pem(pem(&tls, "ca.crt"));
+    let client = soon(with(&tls, trusts.clone()).connect()).await.unwrap();
+    works(&client).await;
+    let error = soon(with(&other, trusts).connect()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+/// The server's own certificate will do for a client's: both are of the one authority.
+#[tokio::test]
+async fn a_server_that_asks_for_certificates_gets_them_on_every_connection() {
+    let tls = TlsServer::start().await;
+    tls.server
+        .cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"])
+        .await;
+    let trusts = Tls::new().ca_pem(pem(&tls, "ca.crt"));
+    let without = soon(with(&tls, trusts.clone()).connect()).await;
+    assert!(without.is_err());
+    let shows = trusts.client_pem(pem(&tls, "server.crt"), pem(&tls, "server.key"));
+    let client = soon(with(&tls, shows.clone()).connect()).await.unwrap();
+    let other = soon(with(&tls, shows).connect()).await.unwrap();
+    // A subscription, too.
+    let held = try_once(&client, "x").await.unwrap().unwrap();
+    let waiter = tokio::spawn({
+        let lock = other.get_lock("x");
+        async move { lock.lock().await }
+    });
+    subscribed(&tls.server, "x").await;
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_changes_is_shown_at_the_next_connect() {
+    let tls = TlsServer::start().await;
+    tls.server
+        .cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"])
+        .await;
+    let trusts = Tls::new().ca_pem(pem(&tls, "ca.crt"));
+    let shows = trusts
+        .clone()
+        .client_pem(pem(&tls, "server.crt"), pem(&tls, "server.key"));
+    let shown = Arc::new(Mutex::new(shows.clone()));
+    let builder = Client::builder(&tls.url()).connect_timeout(ms(2_000));
+    let builder = builder.secrets({
+        let shown = Arc::clone(&shown);
+        move || Secrets::new().tls(shown.lock().clone())
+    });
+    let client = soon(builder.connect()).await.unwrap();
+    let held = try_once(&client, "x").await.unwrap().unwrap();
+    // The next one is none.
+    *shown.lock() = trusts;
+    tls.server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    eventually("it is noticed", LONG, async || {
+        try_once(&client, "y").await.is_err()
+    })
+    .await;
+    *shown.lock() = shows;
+    eventually("it is good again", LONG, async || {
+        held.verify().await.is_ok()
+    })
+    .await;
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn texts_that_are_no_certificates_are_told_before_anything_is_sent() {
+    let tls = TlsServer::start().await;
+    let (certificate, key) = (pem(&tls, "server.crt"), pem(&tls, "server.key"));
+    for bad in [
+        Tls::new().ca_pem("none"),
+        Tls::new().ca_pem(&key),
+        Tls::new().client_pem(&certificate, "none"),
+        Tls::new().client_pem("none", &key),
+        Tls::new().client_pem(pem(&tls, "ca.crt"), &key),
+    ] {
+        let error = with(&tls, bad).connect_lazy().unwrap_err();
+        let told = matches!(error, Error::Config(ConfigError::InvalidTls { .. }));
+        assert!(told, "{error:?}");
+    }
 }

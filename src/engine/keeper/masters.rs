@@ -52,7 +52,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
                 }
                 hear(&keeper, told).await;
             }
-            Ok(Err(error)) => warn_of_denial(&Failure::connecting(error), &mut warned),
+            Ok(Err(failure)) => warn_of_denial(&failure, &mut warned),
             Err(_) => {}
         }
     }

@@ -31,6 +31,7 @@ pub struct SentinelDeployment {
 #[must_use]
 pub struct SentinelOptions {
     replicas: usize,
+    preferred: Option<usize>,
     server: ServerOptions,
     password: Option<String>,
     sentinel_password: Option<String>,
@@ -40,6 +41,7 @@ impl Default for SentinelOptions {
     fn default() -> Self {
         Self {
             replicas: 1,
+            preferred: None,
             server: RedisServer::options(),
             password: None,
             sentinel_password: None,
@@ -51,6 +53,12 @@ impl SentinelOptions {
     /// How many replicas follow the master. Default 1.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Which of the replicas is to be promoted, if it can be.
+    pub fn preferred(mut self, replica: usize) -> Self {
+        self.preferred = Some(replica);
         self
     }
 
@@ -83,7 +91,12 @@ impl SentinelOptions {
     pub async fn start(self) -> SentinelDeployment {
         let master = self.server.clone().start();
         let replicas: Vec<_> = (0..self.replicas)
-            .map(|_| self.server.clone().replica_of(&master).start())
+            .map(|index| {
+                let first = self.preferred == Some(index);
+                let priority = if first { "1" } else { "100" };
+                let replica = self.server.clone().config("replica-priority", priority);
+                replica.replica_of(&master).start()
+            })
             .collect();
         for replica in &replicas {
             replica.synced().await;
