@@ -1,6 +1,6 @@
 //! What callers and keeper share: settings, gates, the schedule, and the way to the keeper.
 
-use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +21,9 @@ use crate::error::{Error, LostReason};
 use crate::names::Names;
 use crate::process::Process;
 use crate::script::Call;
+
+/// The longest hold id: a UUID, a colon and a number.
+const HOLD_ID: usize = 36 + 1 + 20;
 
 /// What callers leave to the keeper.
 pub(crate) enum Mail {
@@ -98,12 +101,15 @@ impl Core {
 
     /// The hold id of `number`.
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
-        let digits = number.checked_ilog10().map_or(1, |tens| tens as usize + 1);
-        let mut id = String::with_capacity(self.client.len() + 1 + digits);
-        id.push_str(&self.client);
-        // A string takes all that is written to it.
-        let _ = write!(id, ":{number}");
-        id.into()
+        // A text of its own would be one allocation more for each hold.
+        let mut text = [0; HOLD_ID];
+        let mut rest = &mut text[..];
+        // There is room for every client and number.
+        let _ = write!(rest, "{}:{number}", self.client);
+        let left = rest.len();
+        std::str::from_utf8(&text[..HOLD_ID - left])
+            .unwrap_or_default()
+            .into()
     }
 
     /// A number that no hold or ticket of this client had.

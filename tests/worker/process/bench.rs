@@ -81,7 +81,10 @@ pub(crate) async fn contended(client: Connected, plan: Contended) -> Result<Valu
         tasks.spawn(async move {
             while now_ns() < end {
                 course.section(&*lock, task).await?;
-                sleep(pause).await;
+                if !pause.is_zero() {
+                    // A sleep of no time is one of a millisecond.
+                    sleep(pause).await;
+                }
             }
             Ok::<_, Error>(())
         });
@@ -145,7 +148,7 @@ impl Course {
             while now_ns() < end {
                 std::hint::spin_loop();
             }
-        } else {
+        } else if !self.hold.is_zero() {
             sleep(self.hold).await;
         }
     }

@@ -127,10 +127,14 @@ async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
         .iter()
         .map(super::fleet::Slot::worker)
         .collect();
-    members.iter().all(|member| {
-        let member = redis::from_redis_value_ref::<String>(member).unwrap_or_default();
-        !living.iter().any(|process| member.starts_with(&process.id))
-    })
+    let members = members.iter().map(|member| {
+        let member = redis::from_redis_value_ref::<String>(member);
+        member.unwrap_or_default()
+    });
+    // That a client lives is said beside the places of others, and stays as long as they do.
+    let places: Vec<_> = members.filter(|member| member.contains(':')).collect();
+    let lives = |place: &String| living.iter().any(|process| place.starts_with(&process.id));
+    !places.is_empty() && !places.iter().any(lives)
 }
 
 fn leftover(ground: &Ground, what: String) {
