@@ -8,6 +8,7 @@ mod faults;
 mod guard_rails;
 mod leaving;
 mod order;
+mod processes;
 mod random;
 mod redisson;
 

@@ -151,6 +151,40 @@ async fn waiters_of_java_and_of_rust_come_in_the_order_of_their_arrival() {
 }
 
 #[tokio::test]
+async fn waiters_of_two_processes_of_each_side_come_in_the_order_of_their_arrival() {
+    let server = RedisServer::start();
+    let (Some(one), Some(other)) = (Worker::java(), Worker::java()) else {
+        return;
+    };
+    let workers = [one, Worker::rust(), other, Worker::rust()];
+    for worker in &workers {
+        worker.open(&server.url(), None).await.expect("a client");
+    }
+    let of = |owner: usize| json!({"owner": owner.to_string(), "kind": "fair", "name": LINE});
+    workers[0].call("lock", of(99)).await.expect("it is free");
+    let mut line = Vec::new();
+    for owner in 0..16 {
+        let worker = &workers[(owner + owner / 3) % workers.len()];
+        line.push((owner, worker, worker.request("lock", of(owner))));
+        eventually("it queues", LONG, async || {
+            let queue: Vec<String> = server.query(&["LRANGE", QUEUE, "0", "-1"]).await;
+            queue.len() == owner + 1
+        })
+        .await;
+    }
+    workers[0].call("unlock", of(99)).await.expect("its own");
+    let mut left_at = 0;
+    for (owner, worker, call) in line {
+        let reply = tokio::time::timeout(LONG, call).await.expect("its turn");
+        reply.outcome.expect("the lock");
+        assert!(reply.t_ret > left_at, "waiter {owner} comes in its turn");
+        let unlocked = worker.request("unlock", of(owner)).await;
+        unlocked.outcome.expect("its own lock");
+        left_at = unlocked.t_inv;
+    }
+}
+
+#[tokio::test]
 async fn one_try_of_either_side_overtakes_nobody_of_the_other() {
     let Some(scene) = Scene::new().await else {
         return;
