@@ -60,7 +60,11 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
     let [first, last, Value::Array(master), ..] = parts.as_slice() else {
         return None;
     };
-    let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+    // The library cuts a number that does not fit.
+    let number = |value: &Value| {
+        let number = redis::from_redis_value_ref::<i64>(value).ok()?;
+        u16::try_from(number).ok()
+    };
     let [host, port, ..] = master.as_slice() else {
         return None;
     };
