@@ -13,6 +13,7 @@ mod frozen;
 mod killed;
 mod late;
 mod nested;
+mod quorum;
 mod stage;
 mod watchdog;
 
@@ -65,5 +66,6 @@ async fn scenes(stage: &Stage) -> Result<Vec<Row>> {
     rows.extend(killed::scene(stage).await?);
     rows.extend(frozen::scene(stage).await?);
     rows.extend(late::scene(stage).await?);
+    rows.extend(quorum::scene().await?);
     Ok(rows)
 }
