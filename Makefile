@@ -19,7 +19,7 @@ release = $(CARGO) build --quiet --release --package watchlock --example worker 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover interop chaos soak bench micro lint doc msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos soak bench micro lint doc msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,12 @@ servers: ## what depends on the server, on each kind of server that can be had (
 
 failover: ## what a lock survives when the master is killed, case by case, on two servers
 	@scripts/failover.sh
+
+cluster: ## what every kind of lock does, on clusters; and slots that move and masters that fail (CLUSTER_SECONDS, CLUSTER_SEED)
+	@$(with_redis) \
+	$(CARGO) build --quiet --example worker && \
+	TEST_IN_CLUSTER=1 $(threads) $(CARGO) test --quiet --test kinds && \
+	CLUSTER_SECONDS=$${CLUSTER_SECONDS:-60} $(CARGO) test --quiet --test cluster storm -- --nocapture
 
 interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17 and Maven)
 	@$(with_redis) \

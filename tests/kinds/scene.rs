@@ -22,6 +22,14 @@ pub(crate) fn takes_no_master() -> bool {
     in_cluster()
 }
 
+/// Whether a server that starts again takes no command for longer than [`SHORT`].
+pub(crate) fn takes_long_to_start() -> bool {
+    if in_cluster() {
+        println!("a node of a cluster takes no command for two seconds after its start");
+    }
+    in_cluster()
+}
+
 /// A client that comes through a proxy, also when the server behind it is a cluster of one.
 pub(crate) fn through(proxy: &Proxy) -> ClientBuilder {
     let port = proxy.port();

@@ -9,7 +9,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, ms, soon};
-use crate::scene::{MINUTE, Scene, takes_no_master};
+use crate::scene::{MINUTE, Scene, takes_long_to_start, takes_no_master};
 use crate::story::{Story, patient};
 use crate::table::Kind;
 
@@ -264,6 +264,9 @@ async fn renewed(scene: &Scene, times: u64) {
 }
 
 async fn f6_i8_a_restart_that_forgets_loses_all_holds_at_once(kind: &'static Kind) {
+    if takes_long_to_start() {
+        return;
+    }
     let scene = Scene::short(kind).await;
     let other = scene.listener().await;
     let watched = scene.lock("watched").lock().await.unwrap();
@@ -293,6 +296,9 @@ async fn f6_i8_a_restart_that_forgets_loses_all_holds_at_once(kind: &'static Kin
 }
 
 async fn f6_a_restart_that_remembers_costs_no_hold(kind: &'static Kind) {
+    if takes_long_to_start() {
+        return;
+    }
     let server = RedisServer::options().aof().start();
     let scene = Scene::on(kind, server, |builder| builder.watchdog_lease(SHORT)).await;
     let other = scene.listener().await;

@@ -1,6 +1,7 @@
 //! The cases: which loads are measured, and what is read off them.
 
 mod behind;
+mod cluster;
 mod contended;
 mod crowd;
 mod holding;
@@ -31,6 +32,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     }
     if plan.wants("holding") {
         holding::run(bench, &mut findings);
+    }
+    if plan.wants("cluster") {
+        cluster::run(bench, &mut findings);
     }
     if plan.wants("link") {
         link::run(bench, &mut findings);

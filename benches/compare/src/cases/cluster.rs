@@ -1,0 +1,119 @@
+//! (i) In a cluster: what routing costs, and what it costs that no script may renew locks of several slots.
+
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::server::RedisServer;
+
+use crate::Result;
+use crate::bench::Bench;
+use crate::load::holding::Holding;
+use crate::load::pairs::Pairs;
+use crate::load::{Job, Load};
+use crate::locks::Role;
+use crate::report::{Findings, Table, Target, figure};
+use crate::roster::Participant;
+
+const TASKS: &[usize] = &[1, 16, 64];
+const ROUNDS: usize = 15;
+const HOLDS: usize = 10_000;
+/// A little more than a period of 10 s.
+const WATCHED_MS: u64 = 11_000;
+
+pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
+    pairs(bench, findings);
+    if let Some(outcome) = bench.or_note("holds in a cluster", holds(bench)) {
+        let [one, three] = outcome.map(|held| held.client_core * 100.0);
+        let mut table = Table::new(
+            "Cluster: 10 000 locks kept alive",
+            "Shares of one core of the client. In a cluster a call renews the locks of one slot.",
+        );
+        table.columns(vec!["client core".to_owned()]);
+        table.row("one server", [Some(format!("{one:.2} %"))]);
+        table.row("three masters", [Some(format!("{three:.2} %"))]);
+        findings.tables.push(table);
+        let what = "cluster, 10 000 holds over three masters: client core against one server";
+        findings
+            .targets
+            .push(Target::at_most(what, 1.3, Some(three / one)));
+    }
+}
+
+/// Against the same scripts sent raw to the right node: there is one that has all slots.
+fn pairs(bench: &Bench, findings: &mut Findings) {
+    let node = RedisServer::options().cluster_of_one().start();
+    let mut table = Table::new(
+        "Cluster: lock and unlock, each task its own name",
+        "Pairs per second; raw: the same scripts, sent to the node that has the slot.",
+    );
+    table.columns(vec![
+        "raw".to_owned(),
+        "watchlock".to_owned(),
+        "ratio".to_owned(),
+    ]);
+    for &tasks in bench.plan.some(TASKS, 1) {
+        let mut ratios = Vec::new();
+        let mut best = [0.0_f64; 2];
+        for round in 0..bench.plan.rounds(ROUNDS) {
+            let mut roles = [Role::Floor, Role::Ours];
+            if round % 2 == 1 {
+                roles.reverse();
+            }
+            let mut measured = [None, None];
+            for role in roles {
+                let index = usize::from(role == Role::Ours);
+                measured[index] = one(bench, &node, role, tasks);
+            }
+            if let [Some(raw), Some(ours)] = measured {
+                best = [best[0].max(raw), best[1].max(ours)];
+                ratios.push(ours / raw);
+            }
+        }
+        ratios.sort_by(f64::total_cmp);
+        let ratio = ratios.get(ratios.len() / 2).copied();
+        table.row(
+            &format!("{tasks} tasks"),
+            [
+                Some(figure(best[0])),
+                Some(figure(best[1])),
+                ratio.map(|ratio| format!("{ratio:.2}")),
+            ],
+        );
+        let what = format!("cluster, {tasks} tasks: pairs against raw scripts");
+        findings.targets.push(Target::at_least(&what, 0.93, ratio));
+    }
+    findings.tables.push(table);
+}
+
+fn one(bench: &Bench, node: &RedisServer, role: Role, tasks: usize) -> Option<f64> {
+    let who = first(bench, role)?;
+    let job = Job {
+        url: node.url(),
+        ..bench.job(who, Load::Pairs { tasks }, bench.plan.window(90, 60))
+    };
+    let measured = bench.measure::<Pairs>(&format!("cluster, {tasks} tasks"), who, &[job])?;
+    Some(measured.answers.first()?.per_second)
+}
+
+fn first(bench: &Bench, role: Role) -> Option<&Participant> {
+    let those = bench.roster.those(|info| info.role == role);
+    those.into_iter().next()
+}
+
+/// On one server, and on three masters.
+fn holds(bench: &Bench) -> Result<[Holding; 2]> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let cluster = runtime.block_on(RedisCluster::masters());
+    let who = first(bench, Role::Ours).ok_or("watchlock does not take part")?;
+    let watched = |url: String| {
+        let window = bench.plan.window(WATCHED_MS, WATCHED_MS);
+        let job = Job {
+            url,
+            ..bench.job(who, Load::Holding { holds: HOLDS }, window)
+        };
+        let measured = bench.measure::<Option<Holding>>("cluster, holding", who, &[job]);
+        let answers = measured.into_iter().flat_map(|measured| measured.answers);
+        answers.flatten().next().ok_or("nothing was measured")
+    };
+    Ok([watched(bench.url().to_owned())?, watched(cluster.url())?])
+}
