@@ -63,14 +63,12 @@ pub(super) async fn take_for(
     // What the levels took stays with the children's holds.
     let entered = nodes.timers().within(limit, join_all(entering)).await;
     drop(entered);
-    match take(nodes, &request.kind, hold, limit).await {
-        Some(token) => hold.keep_token(token),
-        None => {
-            hold.check()?;
-            let cause = Arc::new(Error::from(Failure::silence()));
-            return Err(Error::no_quorum(0, nodes.needed, cause));
-        }
-    }
+    let Some(token) = take(nodes, &request.kind, hold, limit).await else {
+        hold.check()?;
+        let cause = Arc::new(Error::from(Failure::silence()));
+        return Err(Error::no_quorum(0, nodes.needed, cause));
+    };
+    hold.keep_token(token);
     hold.check()
 }
 
