@@ -1,12 +1,13 @@
-//! A renewal that is due when the machine wakes up.
+//! A renewal that is due when the machine wakes up, and a loss that is told in time.
 
 use std::time::Duration;
 
-use watchlock::{Client, Clock};
+use futures_util::FutureExt;
+use watchlock::{Client, Clock, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::LONG;
+use crate::common::{LONG, ms, soon};
 
 async fn scripts(server: &RedisServer) -> u64 {
     server.calls_of("evalsha").await + server.calls_of("eval").await
@@ -32,4 +33,24 @@ async fn a_suspend_shorter_than_the_lease_is_followed_by_a_renewal_at_once() {
     })
     .await;
     guard.unlock().await.unwrap();
+}
+
+/// Whoever has it is told before it is over: the clock stands still with two milliseconds left.
+#[tokio::test]
+async fn i8_a_loss_is_told_two_milliseconds_before_the_validity_ends() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let client = Client::builder(&server.url()).clock(clock);
+    let client = client.connect().await.unwrap();
+    ahead.stop();
+    let lock = client.get_lock("early");
+    let guard = lock.lock_for(Duration::from_secs(10)).await.unwrap();
+    let end = guard.valid_for();
+    ahead.advance(end.saturating_sub(ms(3)));
+    assert_eq!(guard.valid_for(), ms(3));
+    assert!(guard.lost().now_or_never().is_none());
+    ahead.advance(ms(1));
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    drop(guard);
+    client.shutdown(Duration::ZERO).await;
 }
