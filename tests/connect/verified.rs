@@ -9,7 +9,10 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, ms, soon, try_once};
 
-const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+const RENEW: &str = concat!(
+    include_str!("../../lua/lock/renewals.lua"),
+    include_str!("../../lua/lock/renew.lua")
+);
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 
 async fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {

@@ -38,7 +38,10 @@ use crate::common::ms;
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
-pub(crate) const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+pub(crate) const RENEW: &str = concat!(
+    include_str!("../../lua/lock/renewals.lua"),
+    include_str!("../../lua/lock/renew.lua")
+);
 
 /// A lease that no test waits for: what is gone before was released.
 pub(crate) const HALF_A_MINUTE: Duration = Duration::from_secs(30);

@@ -20,7 +20,10 @@ use crate::common::channel;
 
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
-pub(crate) const RENEW: &str = include_str!("../../lua/lock/renew.lua");
+pub(crate) const RENEW: &str = concat!(
+    include_str!("../../lua/lock/renewals.lua"),
+    include_str!("../../lua/lock/renew.lua")
+);
 pub(crate) const VERIFY: &str = include_str!("../../lua/lock/verify.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
 pub(crate) const FORCE: &str = include_str!("../../lua/lock/force_release.lua");

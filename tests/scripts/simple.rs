@@ -7,7 +7,10 @@ use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/simple/acquire.lua");
 const VERIFY: &str = include_str!("../../lua/simple/verify.lua");
-const RENEW: &str = include_str!("../../lua/simple/renew.lua");
+const RENEW: &str = concat!(
+    include_str!("../../lua/lock/renewals.lua"),
+    include_str!("../../lua/simple/renew.lua")
+);
 const RELEASE: &str = include_str!("../../lua/simple/release.lua");
 const FORCE: &str = include_str!("../../lua/simple/force_release.lua");
 
