@@ -36,7 +36,8 @@ async fn cut(server: &RedisServer) {
 
 #[tokio::test]
 async fn a_password_that_changes_costs_no_hold_and_no_wake_up() {
-    let server = RedisServer::start();
+    // Without the user's password nobody gets in.
+    let server = RedisServer::options().password("operator").start();
     let password = Arc::new(Mutex::new("one"));
     let client = rotating(&server, &password).await;
     let held = try_once(&client, "x").await.unwrap().unwrap();
@@ -57,7 +58,8 @@ async fn a_password_that_changes_costs_no_hold_and_no_wake_up() {
 
 #[tokio::test]
 async fn a_password_that_is_not_told_in_time_is_denied_and_comes_back() {
-    let server = RedisServer::start();
+    // Without the user's password nobody gets in.
+    let server = RedisServer::options().password("operator").start();
     let password = Arc::new(Mutex::new("one"));
     let client = rotating(&server, &password).await;
     set_password(&server, "two").await;
