@@ -115,7 +115,9 @@ async fn an_old_master_that_wakes_up_harms_nobody() {
         panic!("two servers")
     };
     let client = connect(&deployment).await;
-    assert!(is_free(&client, "warm").await);
+    // Connected to the old master, and not under way there when it stops.
+    let idle = connect(&deployment).await;
+    assert!(is_free(&client, "warm").await && is_free(&idle, "warm").await);
     old.freeze();
     // Sent to the old master, which will run it when it wakes up.
     let ghost = tokio::spawn({
@@ -133,9 +135,11 @@ async fn an_old_master_that_wakes_up_harms_nobody() {
     // Whoever asks now asks the new one, however long the old one takes itself for the master.
     for round in 0..50 {
         let name = format!("after-{round}");
-        let guard = try_once(&client, &name).await.unwrap().unwrap();
-        assert!(new.exists(&name).await, "{name} is at the new master");
-        guard.unlock().await.unwrap();
+        for client in [&idle, &client] {
+            let guard = try_once(client, &name).await.unwrap().unwrap();
+            assert!(new.exists(&name).await, "{name} is at the new master");
+            guard.unlock().await.unwrap();
+        }
     }
     guard.check().unwrap();
     guard.unlock().await.unwrap();
