@@ -54,8 +54,51 @@ pub(crate) struct Dialer {
 struct Followed {
     sentinels: Sentinels,
     switches: Switches,
-    /// Where the last connection was to lead.
-    last: Mutex<Option<Place>>,
+    led: Mutex<Led>,
+}
+
+/// Where connections of the present turn lead.
+#[derive(Default)]
+struct Led {
+    places: Vec<Place>,
+    /// The last master that a sentinel told of.
+    told: Option<Place>,
+    /// How many ask the sentinels just now.
+    asking: usize,
+}
+
+impl Followed {
+    fn switch(&self, led: &mut Led, place: &Place) {
+        led.places.clear();
+        self.switches.switch();
+        if led.told.replace(place.clone()).as_ref() != Some(place) {
+            tracing::info!("another server is the master now");
+        }
+    }
+}
+
+/// Somebody asks the sentinels.
+struct Asking<'a>(&'a Mutex<Led>);
+
+impl<'a> Asking<'a> {
+    fn begin(led: &'a Mutex<Led>) -> Self {
+        led.lock().asking += 1;
+        Self(led)
+    }
+
+    /// The connection that is made now leads there.
+    fn led_to(&self, place: Place) {
+        let mut led = self.0.lock();
+        if !led.places.contains(&place) {
+            led.places.push(place);
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.lock().asking -= 1;
+    }
 }
 
 impl std::fmt::Debug for Dialer {
@@ -88,7 +131,7 @@ impl Dialer {
         let followed = Followed {
             sentinels: Sentinels::from_urls(urls, service, secrets)?,
             switches: Switches::new(),
-            last: Mutex::new(None),
+            led: Mutex::default(),
         };
         let mut dialer = Self::new(Address::from_url(template)?, None);
         dialer.followed = Some(followed);
@@ -159,30 +202,35 @@ impl Dialer {
         self.followed.as_ref().map(|followed| &followed.sentinels)
     }
 
-    /// The sentinels tell of a master at `place`. Whether it is another one than that to which connections lead: these
-    /// are of no more use then.
+    /// A sentinel tells of a master at `place`. Whether connections lead elsewhere, or might: these are of no more use
+    /// then. Sentinels learn of a new master one after the other, so who asked before the last of them tells may have
+    /// been sent to the old one.
     pub(crate) fn switch_to(&self, place: &Place) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let mut last = followed.last.lock();
-        if last.as_ref() == Some(place) {
+        let mut led = followed.led.lock();
+        if led.asking == 0 && led.places.iter().all(|led| led == place) {
             return false;
         }
-        *last = None;
-        followed.switches.switch();
+        followed.switch(&mut led, place);
         true
     }
 
-    /// Asks the sentinels where the master is; whether it is another one, as with [`switch_to`](Self::switch_to).
+    /// Asks the sentinels where the master is; whether connections lead elsewhere.
     pub(crate) async fn look_for_switch(&self) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
-        match followed.sentinels.master().await {
-            Ok(place) => self.switch_to(&place),
-            Err(_) => false,
+        let Ok(place) = followed.sentinels.master().await else {
+            return false;
+        };
+        let mut led = followed.led.lock();
+        let elsewhere = led.places.iter().any(|led| *led != place);
+        if elsewhere {
+            followed.switch(&mut led, &place);
         }
+        elsewhere
     }
 
     /// Where a connection leads that is made now.
@@ -190,12 +238,12 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
+        let asking = Asking::begin(&followed.led);
         let place = followed.sentinels.master().await?;
         let address = self.address.at(&place.0, place.1);
         let address = address.map_err(|_| Failure::no_connection())?;
-        let address = address.identified(self.secrets.as_ref())?;
-        *followed.last.lock() = Some(place);
-        Ok(address)
+        asking.led_to(place);
+        address.identified(self.secrets.as_ref())
     }
 
     /// A new connection for commands, driven by the runtime that this is called on; and in whose turn it was made.

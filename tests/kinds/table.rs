@@ -179,10 +179,16 @@ pub(crate) const FENCED: Kind = Kind {
         "lock/renew",
         "lock/verify",
     ],
-    elsewhere: &[(
-        "fenced/reenter.lua",
-        Because("for a fenced level in a plain hold, which tests/fenced shows"),
-    )],
+    elsewhere: &[
+        (
+            "fenced/reenter.lua",
+            Because("for a fenced level in a plain hold, which tests/fenced shows"),
+        ),
+        (
+            "fenced/raise.lua",
+            Because("for a token that a quorum agreed on, which tests/quorum shows"),
+        ),
+    ],
     ..PLAIN
 };
 

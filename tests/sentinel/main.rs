@@ -9,13 +9,15 @@ mod finding;
 use watchlock::{Client, ClientBuilder};
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 
-use common::ms;
+use common::{LONG, ms};
 
 /// Clients whose renewals come soon enough for a test to see them.
 pub(crate) fn builder(deployment: &SentinelDeployment) -> ClientBuilder {
     ClientBuilder::sentinel(deployment.urls(), SERVICE)
         .server_url(&deployment.server_url())
         .watchdog_lease(ms(20_000))
+        // A fail-over may take longer than `lock` goes on by default.
+        .unavailable_after(LONG)
 }
 
 pub(crate) async fn connect(deployment: &SentinelDeployment) -> Client {

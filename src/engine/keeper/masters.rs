@@ -1,7 +1,7 @@
 //! Going over to another master: a watch at each sentinel.
 //!
 //! 1. Each sentinel tells for itself, so that none of them is needed. What it told while nobody listened is made good
-//!    by asking, as soon as somebody listens again.
+//!    by asking, as soon as somebody listens again; and once more a moment later, for those who connected meanwhile.
 //! 2. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
 //! 3. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
 
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
@@ -19,6 +19,9 @@ use crate::backend::{Class, Failure, Pace};
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longer than anybody asks the sentinels for a connection.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often a quiet sentinel is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);
@@ -64,10 +67,12 @@ async fn hear(keeper: &Keeper, told: PubSub) {
     let (sink, mut messages) = told.split();
     let silence = silence(sink, keeper.core.config.command_timeout);
     let mut silence = std::pin::pin!(silence);
+    let mut once_more = std::pin::pin!(look_once_more(keeper).fuse());
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
             () = &mut silence => None,
+            () = &mut once_more => continue,
         };
         let Some(message) = message else { return };
         let place = dialer
@@ -76,6 +81,13 @@ async fn hear(keeper: &Keeper, told: PubSub) {
         if place.is_some_and(|place| dialer.switch_to(&place)) {
             switched(keeper);
         }
+    }
+}
+
+async fn look_once_more(keeper: &Keeper) {
+    tokio::time::sleep(LOOK_AGAIN).await;
+    if keeper.core.backend.config().dialer.look_for_switch().await {
+        switched(keeper);
     }
 }
 
@@ -106,7 +118,6 @@ fn warn_of_denial(failure: &Failure, warned: &mut bool) {
 }
 
 fn switched(keeper: &Keeper) {
-    tracing::info!("another server is the master now");
     keeper.core.backend.switch();
     keeper.core.keeper_fleet.home().switch();
     keeper.hub.close();
