@@ -23,7 +23,7 @@ const LOSSES: [Fault; 4] = [
 async fn scene() -> (RedisServer, Proxy, Client, Client) {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(300));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(1_000));
     let client = builder.unavailable_after(LONG).connect().await.unwrap();
     let other = connect(&server).await;
     (server, proxy, client, other)
