@@ -186,7 +186,7 @@ pub(crate) const FENCED: Kind = Kind {
         ),
         (
             "fenced/raise.lua",
-            Because("for a token that a quorum agreed on, which tests/quorum shows"),
+            Because("for a token of several servers, which tests/scripts shows"),
         ),
     ],
     ..PLAIN
