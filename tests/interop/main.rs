@@ -35,6 +35,13 @@ const SHORT: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);
 
+/// Every lock is gone. Redisson answers its caller first, and then takes away the latch of its unlock.
+async fn nothing_is_left(server: &RedisServer) {
+    let mut left = server.keys().await;
+    left.retain(|key| !key.starts_with("redisson_unlock_latch:"));
+    assert!(left.is_empty(), "{left:?}");
+}
+
 /// One server and a client of each side on it.
 struct Two {
     server: RedisServer,

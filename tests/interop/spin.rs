@@ -8,7 +8,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::{Call, Worker};
 
-use crate::{LONG, NO_POLL, channel};
+use crate::{LONG, NO_POLL, channel, nothing_is_left};
 
 const SPIN: &str = "spin";
 const PLAIN: &str = "lock";
@@ -59,7 +59,7 @@ async fn spin_locks_of_java_and_rust_exclude_each_other_and_wait_for_each_other(
         done(ask(&java, "unlock", SPIN)).await;
         got(waiting).await.unlock().await.unwrap();
     }
-    assert!(server.keys().await.is_empty());
+    nothing_is_left(&server).await;
 }
 
 /// Redisson's own spin lock publishes nothing when it is given back: its plain waiters sleep until the TTL.
