@@ -6,7 +6,8 @@
 //! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it, so no caller
 //!    that is not polled holds anybody up (I9).
 //! 3. Busy is said only on knowledge: a hold of this client that is valid, or an answer to somebody who still
-//!    waits for the lock, whose holder's lease is not over, and since which nobody was heard to release.
+//!    waits for the lock and listens for its release, whose holder's lease is not over, and since which nobody was
+//!    heard to release.
 //! 4. Nobody waits behind a hold that its own owner has: an owner is sent to enter it, whether it comes when
 //!    the hold is there already or waits when it is granted.
 //! 5. The gate does no I/O and wakes nobody: it is changed under a lock, and its [`Effects`] are carried out
@@ -143,8 +144,11 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.sit(Arc::clone(&hold), ticket, command.clone(), now);
             return Arrival::Join(hold, command);
         }
-        if ticket.request.patience == Patience::Once && self.knows_busy(ticket, now) {
-            return Arrival::Busy;
+        if ticket.request.patience == Patience::Once {
+            if self.knows_busy(ticket, now) {
+                return Arrival::Busy;
+            }
+            self.doubt();
         }
         // Those ahead may be of kinds that only poll: from now on the job is to listen, too.
         let first_to_listen = ticket.place().listens && !self.queue.has_listeners();
@@ -232,6 +236,24 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
+    /// By 3: what is known may be over by now, and nobody would have heard of it. Those who wait, ask.
+    fn doubt(&mut self) {
+        if self.seat.is_free() && matches!(self.known, Known::Busy(_)) {
+            self.known = Known::Nothing;
+            self.prompt = true;
+            self.tell_job();
+        }
+    }
+
+    /// Whether somebody who was told that the lock is busy hears of its release.
+    fn hears(&self) -> bool {
+        let tries = match &self.seat {
+            Seat::Trying(attempt) => attempt.ticket.place().listens,
+            _ => false,
+        };
+        tries || self.queue.has_listeners()
+    }
+
     /// By 3.
     fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
@@ -241,7 +263,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             Seat::HandingOver { .. } | Seat::Releasing { .. } => false,
             _ => match self.known {
-                Known::Busy(until) => until.is_none_or(|until| now < until),
+                Known::Busy(until) => self.hears() && until.is_none_or(|until| now < until),
                 Known::Nothing | Known::Failed(_) => false,
             },
         }

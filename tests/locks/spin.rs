@@ -54,6 +54,36 @@ async fn polls_come_more_and_more_rarely_up_to_the_cap() {
     guard.unlock().await.unwrap();
 }
 
+/// Who polls hears of no release, so what it was told a while ago is no answer to others.
+#[tokio::test]
+async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    for spins in [false, true] {
+        let client = without_polls(&server).connect().await.unwrap();
+        let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
+        let waiter = waiting(client.get_spin_lock_with("rare", rare()));
+        let asked = server.calls_of("evalsha").await;
+        eventually("it was told", LONG, async || {
+            server.calls_of("evalsha").await > asked
+        })
+        .await;
+        let lock: Box<dyn Lock> = if spins {
+            Box::new(client.get_spin_lock("rare"))
+        } else {
+            Box::new(client.get_lock("rare"))
+        };
+        let once = async || lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+        assert!(soon(once()).await.unwrap().is_none(), "it is held");
+        guard.unlock().await.unwrap();
+        // The one who waits may get it instead, as it came first.
+        let got = soon(once()).await.unwrap();
+        drop(got);
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    clean(&server).await;
+}
+
 /// With Redisson its release publishes nothing, and those who listen sleep until the lease ends.
 #[tokio::test]
 async fn i5_the_release_of_a_spin_lock_wakes_those_who_listen() {

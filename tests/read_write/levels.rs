@@ -5,7 +5,11 @@ use std::time::Duration;
 use watchlock::{Error, Lease, LostReason};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{SHORT, clean, connect, connect_short, ms, poll_once, soon};
+use watchlock_support::eventually;
+
+use crate::common::{
+    LONG, SHORT, clean, connect, connect_short, ms, poll_once, soon, without_polls,
+};
 use crate::{reads, timeout_keys, try_read, try_write};
 
 #[tokio::test]
@@ -104,6 +108,42 @@ async fn downgrade_leaves_no_gap_and_lets_readers_in() {
             theirs.unlock().await.unwrap();
             reading.unlock().await.unwrap();
         }
+    }
+    clean(&server).await;
+}
+
+/// Nobody polls here, and no lease is over. Redisson tells nobody.
+#[tokio::test]
+async fn who_waits_elsewhere_to_read_is_woken_by_a_downgrade() {
+    let server = RedisServer::start();
+    let (a, b) = (connect(&server).await, without_polls(&server).connect());
+    let b = b.await.unwrap();
+    for owned in [true, false] {
+        let owner = a.new_owner();
+        let lock = owner.get_read_write_lock("x");
+        let write = lock.write_lock().lock_for(LONG * 10).await.unwrap();
+        let read = b.get_read_write_lock("x").read_lock();
+        let waiting = tokio::spawn(async move { read.lock().await });
+        eventually("it listens, and tried again", LONG, async || {
+            server.subscribers("redisson_rwlock:{x}").await > 0
+        })
+        .await;
+        tokio::time::sleep(ms(50)).await;
+        let reading = if owned {
+            let reading = lock.read_lock().lock_for(LONG).await.unwrap();
+            write.unlock().await.unwrap();
+            reading
+        } else {
+            write.downgrade().await.unwrap()
+        };
+        soon(waiting)
+            .await
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+        reading.unlock().await.unwrap();
     }
     clean(&server).await;
 }

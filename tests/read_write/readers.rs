@@ -292,6 +292,25 @@ async fn detached_levels_end_each_at_its_own_lease() {
 }
 
 #[tokio::test]
+async fn the_level_that_was_detached_last_is_given_back_first() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x").read_lock();
+    let (watched, fixed) = (
+        lock.lock().await.unwrap(),
+        lock.lock_for(LONG).await.unwrap(),
+    );
+    let view = watched.hold();
+    fixed.detach().unwrap();
+    watched.detach().unwrap();
+    lock.unlock().await.unwrap();
+    assert!(!view.is_valid() && lock.is_held());
+    lock.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
 async fn a_lease_that_is_longer_than_what_is_promised_is_asked_for() {
     let server = RedisServer::start();
     let client = connect(&server).await;
