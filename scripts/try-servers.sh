@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs what depends on the server on each of NAMEs (default: all that scripts/servers.sh has): the contract of each script,
-# what every kind of lock does, as far as it depends on the server, each fault, acknowledgements, fail-overs; and, with CHAOS_SECONDS, a campaign with faults at random. Prints
-# a table, and writes it into docs/deployments.md with WRITE=1. Ends with a non-zero status if anything failed.
+# what every kind of lock does, each fault, acknowledgements, fail-overs. CHAOS_SECONDS adds a campaign with faults at
+# random.
+# It prints a table; WRITE=1 writes it into docs/deployments.md. Ends with a non-zero status if anything failed.
 set -eu
 cd "$(dirname "$0")/.."
 

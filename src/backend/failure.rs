@@ -1,7 +1,8 @@
 //! What a failed command means: whether it may have run, and whether a later try may do better.
 //!
 //! 1. A code counts where the server puts it: at the start of the line, or where Redis 6.2 puts the error
-//!    that was raised inside a script (`ERR Error running script (…): @user_script:9: -READONLY …`).
+//!    of a command in a script: raised (`ERR Error running script (…): @user_script:9: -READONLY …`), or
+//!    caught and returned (`@user_script: 9: -READONLY …`).
 //! 2. An unknown command is answered with what it was called with: names and hold ids. That part is cut
 //!    off before anything is read from the text, or shown to anybody.
 
@@ -347,7 +348,13 @@ const DENIALS: [&str; 5] = [
 /// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own (by 1 and 2).
 fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
-    let text = raised(without_arguments(text).unwrap_or(text));
+    let text = without_arguments(text).unwrap_or(text);
+    let is_returned = error.code() == Some("@user_script:");
+    let text = if is_returned {
+        at_line(text)
+    } else {
+        raised(text)
+    };
     if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
@@ -376,10 +383,15 @@ fn raised(text: &str) -> &str {
     let inside = || {
         let call = text.strip_prefix("Error running script (call to ")?;
         let (_digest, place) = call.split_once("): @user_script:")?;
-        let (_line, error) = place.split_once(": ")?;
-        Some(error.strip_prefix('-').unwrap_or(error))
+        Some(at_line(place))
     };
     inside().unwrap_or(text)
+}
+
+/// The error behind the number of the script's line.
+fn at_line(place: &str) -> &str {
+    let error = place.split_once(": ").map_or(place, |(_line, error)| error);
+    error.strip_prefix('-').unwrap_or(error)
 }
 
 #[cfg(test)]
@@ -448,6 +460,21 @@ mod tests {
         assert_eq!(class(wrapped), Class::Demoted);
         let wrapped = "-ERR Error running script (call to f_1): @user_script: 9: OOM command not";
         assert_eq!(class(wrapped), Class::Refused);
+        for (returned, expected) in [
+            (
+                "-@user_script: 33: -OOM command not allowed",
+                Class::Refused,
+            ),
+            (
+                "-@user_script: 7: -READONLY You can't write",
+                Class::Demoted,
+            ),
+            ("-@user_script: 7: READONLY", Class::Demoted),
+            ("-@user_script: 7: something", Class::Rejected),
+            ("-@user_script: ", Class::Rejected),
+        ] {
+            assert_eq!(class(returned), expected, "{returned}");
+        }
         let acl = "-ERR The user executing the script can't run this command or subcommand";
         assert_eq!(class(acl), Class::Denied);
         let both = "-ERR Error running script (call to f_1): @user_script:9: The user executing the \

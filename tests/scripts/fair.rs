@@ -3,7 +3,7 @@
 use redis::{FromRedisValue, RedisResult};
 use watchlock_support::server::RedisServer;
 
-use super::{CLIENT, LATER, MINE, is_wrong_type};
+use super::{CLIENT, LATER, MINE, code, is_wrong_type};
 use crate::common::script;
 
 const LOCK: &str = "lock";
@@ -441,9 +441,9 @@ async fn without_memory_places_are_kept_and_given_back_and_new_ones_are_refused(
     let before = scene.state().await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &[LATER]).await;
-    assert_eq!(refused.unwrap_err().code(), Some("OOM"));
+    assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
     let refused: RedisResult<(i64, i64)> = scene.run("acquire", &[LATER, LEASE, "1"]).await;
-    assert_eq!(refused.unwrap_err().code(), Some("OOM"));
+    assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
     assert_eq!(scene.state().await, before);
     assert_eq!(scene.vouch().await, (1, 1));
     let until: f64 = scene.server.query(&["ZSCORE", WAITERS, CLIENT]).await;

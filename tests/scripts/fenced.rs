@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{LATER, LOCK, MINE, Scene, is_refused, is_wrong_type};
+use super::{LATER, LOCK, MINE, Scene, code, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/fenced/acquire.lua");
@@ -368,7 +368,7 @@ async fn i4_out_of_memory_a_lock_cannot_be_taken_and_nothing_is_left() {
     let scene = Scene::new().await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let refused = scene.take(MINE, HALF_A_MINUTE).await.unwrap_err();
-    assert_eq!(refused.code(), Some("OOM"), "{refused}");
+    assert_eq!(code(&refused), Some("OOM"), "{refused}");
     scene.assert_free().await;
     assert_eq!(scene.stored().await, None);
 }
@@ -392,7 +392,7 @@ async fn out_of_memory_a_repeat_has_its_token_and_a_lost_one_is_missed() {
     scene.server.cmd(&["DEL", TOKEN]).await;
     // Without a token it is no fenced hold, and what others see as held stays as it is.
     let refused = scene.take(MINE, "1000").await.unwrap_err();
-    assert_eq!(refused.code(), Some("OOM"), "{refused}");
+    assert_eq!(code(&refused), Some("OOM"), "{refused}");
     scene.assert_held(MINE, "1", (20_000, 30_000)).await;
 }
 

@@ -1,6 +1,6 @@
 //! That no argument and no lack of memory leaves a key without a lease.
 
-use super::{LOCK, MINE, Scene};
+use super::{LOCK, MINE, Scene, code};
 
 /// Leases that are none, or that Lua and Redis read differently.
 const NO_LEASES: [&str; 16] = [
@@ -74,7 +74,7 @@ async fn i4_out_of_memory_a_lock_cannot_be_taken_and_nothing_is_left() {
     let scene = Scene::new().await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let refused = scene.acquire(MINE, "30000").await.unwrap_err();
-    assert_eq!(refused.code(), Some("OOM"), "{refused}");
+    assert_eq!(code(&refused), Some("OOM"), "{refused}");
     scene.assert_free().await;
 }
 

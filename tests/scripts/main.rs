@@ -13,7 +13,7 @@ mod simple;
 
 use futures_util::StreamExt;
 use redis::aio::PubSub;
-use redis::{ErrorKind, RedisResult, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use watchlock_support::server::RedisServer;
 
 use crate::common::channel;
@@ -141,10 +141,23 @@ impl Scene {
     }
 }
 
+/// The code of an error. Redis 6.2 says it behind its own words about the script and the line.
+pub(crate) fn code(error: &RedisError) -> Option<&str> {
+    let text = error.detail().unwrap_or_default();
+    let raised = match error.code() {
+        Some("@user_script:") => text,
+        Some("ERR") if text.contains("@user_script:") => text.split_once("@user_script:")?.1,
+        code => return code,
+    };
+    let mut words = raised.split(' ').map(|word| word.trim_start_matches('-'));
+    words.find(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase()))
+}
+
 /// Whether Redis said that the key is of another type.
 pub(crate) fn is_wrong_type<T>(result: &RedisResult<T>) -> bool {
-    let error = result.as_ref().err();
-    error.is_some_and(|error| error.code() == Some("WRONGTYPE"))
+    result
+        .as_ref()
+        .is_err_and(|error| code(error) == Some("WRONGTYPE"))
 }
 
 /// Whether Redis executed the call and it failed.

@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{CLIENT, LATER, LOCK, MINE, Scene, is_refused, is_wrong_type};
+use super::{CLIENT, LATER, LOCK, MINE, Scene, code, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/simple/acquire.lua");
@@ -159,9 +159,9 @@ async fn a_server_that_cannot_write_says_so_and_not_lost() {
     scene.server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
     for _ in 0..2 {
         let refused = scene.renew_simple(MINE, "1000").await.unwrap_err();
-        assert_eq!(refused.code(), Some("READONLY"), "{refused}");
+        assert_eq!(code(&refused), Some("READONLY"), "{refused}");
         let refused = scene.run(VERIFY, &[MINE, "1000"]).await.unwrap_err();
-        assert_eq!(refused.code(), Some("READONLY"), "{refused}");
+        assert_eq!(code(&refused), Some("READONLY"), "{refused}");
     }
     scene.assert_string(MINE, (0, 30_000)).await;
 }
@@ -233,7 +233,7 @@ async fn i4_no_argument_and_no_lack_of_memory_leaves_a_key_without_a_lease() {
     }
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let refused = scene.run(ACQUIRE, &[MINE, "30000"]).await.unwrap_err();
-    assert_eq!(refused.code(), Some("OOM"), "{refused}");
+    assert_eq!(code(&refused), Some("OOM"), "{refused}");
     assert!(scene.server.keys().await.is_empty());
 }
 
