@@ -1,8 +1,8 @@
 //! What a failed command means: whether it may have run, and whether a later try may do better.
 //!
 //! 1. A code counts where the server puts it: at the start of the line, or where Redis 6.2 puts the error
-//!    of a command in a script: raised (`ERR Error running script (…): @user_script:9: -READONLY …`), or
-//!    caught and returned (`@user_script: 9: -READONLY …`).
+//!    of a command in a script: raised (`ERR Error running script (…): @user_script:9: @user_script: 9: -READONLY …`),
+//!    or caught and returned (`@user_script: 9: -READONLY …`).
 //! 2. An unknown command is answered with what it was called with: names and hold ids. That part is cut
 //!    off before anything is read from the text, or shown to anybody.
 
@@ -350,11 +350,7 @@ fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
     let text = without_arguments(text).unwrap_or(text);
     let is_returned = error.code() == Some("@user_script:");
-    let text = if is_returned {
-        at_line(text)
-    } else {
-        raised(text)
-    };
+    let text = raised(if is_returned { at_line(text) } else { text });
     if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
@@ -378,20 +374,22 @@ fn without_arguments(text: &str) -> Option<&str> {
     Some(said)
 }
 
-/// What was raised inside a script, as Redis 6.2 wraps it; any other text as it is.
+/// The error of a command in a script, without the one or two places that Redis 6.2 puts before it; any other text as it is.
 fn raised(text: &str) -> &str {
-    let inside = || {
-        let call = text.strip_prefix("Error running script (call to ")?;
-        let (_digest, place) = call.split_once("): @user_script:")?;
-        Some(at_line(place))
-    };
-    inside().unwrap_or(text)
+    let call = text.strip_prefix("Error running script (call to ");
+    let mut rest = call.map_or(text, |call| {
+        call.split_once("): ")
+            .map_or(text, |(_digest, error)| error)
+    });
+    while let Some(place) = rest.strip_prefix("@user_script:") {
+        rest = at_line(place);
+    }
+    rest.strip_prefix('-').unwrap_or(rest)
 }
 
 /// The error behind the number of the script's line.
 fn at_line(place: &str) -> &str {
-    let error = place.split_once(": ").map_or(place, |(_line, error)| error);
-    error.strip_prefix('-').unwrap_or(error)
+    place.split_once(": ").map_or(place, |(_line, error)| error)
 }
 
 #[cfg(test)]
@@ -458,6 +456,8 @@ mod tests {
         let wrapped =
             "-ERR Error running script (call to f_1): @user_script:9: -READONLY You can't";
         assert_eq!(class(wrapped), Class::Demoted);
+        let wrapped = "-ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -NOREPLICAS Not";
+        assert_eq!(class(wrapped), Class::Refused);
         let wrapped = "-ERR Error running script (call to f_1): @user_script: 9: OOM command not";
         assert_eq!(class(wrapped), Class::Refused);
         for (returned, expected) in [
@@ -477,7 +477,7 @@ mod tests {
         }
         let acl = "-ERR The user executing the script can't run this command or subcommand";
         assert_eq!(class(acl), Class::Denied);
-        let both = "-ERR Error running script (call to f_1): @user_script:9: The user executing the \
+        let both = "-ERR Error running script (call to f_1): @user_script:9: @user_script: 9: The user executing the \
                     script can't run this command";
         assert_eq!(class(both), Class::Denied);
     }

@@ -83,6 +83,14 @@ impl ServerOptions {
         self
     }
 
+    /// The same of what Redis 6.2 does not know, and does without.
+    pub fn config_since_7(self, key: &str, value: &str) -> Self {
+        if super::run::is_before_7() {
+            return self;
+        }
+        self.config(key, value)
+    }
+
     /// Has its directory in memory: a node of a cluster waits for the disk at each change of its slots, and the tests of
     /// a busy machine would wait with it.
     pub(crate) fn in_memory(mut self) -> Self {

@@ -118,6 +118,10 @@ pub(super) fn version() -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+pub(super) fn is_before_7() -> bool {
+    version().contains("v=6.")
+}
+
 fn missing() -> String {
     let line = "=".repeat(72);
     let advice = "These tests need a real redis-server, and there is none.\n\
