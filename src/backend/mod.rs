@@ -23,6 +23,7 @@ mod switches;
 pub(crate) mod timers;
 #[cfg(feature = "tls")]
 mod tls;
+mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -46,6 +47,7 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::redirect::Redirect;
 pub(crate) use self::send::{round_trip, slots_of};
 pub(crate) use self::timers::Timers;
+pub(crate) use self::together::{TELLING, send_together};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
 use crate::script::{Call, Order, Reply};

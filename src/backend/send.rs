@@ -28,8 +28,8 @@ const HOPS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A command that failed.
-struct Wrong {
-    failure: Failure,
+pub(super) struct Wrong {
+    pub(super) failure: Failure,
     /// Where to send it instead.
     redirect: Option<Redirect>,
 }
@@ -68,7 +68,7 @@ pub(super) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> Outcome {
 }
 
 /// Sends a call where it was said to belong.
-async fn follow(fleet: &Fleet, mut call: Encoded, mut wrong: Wrong) -> Outcome {
+pub(super) async fn follow(fleet: &Fleet, mut call: Encoded, mut wrong: Wrong) -> Outcome {
     let cluster = fleet.cluster();
     for hop in 0..HOPS {
         let Some(redirect) = wrong.redirect.take() else {
@@ -166,7 +166,7 @@ pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
 }
 
 /// What a result says, of the command and of the lane.
-fn heard(
+pub(super) fn heard(
     lane: &Lane,
     generation: u64,
     result: RedisResult<Value>,

@@ -8,6 +8,7 @@ mod failing;
 mod kinds;
 mod moving;
 mod names;
+mod renewals;
 mod routing;
 mod scene;
 mod storm;

@@ -2,10 +2,11 @@
 //!
 //! It has its own runtime and its own connection, because user code blocks runtimes and stops polling
 //! futures. It runs a job for every name that somebody waits for ([`waiting`]), renews holds in time
-//! ([`renewals`], [`asking`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
+//! ([`renewals`], [`asking`], [`calls`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod asking;
+mod calls;
 mod cluster;
 mod counts;
 mod hub;

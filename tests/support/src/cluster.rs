@@ -260,6 +260,13 @@ impl RedisCluster {
         }
     }
 
+    /// Has one node send whoever asks it for a slot to another, which knows nothing of that.
+    pub async fn points_to(&self, node: usize, slot: u16, to: usize) {
+        let slot = slot.to_string();
+        let command = ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &self.ids[to]];
+        self.node(node).cmd(&command).await;
+    }
+
     /// Moves a slot to the node with this index, in one go.
     pub async fn move_slot(&self, slot: u16, to: usize) {
         self.begin_move(slot, to).await;

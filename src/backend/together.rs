@@ -1,0 +1,201 @@
+//! Several commands at once: those for one node are one pipeline, one write and one read.
+//!
+//! 1. Each is answered for itself. What a node refuses, or sends elsewhere, costs the others nothing: they are told when
+//!    the pipeline is answered, and who goes on from there is told later.
+//! 2. A pipeline that is cut off or not answered in time says nothing of any of its commands.
+//! 3. Where replicas must acknowledge, the commit lane makes pipelines of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisResult, Value};
+
+use super::failure::Failure;
+use super::fleet::Fleet;
+use super::lane::{Connected, Lane};
+use super::send::{Wrong, connected, follow, heard, is_unknown_script};
+use super::{Answer, Outcome, Pending};
+use crate::script::{Call, Encoded, Order};
+
+/// A silence that is shorter says nothing of the connection, nor of the server.
+pub(crate) const TELLING: Duration = Duration::from_millis(100);
+
+/// Sends `calls` and waits for at most `limit`; `tell` hears what came of each, by its index, as soon as that is known.
+/// None of them asks on behind a nil.
+pub(crate) async fn send_together(
+    fleet: &Arc<Fleet>,
+    calls: &[Call<'_>],
+    limit: Duration,
+    tell: &(impl Fn(usize, Outcome) + Sync),
+) {
+    let mut shares: Vec<Share> = Vec::new();
+    let mut alone = Vec::new();
+    let commits = fleet.home().commits().is_some();
+    for (index, call) in calls.iter().enumerate() {
+        if commits && call.order() != Order::Free {
+            alone.push((index, Pending::start(fleet, call.clone())));
+            continue;
+        }
+        match fleet.lane(call.target()) {
+            Ok(lane) => add(&mut shares, lane, (index, call.encode())),
+            Err(failure) => tell(index, Err(failure)),
+        }
+    }
+    let alone = alone.into_iter().map(async |(index, pending)| {
+        tell(index, pending.within(limit).await);
+    });
+    let shares = shares
+        .into_iter()
+        .map(|share| share.send(fleet, limit, tell));
+    tokio::join!(join_all(alone), join_all(shares));
+}
+
+/// The commands for one node, with their indices.
+struct Share {
+    lane: Arc<Lane>,
+    calls: Vec<(usize, Encoded)>,
+}
+
+fn add(shares: &mut Vec<Share>, lane: Arc<Lane>, call: (usize, Encoded)) {
+    let known = shares.iter_mut().rev();
+    let mut known = known.filter(|share| Arc::ptr_eq(&share.lane, &lane));
+    match known.next() {
+        Some(share) => share.calls.push(call),
+        None => shares.push(Share {
+            lane,
+            calls: vec![call],
+        }),
+    }
+}
+
+impl Share {
+    async fn send(
+        self,
+        fleet: &Arc<Fleet>,
+        limit: Duration,
+        tell: &(impl Fn(usize, Outcome) + Sync),
+    ) {
+        let Self { lane, mut calls } = self;
+        let (generation, began) = (lane.generation(), lane.now());
+        let exchange = lane.timers().within(limit, exchanged(&lane, &mut calls));
+        let Some(results) = exchange.await else {
+            give_up(&lane, generation, limit);
+            for (index, _) in calls {
+                tell(index, Err(Failure::no_reply()));
+            }
+            return;
+        };
+        let mut elsewhere = Vec::new();
+        for ((index, call), result) in calls.into_iter().zip(results) {
+            match result {
+                Ok(answer) => tell(index, Ok(answer)),
+                Err(wrong) if fleet.cluster().is_joined() => elsewhere.push((index, call, wrong)),
+                Err(wrong) => tell(index, Err(wrong.failure)),
+            }
+        }
+        let left = limit.saturating_sub(began.until(lane.now()));
+        let elsewhere = elsewhere.into_iter().map(async |(index, call, wrong)| {
+            let following = lane.timers().within(left, follow(fleet, call, wrong));
+            let outcome = following.await;
+            tell(index, outcome.unwrap_or_else(|| Err(Failure::no_reply())));
+        });
+        join_all(elsewhere).await;
+    }
+}
+
+/// The next try shall be on another connection, while there is time for one.
+fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration) {
+    lane.overdue();
+    let silent = limit >= TELLING && lane.is_silent_for(limit);
+    if let Some(generation) = generation.filter(|_| silent) {
+        lane.replace(generation);
+    }
+}
+
+/// All of them on one connection of `lane`, each with its result.
+async fn exchanged(lane: &Lane, calls: &mut [(usize, Encoded)]) -> Vec<Result<Answer, Wrong>> {
+    let mut connected = match connected(lane).await {
+        Ok(connected) => connected,
+        Err(failure) => return all(calls.len(), &failure),
+    };
+    for (_, call) in &mut *calls {
+        call.publish_as(lane.publish());
+    }
+    let turn = connected.turn.take();
+    let exchange = on_connection(lane, connected, calls);
+    match turn {
+        None => exchange.await,
+        // Nothing that the old master says counts.
+        Some(mut turn) => {
+            let answered = turn.within(exchange).await;
+            answered.unwrap_or_else(|| all(calls.len(), &Failure::no_reply()))
+        }
+    }
+}
+
+fn all(count: usize, failure: &Failure) -> Vec<Result<Answer, Wrong>> {
+    let each = || Err(failure.clone().into());
+    std::iter::repeat_with(each).take(count).collect()
+}
+
+async fn on_connection(
+    lane: &Lane,
+    connected: Connected,
+    calls: &[(usize, Encoded)],
+) -> Vec<Result<Answer, Wrong>> {
+    let Connected {
+        mut connection,
+        generation,
+        server,
+        ..
+    } = connected;
+    let now = lane.now();
+    let cmds = calls.iter().map(|(_, call)| call.cmd().clone());
+    let mut sent: Vec<_> = round(&mut connection, cmds, calls.len())
+        .await
+        .into_iter()
+        .map(|result| (result, now))
+        .collect();
+    let unknown = |index: &usize| is_unknown_script(&sent[*index].0);
+    let unknown: Vec<usize> = (0..sent.len()).filter(unknown).collect();
+    if !unknown.is_empty() {
+        let now = lane.now();
+        let texts = unknown.iter().map(|index| text_of(&calls[*index].1));
+        let results = round(&mut connection, texts, unknown.len()).await;
+        for (index, result) in unknown.iter().zip(results) {
+            sent[*index] = (result, now);
+        }
+    }
+    let heard = sent.into_iter().map(|(result, sent_at)| {
+        let mut answer = heard(lane, generation, result, sent_at)?;
+        answer.server_age = server.as_ref().map(|server| server.up_since.until(sent_at));
+        Ok(answer)
+    });
+    heard.collect()
+}
+
+/// A node knows a script by its text alone until it ran it.
+fn text_of(call: &Encoded) -> Cmd {
+    call.with_text().unwrap_or_else(|| call.cmd().clone())
+}
+
+/// One pipeline; a result for each of `count` commands.
+async fn round(
+    connection: &mut MultiplexedConnection,
+    cmds: impl Iterator<Item = Cmd>,
+    count: usize,
+) -> Vec<RedisResult<Value>> {
+    let mut pipeline = Pipeline::with_capacity(count);
+    for cmd in cmds {
+        pipeline.add_command(cmd);
+    }
+    match connection.send_packed_commands(&pipeline, 0, count).await {
+        Ok(mut values) => {
+            values.resize(count, Value::Nil);
+            values.into_iter().map(Ok).collect()
+        }
+        Err(error) => vec![Err(error); count],
+    }
+}

@@ -1,0 +1,263 @@
+//! The calls by which holds are asked for: one for each kind of lock among them, in a cluster for each slot; those for
+//! one node go together.
+//!
+//! 1. What is asked for is asserted, too (T5): the TTL is lengthened to what the client still vouches for
+//!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
+//!    once it is acknowledged, lengthens the validity.
+//! 2. A call that was refused as a whole is repeated for each of its holds: one bad name must not cost the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::Keeper;
+use super::asking::{Batch, Outcome};
+use crate::backend::{self, Answer, Class, Failure, TELLING};
+use crate::clock::Moment;
+use crate::engine::hold::Hold;
+use crate::engine::state::Due;
+use crate::error::LostReason;
+use crate::lease::LeaseMs;
+use crate::script::{Call, Renewal, Renewed};
+
+/// A hold, and what came of asking for it.
+pub(super) type Told = (u64, Arc<Hold>, Outcome);
+
+/// The holds of one call.
+type Part = Vec<Asked>;
+
+/// A hold that is asked for.
+struct Asked {
+    number: u64,
+    hold: Arc<Hold>,
+    lease: Asserted,
+}
+
+impl Asked {
+    fn renewal(&self) -> Renewal<'_> {
+        Renewal {
+            names: self.hold.kind.names(),
+            hold_id: &self.hold.id,
+            lease: self.lease.written,
+        }
+    }
+
+    fn told(self, outcome: Outcome) -> Told {
+        (self.number, self.hold, outcome)
+    }
+}
+
+/// What calls were answered.
+#[derive(Default)]
+struct Answers {
+    told: Vec<Told>,
+    /// Which calls failed.
+    failed: Vec<(usize, Failure)>,
+}
+
+/// Asks for a batch of holds: what came of each, and what failed, if anything did.
+pub(super) async fn ask_for(
+    keeper: &Keeper,
+    batch: Batch<Arc<Hold>>,
+) -> (Vec<Told>, Option<Failure>) {
+    let Batch { holds, patience } = batch;
+    let mut parts = parts_of(keeper, holds);
+    let Answers { mut told, failed } = together(keeper, &parts, patience).await;
+    let failure = failed.first().map(|(_, failure)| failure.clone());
+    let again = failed.into_iter().map(|(index, failure)| {
+        let part = std::mem::take(&mut parts[index]);
+        again(keeper, part, failure, patience)
+    });
+    let again: Vec<_> = again.collect();
+    for more in join_all(again).await {
+        told.extend(more);
+    }
+    (told, failure)
+}
+
+/// One for each kind of lock; in a cluster for each slot.
+fn parts_of(keeper: &Keeper, holds: Vec<(u64, Arc<Hold>)>) -> Vec<Part> {
+    let now = keeper.core.now();
+    let joined = keeper.core.backend.cluster().is_joined();
+    let by_slot = joined || keeper.by_slot.load(Ordering::Relaxed);
+    let mut parts = BTreeMap::<_, Part>::new();
+    for (number, hold) in holds {
+        let target = by_slot.then(|| hold.kind.names().target());
+        let part = parts.entry((hold.kind.commands.name(), target));
+        let lease = lease_of(keeper, &hold, now);
+        part.or_default().push(Asked {
+            number,
+            hold,
+            lease,
+        });
+    }
+    parts.into_values().collect()
+}
+
+/// A call for each part.
+async fn together(keeper: &Keeper, parts: &[Part], patience: Duration) -> Answers {
+    let answers = Mutex::new(Answers::default());
+    let tell = |index: usize, outcome: backend::Outcome| {
+        let part: &Part = &parts[index];
+        let mut answers = answers.lock();
+        match outcome.and_then(|answer| heard_all(keeper, part, &answer)) {
+            Ok(told) => answers.told.extend(told),
+            Err(failure) => answers.failed.push((index, failure)),
+        }
+    };
+    let mut renewals = Vec::new();
+    // No part is empty.
+    let calls = parts.iter().filter_map(|part| {
+        renewals.clear();
+        renewals.extend(part.iter().map(Asked::renewal));
+        let commands = &part.first()?.hold.kind.commands;
+        Some(commands.renew(&renewals).acknowledged())
+    });
+    let calls: Vec<Call> = calls.collect();
+    keeper.core.ask_together(&calls, patience, &tell).await;
+    answers.into_inner()
+}
+
+/// What an answer says of the holds of a call.
+fn heard_all(keeper: &Keeper, part: &Part, answer: &Answer) -> Result<Vec<Told>, Failure> {
+    let codes = part.first().and_then(|asked| {
+        let codes = asked.hold.kind.commands.renewed(&answer.reply);
+        codes.filter(|codes| codes.len() == part.len())
+    });
+    let codes = codes.ok_or_else(Failure::strange_reply)?;
+    let told = part.iter().zip(codes).map(|(asked, code)| {
+        let outcome = heard(keeper, asked, code, answer);
+        (asked.number, Arc::clone(&asked.hold), outcome)
+    });
+    Ok(told.collect())
+}
+
+/// What a code says of a hold, and what that leads to.
+fn heard(keeper: &Keeper, asked: &Asked, code: Renewed, answer: &Answer) -> Outcome {
+    match code {
+        Renewed::Held => {
+            keep(keeper, &asked.hold, asked.lease.vouched, answer);
+            Outcome::Known
+        }
+        Renewed::Missing => {
+            keeper.core.lose(&asked.hold, LostReason::Missing);
+            Outcome::Known
+        }
+        Renewed::Unknown => Outcome::Refused,
+    }
+}
+
+/// What becomes of the holds of a call that failed.
+async fn again(keeper: &Keeper, part: Part, failure: Failure, patience: Duration) -> Vec<Told> {
+    if failure.class == Class::Split {
+        return apart(keeper, part, patience).await;
+    }
+    if failure.is_transient() || part.len() == 1 {
+        let outcome = of_failure(&failure, patience);
+        return part.into_iter().map(|asked| asked.told(outcome)).collect();
+    }
+    if failure.class == Class::CrossSlot {
+        keeper.by_slot.store(true, Ordering::Relaxed);
+    }
+    one_by_one(keeper, part, patience).await
+}
+
+/// Asks for each hold by a call of its own. When that is refused for all of them, it is not for single ones.
+async fn one_by_one(keeper: &Keeper, part: Part, patience: Duration) -> Vec<Told> {
+    let now = keeper.core.now();
+    let single = |asked: Asked| {
+        let lease = lease_of(keeper, &asked.hold, now);
+        vec![Asked { lease, ..asked }]
+    };
+    let mut singles: Vec<Part> = part.into_iter().map(single).collect();
+    let Answers { mut told, failed } = together(keeper, &singles, patience).await;
+    for (index, failure) in failed {
+        let outcome = of_failure(&failure, patience);
+        let single = std::mem::take(&mut singles[index]).into_iter();
+        told.extend(single.map(|asked| asked.told(outcome)));
+    }
+    if told
+        .iter()
+        .all(|(_, _, outcome)| *outcome == Outcome::Refused)
+    {
+        for (_, _, outcome) in &mut told {
+            *outcome = Outcome::Failed;
+        }
+    }
+    told
+}
+
+/// Asks for each hold by calls with one key: while a slot migrates no node may have all of them, and that may take
+/// longer than a lease.
+async fn apart(keeper: &Keeper, part: Part, patience: Duration) -> Vec<Told> {
+    let told = part.into_iter().map(async |mut asked| {
+        asked.lease = lease_of(keeper, &asked.hold, keeper.core.now());
+        let outcome = renew_apart(keeper, &asked, patience).await;
+        let outcome = outcome.unwrap_or_else(|failure| of_failure(&failure, patience));
+        asked.told(outcome)
+    });
+    join_all(told).await
+}
+
+async fn renew_apart(
+    keeper: &Keeper,
+    asked: &Asked,
+    patience: Duration,
+) -> Result<Outcome, Failure> {
+    let core = &keeper.core;
+    let (commands, renewal) = (&asked.hold.kind.commands, asked.renewal());
+    let Some(first) = commands.renew_apart(&renewal) else {
+        return Ok(Outcome::Failed);
+    };
+    let answer = core.ask(first, patience).await?;
+    if let Some(rest) = commands.renew_rest(&renewal, &answer.reply) {
+        core.ask(rest, patience).await?;
+    }
+    let code = commands.renewed_apart(&answer.reply);
+    let code = code.ok_or_else(Failure::strange_reply)?;
+    Ok(heard(keeper, asked, code, &answer))
+}
+
+/// What a call that failed says of its holds.
+fn of_failure(failure: &Failure, patience: Duration) -> Outcome {
+    let told = !failure.is_unanswered() || patience >= TELLING;
+    if failure.is_transient() && told {
+        Outcome::Failed
+    } else {
+        Outcome::Refused
+    }
+}
+
+/// The lease that is written for a hold.
+struct Asserted {
+    written: Option<LeaseMs>,
+    /// What an answer adds to the validity: the watchdog's lease.
+    vouched: Option<LeaseMs>,
+}
+
+fn lease_of(keeper: &Keeper, hold: &Hold, now: Moment) -> Asserted {
+    let (watched, promised) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+    let vouched = watched.then_some(keeper.core.plan.lease);
+    let written = vouched.max(LeaseMs::covering(now.until(promised)));
+    Asserted { written, vouched }
+}
+
+/// The hold is there; with `lease`, it is for so long.
+fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
+    let core = &keeper.core;
+    let now = core.now();
+    let due = hold.with(|state| {
+        match lease {
+            Some(lease) => state.prolong(lease.term(answer.sent_at), now),
+            None => state.asserted(answer.sent_at, now),
+        }
+        state.due(core.plan, now, now, Duration::ZERO)
+    });
+    if let Due::Later(moment) = due {
+        let _ = core.schedule.no_later_than(hold, moment);
+    }
+}

@@ -1,0 +1,80 @@
+//! Renewals of one node go together, and each is answered for itself.
+
+use std::time::{Duration, Instant};
+
+use watchlock::{Client, LockGuard, LostReason};
+use watchlock_support::cluster::RedisCluster;
+
+use crate::common::{SHORT, ms, soon};
+
+/// Locks that the node `owner` has.
+async fn held_at(
+    cluster: &RedisCluster,
+    client: &Client,
+    owner: usize,
+    count: usize,
+) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for number in 0.. {
+        let name = format!("job:{number}");
+        if cluster.owner_of(&name).await == owner {
+            guards.push(client.get_lock(&name).lock().await.expect("it is free"));
+        }
+        if guards.len() == count {
+            break;
+        }
+    }
+    guards
+}
+
+async fn stay_held(guards: &[LockGuard], time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        for guard in guards {
+            guard
+                .check()
+                .expect("the trouble of another hold is not its own");
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+}
+
+/// One of them is sent to a node that stands still, one has no key any more, one is of another type by now.
+#[tokio::test]
+async fn the_trouble_of_one_hold_is_not_that_of_its_neighbours() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options.config("cluster-require-full-coverage", "no")
+    });
+    let cluster = cluster.await;
+    let client = Client::builder(&cluster.url()).watchdog_lease(SHORT);
+    let client = client.connect().await.unwrap();
+    let mut guards = held_at(&cluster, &client, 0, 40).await;
+    let (moved, gone, other) = (guards.remove(30), guards.remove(20), guards.remove(10));
+    let node = cluster.node(0);
+    node.cmd(&["DEL", gone.name()]).await;
+    node.cmd(&["DEL", other.name()]).await;
+    node.cmd(&["SET", other.name(), "a text"]).await;
+    let slot = cluster.slot_of(moved.name()).await;
+    cluster.node(1).freeze();
+    node.cmd(&["DEL", moved.name()]).await;
+    cluster.points_to(0, slot, 1).await;
+    stay_held(&guards, SHORT * 3).await;
+    assert_eq!(soon(gone.lost()).await, LostReason::Missing);
+    assert_eq!(soon(other.lost()).await, LostReason::Missing);
+    soon(moved.lost()).await;
+    cluster.node(1).resume();
+}
+
+/// Their texts are sent, and nobody is lost, however often that happens.
+#[tokio::test]
+async fn a_node_that_forgets_scripts_costs_no_hold() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::builder(&cluster.url()).watchdog_lease(SHORT);
+    let client = client.connect().await.unwrap();
+    let guards = held_at(&cluster, &client, 0, 30).await;
+    let end = Instant::now() + SHORT * 3;
+    while Instant::now() < end {
+        cluster.node(0).cmd(&["SCRIPT", "FLUSH"]).await;
+        stay_held(&guards, ms(20)).await;
+    }
+}
