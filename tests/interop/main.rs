@@ -12,6 +12,7 @@ mod passing;
 mod peer;
 mod queue;
 mod readers;
+mod red;
 mod redsync;
 mod rust_holds;
 mod several;

@@ -4,6 +4,8 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.net.URI;
+import java.util.ArrayList;
+import java.util.List;
 import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.BaseConfig;
@@ -11,24 +13,35 @@ import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 
-/** Makes a Redisson client for an {@code open} request: its defaults, apart from what the request says. */
+/** Makes the Redisson clients for an {@code open} request: its defaults, apart from what the request says. */
 final class Clients {
     private Clients() {}
 
-    static RedissonClient open(Request request) throws Failure {
-        var config = new Config();
+    /** One; for several independent servers one for each. */
+    static List<RedissonClient> open(Request request) throws Failure {
+        if (request.flag("cluster", false)) {
+            var config = new Config();
+            return List.of(create(config, cluster(config, request), request));
+        }
+        var clients = new ArrayList<RedissonClient>();
+        for (String url : request.has("urls") ? request.texts("urls") : List.of(request.text("url"))) {
+            var config = new Config();
+            clients.add(create(config, server(config, URI.create(url)), request));
+        }
+        return List.copyOf(clients);
+    }
+
+    private static RedissonClient create(Config config, BaseConfig<?> servers, Request request) throws Failure {
         if (request.has("watchdog_ms")) {
             config.setLockWatchdogTimeout(request.number("watchdog_ms"));
         }
-        BaseConfig<?> servers = request.flag("cluster", false) ? cluster(config, request) : server(config, request);
         if (request.has("prefix")) {
             setPrefix(servers, request.text("prefix"));
         }
         return Redisson.create(config);
     }
 
-    private static BaseConfig<?> server(Config config, Request request) throws Failure {
-        URI url = URI.create(request.text("url"));
+    private static BaseConfig<?> server(Config config, URI url) {
         SingleServerConfig server = config.useSingleServer().setAddress(address(url));
         setCredentials(server, url);
         setDatabase(server, url);

@@ -5,14 +5,13 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.redisson.api.RLock;
-import org.redisson.api.RedissonClient;
 
 /**
  * Contended: all threads on one name. A hand-off is measured from just before the release is called to the return of
  * the next acquire, when that acquire was already waiting by then.
  */
 final class ContendedBench {
-    private final RedissonClient client;
+    private final Servers servers;
     private final Kind kind;
     private final String name;
     private final int tasks;
@@ -32,8 +31,8 @@ final class ContendedBench {
     private long crossed;
     private long worstWait;
 
-    ContendedBench(RedissonClient client, Kind kind, Request request) throws Failure {
-        this.client = client;
+    ContendedBench(Servers servers, Kind kind, Request request) throws Failure {
+        this.servers = servers;
         this.kind = kind;
         this.name = request.name(kind);
         this.tasks = Math.toIntExact(request.number("tasks"));
@@ -46,7 +45,7 @@ final class ContendedBench {
     Map<String, Object> run() throws InterruptedException {
         long end = System.nanoTime() + nanos;
         Threads.runAll(tasks, task -> {
-            RLock lock = kind.lock(client, name);
+            RLock lock = kind.lock(servers, name);
             while (System.nanoTime() < end) {
                 section(lock, task);
                 LockSupport.parkNanos(pauseNanos);

@@ -2,26 +2,37 @@ package watchlock.interop;
 
 import java.util.Locale;
 import java.util.function.BiFunction;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** The kinds of lock that Redisson has for one server, by the protocol's words. */
+/** The kinds of lock that Redisson has, by the protocol's words. */
 enum Kind {
-    LOCK(RedissonClient::getLock),
-    /** Called by a list of names: plain locks, taken in its order. */
-    MULTI((client, names) -> client.getMultiLock(
-            Names.list(names).stream().map(client::getLock).toArray(RLock[]::new))),
-    FAIR(RedissonClient::getFairLock),
-    READ((client, name) -> client.getReadWriteLock(name).readLock()),
-    WRITE((client, name) -> client.getReadWriteLock(name).writeLock()),
-    FENCED(RedissonClient::getFencedLock),
-    SPIN(RedissonClient::getSpinLock);
+    LOCK(ofOne(RedissonClient::getLock)),
+    /** Called by a list of names: plain locks, taken in its order; of several servers, all of them on each. */
+    MULTI((servers, names) -> servers.client().getMultiLock(servers.locks(Names.list(names)))),
+    /** Called by a list of one name: the plain lock on each server. */
+    RED((servers, names) -> redLock(servers.locks(Names.list(names)))),
+    FAIR(ofOne(RedissonClient::getFairLock)),
+    READ(ofOne((client, name) -> client.getReadWriteLock(name).readLock())),
+    WRITE(ofOne((client, name) -> client.getReadWriteLock(name).writeLock())),
+    FENCED(ofOne(RedissonClient::getFencedLock)),
+    SPIN(ofOne(RedissonClient::getSpinLock));
 
-    private final BiFunction<RedissonClient, String, RLock> getter;
+    private final BiFunction<Servers, String, RLock> getter;
 
-    Kind(BiFunction<RedissonClient, String, RLock> getter) {
+    Kind(BiFunction<Servers, String, RLock> getter) {
         this.getter = getter;
+    }
+
+    private static BiFunction<Servers, String, RLock> ofOne(BiFunction<RedissonClient, String, RLock> getter) {
+        return (servers, name) -> getter.apply(servers.client(), name);
+    }
+
+    /** It is deprecated, and what services have. */
+    private static RLock redLock(RLock[] locks) {
+        return new RedissonRedLock(locks);
     }
 
     static Kind of(String word) throws Failure {
@@ -33,13 +44,18 @@ enum Kind {
         throw Failure.unsupported("kind " + word);
     }
 
-    RLock lock(RedissonClient client, String name) {
-        return getter.apply(client, name);
+    RLock lock(Servers servers, String name) {
+        return getter.apply(servers, name);
     }
 
     /** Whether it is called by a list of names. */
     boolean isListed() {
-        return this == MULTI;
+        return this == MULTI || this == RED;
+    }
+
+    /** Whether there are locks of it where there are several servers, or only one. */
+    boolean isOf(Servers servers) {
+        return this == MULTI || servers.areSeveral() == (this == RED);
     }
 
     /** Whether several owners may hold one name. */

@@ -7,7 +7,6 @@ import java.util.Map;
 import java.util.OptionalLong;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
-import org.redisson.api.RedissonClient;
 
 /** The operations on a lock, each one call of Redisson's {@link RLock}. */
 final class LockOps {
@@ -17,9 +16,9 @@ final class LockOps {
     private LockOps() {}
 
     /** Run on the owner's thread. */
-    static Map<String, Object> owned(Owner owner, Owner.Held of, RedissonClient client, Request request, Timed timed)
+    static Map<String, Object> owned(Owner owner, Owner.Held of, Servers servers, Request request, Timed timed)
             throws Exception {
-        RLock lock = of.lock(client);
+        RLock lock = of.lock(servers);
         return switch (request.op()) {
             case "lock" -> lock(owner, lock, of, request, timed);
             case "try_lock" -> tryLock(owner, lock, of, request, timed);
@@ -35,16 +34,16 @@ final class LockOps {
         };
     }
 
-    static Map<String, Object> ownerless(RedissonClient client, Kind kind, Request request, Timed timed)
+    static Map<String, Object> ownerless(Servers servers, Kind kind, Request request, Timed timed)
             throws Exception {
         switch (request.op()) {
             case "bench_pairs":
-                return timed.call(() -> new PairsBench(client, kind, request).run());
+                return timed.call(() -> new PairsBench(servers, kind, request).run());
             case "bench_contended":
-                return timed.call(() -> new ContendedBench(client, kind, request).run());
+                return timed.call(() -> new ContendedBench(servers, kind, request).run());
             default:
         }
-        RLock lock = kind.lock(client, request.name(kind));
+        RLock lock = kind.lock(servers, request.name(kind));
         return switch (request.op()) {
             case "force_unlock" -> Map.of("released", timed.call(lock::forceUnlock));
             case "is_locked" -> Map.of("locked", timed.call(lock::isLocked));

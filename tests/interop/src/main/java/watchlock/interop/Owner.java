@@ -5,8 +5,8 @@ import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
-import org.redisson.api.RedissonClient;
 
 /** An owner is a thread: it runs the requests of one label in their order, and holds what they lock. */
 final class Owner {
@@ -17,8 +17,8 @@ final class Owner {
 
     /** What an owner may hold: one name may be held as several kinds of lock. */
     record Held(Kind kind, String name) {
-        RLock lock(RedissonClient client) {
-            return kind.lock(client, name);
+        RLock lock(Servers servers) {
+            return kind.lock(servers, name);
         }
     }
 
@@ -50,11 +50,11 @@ final class Owner {
     }
 
     /** Gives back everything held, after what is queued, and says so on the latch. */
-    void giveBack(RedissonClient client, CountDownLatch done) {
+    void giveBack(Servers servers, CountDownLatch done) {
         submit(() -> {
             try {
                 Thread.interrupted();
-                held.forEach(of -> giveBack(of.lock(client)));
+                held.forEach(of -> giveBack(of.lock(servers)));
             } finally {
                 done.countDown();
             }
@@ -63,6 +63,11 @@ final class Owner {
 
     private static void giveBack(RLock lock) {
         try {
+            if (lock instanceof RedissonRedLock) {
+                // it never says that there is nothing more to give back
+                lock.unlock();
+                return;
+            }
             while (isHeld(lock)) {
                 lock.unlock();
             }

@@ -4,18 +4,17 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.redisson.api.RLock;
-import org.redisson.api.RedissonClient;
 
 /** Uncontended: each thread locks and unlocks its own name, for a time. */
 final class PairsBench {
-    private final RedissonClient client;
+    private final Servers servers;
     private final Kind kind;
     private final String prefix;
     private final int tasks;
     private final long nanos;
 
-    PairsBench(RedissonClient client, Kind kind, Request request) throws Failure {
-        this.client = client;
+    PairsBench(Servers servers, Kind kind, Request request) throws Failure {
+        this.servers = servers;
         this.kind = kind;
         this.prefix = request.text("prefix");
         this.tasks = Math.toIntExact(request.number("tasks"));
@@ -31,7 +30,7 @@ final class PairsBench {
                 samples.add(own);
             }
             String name = prefix + task;
-            pairs(kind.lock(client, kind.isListed() ? Names.joined(List.of(name + ":1", name + ":2")) : name), end, own);
+            pairs(kind.lock(servers, kind.isListed() ? Names.joined(List.of(name + ":1", name + ":2")) : name), end, own);
         });
         Samples all = Samples.merge(samples);
         return Map.of("pairs", all.size(), "p50_us", all.quantileUs(0.50), "p99_us", all.quantileUs(0.99));

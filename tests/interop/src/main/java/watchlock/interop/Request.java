@@ -58,7 +58,7 @@ final class Request {
         if (!kind.isListed()) {
             return text("name");
         }
-        return Names.joined(texts("name"));
+        return Names.joined(has("name") && fields.get("name").isJsonPrimitive() ? List.of(text("name")) : texts("name"));
     }
 
     List<String> texts(String field) throws Failure {

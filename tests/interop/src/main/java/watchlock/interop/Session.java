@@ -7,10 +7,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.TimeUnit;
-import org.redisson.api.RedissonClient;
 
-/** One client, its owners, and the way from a line to its answer. */
+/** The clients, their owners, and the way from a line to its answer. */
 final class Session {
     private static final Set<String> WITH_OWNER = Set.of("lock", "try_lock", "unlock", "is_held", "hold_count");
     private static final Set<String> WITHOUT_OWNER =
@@ -20,7 +18,7 @@ final class Session {
     private final Answers answers;
     private final Map<String, Owner> owners = new ConcurrentHashMap<>();
     private final ExecutorService ownerless = Executors.newCachedThreadPool(Session::daemon);
-    private volatile RedissonClient client;
+    private volatile Servers servers;
     private volatile boolean closed;
 
     Session(Answers answers) {
@@ -48,10 +46,10 @@ final class Session {
             Kind kind = Kind.of(request.text("kind"));
             Owner owner = owners.computeIfAbsent(request.text("owner"), Owner::new);
             var of = new Owner.Held(kind, request.name(kind));
-            owner.submit(() -> answer(request, timed -> LockOps.owned(owner, of, use(), request, timed)));
+            owner.submit(() -> answer(request, timed -> LockOps.owned(owner, of, use(kind), request, timed)));
         } else if (WITHOUT_OWNER.contains(request.op())) {
             Kind kind = Kind.of(request.text("kind"));
-            ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(), kind, request, timed)));
+            ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(kind), kind, request, timed)));
         } else if (request.op().equals("open")) {
             answer(request, timed -> open(request, timed));
         } else if (request.op().equals("shutdown")) {
@@ -62,11 +60,11 @@ final class Session {
     }
 
     private Map<String, Object> open(Request request, Timed timed) throws Exception {
-        if (client != null) {
+        if (servers != null) {
             throw Failure.badRequest("already open");
         }
-        client = timed.call(() -> Clients.open(request));
-        return Map.of("client_id", client.getId());
+        servers = timed.call(() -> Servers.open(request));
+        return Map.of("client_id", servers.id());
     }
 
     /**
@@ -74,7 +72,7 @@ final class Session {
      * ({@code release} false), every owner gives back what it holds first, as a program's finally blocks do.
      */
     Map<String, Object> close(boolean release) {
-        RedissonClient closing = client;
+        Servers closing = servers;
         if (closed || closing == null) {
             return Map.of();
         }
@@ -85,18 +83,21 @@ final class Session {
             owners.values().forEach(owner -> owner.giveBack(closing, done));
             Owner.await(done, CLOSE_SECONDS);
         }
-        closing.shutdown(0, CLOSE_SECONDS, TimeUnit.SECONDS);
+        closing.shutdown(CLOSE_SECONDS);
         return Map.of();
     }
 
-    private RedissonClient use() throws Failure {
+    private Servers use(Kind kind) throws Failure {
         if (closed) {
             throw Failure.closed();
         }
-        if (client == null) {
+        if (servers == null) {
             throw new Failure("closed", "not open yet");
         }
-        return client;
+        if (!kind.isOf(servers)) {
+            throw Failure.unsupported("kind " + kind);
+        }
+        return servers;
     }
 
     private void answer(Request request, Operation operation) {
