@@ -4,3 +4,4 @@
 mod classics;
 mod controls;
 mod mixed;
+mod quorum;

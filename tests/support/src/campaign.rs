@@ -1,4 +1,4 @@
-//! Many worker processes on one Redis, everything breaking, and a proof afterwards.
+//! Many worker processes on one Redis, or on the five of a quorum, everything breaking, and a proof afterwards.
 //!
 //! A *campaign* is a number of rounds. In each, every owner of every worker locks, re-enters and
 //! unlocks as fast as its plan lets it, while the *nemesis* kills, freezes, cuts and deletes. Then
@@ -21,7 +21,9 @@ mod expiries;
 mod fleet;
 mod ground;
 pub mod kinds;
+mod layout;
 mod links;
+mod majority;
 mod plan;
 mod quiet;
 mod scenes;
@@ -34,6 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use layout::Layout;
 pub use soak::{Look, growth};
 pub use tally::Tally;
 
@@ -75,6 +78,8 @@ pub struct Campaign {
     pub names: u32,
     /// Of what kinds these are, in turn.
     pub kinds: Vec<LockKind>,
+    /// What servers there are.
+    pub layout: Layout,
     /// Where histories of rounds with violations are written.
     pub histories: PathBuf,
     /// Whether there are more faults than the scenes bring along.
@@ -94,9 +99,22 @@ impl Campaign {
             owners: 6,
             names: 12,
             kinds: kinds::RUST.to_vec(),
+            layout: Layout::One,
             histories: std::env::temp_dir(),
             faults: true,
             kills: true,
+        }
+    }
+
+    /// The same on the five servers of a quorum.
+    #[must_use]
+    pub fn of_quorum(seed: u64, layout: Layout) -> Self {
+        Self {
+            owners: 4,
+            names: 8,
+            kinds: kinds::QUORUM.to_vec(),
+            layout,
+            ..Self::new(seed)
         }
     }
 
@@ -151,7 +169,7 @@ impl Campaign {
     }
 
     fn keep(&self, records: &[Record], round: u32) {
-        let file = format!("chaos-{}-{round}.jsonl", self.seed);
+        let file = format!("chaos-{}{}-{round}.jsonl", self.seed, self.layout.suffix());
         let path = self.histories.join(file);
         let written = std::fs::File::create(&path)
             .and_then(|file| write_history(records, std::io::BufWriter::new(file)));
@@ -206,14 +224,23 @@ fn rage(
     nemesis: &mut tokio::task::JoinSet<()>,
 ) {
     for slot in &ground.slots {
-        let faults = links::run(
-            Arc::clone(ground),
-            slot.index,
-            seed,
-            of.kills,
-            weather.watch(),
-        );
-        nemesis.spawn(faults);
+        for link in 0..slot.links.len() {
+            let faults = links::run(
+                Arc::clone(ground),
+                (slot.index, link),
+                seed,
+                of.kills,
+                weather.watch(),
+            );
+            nemesis.spawn(faults);
+        }
+    }
+    if of.layout != Layout::One {
+        for part in majority::PARTS {
+            let faults = majority::run(Arc::clone(ground), part, seed, weather.watch());
+            nemesis.spawn(faults);
+        }
+        return;
     }
     nemesis.spawn(servers::run(Arc::clone(ground), seed, weather.watch()));
     if !of.has_java() {

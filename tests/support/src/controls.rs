@@ -12,6 +12,7 @@ mod family;
 mod hold;
 mod link;
 mod passing;
+pub mod quorum;
 mod scripts;
 mod waiting;
 

@@ -2,7 +2,10 @@
 //! `CHAOS_OWNERS` (6), `CHAOS_NAMES` (12), `CHAOS_KINDS` (all, else words with commas between); ends with 1 when an
 //! invariant was violated.
 //!
-//! With `SOAK_MINUTES` it is that long, workers are not killed, and what they take of the machine must stay flat.
+//! Behind the campaign on one server come two on the five servers of a quorum, each for a quarter of the time: on servers
+//! that forget everything when they are killed, and on servers that forget nothing and vote at once.
+//!
+//! With `SOAK_MINUTES` there is only the first, it is that long, workers are not killed, and what they take of the machine must stay flat.
 //! With `CHAOS_HISTORY` nothing is run: the history in that file is checked again.
 
 use std::env;
@@ -12,7 +15,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use watchlock_support::campaign::{Campaign, Kind, Tally, growth};
+use watchlock_support::campaign::{Campaign, Kind, Layout, Tally, growth, kinds};
 use watchlock_support::checker::check;
 use watchlock_support::history::{LockKind, read_history};
 
@@ -22,44 +25,79 @@ async fn main() -> ExitCode {
         return check_again(&path);
     }
     let seed = number("CHAOS_SEED", u64::from(fastrand::u32(..)));
-    let mut campaign = Campaign::new(seed);
-    campaign.time = Duration::from_secs(number("CHAOS_SECONDS", 60));
-    campaign.workers = vec![Kind::Rust; number("CHAOS_WORKERS", 4)];
-    campaign.owners = number("CHAOS_OWNERS", campaign.owners);
-    campaign.names = number("CHAOS_NAMES", campaign.names);
-    if let Ok(words) = env::var("CHAOS_KINDS") {
-        let kinds = words.split(',').map(LockKind::of).collect::<Option<_>>();
-        campaign.kinds = kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"));
+    let mut holds = true;
+    for campaign in campaigns(seed) {
+        holds &= ran_well(&campaign).await;
     }
-    let soak: u64 = number("SOAK_MINUTES", 0);
-    if soak > 0 {
-        campaign.time = Duration::from_secs(60 * soak);
-        campaign.kills = false;
-    }
-    println!(
-        "CHAOS_SEED={seed}: {:?}, {} workers of {} owners on {} locks of kinds {}",
-        campaign.time,
-        campaign.workers.len(),
-        campaign.owners,
-        campaign.names,
-        campaign
-            .kinds
-            .iter()
-            .map(|kind| kind.word())
-            .collect::<Vec<_>>()
-            .join(", "),
-    );
-    let tally = campaign.run().await;
-    println!("\n{tally}");
-    let grown = if soak > 0 { flat(&tally) } else { Vec::new() };
-    let unexpected = tally.unexpected();
-    println!("unexpected answers: {unexpected:?}");
-    if tally.report.violations.is_empty() && grown.is_empty() && unexpected.is_empty() {
-        println!("no violations");
+    if holds {
         return ExitCode::SUCCESS;
     }
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
+}
+
+/// Those that are asked for.
+fn campaigns(seed: u64) -> Vec<Campaign> {
+    let time = Duration::from_secs(number("CHAOS_SECONDS", 60));
+    let mut all = vec![Campaign::new(seed)];
+    all[0].time = time;
+    all[0].names = number("CHAOS_NAMES", all[0].names);
+    let soak: u64 = number("SOAK_MINUTES", 0);
+    if soak > 0 {
+        all[0].time = Duration::from_secs(60 * soak);
+        all[0].kills = false;
+    } else {
+        for layout in [Layout::Forgetting, Layout::Remembering] {
+            let mut campaign = Campaign::of_quorum(seed, layout);
+            campaign.time = time / 4;
+            all.push(campaign);
+        }
+    }
+    let wanted = wanted_kinds();
+    for campaign in &mut all {
+        campaign.workers = vec![Kind::Rust; number("CHAOS_WORKERS", 4)];
+        campaign.owners = number("CHAOS_OWNERS", campaign.owners);
+        campaign.kinds.retain(|kind| wanted.contains(kind));
+    }
+    all.retain(|campaign| !campaign.kinds.is_empty());
+    all
+}
+
+fn wanted_kinds() -> Vec<LockKind> {
+    let Ok(words) = env::var("CHAOS_KINDS") else {
+        return [kinds::RUST, kinds::QUORUM].concat();
+    };
+    let kinds = words.split(',').map(LockKind::of).collect::<Option<_>>();
+    kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"))
+}
+
+/// Whether nothing was violated.
+async fn ran_well(campaign: &Campaign) -> bool {
+    let words: Vec<_> = campaign.kinds.iter().map(|kind| kind.word()).collect();
+    println!(
+        "CHAOS_SEED={}: {:?}, {} workers of {} owners on {} locks of kinds {}, {}",
+        campaign.seed,
+        campaign.time,
+        campaign.workers.len(),
+        campaign.owners,
+        campaign.names,
+        words.join(", "),
+        campaign.layout,
+    );
+    let tally = campaign.run().await;
+    println!("\n{tally}");
+    let grown = if campaign.kills {
+        Vec::new()
+    } else {
+        flat(&tally)
+    };
+    let unexpected = tally.unexpected();
+    println!("unexpected answers: {unexpected:?}");
+    let well = tally.report.violations.is_empty() && grown.is_empty() && unexpected.is_empty();
+    if well {
+        println!("no violations\n");
+    }
+    well
 }
 
 /// Checks the history of a round that was kept.

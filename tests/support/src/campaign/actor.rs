@@ -54,8 +54,9 @@ pub(super) struct Actor<'a> {
     name: &'a str,
 }
 
-/// The protected record at the beginning of a section: when, and whose it was.
-struct Begun {
+/// The protected record of a name at the beginning of a section: when, and whose it was.
+struct Begun<'a> {
+    name: &'a str,
     from: Nanos,
     wrote: Nanos,
     first: u64,
@@ -113,7 +114,10 @@ impl<'a> Actor<'a> {
             }
             return Some(());
         }
-        let begun = self.begin(op).await;
+        let mut begun = Vec::new();
+        for name in plan.kind().names(self.name) {
+            begun.push(self.begin(name, op).await);
+        }
         // How many levels there are of each kind.
         let mut levels = vec![(first.kind, 1)];
         for level in &plan.levels[1..] {
@@ -125,7 +129,9 @@ impl<'a> Actor<'a> {
             }
         }
         sleep(plan.hold).await;
-        self.end(op, begun).await;
+        for begun in begun {
+            self.end(op, begun).await;
+        }
         if !plan.downgrades {
             levels.reverse();
         }
@@ -136,22 +142,31 @@ impl<'a> Actor<'a> {
     }
 
     /// Writes the protected record, or only looks at it where others may hold the lock as well.
-    async fn begin(&self, op: u64) -> Begun {
+    async fn begin<'n>(&self, name: &'n str, op: u64) -> Begun<'n> {
         let from = now_ns();
         let first = if self.plan.kind() == LockKind::Read {
-            self.ground.read(self.name).await
+            self.ground.read(name).await
         } else {
-            self.ground.write(self.name, op).await;
+            self.ground.write(name, op).await;
             op
         };
-        let wrote = now_ns();
-        Begun { from, wrote, first }
+        Begun {
+            name,
+            from,
+            wrote: now_ns(),
+            first,
+        }
     }
 
     /// Looks at the record again.
-    async fn end(&self, op: u64, begun: Begun) {
-        let Begun { from, wrote, first } = begun;
-        let seen = self.ground.read(self.name).await;
+    async fn end(&self, op: u64, begun: Begun<'_>) {
+        let Begun {
+            name,
+            from,
+            wrote,
+            first,
+        } = begun;
+        let seen = self.ground.read(name).await;
         let until = now_ns();
         self.ground.recorder.push(if first == op {
             Record::Pair {
@@ -228,7 +243,7 @@ impl<'a> Actor<'a> {
         let mut fields = fields;
         fields.insert("owner".to_owned(), json!(self.owner.to_string()));
         fields.insert("kind".to_owned(), json!(kind.word()));
-        fields.insert("name".to_owned(), json!(self.name));
+        fields.insert("name".to_owned(), kind.called(self.name));
         let acquires = call != Call::Release;
         let (client, recorder) = (self.process.client, &self.ground.recorder);
         let op = recorder.invoke(client, self.owner, kind, self.name, call);

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
 
-use super::{Kind, WATCHDOG_LEASE};
+use super::{Kind, Layout};
 use crate::history::{LockKind, Nanos, Record, Recorder};
 use crate::now_ns;
 use crate::proxy::Proxy;
@@ -30,7 +31,7 @@ pub(super) struct Incarnation {
 
 impl Incarnation {
     /// A process that talks to Redis, whenever that is possible.
-    async fn start(kind: Kind, url: &str, recorder: &Recorder) -> Arc<Self> {
+    async fn start(kind: Kind, opening: &Value, recorder: &Recorder) -> Arc<Self> {
         let worker = match kind {
             Kind::Rust => Worker::rust(),
             Kind::Plain(flaw) => Worker::plain(flaw),
@@ -38,8 +39,8 @@ impl Incarnation {
         };
         let mut patience = 600;
         let id = loop {
-            match worker.open(url, Some(WATCHDOG_LEASE)).await {
-                Ok(id) => break id,
+            match worker.call("open", opening.clone()).await {
+                Ok(result) => break result["client_id"].as_str().unwrap_or_default().to_owned(),
                 Err(error) => {
                     patience -= 1;
                     let log = worker.log();
@@ -96,37 +97,67 @@ impl Incarnation {
     }
 }
 
-pub(super) struct Slot {
-    pub(super) index: usize,
-    pub(super) kind: Kind,
+/// The way of one worker to one server.
+pub(super) struct Link {
     pub(super) proxy: Proxy,
-    current: RwLock<Arc<Incarnation>>,
-    /// The numbers of all processes that were here, and what their fields begin with.
-    clients: Mutex<Vec<(u32, String)>>,
-    /// Whether its link takes long for each round trip.
+    /// Whether it takes long for each round trip.
     pub(super) far: AtomicBool,
     /// Since when connections may be deaf.
     pub(super) deaf_since: Mutex<Option<Nanos>>,
+}
+
+impl Link {
+    fn to(server: &RedisServer) -> Self {
+        Self {
+            proxy: Proxy::to(server),
+            far: AtomicBool::new(false),
+            deaf_since: Mutex::new(None),
+        }
+    }
+
+    /// Connections may be deaf from a moment on, until they are reset.
+    pub(super) fn deafened(&self, from: Nanos) {
+        self.deaf_since.lock().get_or_insert(from);
+    }
+}
+
+pub(super) struct Slot {
+    pub(super) index: usize,
+    pub(super) kind: Kind,
+    /// To each server.
+    pub(super) links: Vec<Link>,
+    /// With what a worker is opened.
+    opening: Value,
+    current: RwLock<Arc<Incarnation>>,
+    /// The numbers of all processes that were here, and what their fields begin with.
+    clients: Mutex<Vec<(u32, String)>>,
 }
 
 impl Slot {
     pub(super) async fn fill(
         index: usize,
         kind: Kind,
-        server: &RedisServer,
+        servers: (&[RedisServer], Layout),
         recorder: &Recorder,
     ) -> Self {
-        let proxy = Proxy::to(server);
-        let first = Incarnation::start(kind, &proxy.url(), recorder).await;
+        let (servers, layout) = servers;
+        let links: Vec<_> = servers.iter().map(Link::to).collect();
+        let urls: Vec<_> = links.iter().map(|link| link.proxy.url()).collect();
+        let opening = layout.opening(&urls);
+        let first = Incarnation::start(kind, &opening, recorder).await;
         Self {
             index,
             kind,
-            proxy,
+            links,
+            opening,
             clients: Mutex::new(vec![(first.client, first.id.clone())]),
             current: RwLock::new(first),
-            far: AtomicBool::new(false),
-            deaf_since: Mutex::new(None),
         }
+    }
+
+    /// The only one, or the first.
+    pub(super) fn link(&self) -> &Link {
+        &self.links[0]
     }
 
     pub(super) fn clients(&self) -> Vec<(u32, String)> {
@@ -146,14 +177,9 @@ impl Slot {
         });
         old.worker.kill();
         old.collect();
-        let next = Incarnation::start(self.kind, &self.proxy.url(), &old.recorder).await;
+        let next = Incarnation::start(self.kind, &self.opening, &old.recorder).await;
         self.clients.lock().push((next.client, next.id.clone()));
         *self.current.write() = next;
         old.panics()
-    }
-
-    /// Connections may be deaf from a moment on, until they are reset.
-    pub(super) fn deafened(&self, from: Nanos) {
-        self.deaf_since.lock().get_or_insert(from);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a campaign takes place: the Redis of the locks, the Redis of the protected records, the workers.
+//! Where a campaign takes place: the Redis of the locks, or the five of a quorum, the Redis of the protected records, the workers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 
-use super::Campaign;
-use super::Kind;
 use super::expiries::Expiries;
 use super::fleet::Slot;
+use super::{Campaign, Kind, Layout};
 use crate::checker::Settings;
 use crate::history::{Nanos, Record, Recorder, Scope};
 use crate::now_ns;
 use crate::server::RedisServer;
 
 pub(super) struct Ground {
-    pub(super) server: RedisServer,
+    pub(super) layout: Layout,
+    pub(super) servers: Vec<RedisServer>,
     pub(super) recorder: Recorder,
     pub(super) settings: Settings,
     pub(super) slots: Vec<Slot>,
@@ -33,24 +33,27 @@ pub(super) struct Ground {
 
 impl Ground {
     pub(super) async fn prepare(of: &Campaign) -> Self {
-        let server = RedisServer::options().aof().start();
+        let servers = of.layout.servers();
         let vault = RedisServer::start();
-        server.ready().await;
-        vault.ready().await;
+        for server in servers.iter().chain([&vault]) {
+            server.ready().await;
+        }
+        of.layout.may_vote().await;
         let recorder = Recorder::new();
         let mut slots = Vec::new();
         for (index, kind) in of.workers.iter().enumerate() {
-            slots.push(Slot::fill(index, *kind, &server, &recorder).await);
+            slots.push(Slot::fill(index, *kind, (&servers, of.layout), &recorder).await);
         }
         let expiries = if of.workers.contains(&Kind::Java) {
-            Some(Expiries::listen(&server).await)
+            Some(Expiries::listen(&servers[0]).await)
         } else {
             None
         };
         let client = redis::Client::open(vault.url()).expect("the kit's own address");
         let records = client.get_multiplexed_async_connection().await;
         Self {
-            server,
+            layout: of.layout,
+            servers,
             recorder,
             settings: of.settings(),
             slots,
@@ -61,6 +64,11 @@ impl Ground {
             records: records.expect("the records' Redis is left alone"),
             vault,
         }
+    }
+
+    /// The only one, or the first.
+    pub(super) fn server(&self) -> &RedisServer {
+        &self.servers[0]
     }
 
     /// Writes the protected record of a name.
@@ -132,7 +140,8 @@ impl Ground {
             self.panicked(&slot.worker().panics());
             slot.worker().worker.kill();
         }
-        self.server.kill();
-        self.vault.kill();
+        for server in self.servers.iter().chain([&self.vault]) {
+            server.kill();
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::history::LockKind;
 
-/// What the Rust worker has.
+/// What the Rust worker has on one server.
 pub const RUST: &[LockKind] = &[
     LockKind::Lock,
     LockKind::Fair,
@@ -15,7 +15,11 @@ pub const RUST: &[LockKind] = &[
     LockKind::Fenced,
     LockKind::Spin,
     LockKind::Simple,
+    LockKind::Multi,
 ];
+
+/// What it has on several independent ones.
+pub const QUORUM: &[LockKind] = &[LockKind::Red, LockKind::RedFenced];
 
 /// What Redisson's worker has.
 pub const JAVA: &[LockKind] = &[

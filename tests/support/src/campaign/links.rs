@@ -1,4 +1,4 @@
-//! What happens to one worker and its link, storm after storm.
+//! What happens to one worker and its links, storm after storm.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::fleet::Slot;
+use super::fleet::{Link, Slot};
 use super::ground::Ground;
 use super::weather::Watch;
 use super::{COMMAND_TIMEOUT, Kind};
@@ -44,32 +44,49 @@ enum Standing {
 
 pub(super) async fn run(
     ground: Arc<Ground>,
-    slot: usize,
+    (slot, link): (usize, usize),
     seed: u64,
     kills: bool,
     mut weather: Watch,
 ) {
-    let mut rng = Rng::with_seed(seed ^ (slot as u64 + 1) << 32);
-    let struck = &ground.slots[slot];
+    let own = (slot as u64 + 1) << 32 ^ (link as u64) << 56;
+    let mut rng = Rng::with_seed(seed ^ own);
+    let slot = &ground.slots[slot];
+    let struck = Struck {
+        slot,
+        link: &slot.links[link],
+    };
+    // The process itself is struck by whoever strikes its first link. Of several links most are to be there.
+    let (is_first, rarer) = (link == 0, u32::try_from(slot.links.len()).unwrap_or(1));
     while weather.storm().await {
         // Not a fault: a wake-up that is only missed when links are slow is missed all the same.
         let near = rng.u32(..4) > 0;
         let round_trip = if near { Duration::ZERO } else { FAR };
-        struck.proxy.latency(round_trip);
-        struck.far.store(!near, Ordering::Relaxed);
+        struck.link.proxy.latency(round_trip);
+        struck.link.far.store(!near, Ordering::Relaxed);
         while weather.is_storm() {
-            let pause = ms(rng.u64(10..250));
-            let strike = match struck.kind {
+            let pause = ms(rng.u64(10..250)) * rarer;
+            let mut strike = match slot.kind {
                 Kind::Java => draw_mildly(&mut rng, kills),
                 Kind::Rust | Kind::Plain(_) => draw(&mut rng, kills),
             };
+            if !is_first && matches!(strike, Strike::Kill | Strike::Freeze(_)) {
+                strike = Strike::ResetAll;
+            }
             weather.sleep_in_storm(pause).await;
             inflict(&ground, struck, strike, &mut weather).await;
-            struck.proxy.latency(round_trip);
+            struck.link.proxy.latency(round_trip);
         }
         clear(&ground, struck);
     }
-    struck.proxy.calm();
+    struck.link.proxy.calm();
+}
+
+/// A worker, and the link of it that is struck.
+#[derive(Clone, Copy)]
+struct Struck<'a> {
+    slot: &'a Slot,
+    link: &'a Link,
 }
 
 /// All chance is taken here, so that what is drawn does not depend on what happens.
@@ -108,38 +125,39 @@ fn draw_mildly(rng: &mut Rng, kills: bool) -> Strike {
     }
 }
 
-async fn inflict(ground: &Ground, slot: &Slot, strike: Strike, weather: &mut Watch) {
+async fn inflict(ground: &Ground, struck: Struck<'_>, strike: Strike, weather: &mut Watch) {
     let from = now_ns();
+    let Struck { slot, link } = struck;
     let scope = Scope::Client(slot.worker().client);
     let (kind, tail) = match strike {
         Strike::Freeze(time) => return freeze(ground, slot, time, weather).await,
         Strike::Aimed(fault, pass, time) => {
-            return aimed(ground, slot, fault, (pass, time), weather).await;
+            return aimed(ground, struck, fault, (pass, time), weather).await;
         }
-        Strike::Random(seed, time) => return random(ground, slot, (seed, time), weather).await,
+        Strike::Random(seed, time) => return random(ground, struck, (seed, time), weather).await,
         Strike::Kill => {
             ground.panicked(&slot.replace().await);
             ("kill -9", 0)
         }
         Strike::HalfOpen => {
-            slot.deafened(from);
-            slot.proxy.half_open_all();
+            link.deafened(from);
+            link.proxy.half_open_all();
             ("half-open", ns(COMMAND_TIMEOUT))
         }
         Strike::ResetAll => {
-            slot.proxy.reset_all();
+            link.proxy.reset_all();
             ("reset all", 0)
         }
         Strike::ResetSubscribers => {
-            slot.proxy.reset_subscribers();
+            link.proxy.reset_subscribers();
             ("reset subscriber", 0)
         }
         Strike::Standing(condition, time) => {
-            let told = stand(slot, condition, from);
+            let told = stand(link, condition, from);
             weather.sleep_in_storm(time).await;
-            slot.proxy.heal();
+            link.proxy.heal();
             if matches!(condition, Standing::Refuse) {
-                slot.proxy.accept();
+                link.proxy.accept();
             }
             told
         }
@@ -148,24 +166,24 @@ async fn inflict(ground: &Ground, slot: &Slot, strike: Strike, weather: &mut Wat
 }
 
 /// Sets up what lasts for a while; says its name and how long it is felt afterwards.
-fn stand(slot: &Slot, condition: Standing, from: Nanos) -> (&'static str, Nanos) {
+fn stand(link: &Link, condition: Standing, from: Nanos) -> (&'static str, Nanos) {
     match condition {
         Standing::BlackHole(direction) => {
-            slot.deafened(from);
-            slot.proxy.black_hole(direction);
+            link.deafened(from);
+            link.proxy.black_hole(direction);
             ("black hole", ns(COMMAND_TIMEOUT))
         }
         Standing::Hold(direction) => {
-            slot.proxy.hold(direction);
+            link.proxy.hold(direction);
             ("partition", 0)
         }
         Standing::Refuse => {
-            slot.proxy.refuse();
-            slot.proxy.reset_all();
+            link.proxy.refuse();
+            link.proxy.reset_all();
             ("refuse", 0)
         }
         Standing::Slow(round_trip) => {
-            slot.proxy.latency(round_trip);
+            link.proxy.latency(round_trip);
             ("slow link", ns(round_trip))
         }
     }
@@ -188,7 +206,7 @@ async fn freeze(ground: &Ground, slot: &Slot, time: Duration, weather: &mut Watc
 /// Lies in wait for the n-th script call.
 async fn aimed(
     ground: &Ground,
-    slot: &Slot,
+    Struck { slot, link }: Struck<'_>,
     fault: Fault,
     (pass, time): (u64, Duration),
     weather: &mut Watch,
@@ -199,13 +217,13 @@ async fn aimed(
     let tail = match fault {
         Fault::DelayRequest(delay) | Fault::DelayReply(delay) => ns(delay),
         Fault::SwallowRequest | Fault::SwallowReply => {
-            slot.deafened(from);
+            link.deafened(from);
             ns(COMMAND_TIMEOUT)
         }
         _ => 0,
     };
     let calls = Match::when(|command| command.name().starts_with("EVAL"));
-    let aim = slot.proxy.inject(fault).on(calls).nth(pass).arm();
+    let aim = link.proxy.inject(fault).on(calls).nth(pass).arm();
     weather.sleep_in_storm(time).await;
     aim.cancel();
     if aim.fired() > 0 {
@@ -213,19 +231,24 @@ async fn aimed(
     }
 }
 
-async fn random(ground: &Ground, slot: &Slot, (seed, time): (u64, Duration), weather: &mut Watch) {
+async fn random(
+    ground: &Ground,
+    Struck { slot, link }: Struck<'_>,
+    (seed, time): (u64, Duration),
+    weather: &mut Watch,
+) {
     let from = now_ns();
     let scope = Scope::Client(slot.worker().client);
-    let before = slot.proxy.fault_count();
+    let before = link.proxy.fault_count();
     let odds = Odds::seeded(seed)
         .chance(0.01, Fault::ResetBefore)
         .chance(0.01, Fault::ResetAfter)
         .chance(0.02, Fault::DelayRequest(ms(15)))
         .chance(0.02, Fault::DelayReply(ms(15)));
-    slot.proxy.random(odds);
+    link.proxy.random(odds);
     weather.sleep_in_storm(time).await;
-    slot.proxy.calm();
-    let struck = slot.proxy.fault_count() - before;
+    link.proxy.calm();
+    let struck = link.proxy.fault_count() - before;
     ground.disturbed("random", from, ms_ns(15), scope);
     for _ in 0..struck {
         ground.count("random reset or delay");
@@ -233,11 +256,11 @@ async fn random(ground: &Ground, slot: &Slot, (seed, time): (u64, Duration), wea
 }
 
 /// The sky clears: connections that were made deaf are closed, everything else is back already.
-fn clear(ground: &Ground, slot: &Slot) {
-    slot.proxy.calm();
-    slot.proxy.heal();
-    if let Some(from) = slot.deaf_since.lock().take() {
-        slot.proxy.reset_all();
+fn clear(ground: &Ground, Struck { slot, link }: Struck<'_>) {
+    link.proxy.calm();
+    link.proxy.heal();
+    if let Some(from) = link.deaf_since.lock().take() {
+        link.proxy.reset_all();
         let scope = Scope::Client(slot.worker().client);
         ground.disturbed("deaf connections", from, 0, scope);
     }

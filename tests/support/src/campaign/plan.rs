@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::Kind;
 use super::kinds::has_sides;
+use super::{Kind, WATCHDOG_LEASE};
 use crate::history::LockKind;
 
 /// One section: a lock, perhaps entered again, held for a while.
@@ -106,16 +106,41 @@ impl Plans {
             4..6 => Some(0),
             _ => Some(rng.u64(1..400)),
         };
-        let (levels, hold) = section(rng, kind);
+        let (mut levels, hold) = section(rng, kind);
         let pause = Duration::from_micros(rng.u64(..4_000));
+        let mut name = format!("chaos:{number}");
+        if kind == LockKind::Multi {
+            (kind, name) = several(rng, &name);
+            for level in &mut levels {
+                level.kind = kind;
+            }
+        }
+        if kind.is_of_quorum() {
+            let longest = u64::try_from(WATCHDOG_LEASE.as_millis()).unwrap_or(u64::MAX);
+            let leases = levels
+                .iter_mut()
+                .filter_map(|level| level.lease_ms.as_mut());
+            leases.for_each(|lease| *lease = longest.min(*lease));
+        }
         Plan {
-            name: format!("chaos:{number}"),
+            name,
             wait_ms,
             levels,
             downgrades: rng.bool(),
             hold,
             pause,
         }
+    }
+}
+
+/// Two of three locks as one, in any order, or one of them by itself.
+fn several(rng: &mut Rng, name: &str) -> (LockKind, String) {
+    let mut names = [name.to_owned(), format!("{name}:1"), format!("{name}:2")];
+    rng.shuffle(&mut names);
+    if rng.u32(..3) == 0 {
+        (LockKind::Lock, names[0].clone())
+    } else {
+        (LockKind::Multi, names[..2].join(LockKind::BETWEEN))
     }
 }
 

@@ -11,6 +11,7 @@ use super::ground::Ground;
 use super::weather::{Watch, Weather};
 use crate::history::{MS, Nanos, Record};
 use crate::now_ns;
+use crate::server::RedisServer;
 
 /// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
 const HOMECOMING: Duration = Duration::from_secs(15);
@@ -22,7 +23,7 @@ const STALL: Nanos = 60 * MS;
 /// Looks at the locks' keys while the campaign goes on: none may be without TTL. An answer that takes
 /// long without a fault is a fault of the machine (a slow disk, no processor), and excuses as one.
 pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
-    for number in (0..names).cycle() {
+    for (turn, number) in (0..names).cycle().enumerate() {
         if weather.is_over() {
             return;
         }
@@ -30,7 +31,9 @@ pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
         sleep(LOOK_EVERY).await;
         let name = format!("chaos:{number}");
         let command = ["PTTL", &name];
-        let look = ground.server.try_cmd(&command);
+        // A look each at all names, then at the next server.
+        let server = turn / names as usize % ground.servers.len();
+        let look = ground.servers[server].try_cmd(&command);
         let look = timeout(Duration::from_secs(3), look).await;
         let t = now_ns();
         if t - from > STALL {
@@ -89,18 +92,26 @@ async fn what_stays(ground: &Ground) -> Vec<String> {
 /// What stays for good reason: fencing tokens must grow for ever; and whoever was killed in the queue of a fair lock is
 /// thrown out of it by the next who comes. Those queues are put away, so that a round begins as the first one did.
 async fn what_is_left(ground: &Ground) -> Vec<String> {
-    let mut keys = ground.server.keys().await;
+    let mut left = Vec::new();
+    for server in &ground.servers {
+        left.extend(what_is_left_at(ground, server).await);
+    }
+    left
+}
+
+async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
+    let mut keys = server.keys().await;
     keys.retain(|key| !key.starts_with("redisson_lock_token:"));
     let mut left = Vec::new();
     for key in keys {
         if is_queue_of_the_dead(ground, &key).await {
-            ground.server.cmd(&["DEL", &key]).await;
+            server.cmd(&["DEL", &key]).await;
         } else {
             left.push(key);
         }
     }
     let mut keys = left;
-    let mut channels = ground.server.channels().await;
+    let mut channels = server.channels().await;
     if ground.expiries.is_some() {
         // Redisson's notes about its own unlocks stay for a while when it is killed, and are no locks.
         keys.retain(|key| !key.starts_with("redisson_unlock_latch:"));
@@ -118,7 +129,7 @@ async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
         Some("redisson_lock_timeout" | "watchlock_waiters") => "ZRANGE",
         _ => return false,
     };
-    let members = ground.server.try_cmd(&[command, key, "0", "-1"]).await;
+    let members = ground.server().try_cmd(&[command, key, "0", "-1"]).await;
     let Ok(redis::Value::Array(members)) = members else {
         return false;
     };

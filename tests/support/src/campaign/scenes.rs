@@ -133,14 +133,14 @@ impl Stage<'_> {
     /// takes longer than that by itself.
     async fn meet(&self, moment: Duration) -> Option<()> {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
-        let slots = self.slots.map(|slot| &self.ground.slots[slot]);
-        let near = slots
+        let links = self.slots.map(|slot| self.ground.slots[slot].link());
+        let near = links
             .iter()
-            .filter(|slot| !slot.far.load(Ordering::Relaxed));
+            .filter(|link| !link.far.load(Ordering::Relaxed));
         let slow: Vec<_> = near
-            .map(|slot| {
+            .map(|link| {
                 let subscribe = Match::command("SUBSCRIBE").and(Match::arg(&channel));
-                let shot = slot.proxy.inject(Fault::DelayRequest(SLOW));
+                let shot = link.proxy.inject(Fault::DelayRequest(SLOW));
                 shot.on(subscribe).arm()
             })
             .collect();
@@ -159,7 +159,7 @@ impl Stage<'_> {
         let taking = async {
             self.there().await;
             let from = now_ns();
-            let answer = self.ground.server.try_cmd(&["DEL", &self.name]).await;
+            let answer = self.ground.server().try_cmd(&["DEL", &self.name]).await;
             if !matches!(answer, Ok(redis::Value::Int(0))) {
                 servers::deleted(self.ground, from, Some(self.name.clone()));
             }
@@ -172,7 +172,7 @@ impl Stage<'_> {
     async fn delay(&self) -> Option<()> {
         let slot = &self.ground.slots[self.slots[0]];
         let scope = Scope::Client(slot.worker().client);
-        let (from, shot) = (now_ns(), slot.proxy.inject(Fault::DelayReply(LATE)));
+        let (from, shot) = (now_ns(), slot.link().proxy.inject(Fault::DelayReply(LATE)));
         let aim = shot.on(Match::key(&self.name)).arm();
         let (late, next) = (
             self.plan(Some(SHORT_LEASE_MS), LONG),
@@ -220,7 +220,7 @@ impl Stage<'_> {
     async fn there(&self) {
         let exists = async {
             let command = ["EXISTS", &self.name];
-            while self.ground.server.try_cmd(&command).await != Ok(redis::Value::Int(1)) {
+            while self.ground.server().try_cmd(&command).await != Ok(redis::Value::Int(1)) {
                 sleep(Duration::from_millis(1)).await;
             }
         };

@@ -9,9 +9,10 @@ use super::ground::Ground;
 use super::weather::Watch;
 use crate::history::{Record, Scope};
 use crate::now_ns;
+use crate::server::RedisServer;
 
 #[derive(Clone, Debug)]
-enum Strike {
+pub(super) enum Strike {
     Freeze(Duration),
     Crash(Duration),
     OutOfMemory(Duration),
@@ -21,10 +22,11 @@ enum Strike {
     Ask(&'static str, &'static [&'static str]),
 }
 
-const CUT_COMMANDS: Strike = Strike::Ask("cut commands", &["CLIENT", "KILL", "TYPE", "normal"]);
-const CUT_SUBSCRIBERS: Strike =
+pub(super) const CUT_COMMANDS: Strike =
+    Strike::Ask("cut commands", &["CLIENT", "KILL", "TYPE", "normal"]);
+pub(super) const CUT_SUBSCRIBERS: Strike =
     Strike::Ask("cut subscribers", &["CLIENT", "KILL", "TYPE", "pubsub"]);
-const FLUSH_SCRIPTS: Strike = Strike::Ask("flush scripts", &["SCRIPT", "FLUSH"]);
+pub(super) const FLUSH_SCRIPTS: Strike = Strike::Ask("flush scripts", &["SCRIPT", "FLUSH"]);
 
 pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     let mut rng = Rng::with_seed(seed);
@@ -36,7 +38,7 @@ pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
                 strike = FLUSH_SCRIPTS;
             }
             weather.sleep_in_storm(pause).await;
-            inflict(&ground, strike, &mut weather).await;
+            inflict(&ground, 0, strike, &mut weather).await;
         }
     }
 }
@@ -49,7 +51,7 @@ pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather:
         let name = format!("chaos:{}", rng.u32(..names));
         tokio::time::sleep(pause).await;
         let from = now_ns();
-        let answer = ground.server.try_cmd(&["DEL", &name]).await;
+        let answer = ground.server().try_cmd(&["DEL", &name]).await;
         if !matches!(answer, Ok(redis::Value::Int(0))) {
             deleted(&ground, from, Some(name));
         }
@@ -73,41 +75,43 @@ fn draw(rng: &mut Rng) -> Strike {
     }
 }
 
-async fn inflict(ground: &Ground, strike: Strike, weather: &mut Watch) {
+/// Strikes the server at a place.
+pub(super) async fn inflict(ground: &Ground, place: usize, strike: Strike, weather: &mut Watch) {
     let from = now_ns();
+    let server = &ground.servers[place];
     let kind = match strike {
         Strike::DeleteAll => {
-            ask(ground, &["FLUSHALL"]).await;
+            ask(server, &["FLUSHALL"]).await;
             return deleted(ground, from, None);
         }
         Strike::Freeze(time) => {
-            ground.server.freeze();
+            server.freeze();
             weather.sleep_in_storm(time).await;
-            ground.server.resume();
+            server.resume();
             "freeze server"
         }
         Strike::Crash(time) => {
-            ground.server.kill();
+            server.kill();
             weather.sleep_in_storm(time).await;
-            ground.server.launch();
-            ground.server.ready().await;
+            server.launch();
+            server.ready().await;
             "crash server"
         }
         Strike::OutOfMemory(time) => {
-            ask(ground, &["CONFIG", "SET", "maxmemory", "1"]).await;
+            ask(server, &["CONFIG", "SET", "maxmemory", "1"]).await;
             weather.sleep_in_storm(time).await;
-            ask(ground, &["CONFIG", "SET", "maxmemory", "0"]).await;
+            ask(server, &["CONFIG", "SET", "maxmemory", "0"]).await;
             "out of memory"
         }
         Strike::Pause(time) => {
             let time_ms = time.as_millis().to_string();
-            ask(ground, &["CLIENT", "PAUSE", &time_ms]).await;
+            ask(server, &["CLIENT", "PAUSE", &time_ms]).await;
             // The answer to the next question comes when the pause is over.
-            ask(ground, &["PING"]).await;
+            ask(server, &["PING"]).await;
             "pause clients"
         }
         Strike::Ask(kind, command) => {
-            ask(ground, command).await;
+            ask(server, command).await;
             kind
         }
     };
@@ -125,7 +129,7 @@ pub(super) fn deleted(ground: &Ground, from: u64, name: Option<String>) {
 }
 
 /// The server is there for us: all its troubles are made here, one after the other.
-async fn ask(ground: &Ground, command: &[&str]) {
-    let answer = ground.server.try_cmd(command).await;
+async fn ask(server: &RedisServer, command: &[&str]) {
+    let answer = server.try_cmd(command).await;
     answer.unwrap_or_else(|error| panic!("{command:?}: {error}"));
 }

@@ -10,7 +10,15 @@ use crate::checker::{Report, Violation};
 use crate::history::Record;
 
 /// What owners may be answered while everything breaks.
-const EXPECTED: [&str; 6] = ["ok", "busy", "lost", "not_owner", "unavailable", "refused"];
+const EXPECTED: [&str; 7] = [
+    "ok",
+    "busy",
+    "lost",
+    "not_owner",
+    "unavailable",
+    "refused",
+    "quorum",
+];
 
 /// The sums over all rounds.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! I1: certain windows of one name never overlap, and what a certain holder wrote stays.
 //!
 //! All kinds of lock exclude each other on a name, apart from two: readers share, and an owner may read under its own
-//! write.
+//! write. Several locks as one have each of their names.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,9 @@ use crate::history::Record;
 pub(super) fn check(model: &Model, report: &mut Report) {
     let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
     for hold in &model.holds {
-        by_name.entry(hold.name).or_default().push(hold);
+        for name in hold.names() {
+            by_name.entry(name).or_default().push(hold);
+        }
     }
     for (name, mut holds) in by_name {
         holds.sort_by_key(|hold| hold.window.from);

@@ -168,7 +168,7 @@ impl<'a> Model<'a> {
         let first = self.first(hold).span;
         let (mut end, mut why) = self.claimed_until(hold);
         for (when, name, _) in &self.deleted {
-            let ours = name.is_none_or(|name| name == hold.name);
+            let ours = name.is_none_or(|name| hold.has(name));
             if ours && when.until >= first.from && when.from < end {
                 (end, why) = (when.from, End::Deleted);
             }
@@ -245,6 +245,15 @@ impl<'a> Hold<'a> {
 
     pub(super) const fn key(&self) -> Key<'a> {
         (self.client, self.owner, self.kind, self.name)
+    }
+
+    /// The single locks that it has.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.kind.names(self.name)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names().any(|own| own == name)
     }
 
     /// Notes a release; true when it was the last.

@@ -32,6 +32,11 @@ impl<'a> Op<'a> {
         (self.client, self.owner, self.kind, self.name)
     }
 
+    /// The single locks that it is about.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.kind.names(self.name)
+    }
+
     pub(super) fn evidence(&self) -> Vec<Record> {
         self.lines.iter().copied().cloned().collect()
     }

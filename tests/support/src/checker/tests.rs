@@ -10,6 +10,7 @@ use crate::history::{Call, LockKind, MS, Outcome, Scope};
 #[derive(Default)]
 struct Story {
     kind: LockKind,
+    name: Option<&'static str>,
     records: Vec<Record>,
     next: u64,
 }
@@ -18,6 +19,12 @@ impl Story {
     /// What follows is of this kind.
     fn of(mut self, kind: LockKind) -> Self {
         self.kind = kind;
+        self
+    }
+
+    /// What follows is of this name.
+    fn named(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
         self
     }
 
@@ -49,7 +56,7 @@ impl Story {
             client: who.0,
             owner: who.1,
             kind: self.kind,
-            name: "n".to_owned(),
+            name: self.name.unwrap_or("n").to_owned(),
             call,
         });
         self.next += 1;

@@ -1,4 +1,4 @@
-//! Fenced locks: each hold has a token, larger than those of all holds before it, and no other all its life.
+//! Fenced locks, of one server or of a quorum: each hold has a token, larger than those of all holds before it, and no other all its life.
 //!
 //! One hold came before another for certain
 //!
@@ -14,7 +14,7 @@ use super::holds::Hold;
 use super::model::Model;
 use super::report::{Breach, Invariant, Report};
 use super::spans::Span;
-use crate::history::{LockKind, Nanos};
+use crate::history::Nanos;
 
 /// A hold, its first token and its last: they are the same, unless a re-entry changed it.
 struct Fenced<'m, 'a> {
@@ -27,7 +27,7 @@ struct Fenced<'m, 'a> {
 pub(super) fn check(model: &Model, report: &mut Report) {
     let mut by_name: BTreeMap<&str, Vec<Fenced>> = BTreeMap::new();
     for hold in &model.holds {
-        if hold.kind == LockKind::Fenced
+        if hold.kind.has_tokens()
             && let Some(fenced) = Fenced::of(model, hold, report)
         {
             by_name.entry(hold.name).or_default().push(fenced);

@@ -30,7 +30,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
 
 fn evidence(model: &Model, hold: &Hold) -> Vec<crate::history::Record> {
     let mut lines = model.evidence(hold);
-    let of_it = |name: Option<&str>| name.is_none_or(|name| name == hold.name);
+    let of_it = |name: Option<&str>| name.is_none_or(|name| hold.has(name));
     let deleted = model.deleted.iter().filter(|(_, name, _)| of_it(*name));
     lines.extend(deleted.map(|(_, _, line)| (*line).clone()));
     lines
@@ -115,7 +115,7 @@ fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
 /// The first deletion that hit a hold for certain.
 fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
     let hit = |(when, name, _): &&(Span, Option<&str>, _)| {
-        name.is_none_or(|name| name == hold.name) && when.from > hold.window.from
+        name.is_none_or(|name| hold.has(name)) && when.from > hold.window.from
     };
     model
         .deleted

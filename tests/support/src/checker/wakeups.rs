@@ -5,7 +5,11 @@
 //!
 //! 1. For a reader only writers count, those that hold and those that wait: they go first.
 //! 2. In a fair lock's queue nobody gets on while somebody ahead is disturbed, or dead and still in it.
-//! 3. A spin lock's waiters listen to nobody; the cap is their bound.
+//! 3. The cap is the bound of those who listen to nobody (a spin lock's waiters), and of those for whom a wake-up is
+//!    only the beginning: several locks as one and those of a quorum are taken in rounds, which may meet others, and
+//!    come with pauses.
+//! 4. Several locks as one are free when all of them are. Who tries for them may have each for a moment, which is a
+//!    reason for others to wait, and none for those who try for several, too.
 
 use std::collections::HashMap;
 
@@ -22,7 +26,7 @@ type Seen<'a> = (&'a str, bool);
 /// When each name may be held, and where clean releases ended that.
 pub(super) struct Busy<'m> {
     spans: HashMap<Seen<'m>, Spans>,
-    /// The same, without tries that were told busy undisturbed.
+    /// The same, without undisturbed tries that were told busy, or were for several locks as one.
     held: HashMap<Seen<'m>, Spans>,
     /// The ends of holds by undisturbed releases: when, whose, which operation.
     clean: HashMap<&'m str, Vec<(Nanos, u32, usize)>>,
@@ -78,26 +82,30 @@ impl<'m> Busy<'m> {
         for (index, op) in model.ops.iter().enumerate() {
             if matches!(op.call, Call::Acquire { .. }) {
                 busy.note_acquire(index, op);
-                let told_busy = op.outcome == Some(&Outcome::Busy);
-                let told_busy = told_busy && !model.disturbed(op.client, op.span);
-                let kind = if told_busy { &mut tries } else { &mut held };
+                let for_a_moment = op.outcome == Some(&Outcome::Busy) || op.kind == LockKind::Multi;
+                let for_a_moment = for_a_moment && !model.disturbed(op.client, op.span);
                 let span = attempt(model, op);
-                kind.entry((op.name, false)).or_default().extend(span);
-                if op.kind != LockKind::Read {
-                    let kept_out = Some(wish(model, op)).into_iter().chain(span);
-                    held.entry((op.name, true)).or_default().extend(kept_out);
+                for name in op.names() {
+                    let kind = if for_a_moment { &mut tries } else { &mut held };
+                    kind.entry((name, false)).or_default().extend(span);
+                    if op.kind != LockKind::Read {
+                        let kept_out = Some(wish(model, op)).into_iter().chain(span);
+                        held.entry((name, true)).or_default().extend(kept_out);
+                    }
                 }
             }
         }
         for hold in &model.holds {
             let (span, clean) = held_span(model, hold);
-            held.entry((hold.name, false)).or_default().push(span);
-            if hold.kind != LockKind::Read {
-                held.entry((hold.name, true)).or_default().push(span);
-            }
-            if let (true, Some(release)) = (clean, hold.releases.last()) {
-                let end = (span.until, hold.client, *release);
-                busy.clean.entry(hold.name).or_default().push(end);
+            for name in hold.names() {
+                held.entry((name, false)).or_default().push(span);
+                if hold.kind != LockKind::Read {
+                    held.entry((name, true)).or_default().push(span);
+                }
+                if let (true, Some(release)) = (clean, hold.releases.last()) {
+                    let end = (span.until, hold.client, *release);
+                    busy.clean.entry(name).or_default().push(end);
+                }
             }
         }
         for ends in busy.clean.values_mut() {
@@ -118,10 +126,12 @@ impl<'m> Busy<'m> {
     }
 
     fn note_acquire(&mut self, index: usize, op: &Op<'m>) {
-        self.acquires.entry(op.name).or_default().push(index);
-        let latest = self.latest.entry(op.name).or_default();
-        let end = latest.last().copied().unwrap_or(0);
-        latest.push(end.max(op.span.until));
+        for name in op.names() {
+            self.acquires.entry(name).or_default().push(index);
+            let latest = self.latest.entry(name).or_default();
+            let end = latest.last().copied().unwrap_or(0);
+            latest.push(end.max(op.span.until));
+        }
     }
 
     /// Whether somebody else may have held the name of a try, or asked for it, meanwhile.
@@ -129,11 +139,15 @@ impl<'m> Busy<'m> {
         // An attempt given up just before may still be cleaned up.
         let blur = ns(model.settings.scheduling);
         let near = Span::new(op.span.from.saturating_sub(blur), op.span.until);
-        if self.held[&seen_by(op)].hits(near) {
-            return true;
-        }
-        let others = &self.acquires[op.name];
-        let latest = &self.latest[op.name];
+        op.names().any(|name| {
+            self.held[&seen_by(op, name)].hits(near) || self.asked_for(name, op, near, model)
+        })
+    }
+
+    /// Whether somebody else asked for the lock.
+    fn asked_for(&self, name: &str, op: &Op, near: Span, model: &Model) -> bool {
+        let others = &self.acquires[name];
+        let latest = &self.latest[name];
         let after = others.partition_point(|other| model.ops[*other].span.from <= near.until);
         (0..after)
             .rev()
@@ -144,7 +158,16 @@ impl<'m> Busy<'m> {
     }
 
     fn gaps(&self, op: &Op) -> Vec<Span> {
-        self.spans[&seen_by(op)].gaps(op.span)
+        let of = if op.kind == LockKind::Multi {
+            &self.held
+        } else {
+            &self.spans
+        };
+        let spans = op.names().map(|name| &of[&seen_by(op, name)]);
+        let gaps = |gaps: Vec<Span>, spans: &Spans| {
+            gaps.into_iter().flat_map(|gap| spans.gaps(gap)).collect()
+        };
+        spans.fold(vec![op.span], gaps)
     }
 
     /// The clean release that a stretch begins with, if nothing disturbed its client.
@@ -153,20 +176,24 @@ impl<'m> Busy<'m> {
         let at = ends.partition_point(|(end, _, _)| *end < calm.from);
         let (end, client, release) = ends.get(at)?;
         let quiet = !model.disturbed(*client, calm);
-        let heard = waiter.kind != LockKind::Spin;
+        let heard = !matches!(
+            waiter.kind,
+            LockKind::Spin | LockKind::Multi | LockKind::Red | LockKind::RedFenced
+        );
         (*end == calm.from && quiet && heard).then_some(*release)
     }
 
     /// Who ended a stretch by acquiring.
     fn ended_gap(&self, model: &Model, name: &str, calm: Span) -> Vec<Record> {
-        let ops = self.acquires[name].iter().map(|op| &model.ops[*op]);
+        let ops = self.acquires.get(name).into_iter().flatten();
+        let ops = ops.map(|op| &model.ops[*op]);
         let mut ended = ops.filter(|op| op.span.until == calm.until);
         ended.next().map_or_else(Vec::new, Op::evidence)
     }
 }
 
-fn seen_by<'m>(op: &Op<'m>) -> Seen<'m> {
-    (op.name, op.kind == LockKind::Read)
+fn seen_by<'n>(op: &Op, name: &'n str) -> Seen<'n> {
+    (name, op.kind == LockKind::Read)
 }
 
 /// When somebody who wants a lock for himself may keep readers out: as long as he asks, and until his mark is gone.
@@ -190,6 +217,9 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
         op.span.until.saturating_sub(blur).max(op.span.from),
         op.span.until,
     );
+    if op.kind == LockKind::Multi && !disturbed && op.outcome.is_some() {
+        return Some(op.span.lengthened(blur));
+    }
     match op.outcome {
         Some(Outcome::Acquired(_)) => {
             let last = model.faults(op.client).within(op.span).last()?;

@@ -6,7 +6,7 @@ use super::{Attempt, Flaw, Inner, family};
 /// `acquire` answers this, or the holder's PTTL.
 pub(super) const ACQUIRED: i64 = -2;
 
-const ACQUIRE: &str = "
+pub(super) const ACQUIRE: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
         return redis.call('PTTL', KEYS[1])
     end
@@ -29,7 +29,7 @@ const RENEW: &str = "
 
 const RENEW_ANYBODYS: &str = "return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 
-const RELEASE: &str = "
+pub(super) const RELEASE: &str = "
     if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
     if ARGV[2] ~= '0' then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) return 1 end
     redis.call('HDEL', KEYS[1], ARGV[1])

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// What kind of lock a name is used as.
 #[derive(
@@ -25,11 +26,17 @@ pub enum LockKind {
     Spin,
     /// A string with a token.
     Simple,
+    /// Several plain locks as one; it is called by their names, with [`Self::BETWEEN`] between them.
+    Multi,
+    /// The lock of a quorum.
+    Red,
+    /// The same with a fencing token.
+    RedFenced,
 }
 
 impl LockKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Lock,
         Self::Fair,
         Self::Read,
@@ -37,7 +44,13 @@ impl LockKind {
         Self::Fenced,
         Self::Spin,
         Self::Simple,
+        Self::Multi,
+        Self::Red,
+        Self::RedFenced,
     ];
+
+    /// What is between the names of several locks as one.
+    pub const BETWEEN: &'static str = ", ";
 
     /// The protocol's word.
     #[must_use]
@@ -50,6 +63,9 @@ impl LockKind {
             Self::Fenced => "fenced",
             Self::Spin => "spin",
             Self::Simple => "simple",
+            Self::Multi => "multi",
+            Self::Red => "red",
+            Self::RedFenced => "red_fenced",
         }
     }
 
@@ -57,6 +73,35 @@ impl LockKind {
     #[must_use]
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// The single locks that a name stands for.
+    pub fn names(self, name: &str) -> impl Iterator<Item = &str> {
+        let between = (self == Self::Multi).then_some(Self::BETWEEN);
+        let list = between.map(|between| name.split(between));
+        let one = list.is_none().then_some(name);
+        list.into_iter().flatten().chain(one)
+    }
+
+    /// How the workers' protocol calls a lock by its name.
+    #[must_use]
+    pub fn called(self, name: &str) -> Value {
+        match self {
+            Self::Multi => json!(self.names(name).collect::<Vec<_>>()),
+            _ => json!(name),
+        }
+    }
+
+    /// Whether its holds have fencing tokens.
+    #[must_use]
+    pub const fn has_tokens(self) -> bool {
+        matches!(self, Self::Fenced | Self::RedFenced)
+    }
+
+    /// Whether it is the lock of a quorum.
+    #[must_use]
+    pub const fn is_of_quorum(self) -> bool {
+        matches!(self, Self::Red | Self::RedFenced)
     }
 
     /// Whether holds of the two kinds on one name exclude each other: all do, apart from readers.

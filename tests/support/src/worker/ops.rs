@@ -75,7 +75,8 @@ impl Worker {
     pub async fn kinds(&self) -> Vec<LockKind> {
         let mut kinds = Vec::new();
         for kind in LockKind::ALL {
-            let fields = json!({"kind": kind.word(), "name": "which kinds"});
+            let name = kind.called("which kinds, and others");
+            let fields = json!({"kind": kind.word(), "name": name});
             match self.call("is_locked", fields).await {
                 Ok(_) => kinds.push(kind),
                 Err(error) => assert_eq!(error.kind, "unsupported", "{kind}: {error}"),

@@ -275,7 +275,7 @@ fn chance_histories_of_correct_locks_are_lawful() {
             for client in 1..=holders {
                 token += rng.u64(1..5);
                 story = story.lock(client, (now, now + 2), 1);
-                story = if kind == LockKind::Fenced {
+                story = if kind.has_tokens() {
                     story.token(token)
                 } else {
                     story
@@ -289,4 +289,72 @@ fn chance_histories_of_correct_locks_are_lawful() {
         }
         story.breaks(&[]);
     }
+}
+
+/// Client 1 has the locks `names` as one from 5 to 50, client 2 the lock `other` from 11 to 20.
+fn several_beside_one(names: &'static str, other: &'static str) -> Story {
+    let several = story().of(LockKind::Multi).named(names);
+    let held = several.lock(1, (0, 5), 1).of(LockKind::Lock).named(other);
+    let held = held.lock(2, (6, 11), 1).unlock(2, (20, 21), 0);
+    let held = held.of(LockKind::Multi).named(names);
+    held.unlock(1, (50, 51), 0)
+}
+
+#[test]
+fn several_locks_as_one_have_each_of_their_names() {
+    several_beside_one("a, b", "a").breaks(&[Invariant::I1]);
+    several_beside_one("a, b", "b").breaks(&[Invariant::I1]);
+    several_beside_one("a, b", "c").breaks(&[]);
+    let two = |names, others| {
+        let held = story()
+            .of(LockKind::Multi)
+            .named(names)
+            .lock(1, (0, 5), 1)
+            .named(others)
+            .lock(2, (6, 11), 1);
+        let held = held.unlock(2, (20, 21), 0).named(names);
+        held.unlock(1, (50, 51), 0)
+    };
+    two("a, b", "b, c").breaks(&[Invariant::I1]);
+    two("a, b", "c, d").breaks(&[]);
+}
+
+#[test]
+fn several_locks_as_one_are_free_when_all_of_them_are() {
+    let waits = |until| {
+        let held = story().named("b").lock(1, (0, 5), 1);
+        let held = held.unlock(1, (100, 101), 0);
+        let waits = held.of(LockKind::Multi).named("a, b");
+        let got = waits.lock(2, (50, until), 1);
+        got.unlock(2, (until + 10, until + 11), 0)
+    };
+    // A release is only the beginning: the cap is the bound.
+    waits(400).breaks(&[]);
+    waits(800).breaks(&[Invariant::I5]);
+}
+
+/// Who tries for several may have one of them for a moment; whoever has all of them leaves none to others.
+#[test]
+fn who_waits_for_one_waits_for_those_who_have_several() {
+    let waits = |until| {
+        let held = story().of(LockKind::Multi).named("a, b");
+        let held = held.lock(1, (0, 5), 1).unlock(1, (1_000, 1_001), 0);
+        let waits = held.of(LockKind::Lock).named("b");
+        let got = waits.lock(2, (50, until), 1);
+        got.unlock(2, (until + 10, until + 11), 0)
+    };
+    waits(1_010).breaks(&[]);
+    waits(1_200).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn tokens_of_a_quorum_grow_as_well() {
+    let held = |second| {
+        let story = story().of(LockKind::RedFenced);
+        let story = story.lock(1, (0, 5), 1).token(7).unlock(1, (10, 11), 0);
+        let story = story.lock(2, (20, 25), 1).token(second);
+        story.unlock(2, (30, 31), 0)
+    };
+    held(8).breaks(&[]);
+    held(7).breaks(&[Invariant::Tokens]);
 }

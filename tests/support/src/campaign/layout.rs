@@ -1,0 +1,87 @@
+//! What servers a campaign takes place on.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::WATCHDOG_LEASE;
+use crate::server::RedisServer;
+
+/// One server, or the five of a quorum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// One that keeps its data.
+    #[default]
+    One,
+    /// Five that keep all data, so each may vote as soon as it is there.
+    Remembering,
+    /// Five that forget everything when they restart, and vote when all is over that they may have forgotten.
+    Forgetting,
+}
+
+/// How many servers a quorum has.
+const QUORUM: usize = 5;
+
+/// How long a server that forgets has no vote: what the library makes of the workers' longest lease, and a second, since
+/// it is told in whole ones.
+const RESTART_DELAY: Duration = Duration::from_secs(WATCHDOG_LEASE.as_secs() + 4);
+
+impl Layout {
+    /// Starts them.
+    pub(super) fn servers(self) -> Vec<RedisServer> {
+        let start = |remembers: bool| {
+            let options = RedisServer::options();
+            if remembers { options.aof() } else { options }.start()
+        };
+        match self {
+            Self::One => vec![start(true)],
+            Self::Remembering => (0..QUORUM).map(|_| start(true)).collect(),
+            Self::Forgetting => (0..QUORUM).map(|_| start(false)).collect(),
+        }
+    }
+
+    /// With what a worker on these servers is opened.
+    pub(super) fn opening(self, urls: &[String]) -> Value {
+        let lease_ms = u64::try_from(WATCHDOG_LEASE.as_millis()).unwrap_or(u64::MAX);
+        match self {
+            Self::One => json!({"url": urls[0], "watchdog_ms": lease_ms}),
+            Self::Forgetting => json!({"urls": urls, "watchdog_ms": lease_ms}),
+            Self::Remembering => {
+                json!({"urls": urls, "watchdog_ms": lease_ms, "restart_delay_ms": 0})
+            }
+        }
+    }
+
+    /// How long a server is out after a restart.
+    pub(super) fn restart_delay(self) -> Duration {
+        match self {
+            Self::Forgetting => RESTART_DELAY,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Waits until servers that have just been started have their votes.
+    pub(super) async fn may_vote(self) {
+        tokio::time::sleep(self.restart_delay()).await;
+    }
+
+    /// What distinguishes the files of campaigns of one seed.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::One => "",
+            Self::Remembering => "-remembering",
+            Self::Forgetting => "-forgetting",
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "on one server",
+            Self::Remembering => "on five servers that forget nothing and vote at once",
+            Self::Forgetting => "on five servers that forget everything and have no vote at first",
+        })
+    }
+}
