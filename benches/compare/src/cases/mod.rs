@@ -8,6 +8,7 @@ mod holding;
 mod idle;
 mod kinds;
 mod link;
+mod quorum;
 mod reentry;
 mod several;
 mod uncontended;
@@ -26,6 +27,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     }
     if plan.wants("several") {
         several::run(bench, &mut findings);
+    }
+    if plan.wants("quorum") {
+        quorum::run(bench, &mut findings);
     }
     if plan.wants("crowd") {
         crowd::run(bench, &mut findings);

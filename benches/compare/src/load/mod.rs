@@ -8,6 +8,7 @@ pub(crate) mod crowd;
 pub(crate) mod holding;
 pub(crate) mod idle;
 pub(crate) mod pairs;
+pub(crate) mod quorum;
 pub(crate) mod readers;
 pub(crate) mod reentry;
 pub(crate) mod several;
@@ -49,6 +50,8 @@ pub(crate) enum Load {
     Reentry,
     /// One lock, and several as one, in turn.
     Several { names: usize },
+    /// A lock of one server, of a quorum, and of a quorum that lacks two, in turn.
+    Quorum { all: Vec<String>, some: Vec<String> },
     /// All tasks of all processes on one name.
     Contended {
         tasks: usize,
@@ -88,10 +91,11 @@ pub(crate) fn run<L: LockUnderTest>(job: &Job) -> Result<String> {
 async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
     let lock = L::connect(&job.url, job.setup).await?;
     let window = job.window;
-    match job.load {
+    match job.load.clone() {
         Load::Pairs { tasks } => json(&pairs::run(&lock, tasks, window).await?),
         Load::Reentry => json(&reentry::run(&lock, window).await?),
         Load::Several { names } => json(&several::run(&lock, names, window).await?),
+        Load::Quorum { all, some } => json(&quorum::run(&lock, [all, some], window).await?),
         Load::Contended {
             tasks,
             process,

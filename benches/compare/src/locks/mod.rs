@@ -9,7 +9,7 @@ mod watchlock;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,17 @@ pub struct Together {
     pub one: Vec<f64>,
     /// Of several.
     pub all: Vec<f64>,
+}
+
+/// What an acquire of one server, of a quorum, and of one that lacks a minority took, in µs.
+#[derive(Debug, Default)]
+pub struct Majorities {
+    /// Of one server.
+    pub one: Vec<f64>,
+    /// Of all of a quorum.
+    pub all: Vec<f64>,
+    /// Of a quorum that lacks a minority and knows of it.
+    pub some: Vec<f64>,
 }
 
 /// What an entrant can do.
@@ -83,6 +94,16 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         _names: Vec<String>,
         _end: Instant,
     ) -> impl Future<Output = Result<Option<Together>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Locks a name at the first of the servers, at a quorum of all of `quorums[0]`, and at one of `quorums[1]`, of
+    /// which a minority is away, in turn, until the time has come. `None` when the crate has no such lock.
+    fn majorities(
+        &self,
+        _quorums: [Vec<String>; 2],
+        _window: Duration,
+    ) -> impl Future<Output = Result<Option<Majorities>>> + Send {
         std::future::ready(Ok(None))
     }
 

@@ -1,10 +1,10 @@
 //! watchlock, as its quickstart shows it: a watchdog lease, a handle made anew for each section.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use watchlock::{Client, Lease, MultiLock};
+use watchlock::{Client, Lease, MultiLock, Quorum};
 
-use super::{Held, LockUnderTest, Setup, Together};
+use super::{Held, LockUnderTest, Majorities, Setup, Together};
 use crate::Result;
 
 /// One client, shared by all tasks.
@@ -59,7 +59,48 @@ impl LockUnderTest for Watchlock {
         Ok(Some(took))
     }
 
+    async fn majorities(
+        &self,
+        quorums: [Vec<String>; 2],
+        window: Duration,
+    ) -> Result<Option<Majorities>> {
+        let [all, some] = quorums;
+        let one = Client::connect(&all[0]).await?;
+        // The servers have just been started; a quorum that counts has votes that are old.
+        let of = |urls| {
+            Quorum::builder(urls)
+                .restart_delay(Duration::ZERO)
+                .connect()
+        };
+        let (all, some) = (of(all).await?, of(some).await?);
+        let name = "bench:quorum";
+        let mut took = Majorities::default();
+        let (mut warm, end) = (true, Instant::now() + window + window / 4);
+        loop {
+            let before = Instant::now();
+            let guard = one.get_lock(name).lock().await?;
+            took.one.push(us_since(before));
+            guard.unlock().await?;
+            for (quorum, took) in [(&all, &mut took.all), (&some, &mut took.some)] {
+                let before = Instant::now();
+                let guard = quorum.get_lock(name).lock().await?;
+                took.push(us_since(before));
+                guard.unlock().await?;
+            }
+            if before >= end {
+                return Ok(Some(took));
+            }
+            if warm && before + window >= end {
+                (warm, took) = (false, Majorities::default());
+            }
+        }
+    }
+
     async fn hold(&self, name: &str) -> Result<Option<Held>> {
         Ok(Some(Box::new(self.client.get_lock(name).lock().await?)))
     }
+}
+
+fn us_since(before: Instant) -> f64 {
+    before.elapsed().as_secs_f64() * 1e6
 }
