@@ -290,12 +290,12 @@ impl QuorumBuilder {
         let reached = agreed(&greeted)?;
         let mut nodes = Vec::new();
         let mut clients = Vec::new();
-        for ((engine, keeper), reached) in engines.into_iter().zip(reached) {
-            if !reached {
+        for ((engine, keeper), run_id) in engines.into_iter().zip(reached) {
+            if run_id.is_none() {
                 keeper.spawn(greet_later(Arc::clone(&engine.core)));
             }
             let client = Client::of(engine);
-            nodes.push(Node::new(Arc::clone(&client.engine), !reached));
+            nodes.push(Node::new(Arc::clone(&client.engine), run_id));
             clients.push(client);
         }
         Ok(Quorum {
@@ -351,8 +351,8 @@ async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
     server.map(|server| server.run_id).ok_or_else(silent)
 }
 
-/// Whether these servers are a quorum, as far as they answered; which did.
-fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<bool>, Error> {
+/// Whether these servers are a quorum, as far as they answered; which of them are which.
+fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<Option<Arc<str>>>, Error> {
     let mut last: Option<Cause> = None;
     for (place, answer) in greeted.iter().enumerate() {
         match answer {
@@ -375,7 +375,10 @@ fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<bool>, Error> {
     let needed = greeted.len() / 2 + 1;
     match last {
         Some(cause) if reached < needed => Err(Error::no_quorum(reached, needed, cause)),
-        _ => Ok(greeted.iter().map(Result::is_ok).collect()),
+        _ => Ok(greeted
+            .iter()
+            .map(|answer| answer.as_ref().ok().cloned())
+            .collect()),
     }
 }
 

@@ -66,6 +66,13 @@ pub(crate) fn level(lease: Lease) -> Level {
 /// How long a try that is in flight at the very end of a wait is still listened to.
 const GRACE: Duration = Duration::from_millis(25);
 
+/// What an acquire came to.
+pub(crate) enum Acquired {
+    In(Entered),
+    /// Somebody else has it: up to then, as far as that is known.
+    Busy(Option<Moment>),
+}
+
 /// What the first steps of an acquire led to.
 enum Begun<'a> {
     /// The owner's hold was entered again.
@@ -74,17 +81,17 @@ enum Begun<'a> {
     Asked(Waiting<'a>, bool),
 }
 
-/// Starts or enters a hold; `None` when the lock stayed busy.
+/// Starts or enters a hold.
 pub(crate) fn acquire(
     core: &Arc<Core>,
     request: Request,
-) -> impl Future<Output = Result<Option<Entered>, Error>> + Send {
+) -> impl Future<Output = Result<Acquired, Error>> + Send {
     // Boxed: none of it is left while a task waits.
     let mut begun = Box::pin(begin(core, request));
     async move {
         loop {
             let (waiting, queued) = match begun.await? {
-                Begun::In(entered) => return Ok(Some(entered)),
+                Begun::In(entered) => return Ok(Acquired::In(entered)),
                 Begun::Asked(waiting, queued) => (waiting, queued),
             };
             let verdict = waiting.verdict().await;
@@ -94,11 +101,11 @@ pub(crate) fn acquire(
             let request = &waiting.ticket.request;
             match verdict {
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                    return Ok(Some(request.entered(hold)));
+                    return Ok(Acquired::In(request.entered(hold)));
                 }
                 // It lay uncollected until it was lost.
                 Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
-                Verdict::Busy => return Ok(None),
+                Verdict::Busy(until) => return Ok(Acquired::Busy(until)),
                 Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
             }
@@ -135,7 +142,7 @@ fn begin(
                 !waiting.ticket.is_decided()
             }
             (Arrival::In(share), _) => waiting.knows(Verdict::Granted(share)),
-            (Arrival::Busy, _) => waiting.knows(Verdict::Busy),
+            (Arrival::Busy, _) => waiting.knows(Verdict::Busy(None)),
             (Arrival::Again, _) => waiting.knows(Verdict::Again),
             (Arrival::First(_) | Arrival::Queued, _) => true,
         };

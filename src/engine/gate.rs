@@ -272,11 +272,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// What one whose wait is over hears: the last error, or busy.
     pub(crate) fn last_word(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
         if self.knows_busy(ticket, now) {
-            return Some(Verdict::Busy);
+            return Some(Verdict::Busy(None));
         }
         match &self.known {
             Known::Nothing => None,
-            Known::Busy(_) => Some(Verdict::Busy),
+            Known::Busy(until) => Some(Verdict::Busy(*until)),
             Known::Failed(failure) => Some(Verdict::failed(failure.clone())),
         }
     }

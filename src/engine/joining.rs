@@ -111,7 +111,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             if self.is_joinable(&ticket, now) {
                 may_ask.push(ticket);
             } else {
-                self.conclude(&ticket, Verdict::Busy, effects);
+                self.conclude(&ticket, Verdict::Busy(None), effects);
             }
         }
         for ticket in may_ask {
@@ -123,7 +123,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Answers those in the queue whose wait is over: a hold of this client, or a busy answer, decides them.
     pub(super) fn tell_busy(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(ticket) = self.queue.take_over(now) {
-            self.conclude(&ticket, Verdict::Busy, effects);
+            self.conclude(&ticket, Verdict::Busy(None), effects);
         }
     }
 

@@ -399,9 +399,10 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
             self.gate.join_refused();
         }
         self.gate.failing_since = None;
-        self.gate.known = Known::Busy(ttl.map(|ttl| self.now + ttl));
+        let until = ttl.map(|ttl| self.now + ttl);
+        self.gate.known = Known::Busy(until);
         self.gate.tell_busy(self.now, self.effects);
-        self.requeue(|| Verdict::Busy);
+        self.requeue(|| Verdict::Busy(until));
         if self.attempt.early {
             // It may have been answered by the hold before.
             self.gate.known = Known::Nothing;

@@ -37,7 +37,8 @@ pub(crate) enum Patience {
 #[derive(Clone)]
 pub(crate) enum Verdict {
     Granted(Arc<Hold>),
-    Busy,
+    /// Somebody else has it: up to then, as far as that is known.
+    Busy(Option<Moment>),
     /// Boxed: thousands may wait, and few fail.
     Failed(Box<Error>),
     /// Look again from the start: the owner holds the name now, or the grant was not collected.

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use super::handle::Handled;
 use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Fleet, Pending};
-use crate::engine::attempt::{acquire, request};
+use crate::engine::attempt::{Acquired, acquire, request};
 use crate::engine::kind::Kind;
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::state::State;
@@ -44,7 +44,10 @@ impl<'a> Acting<'a> {
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
-            Ok(got) => Ok(got.map(|entered| LockGuard::new(Arc::clone(&handle.engine), entered))),
+            Ok(Acquired::In(entered)) => {
+                Ok(Some(LockGuard::new(Arc::clone(&handle.engine), entered)))
+            }
+            Ok(Acquired::Busy(_)) => Ok(None),
             Err(error) => Err(error.about(handle.name())),
         })
     }

@@ -197,6 +197,20 @@ async fn what_cannot_be_detached_or_left_to_expire_comes_back_as_it_was() {
     end(guard).await;
 
     let owner = client.new_owner();
+    let half = mixed([owner.get_lock("a").into(), client.get_lock("b").into()]);
+    let refused = half
+        .lock()
+        .await
+        .unwrap()
+        .detach()
+        .expect_err("nobody owns the second");
+    assert!(matches!(refused.error(), Error::NotOwner { .. }));
+    assert_eq!(owner.get_lock("a").hold_count(), 1);
+    end(refused.into_guard()).await;
+    let error = owner.get_lock("a").unlock().await;
+    assert!(error.is_err(), "the first was not left to its owner");
+    clean(&server).await;
+
     let outer = owned(&owner, &["a", "b"]).lock_for(LONG).await.unwrap();
     let inner = outer.reenter(LONG).await.unwrap();
     let refused = outer.detach().expect_err("its levels are shared");

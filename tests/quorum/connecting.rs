@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use watchlock::{ConfigError, Error, Quorum, QuorumError};
 use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms};
@@ -116,6 +117,61 @@ async fn a_minority_may_be_down_when_it_connects_and_joins_when_it_is_there() {
     assert_eq!(five.have(&[0, 2, 4], "x").await, 3);
     five.0[1].restart();
     five.0[3].restart();
+    five.until(5, "x").await;
+    end(guard).await;
+    five.clean().await;
+}
+
+/// A quorum of four servers, and of something else that is not there yet.
+async fn joined_later(five: &Five, fifth: &Proxy) -> Quorum {
+    let mut urls = five.urls();
+    urls[4] = fifth.url();
+    fifth.refuse();
+    let quorum = of(&urls).connect().await.unwrap();
+    fifth.accept();
+    quorum
+}
+
+/// It was looked at, and then nobody asked it for a lock.
+async fn is_left_out(fifth: &Proxy, five: &Five, quorum: &Quorum) {
+    eventually("it was asked what it is", LONG, async || {
+        fifth.commands().get("HELLO").copied().unwrap_or_default() >= 2
+    })
+    .await;
+    for _ in 0..10 {
+        end(quorum.get_lock("x").lock().await.unwrap()).await;
+    }
+    let commands = fifth.commands();
+    let locks = commands.keys().filter(|name| name.starts_with("EVAL"));
+    assert_eq!(locks.count(), 0, "{commands:?}");
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn a_server_that_joins_later_and_is_one_of_the_others_has_no_vote() {
+    let five = Five::start();
+    let fifth = Proxy::to(&five.0[2]);
+    let quorum = joined_later(&five, &fifth).await;
+    is_left_out(&fifth, &five, &quorum).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_joins_later_has_no_vote() {
+    let five = Five::start();
+    let master = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&master).start();
+    replica.synced().await;
+    let fifth = Proxy::to(&replica);
+    let quorum = joined_later(&five, &fifth).await;
+    is_left_out(&fifth, &five, &quorum).await;
+}
+
+#[tokio::test]
+async fn a_server_that_joins_later_has_its_vote() {
+    let five = Five::start();
+    let fifth = Proxy::to(&five.0[4]);
+    let quorum = joined_later(&five, &fifth).await;
+    let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
     end(guard).await;
     five.clean().await;

@@ -245,6 +245,23 @@ async fn what_is_left_to_its_lease_stays_on_the_servers() {
 }
 
 #[tokio::test]
+async fn a_server_that_lost_it_keeps_nobody_from_leaving_it_to_its_lease() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
+    five.until(5, "x").await;
+    // A stranger has it there, so it is not repaired; the question tells that it is lost.
+    five.0[1].cmd(&["DEL", "x"]).await;
+    five.0[1].cmd(&["HSET", "x", "stranger:1", "1"]).await;
+    for _ in 0..20 {
+        guard.verify().await.unwrap();
+    }
+    guard.let_expire().unwrap();
+    assert!(try_once(&quorum.get_lock("x")).await.is_none());
+    assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 5);
+}
+
+#[tokio::test]
 async fn a_dropped_guard_gives_all_back() {
     let five = Five::start();
     let quorum = five.connect().await;

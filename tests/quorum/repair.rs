@@ -97,3 +97,27 @@ async fn what_is_over_is_not_repaired() {
     end(got).await;
     five.clean().await;
 }
+
+/// The repair of a server and the end of the hold meet: whatever is first, nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_taken_back_beside_the_last_release_keeps_nothing() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let lock = quorum.get_lock("x");
+    for round in 0..8 {
+        let guard = soon(lock.lock()).await.unwrap();
+        five.until(5, "x").await;
+        five.0[3].cmd(&["DEL", "x"]).await;
+        eventually("it is taken back", LONG, async || {
+            guard.verify().await.expect("four have it");
+            five.0[3].exists("x").await
+        })
+        .await;
+        // Its answer is on its way.
+        if round % 2 == 1 {
+            tokio::task::yield_now().await;
+        }
+        end(guard).await;
+        five.clean().await;
+    }
+}

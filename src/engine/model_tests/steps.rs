@@ -288,7 +288,7 @@ impl World {
                 self.callers[i].rounds += 1;
                 At::Start
             }
-            std::task::Poll::Ready(Verdict::Busy | Verdict::Failed(_)) => At::Gone,
+            std::task::Poll::Ready(Verdict::Busy(_) | Verdict::Failed(_)) => At::Gone,
             std::task::Poll::Pending => At::Waiting(ticket, None),
         }
     }

@@ -37,7 +37,6 @@ pub(in crate::lock) struct Composite {
     inner: Mutex<Inner>,
     /// The levels of the children.
     crews: Mutex<Vec<Weak<Crew>>>,
-    levels: AtomicU32,
     /// How many levels it has of each child.
     of_each: AtomicU32,
     /// Its fencing token, 0 when it has none.
@@ -49,6 +48,7 @@ pub(in crate::lock) struct Composite {
 struct Inner {
     children: Children,
     standing: Standing,
+    levels: u32,
 }
 
 impl Composite {
@@ -61,9 +61,9 @@ impl Composite {
             inner: Mutex::new(Inner {
                 children,
                 standing: Standing::new(needed),
+                levels: 0,
             }),
             crews: Mutex::default(),
-            levels: AtomicU32::new(0),
             of_each: AtomicU32::new(0),
             token: AtomicU64::new(0),
             changed: Notify::new(),
@@ -79,21 +79,22 @@ impl Composite {
     }
 
     pub(in crate::lock) fn levels(&self) -> u32 {
-        // Relaxed: a number for its reader.
-        self.levels.load(Ordering::Relaxed)
+        self.inner.lock().levels
     }
 
     /// How many levels more than of each child it has.
     pub(super) fn shared_levels(&self) -> u32 {
-        // Relaxed: as above.
+        // Relaxed: a number for its reader.
         self.levels()
             .saturating_sub(self.of_each.load(Ordering::Relaxed))
     }
 
-    /// A level more.
-    pub(super) fn enter(&self) {
-        // Relaxed: whoever enters has a level, so the number is not 0.
-        self.levels.fetch_add(1, Ordering::Relaxed);
+    /// A level more; false when it is over. Whoever looks it up by its owner may come behind the last level.
+    pub(super) fn enter(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let is_on = !inner.standing.is_final();
+        inner.levels += u32::from(is_on);
+        is_on
     }
 
     /// A level more of each child.
@@ -118,13 +119,17 @@ impl Composite {
 
     /// A level less. With the last one it is over: from then on it cannot be lost.
     pub(super) fn leave(&self) {
-        // AcqRel: whoever takes the last level off comes after all others.
-        let is_last = self.levels.fetch_sub(1, Ordering::AcqRel) == 1;
         // In the child of a fork a lock may be one that nobody gives back.
-        if is_last && !self.is_forked() {
-            // A loss that nobody has looked at yet comes first.
-            self.look();
-            self.inner.lock().standing.end();
+        if self.is_forked() {
+            return;
+        }
+        // A loss that nobody has looked at yet comes first.
+        self.look();
+        let mut inner = self.inner.lock();
+        inner.levels -= 1;
+        if inner.levels == 0 {
+            inner.standing.end();
+            drop(inner);
             self.changed.notify_waiters();
         }
     }

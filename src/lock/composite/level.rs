@@ -40,6 +40,7 @@ impl Level {
         let views = children.iter();
         let views = views.map(|child| child.as_ref().map(LockGuard::hold));
         let hold = Composite::new(name, needed, views.collect());
+        hold.enter();
         Self::with(&hold, children, lease, None)
     }
 
@@ -50,7 +51,7 @@ impl Level {
         self
     }
 
-    /// A level of `hold` with levels of the children of its own.
+    /// The level of `hold` that was entered, with levels of the children of its own.
     fn with(
         hold: &Arc<Composite>,
         children: Children,
@@ -58,7 +59,6 @@ impl Level {
         owner: Option<Arc<OwnerState>>,
     ) -> Self {
         let crew = Crew::new(lease == Lease::Watchdog, children);
-        hold.enter();
         hold.has_crew(&crew);
         Self {
             hold: Arc::clone(hold),
@@ -79,7 +79,10 @@ impl Level {
             .iter()
             .find(|crew| crew.watched == (lease == Lease::Watchdog));
         if let Some(crew) = same.filter(|crew| crew.join()) {
-            hold.enter();
+            if !hold.enter() {
+                drop(crew.leave());
+                return over(hold);
+            }
             // Whatever comes next, the level is given back with this.
             let level = Self {
                 hold: Arc::clone(hold),
@@ -96,6 +99,7 @@ impl Level {
         for crew in crews {
             let entered = enter_children(hold, &crew, lease).await;
             match entered {
+                Ok(_) if !hold.enter() => return over(hold),
                 Ok(children) => return Ok(Some(Self::with(hold, children, lease, owner))),
                 Err(Error::NotOwner { .. }) => {}
                 Err(error) => return Err(error),
@@ -206,9 +210,9 @@ impl Level {
             return Ok(());
         }
         self.is_alone()?;
-        self.children()
-            .iter()
-            .try_for_each(|child| child.may_detach())
+        let children = self.children();
+        let mut valid = children.iter().filter(|child| child.is_valid());
+        valid.try_for_each(|child| child.may_detach())
     }
 
     /// Leaves the level to its owner, or each child's to the child's. The hold goes on for who looks at it.
@@ -231,9 +235,10 @@ impl Level {
     pub(in crate::lock) fn may_expire(&self) -> Result<(), Error> {
         self.hold.check()?;
         self.is_alone()?;
-        self.children()
-            .iter()
-            .try_for_each(|child| child.may_expire())
+        // Children that are lost are none of it any more.
+        let children = self.children();
+        let mut valid = children.iter().filter(|child| child.is_valid());
+        valid.try_for_each(|child| child.may_expire())
     }
 
     /// Leaves each child to its lease.
@@ -252,8 +257,8 @@ impl Level {
         }
     }
 
-    /// Parts with each child, as `part` does. Children that refuse in the very moment stay, and the rest is gone: so
-    /// the composite is lost or over.
+    /// Parts with each child, as `part` does. Those that refuse in the very moment are given back, if `needed` did not;
+    /// else they stay, and the rest is gone: so the composite is lost or over.
     fn part_with(
         &mut self,
         part: impl Fn(LockGuard) -> Result<(), (LockGuard, Error)>,
@@ -261,18 +266,24 @@ impl Level {
         let Some(crew) = self.crew.take() else {
             return Ok(());
         };
-        let mut first = None;
+        let mut refused = Vec::new();
+        let mut parted = 0;
         for (place, child) in crew.take() {
-            if let Err((child, error)) = part(child) {
-                drop(crew.put(place, child));
-                first.get_or_insert(error);
+            match part(child) {
+                Ok(()) => parted += 1,
+                Err((child, error)) => refused.push((place, child, error)),
             }
         }
-        let Some(error) = first else {
+        if parted >= self.hold.needed() {
             return Ok(());
-        };
+        }
+        let mut first = None;
+        for (place, child, error) in refused {
+            drop(crew.put(place, child));
+            first.get_or_insert(error);
+        }
         self.crew = Some(crew);
-        Err(error)
+        Err(first.unwrap_or_else(Error::not_owner))
     }
 
     fn about(&self, problem: LeaseError) -> Error {
@@ -283,6 +294,14 @@ impl Level {
 impl Drop for Level {
     fn drop(&mut self) {
         drop(self.leave());
+    }
+}
+
+/// What is said of a hold that cannot be entered any more: nothing, unless it was lost.
+fn over<T>(hold: &Composite) -> Result<Option<T>, Error> {
+    match hold.check() {
+        Err(error) if error.is_lost() => Err(error),
+        _ => Ok(None),
     }
 }
 

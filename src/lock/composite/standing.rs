@@ -81,6 +81,11 @@ impl Standing {
         }
     }
 
+    /// Whether it is lost or over.
+    pub(super) fn is_final(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// Its last level is given back: it cannot be lost any more.
     pub(super) fn end(&mut self) {
         self.end.get_or_insert(Phase::Over);

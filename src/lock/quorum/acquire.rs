@@ -83,13 +83,13 @@ pub(super) fn begin_round(nodes: &Arc<Nodes>, head: &Arc<Ticket>) {
 fn start_job(nodes: &Arc<Nodes>, request: &Request) {
     let (name, kind) = (Arc::clone(&request.name), request.kind.clone());
     let job = job::serve(Arc::clone(nodes), name, kind);
-    nodes.steward.spawn(job);
+    nodes.spawn(job);
 }
 
 /// A grant that nobody collects holds up those who wait.
 fn take_back_later(nodes: &Arc<Nodes>, granted: Arc<Ticket>) {
     let limit = nodes.config().command_timeout;
-    nodes.steward.spawn(async move {
+    nodes.spawn(async move {
         tokio::time::sleep(limit).await;
         granted.take_back();
     });
@@ -189,7 +189,7 @@ impl Drop for Waiting<'_> {
             .at(self.name, |gate, _| gate.withdraw(&self.ticket));
         if let Some(flight) = flight {
             // What it has under way is seen through, and undone.
-            self.nodes.steward.spawn(flight);
+            self.nodes.spawn(flight);
         }
         drop(left);
     }

@@ -26,9 +26,11 @@ pub(super) type Flight = InFlight<()>;
 /// What a round came to.
 pub(super) enum Tried {
     Got(Level),
-    /// Somebody else has it. Whether some nodes granted it all the same.
+    /// Somebody else has it. Whether some nodes granted it all the same, and by when enough of them are free, if nobody
+    /// renews or gives back anything.
     Busy {
         some: bool,
+        free_at: Moment,
     },
     /// Too few answered.
     NoQuorum {
@@ -42,8 +44,8 @@ pub(super) enum Tried {
 /// What the job is to know of the last round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
-    /// Nothing was to be had; another try is worth it once something changes.
-    Refused,
+    /// Nothing was to be had; another try is worth it once something changes, and at this time.
+    Refused { free_at: Moment },
     /// Others want it, too.
     MetOthers,
 }
@@ -180,14 +182,14 @@ impl Gate {
         self.seat.take_if(|seat| Arc::ptr_eq(&seat.ticket, ticket));
         match tried {
             Tried::Got(level) => self.got(ticket, level, effects),
-            Tried::Busy { some } => {
-                self.tell(some);
+            Tried::Busy { some, free_at } => {
+                self.tell(some, free_at);
                 self.busy = true;
                 self.failing = None;
                 self.goes_on(ticket, || Verdict::Busy, effects);
             }
             Tried::NoQuorum { error, some } => {
-                self.tell(some);
+                self.tell(some, Moment::NEVER);
                 self.busy = false;
                 let since = self.failing.take().map_or(now, |(_, since)| since);
                 self.goes_on(ticket, || Verdict::Failed(error.clone()), effects);
@@ -203,7 +205,9 @@ impl Gate {
     }
 
     fn got(&mut self, ticket: &Arc<Ticket>, level: Level, effects: &mut Effects) {
-        self.news = Some(News::Refused);
+        self.news = Some(News::Refused {
+            free_at: Moment::NEVER,
+        });
         self.failing = None;
         if !ticket.is_waiting() {
             self.busy = false;
@@ -234,8 +238,9 @@ impl Gate {
         }
     }
 
-    fn tell(&mut self, some: bool) {
-        self.news = Some(if some { News::MetOthers } else { News::Refused });
+    fn tell(&mut self, some: bool, free_at: Moment) {
+        let refused = News::Refused { free_at };
+        self.news = Some(if some { News::MetOthers } else { refused });
     }
 
     /// A round was refused: who tries once hears that, who waits stays first.
@@ -304,10 +309,8 @@ impl Gate {
         self.changed.notify_one();
     }
 
-    /// The job ended before its time: whoever waits hears that.
-    pub(super) fn job_died(&mut self, effects: &mut Effects) {
-        self.job = false;
-        self.seat = None;
+    /// Nobody makes rounds any more: whoever waits hears that.
+    fn close(&mut self, effects: &mut Effects) {
         for queued in self.queue.drain(..) {
             effects.decide(&queued, Verdict::Failed(Error::Closed));
         }
@@ -317,6 +320,14 @@ impl Gate {
 impl Effects {
     fn decide(&mut self, ticket: &Arc<Ticket>, verdict: Verdict) {
         self.decided.push((Arc::clone(ticket), verdict));
+    }
+
+    /// Without a lock: a waker may run any code.
+    fn tell(&mut self) {
+        self.dropped.clear();
+        for (ticket, verdict) in self.decided.drain(..) {
+            ticket.decide(verdict);
+        }
     }
 }
 
@@ -356,10 +367,18 @@ impl Gates {
             gates.remove(name);
         }
         drop(gates);
-        effects.dropped.clear();
-        for (ticket, verdict) in effects.decided.drain(..) {
-            ticket.decide(verdict);
-        }
+        effects.tell();
         (result, effects)
+    }
+
+    /// Ends everybody's wait.
+    pub(super) fn close(&self) {
+        let mut effects = Effects::default();
+        let mut gates = self.of.lock();
+        for gate in gates.values_mut() {
+            gate.close(&mut effects);
+        }
+        drop(gates);
+        effects.tell();
     }
 }

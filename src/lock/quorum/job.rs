@@ -7,37 +7,13 @@ use std::time::Duration;
 use super::Nodes;
 use super::acquire::begin_round;
 use super::ears::Ears;
-use super::gate::{Gate, News, Turn};
+use super::gate::{News, Turn};
 use super::waking::Waking;
 use crate::clock::Moment;
 use crate::engine::kind::Kind;
 use crate::lock::pauses::Pauses;
 
-/// Ends the job at the gate, whatever ends the task.
-struct Ending<'a> {
-    nodes: &'a Nodes,
-    name: &'a Arc<str>,
-    in_order: bool,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        if !self.in_order {
-            tracing::error!(
-                name = &**self.name,
-                "the job of a quorum's lock ended unexpectedly"
-            );
-            self.nodes.gates.at(self.name, Gate::job_died);
-        }
-    }
-}
-
 pub(super) async fn serve(nodes: Arc<Nodes>, name: Arc<str>, kind: Kind) {
-    let mut ending = Ending {
-        nodes: &nodes,
-        name: &name,
-        in_order: false,
-    };
     let changed = nodes.gates.at(&name, |gate, _| gate.changed()).0;
     let mut ears = Ears::open(&nodes, kind.names());
     let mut waking = Waking::new(nodes.needed);
@@ -52,14 +28,14 @@ pub(super) async fn serve(nodes: Arc<Nodes>, name: Arc<str>, kind: Kind) {
         match news {
             None if waking.next() == Moment::NEVER => waking.soon(now),
             None => {}
-            Some(News::Refused) => {
+            Some(News::Refused { free_at }) => {
                 pauses = Pauses::new();
-                waking.refused(now, nodes.poll());
+                waking.refused(now, nodes.poll(), free_at, fastrand::f64());
             }
             Some(News::MetOthers) => waking.met_others(now, pauses.after(took)),
         }
         let head = match turn {
-            Turn::Over => break,
+            Turn::Over => return,
             Turn::Under(flight) => {
                 waking.tries();
                 flight.await;
@@ -79,5 +55,4 @@ pub(super) async fn serve(nodes: Arc<Nodes>, name: Arc<str>, kind: Kind) {
             () = tokio::time::sleep(now.until(waking.next())) => {}
         }
     }
-    ending.in_order = true;
 }

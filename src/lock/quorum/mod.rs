@@ -23,9 +23,12 @@ mod ticket;
 mod token;
 mod waking;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -45,6 +48,9 @@ use crate::error::Error;
 use crate::lease::Lease;
 use crate::process::Process;
 
+/// How long a node is left alone that cannot be one of the quorum.
+const UNFIT: Duration = Duration::from_secs(5);
+
 /// A node has so long to answer, if nothing else is set, or a tenth of the lease if that is less.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -60,6 +66,8 @@ pub(crate) struct Nodes {
     steward: Steward,
     /// Told when a silent node answered.
     back: Notify,
+    /// A task of the steward failed of a bug.
+    broken: AtomicBool,
     process: Process,
     _alive: Alive,
 }
@@ -90,12 +98,13 @@ impl Nodes {
             patients: Arc::default(),
             steward,
             back: Notify::new(),
+            broken: AtomicBool::new(false),
             process: Process::current(),
             all,
             _alive: alive,
         });
         let looking = repair::look_after(Arc::downgrade(&nodes), Arc::clone(&nodes.patients));
-        nodes.steward.spawn(looking);
+        nodes.spawn(looking);
         for (place, node) in nodes.all.iter().enumerate() {
             if node.is_silent() {
                 nodes.fell_silent(place);
@@ -122,10 +131,25 @@ impl Nodes {
     }
 
     fn check_open(&self) -> Result<(), Error> {
-        if self.is_forked() {
+        // Whoever sees an old word on it waits at a gate, and is told there.
+        if self.is_forked() || self.broken.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    /// Runs a task on the steward. A bug in it closes the quorum for who waits and who comes; holds go on, which their
+    /// clients keep.
+    fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let quorum = Arc::downgrade(self);
+        self.steward.spawn(async move {
+            let ended = AssertUnwindSafe(task).catch_unwind().await;
+            if let (Err(_), Some(quorum)) = (ended, quorum.upgrade()) {
+                tracing::error!("the background thread of a quorum failed; the quorum is closed");
+                quorum.broken.store(true, Ordering::Relaxed);
+                quorum.gates.close();
+            }
+        });
     }
 
     /// How long a node has to answer an acquire with this lease.
@@ -188,11 +212,41 @@ impl Nodes {
         tracing::debug!(server = place + 1, "a server of the quorum is silent");
         let (node, limit) = (Arc::clone(node), self.node_timeout);
         let quorum = Arc::downgrade(self);
-        self.steward.spawn(async move {
-            node.probe(limit).await;
-            if let Some(quorum) = quorum.upgrade() {
-                quorum.note(place, None);
+        self.spawn(async move {
+            while node.probe(limit).await {
+                let Some(quorum) = quorum.upgrade() else {
+                    return;
+                };
+                if quorum.may_join(place) {
+                    node.is_asked_no_more();
+                    return quorum.note(place, None);
+                }
+                drop(quorum);
+                tokio::time::sleep(UNFIT).await;
             }
         });
+    }
+
+    /// Whether a node that answers may be one of the quorum: it is none of the others, and no replica. What was there
+    /// when the quorum was made was looked at then.
+    fn may_join(&self, place: usize) -> bool {
+        let node = &self.all[place];
+        let server = node.server();
+        let is_same = |other: &usize| server.is_some() && self.all[*other].server() == server;
+        let twin = (0..self.all.len()).find(|other| *other != place && is_same(other));
+        let problem = match twin {
+            None => node.problem(),
+            Some(_) => Some("it is one of the others, by another address"),
+        };
+        if !node.is_unfit(problem.is_some())
+            && let Some(problem) = problem
+        {
+            tracing::error!(
+                server = place + 1,
+                problem,
+                "a server cannot be one of the quorum: connect would have refused it"
+            );
+        }
+        problem.is_none()
     }
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 
 use crate::backend::Pending;
+use crate::backend::hello::Hello;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
-use crate::engine::attempt::{acquire, request};
+use crate::engine::attempt::{Acquired, acquire, request};
 use crate::engine::keeper::Hub;
 use crate::engine::kind::Kind;
 use crate::engine::{Core, Engine};
@@ -30,23 +32,48 @@ pub(crate) struct Node {
     silent: AtomicBool,
     /// The steward asks it.
     probed: AtomicBool,
+    /// It is none of the quorum.
+    unfit: AtomicBool,
+    /// What it said of itself when it was looked at last.
+    about: Mutex<About>,
     /// Up to when it may not vote, as far as is known.
     young_until: AtomicU64,
 }
 
-/// A try of one node.
-pub(super) type Trying = BoxFuture<'static, (usize, Result<Option<LockGuard>, Error>)>;
+/// What a node says of itself.
+#[derive(Default)]
+struct About {
+    /// Drawn at random at each start.
+    run_id: Option<Arc<str>>,
+    problem: Option<&'static str>,
+}
+
+/// A try of one node, by its place.
+pub(super) type Trying = BoxFuture<'static, (usize, Result<Answer, Error>)>;
+
+/// What a node answered to a try.
+pub(super) enum Answer {
+    Granted(LockGuard),
+    /// Somebody else has it there: up to then, as far as that is known.
+    Busy(Option<Moment>),
+}
 
 impl Node {
-    pub(crate) fn new(engine: Arc<Engine>, is_silent: bool) -> Self {
+    /// One that said this of itself, or nothing yet.
+    pub(crate) fn new(engine: Arc<Engine>, run_id: Option<Arc<str>>) -> Self {
         Self {
             hub: Arc::new(Hub::new(
                 engine.core.backend.config(),
                 engine.core.backend.cluster(),
             )),
             engine,
-            silent: AtomicBool::new(is_silent),
+            silent: AtomicBool::new(run_id.is_none()),
             probed: AtomicBool::new(false),
+            unfit: AtomicBool::new(false),
+            about: Mutex::new(About {
+                run_id,
+                problem: None,
+            }),
             young_until: AtomicU64::new(0),
         }
     }
@@ -58,7 +85,22 @@ impl Node {
     /// Whether it did not answer when it was asked last. The flags of a node stand for themselves: who sees an old
     /// one asks once too often, or too late.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        self.silent.load(Ordering::Relaxed) || self.unfit.load(Ordering::Relaxed)
+    }
+
+    /// Which server it is, as far as it said so.
+    pub(super) fn server(&self) -> Option<Arc<str>> {
+        self.about.lock().run_id.clone()
+    }
+
+    /// Why it cannot be one of a quorum.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        self.about.lock().problem
+    }
+
+    /// Whether it is none of the quorum from now on; what that was before.
+    pub(super) fn is_unfit(&self, now: bool) -> bool {
+        self.unfit.swap(now, Ordering::Relaxed)
     }
 
     /// It answered. Whether it had been silent.
@@ -90,29 +132,57 @@ impl Node {
                 Ok(request) => acquire(core, request).await,
                 Err(error) => Err(error),
             };
-            let got =
-                got.map(|got| got.map(|entered| LockGuard::new(Arc::clone(&engine), entered)));
-            (place, got)
+            let answer = got.map(|got| match got {
+                Acquired::In(entered) => {
+                    Answer::Granted(LockGuard::new(Arc::clone(&engine), entered))
+                }
+                Acquired::Busy(until) => Answer::Busy(until),
+            });
+            (place, answer)
         }
         .boxed()
     }
 
-    /// Asks it until it answers in `limit`; ends when it does.
-    pub(super) async fn probe(self: Arc<Self>, limit: Duration) {
+    /// The steward has done with asking it.
+    pub(super) fn is_asked_no_more(&self) {
+        self.probed.store(false, Ordering::Relaxed);
+    }
+
+    /// Asks it until it answers in `limit`, and says what it is. False when its client is closed.
+    pub(super) async fn probe(&self, limit: Duration) -> bool {
         let backoff = Backoff::new().base(Duration::from_millis(50));
         let mut delays = backoff.delays(fastrand::u64(..));
         loop {
             tokio::time::sleep(delays.step()).await;
             if self.core().check_open().is_err() {
-                return;
+                return false;
             }
             // The first one may have to connect.
             let connecting = self.core().backend.config().connect_timeout;
-            if self.answers(connecting).await && self.answers(limit).await {
-                break;
+            if self.answers(connecting).await && self.answers(limit).await && self.tells().await {
+                return true;
             }
         }
-        self.probed.store(false, Ordering::Relaxed);
+    }
+
+    /// Hears what it is, on the connection that answered.
+    async fn tells(&self) -> bool {
+        let core = self.core();
+        let fleet = core.backend.callers_fleet();
+        let Some(connected) = fleet.ok().and_then(|fleet| fleet.home().connected()) else {
+            return false;
+        };
+        let mut connection = connected.connection;
+        let connecting = core.backend.config().connect_timeout;
+        let asking = tokio::time::timeout(connecting, Hello::of(&mut connection));
+        let Ok(Ok(hello)) = asking.await else {
+            return false;
+        };
+        *self.about.lock() = About {
+            run_id: connected.server.map(|server| server.run_id),
+            problem: hello.is_replica().then_some("it is a replica"),
+        };
+        true
     }
 
     async fn answers(&self, limit: Duration) -> bool {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Nodes;
+use super::node::Answer;
 use super::round::join;
 use super::ticket::Request;
 use crate::clock::Moment;
@@ -91,10 +92,9 @@ impl Patient {
                 continue;
             }
             self.asked.insert(place, now + PAUSE);
-            let (nodes, hold) = (Arc::clone(nodes), Arc::clone(hold));
+            let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
-            let steward = nodes.steward.clone();
-            steward.spawn(async move { repair(&nodes, &hold, place, request).await });
+            nodes.spawn(async move { repair(&quorum, &hold, place, request).await });
         }
     }
 }
@@ -116,7 +116,7 @@ async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut req
         () = tokio::time::sleep(limit) => return nodes.fell_silent(place),
     };
     nodes.note(place, answer.as_ref().err());
-    if let Ok(Some(child)) = answer
+    if let Ok(Answer::Granted(child)) = answer
         && join(nodes, &request, hold, place, child).await
     {
         tracing::info!(

@@ -17,10 +17,11 @@ use futures_util::stream::FuturesUnordered;
 
 use super::Nodes;
 use super::gate::Tried;
-use super::node::Trying;
+use super::node::{Answer, Trying};
 use super::rules::{Outcome, Said, Votes};
-use super::ticket::Request;
+use super::ticket::{Patience, Request};
 use super::token;
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::LockGuard;
@@ -46,7 +47,8 @@ enum Word {
     Nothing,
     Granted,
     Young,
-    Busy,
+    /// Up to then, as far as that is known.
+    Busy(Option<Moment>),
     Failed(Error),
 }
 
@@ -70,18 +72,18 @@ impl<'a> Ballot<'a> {
     }
 
     /// Hears one node.
-    fn hear(&mut self, place: usize, answer: Result<Option<LockGuard>, Error>) -> Option<Outcome> {
+    fn hear(&mut self, place: usize, answer: Result<Answer, Error>) -> Option<Outcome> {
         self.nodes.note(place, answer.as_ref().err());
         let (said, word) = match answer {
-            Ok(Some(child)) if self.nodes.may_vote(place, &child) => {
+            Ok(Answer::Granted(child)) if self.nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
                 (Said::Yes, Word::Granted)
             }
-            Ok(Some(child)) => {
+            Ok(Answer::Granted(child)) => {
                 self.young.push(child);
                 (Said::Young, Word::Young)
             }
-            Ok(None) => (Said::Busy, Word::Busy),
+            Ok(Answer::Busy(until)) => (Said::Busy, Word::Busy(until)),
             Err(error) if error.is_transient() => (Said::Failed, Word::Failed(error)),
             Err(error) => {
                 self.refused.get_or_insert_with(|| error.clone());
@@ -100,6 +102,21 @@ impl<'a> Ballot<'a> {
             }
         }
         self.votes.close()
+    }
+
+    /// By when so many nodes are free that it can be had, if nobody renews or gives back anything.
+    fn free_at(&self) -> Moment {
+        let mut ends: Vec<_> = self
+            .words
+            .iter()
+            .map(|word| match word {
+                Word::Granted => Moment::default(),
+                Word::Busy(Some(until)) => *until,
+                _ => Moment::NEVER,
+            })
+            .collect();
+        ends.sort_unstable();
+        ends[self.nodes.needed - 1]
     }
 
     fn no_quorum(&self, reached: usize) -> Error {
@@ -134,11 +151,25 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
             }
         }
     }
+    let some = ballot.children.iter().any(Option::is_some);
+    if outcome == Outcome::Busy && request.patience != Patience::Once {
+        // Who waits comes when leases end: those of all are to be known.
+        let rest = async {
+            while let Some((place, answer)) = tries.next().await {
+                ballot.hear(place, answer);
+            }
+        };
+        if nodes.timers().within(limit, rest).await.is_none() {
+            ballot.close();
+        }
+    }
     // By 2.
     drop(tries);
-    let some = ballot.children.iter().any(Option::is_some);
     let tried = match outcome {
-        Outcome::Got | Outcome::Busy => Tried::Busy { some },
+        Outcome::Got | Outcome::Busy => Tried::Busy {
+            some,
+            free_at: ballot.free_at(),
+        },
         Outcome::NoQuorum { reached } => Tried::NoQuorum {
             error: ballot.no_quorum(reached),
             some,
@@ -209,10 +240,9 @@ fn join_later(
     if tries.is_empty() {
         return;
     }
-    let (nodes, hold) = (Arc::clone(nodes), Arc::clone(hold));
+    let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
-    let steward = nodes.steward.clone();
-    steward.spawn(async move { late(&nodes, &request, &hold, tries, limit).await });
+    nodes.spawn(async move { late(&quorum, &request, &hold, tries, limit).await });
 }
 
 /// Hears what is answered behind a round that got the lock.
@@ -238,7 +268,7 @@ async fn late(
         };
         silent.retain(|other| *other != place);
         nodes.note(place, answer.as_ref().err());
-        if let Ok(Some(child)) = answer {
+        if let Ok(Answer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }
     }
@@ -285,7 +315,7 @@ impl fmt::Display for Words {
                 Word::Nothing => f.write_str("no reply in time")?,
                 Word::Granted => f.write_str("granted")?,
                 Word::Young => f.write_str("no vote yet, it was started too lately")?,
-                Word::Busy => f.write_str("busy")?,
+                Word::Busy(_) => f.write_str("busy")?,
                 Word::Failed(error) => match std::error::Error::source(error) {
                     Some(cause) => write!(f, "{cause}")?,
                     None => write!(f, "{error}")?,

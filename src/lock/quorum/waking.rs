@@ -1,4 +1,4 @@
-//! When a waiter tries again: by what the nodes tell, after a pause, or by a poll.
+//! When a waiter tries again: by what the nodes tell, at the end of a lease, after a pause, or by a poll.
 //!
 //! 1. A lock is given back on all nodes at about the same time: it is tried for when `needed` of them told so. When one
 //!    did and the others are silent, a while later: it may be down, or its message lost.
@@ -6,6 +6,7 @@
 //!    no reason to come back before the pause is over.
 //! 3. Whoever is told moves by a random span, so that not all come at once.
 //! 4. A try takes with it all that was told before it.
+//! 5. A lease that ends tells nobody. Who was refused heard when the leases end that stand in the way, and comes then.
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use crate::clock::Moment;
 
 /// How long the messages of other nodes are waited for.
 const OTHERS: Duration = Duration::from_millis(5);
+/// How much later than a lease its end is tried for: servers count in ms.
+const AFTER_LEASE: Duration = Duration::from_millis(1);
 /// Over how long those who are told of a lock spread.
 const SPREAD: Duration = Duration::from_millis(2);
 
@@ -48,10 +51,12 @@ impl Waking {
         self.next = Moment::NEVER;
     }
 
-    /// It was refused, and got nothing: the next one is `poll` away, or when something is told.
-    pub(super) fn refused(&mut self, now: Moment, poll: Duration) {
+    /// It was refused, and got nothing: the next one is `poll` away, at the end of the leases that are in the way, or
+    /// when something is told; `random` is from 0 to 1.
+    pub(super) fn refused(&mut self, now: Moment, poll: Duration, free_at: Moment, random: f64) {
         self.not_before = now;
         self.plan(now + poll);
+        self.plan(free_at + AFTER_LEASE + SPREAD.mul_f64(random));
     }
 
     /// It was refused, and got some: by 2.
@@ -105,13 +110,21 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
         fn a_try_is_planned_no_later_than_the_poll_and_never_in_the_pause(
-            met in any::<bool>(), span in 1u64..300, steps in prop::collection::vec(step(), 0..40),
+            met in any::<bool>(), span in 1u64..300, lease in 0u64..400,
+            steps in prop::collection::vec(step(), 0..40),
         ) {
             let ms = Duration::from_millis;
             let start = Moment::default() + ms(1);
             let mut waking = Waking::new(3);
             let poll = start + ms(span);
-            if met { waking.met_others(start, ms(span)) } else { waking.refused(start, ms(span)) }
+            let free = start + ms(lease);
+            if met {
+                waking.met_others(start, ms(span));
+            } else {
+                waking.refused(start, ms(span), free, 0.5);
+                prop_assert!(waking.next() == poll || waking.next() > free);
+                prop_assert!(waking.next() <= free + AFTER_LEASE + SPREAD);
+            }
             let (mut now, mut who) = (start, 0u16);
             for step in steps {
                 match step {
