@@ -226,9 +226,9 @@ impl SentinelDeployment {
     async fn ready(&self) {
         for sentinel in &self.sentinels {
             eventually("a sentinel sees all servers", DEADLINE, async || {
-                let seen = sentinel.cmd(&["SENTINEL", "CKQUORUM", SERVICE]).await;
+                let seen = sentinel.try_cmd(&["SENTINEL", "CKQUORUM", SERVICE]).await;
                 let seen =
-                    matches!(seen, redis::Value::SimpleString(ref text) if text.starts_with("OK"));
+                    matches!(seen, Ok(redis::Value::SimpleString(text)) if text.starts_with("OK"));
                 seen && self.sees_replicas(sentinel).await
             })
             .await;

@@ -145,9 +145,8 @@ const WORK: Work = Work {
     hold_us: 1_000,
     pause_us: 2_000,
 };
-/// Processes, tasks in each, of a contended fair lock.
+/// Processes of one task each: inside a process the plain lock would be passed on without a word to Redis.
 const PROCESSES: usize = 4;
-const TASKS_EACH: usize = 4;
 const HAND_OVER_ROUNDS: usize = 5;
 const FAIR: &str = "fair";
 const HAND_OVER: &str = "hand-over";
@@ -167,7 +166,7 @@ fn hand_overs(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
             }
         }
         if let Some(java) = java {
-            let seen = java.contended(FAIR, NAME, PROCESSES * TASKS_EACH, WORK, window);
+            let seen = java.contended(FAIR, NAME, PROCESSES, WORK, window);
             if let Some(seen) = bench.or_note(&java_name(FAIR), seen) {
                 samples.add(&java_name(FAIR), HAND_OVER, round, seen);
             }
@@ -199,13 +198,12 @@ fn hand_overs(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
 }
 
 fn hand_over(bench: &Bench, who: &Participant, window: Duration) -> Option<Contended> {
-    let tasks = TASKS_EACH;
     let job = |process| {
         let work = WORK;
         bench.job(
             who,
             Load::Contended {
-                tasks,
+                tasks: 1,
                 process,
                 work,
             },
@@ -220,10 +218,10 @@ fn hand_over(bench: &Bench, who: &Participant, window: Duration) -> Option<Conte
 fn hand_over_table(samples: &Samples<Contended>, rows: [&str; 3]) -> Table {
     let mut table = Table::new(
         &format!(
-            "Hand-over of the fair lock: one name, hold 1 ms, pause 2 ms, {PROCESSES} processes of {TASKS_EACH} tasks"
+            "Hand-over of the fair lock: one name, hold 1 ms, pause 2 ms, {PROCESSES} processes of one task"
         ),
-        "From just before the unlock to the return of the next lock, when somebody was waiting. Redisson: as \
-         many threads of one process.",
+        "From just before the unlock to the return of the next lock, when somebody was waiting: always from one \
+         process to another. Redisson: as many threads of one process.",
     );
     let columns = ["sections/s", "hand-over p50 µs", "p99 µs", "worst wait ms"];
     table.columns(columns.map(str::to_owned));
