@@ -11,10 +11,9 @@ mod traps;
 use std::time::Duration;
 
 use watchlock::{Client, ClientBuilder, Error, LockGuard, NotReplicated};
-use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use common::{LONG, gone, ms};
+use common::ms;
 
 /// How long replicas may take: long enough for a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_millis(500);
@@ -30,14 +29,7 @@ impl Pair {
         let master = RedisServer::start();
         let replica = RedisServer::options().replica_of(&master).start();
         replica.synced().await;
-        // The master sends it nothing before its first acknowledgement, which may be a second away.
-        eventually("the replica acknowledges a write", LONG, async || {
-            master.cmd(&["SET", "first", "write"]).await;
-            master.query::<u32>(&["WAIT", "1", "100"]).await == 1
-        })
-        .await;
-        master.cmd(&["DEL", "first"]).await;
-        gone(&replica, "first").await;
+        master.acknowledged(1).await;
         Self { master, replica }
     }
 

@@ -4,6 +4,8 @@
 mod common;
 
 mod acl;
+#[cfg(feature = "tls")]
+mod encrypted;
 mod failing;
 mod kinds;
 mod moving;

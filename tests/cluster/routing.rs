@@ -80,8 +80,7 @@ async fn waiters_are_woken_at_every_node() {
         let channel = crate::common::channel(&name);
         let node = cluster.server_of(&name).await;
         eventually("somebody listens", LONG, async || {
-            let (_, count): (String, u64) = node.query(&["PUBSUB", "SHARDNUMSUB", &channel]).await;
-            count > 0
+            node.subscribers(&channel).await > 0
         })
         .await;
         guard.unlock().await.unwrap();

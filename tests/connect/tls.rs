@@ -20,7 +20,7 @@ fn trusting(tls: &TlsServer) -> redis::Client {
     PROVIDER.get_or_init(|| {
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
-    let root_cert = std::fs::read(tls.certificates.path("ca.crt")).expect("the certificate");
+    let root_cert = pem(tls, "ca.crt");
     let trust = TlsCertificates {
         client_tls: None,
         root_cert: Some(root_cert),
@@ -127,7 +127,7 @@ fn with(tls: &TlsServer, certificates: Tls) -> ClientBuilder {
 }
 
 fn pem(tls: &TlsServer, file: &str) -> Vec<u8> {
-    std::fs::read(tls.certificates.path(file)).expect("a certificate")
+    tls.certificates.pem(file)
 }
 
 #[tokio::test]

@@ -6,8 +6,9 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use watchlock_support::cluster::RedisCluster;
+use watchlock_support::sentinel::SentinelDeployment;
 use watchlock_support::server::RedisServer;
 
 /// By when an example has ended on a busy machine.
@@ -117,26 +118,91 @@ async fn cluster_locks_what_is_at_several_nodes() {
 /// It says where the cluster is, and ends with its processes.
 #[tokio::test]
 async fn the_script_for_it_starts_a_cluster() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let first = 12_000 + std::process::id() % 9_000;
-    let mut script = Command::new(root.join("scripts/cluster.sh"));
-    let script = script.arg(first.to_string()).stdout(Stdio::piped());
-    let mut script = script.kill_on_drop(true).spawn().expect("it starts");
-    let mut lines = BufReader::new(script.stdout.take().expect("piped")).lines();
-    let line = tokio::time::timeout(LONG, lines.next_line()).await;
-    let line = line.expect("it is ready").expect("a text").expect("a line");
-    let (_, urls) = line.split_once(": ").expect("it says where");
+    let (script, urls) = started("scripts/cluster.sh", first).await;
     let client = watchlock::ClientBuilder::cluster(urls.split(' ')).connect();
     let client = client.await.expect("a client");
     for name in ["a", "b", "c"] {
         let guard = client.get_lock(name).lock().await.expect("a lock");
         guard.unlock().await.expect("it is given back");
     }
+    ends(script).await;
+}
+
+/// A script that starts servers, and where it says they are.
+async fn started(script: &str, first: u32) -> (Child, String) {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let mut script = Command::new(root.join(script));
+    let script = script.arg(first.to_string()).stdout(Stdio::piped());
+    let mut script = script.kill_on_drop(true).spawn().expect("it starts");
+    let mut lines = BufReader::new(script.stdout.take().expect("piped")).lines();
+    let line = tokio::time::timeout(LONG, lines.next_line()).await;
+    let line = line.expect("it is ready").expect("a text").expect("a line");
+    let (_, urls) = line.split_once(": ").expect("it says where");
+    (script, urls.to_owned())
+}
+
+async fn ends(mut script: Child) {
     let pid = script.id().expect("it runs").to_string();
     let killed = Command::new("kill").arg(pid).status().await;
     assert!(killed.expect("kill runs").success());
     let ended = tokio::time::timeout(LONG, script.wait()).await;
     ended.expect("it ends").expect("a status");
+}
+
+async fn by_sentinels(name: &str, deployment: &SentinelDeployment) -> Output {
+    let mut example = command(name, &deployment.servers()[0]);
+    let running = example.env("SENTINEL_URLS", deployment.urls().join(" "));
+    let output = tokio::time::timeout(LONG, running.output()).await;
+    output.expect("it ends").expect("it runs")
+}
+
+#[tokio::test]
+async fn sentinel_outlives_its_master() {
+    let deployment = SentinelDeployment::start().await;
+    let (old, name) = (&deployment.servers()[0], "sentinel:nightly");
+    let failing = async {
+        let replica = &deployment.servers()[1];
+        watchlock_support::eventually("the replica has it", LONG, async || {
+            replica.exists(name).await
+        })
+        .await;
+        old.kill();
+        deployment.master_after(old, deployment.sentinels()).await
+    };
+    let (output, new) = tokio::join!(by_sentinels("sentinel", &deployment), failing);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "the job begins\nthe job is done\n", "{output:?}");
+    assert!(new.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn acknowledged_is_granted_with_the_replica_and_refused_without() {
+    let deployment = SentinelDeployment::start().await;
+    let [master, replica] = deployment.servers() else {
+        panic!("two servers")
+    };
+    master.acknowledged(1).await;
+    let output = by_sentinels("acknowledged", &deployment).await;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "granted: the replica has it\n", "{output:?}");
+    replica.cut_off_from(master).await;
+    let output = by_sentinels("acknowledged", &deployment).await;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let expected = "refused: 0 of 1 replicas acknowledged it in time\n";
+    assert_eq!(said, expected, "{output:?}");
+    assert!(master.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_script_for_both_starts_sentinels() {
+    let first = 12_000 + (std::process::id() + 4_500) % 9_000;
+    let (script, urls) = started("scripts/sentinel.sh", first).await;
+    let client = watchlock::ClientBuilder::sentinel(urls.split(' '), "locks").connect();
+    let client = client.await.expect("a client");
+    let guard = client.get_lock("a").lock().await.expect("a lock");
+    guard.unlock().await.expect("it is given back");
+    ends(script).await;
 }
 
 #[tokio::test]

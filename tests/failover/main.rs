@@ -13,9 +13,8 @@ use std::time::Duration;
 use watchlock::{Client, ClientBuilder, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
-use watchlock_support::server::RedisServer;
 
-use common::{LONG, gone, ms, soon};
+use common::{LONG, ms, soon};
 
 const LEASE: Duration = Duration::from_secs(20);
 const NAME: &str = "order";
@@ -41,13 +40,14 @@ async fn run(case: Case) {
         .start()
         .await;
     let old = &deployment.servers()[0];
-    acknowledging(old, case.replicas).await;
+    old.acknowledged(case.replicas).await;
     let (client, other) = (
         connect(&deployment, case.acks).await,
         connect(&deployment, 0).await,
     );
     if let Some(stalled) = case.stalled {
-        stall(old, &deployment.servers()[1 + stalled], case.replicas - 1).await;
+        deployment.servers()[1 + stalled].cut_off_from(old).await;
+        old.acknowledged(case.replicas - 1).await;
     }
     let lock = client.get_lock(NAME);
     let first = match lock.try_lock(Duration::ZERO, Lease::Fixed(LEASE)).await {
@@ -125,30 +125,6 @@ async fn tried(client: &Client) -> bool {
         }
         tokio::time::sleep(ms(20)).await;
     }
-}
-
-/// Waits until all replicas acknowledge what the master writes.
-async fn acknowledging(master: &RedisServer, replicas: usize) {
-    eventually("the replicas acknowledge a write", LONG, async || {
-        master.cmd(&["SET", "first", "write"]).await;
-        let wanted = replicas.to_string();
-        master.query::<usize>(&["WAIT", &wanted, "100"]).await >= replicas
-    })
-    .await;
-    master.cmd(&["DEL", "first"]).await;
-    gone(master, "first").await;
-}
-
-/// Cuts a replica off: it does not get in again.
-async fn stall(master: &RedisServer, replica: &RedisServer, left: usize) {
-    replica.cmd(&["CONFIG", "SET", "masterauth", "wrong"]).await;
-    master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]).await;
-    acknowledging(master, left).await;
-    eventually("it is cut off", LONG, async || {
-        let link = replica.info("replication", "master_link_status").await;
-        link.as_deref() == Some("down")
-    })
-    .await;
 }
 
 #[tokio::test]

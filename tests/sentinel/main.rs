@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "tls")]
+mod encrypted;
 mod failing_over;
 mod finding;
 

@@ -10,6 +10,7 @@ use redis::Value;
 
 use crate::port;
 use crate::server::{RedisServer, ServerOptions};
+use crate::tls::Certificates;
 use crate::wait::eventually;
 
 const SLOTS: u16 = 16_384;
@@ -62,8 +63,27 @@ impl RedisCluster {
         replicas: usize,
         set: impl Fn(ServerOptions) -> ServerOptions,
     ) -> Self {
+        Self::start_as(masters, replicas, &set, None).await
+    }
+
+    /// Nodes that speak TLS, with each other as well, and ask whoever comes for a certificate. They announce the ports
+    /// for it, to whoever comes by TLS.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn encrypted(masters: usize, replicas: usize, certificates: &Certificates) -> Self {
+        let set = |options: ServerOptions| options.config("tls-cluster", "yes");
+        Self::start_as(masters, replicas, &set, Some(certificates)).await
+    }
+
+    async fn start_as(
+        masters: usize,
+        replicas: usize,
+        set: &impl Fn(ServerOptions) -> ServerOptions,
+        certificates: Option<&Certificates>,
+    ) -> Self {
         for _ in 0..TRIES {
-            let (options, ids) = plan(masters, replicas, &set);
+            let (options, ids) = plan(masters, replicas, set, certificates);
             match RedisServer::start_all(&options) {
                 Ok(nodes) => {
                     let cluster = Self {
@@ -91,9 +111,7 @@ impl RedisCluster {
     pub async fn ready(&self) {
         for node in &self.nodes {
             eventually("the cluster is there", READY_DEADLINE, async || {
-                let state = node.try_cmd(&["CLUSTER", "INFO"]).await;
-                let state = state.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
-                state.is_ok_and(|info| info.contains("cluster_state:ok"))
+                is_there(node).await
             })
             .await;
             if node.info("replication", "role").await.as_deref() == Some("slave") {
@@ -274,6 +292,36 @@ impl RedisCluster {
         self.finish_move(slot, to).await;
     }
 
+    /// Whether its nodes move slots in one go, without a time in which their keys are at two of them.
+    pub async fn moves_at_once(&self) -> bool {
+        let help: Vec<String> = self.alive().query(&["CLUSTER", "HELP"]).await;
+        help.iter().any(|line| line.starts_with("MIGRATESLOTS"))
+    }
+
+    /// Moves a slot to the node with this index, all of it at once.
+    ///
+    /// # Panics
+    /// If the nodes cannot do that, or it takes half a minute.
+    pub async fn move_at_once(&self, slot: u16, to: usize) {
+        let from = self.owner(slot).await.expect("some node has the slot");
+        let number = slot.to_string();
+        let id = self.ids[to].as_str();
+        let migrate = [
+            "CLUSTER",
+            "MIGRATESLOTS",
+            "SLOTSRANGE",
+            &number,
+            &number,
+            "NODE",
+            id,
+        ];
+        self.node(from).cmd(&migrate).await;
+        eventually("the slot has moved", READY_DEADLINE, async || {
+            self.owner(slot).await == Some(to)
+        })
+        .await;
+    }
+
     /// Which of a first master and its replica is the master now, and which is not.
     pub async fn pair(&self, master: usize) -> (usize, usize) {
         let replica = self.masters + master;
@@ -313,6 +361,26 @@ impl RedisCluster {
         .await;
     }
 
+    /// Waits until a replica has the place of a master that is dead or frozen, and every other node says so.
+    ///
+    /// # Panics
+    /// If that takes half a minute.
+    pub async fn taken_over(&self, master: usize, replica: usize) {
+        self.promoted(replica).await;
+        let all = self.nodes.iter().enumerate();
+        let others: Vec<_> = all.filter(|(index, _)| *index != master).collect();
+        eventually("the others know", READY_DEADLINE, async || {
+            let known = ranges(self.node(replica)).await;
+            for (_, node) in &others {
+                if !is_there(node).await || ranges(node).await != known {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
     /// The same for the first replica of a master.
     ///
     /// # Panics
@@ -335,6 +403,13 @@ impl RedisCluster {
     }
 }
 
+/// Whether the cluster is there, by what a node says.
+async fn is_there(node: &RedisServer) -> bool {
+    let state = node.try_cmd(&["CLUSTER", "INFO"]).await;
+    let state = state.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+    state.is_ok_and(|info| info.contains("cluster_state:ok"))
+}
+
 /// Who has what, by what a node says: the first slot, the last, the master's port.
 async fn ranges(node: &RedisServer) -> Vec<(u16, u16, u16)> {
     let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
@@ -353,18 +428,26 @@ fn plan(
     masters: usize,
     replicas: usize,
     set: &impl Fn(ServerOptions) -> ServerOptions,
+    certificates: Option<&Certificates>,
 ) -> (Vec<ServerOptions>, Vec<String>) {
     let count = masters * (1 + replicas);
     let mut ports: Vec<u16> = Vec::new();
-    while ports.len() < count {
+    // The second half is for TLS.
+    while ports.len() < 2 * count {
         let port = port::draw_for_node();
         if !ports.contains(&port) {
             ports.push(port);
         }
     }
+    let (ports, tls_ports) = ports.split_at(count);
+    let announced = if certificates.is_some() {
+        tls_ports
+    } else {
+        ports
+    };
     let ids: Vec<_> = ports.iter().map(|_| id()).collect();
     let options = (0..count).map(|own| {
-        let config = nodes_conf(own, masters, &ports, &ids);
+        let config = nodes_conf(own, masters, announced, &ids);
         let options = ServerOptions::default()
             .port(ports[own])
             .in_memory()
@@ -374,6 +457,10 @@ fn plan(
             .config("cluster-replica-validity-factor", "0")
             .config("cluster-allow-replica-migration", "no")
             .config("repl-ping-replica-period", "1");
+        let options = match certificates {
+            Some(certificates) => options.tls(certificates, tls_ports[own]),
+            None => options,
+        };
         set(options)
     });
     (options.collect(), ids)

@@ -9,6 +9,7 @@
 //!   [`controls`]: clients that are wrong on purpose, to hold it against
 //! - [`campaign`]: many workers, everything breaking, and a proof afterwards
 //! - [`fork`]: a child that is a copy of this process
+//! - certificates, in [`mod@tls`]
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
@@ -26,6 +27,7 @@ pub mod process;
 pub mod proxy;
 pub mod sentinel;
 pub mod server;
+pub mod tls;
 mod wait;
 pub mod worker;
 

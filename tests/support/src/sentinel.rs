@@ -4,11 +4,13 @@
 //! once. One takes between one and five seconds: half a second until the master is given up, the rest is the sentinels'
 //! election.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::eventually;
 use crate::port;
 use crate::server::{RedisServer, ServerOptions};
+use crate::tls::Certificates;
 
 /// What the sentinels call the master.
 pub const SERVICE: &str = "locks";
@@ -22,6 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct SentinelDeployment {
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
+    encrypted: bool,
     /// Of the servers.
     password: Option<String>,
 }
@@ -35,6 +38,7 @@ pub struct SentinelOptions {
     server: ServerOptions,
     password: Option<String>,
     sentinel_password: Option<String>,
+    certificates: Option<Arc<Certificates>>,
 }
 
 impl Default for SentinelOptions {
@@ -45,6 +49,7 @@ impl Default for SentinelOptions {
             server: RedisServer::options(),
             password: None,
             sentinel_password: None,
+            certificates: None,
         }
     }
 }
@@ -84,23 +89,38 @@ impl SentinelOptions {
         self
     }
 
+    /// Servers and sentinels speak TLS, with each other as well, and ask whoever comes for a certificate.
+    pub fn encrypted(mut self, certificates: &Arc<Certificates>) -> Self {
+        self.certificates = Some(Arc::clone(certificates));
+        self
+    }
+
+    fn speaking(&self, options: ServerOptions, port: u16) -> ServerOptions {
+        match &self.certificates {
+            Some(certificates) => options.tls(certificates, port),
+            None => options,
+        }
+    }
+
     /// Starts all of it; the replicas are in sync when it returns.
     ///
     /// # Panics
     /// If a server does not come up.
     pub async fn start(self) -> SentinelDeployment {
-        let master = self.server.clone().start();
+        let server = || self.speaking(self.server.clone(), port::draw());
+        let master = server().start();
         let replicas: Vec<_> = (0..self.replicas)
             .map(|index| {
                 let first = self.preferred == Some(index);
                 let priority = if first { "1" } else { "100" };
-                let replica = self.server.clone().config("replica-priority", priority);
+                let replica = server().config("replica-priority", priority);
                 replica.replica_of(&master).start()
             })
             .collect();
         for replica in &replicas {
             replica.synced().await;
         }
+        // By which the others know them.
         let ports: Vec<_> = (0..SENTINELS).map(|_| port::draw()).collect();
         let sentinels = (0..SENTINELS)
             .map(|own| self.sentinel(own, &ports, &master, &replicas).start())
@@ -108,6 +128,7 @@ impl SentinelOptions {
         let deployment = SentinelDeployment {
             servers: std::iter::once(master).chain(replicas).collect(),
             sentinels,
+            encrypted: self.certificates.is_some(),
             password: self.password,
         };
         deployment.ready().await;
@@ -124,19 +145,23 @@ impl SentinelOptions {
         let at = |port: u16| format!("{SERVICE} 127.0.0.1 {port}");
         let mut lines = vec![
             format!("myid {:040x}", own + 1),
-            format!("monitor {} 2", at(master.port())),
+            format!("monitor {} 2", at(master.announced())),
             format!("down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}"),
             format!("failover-timeout {SERVICE} 3000"),
         ];
         if let Some(password) = &self.password {
             lines.push(format!("auth-pass {SERVICE} {password}"));
         }
-        let replicas = replicas.iter().map(|replica| at(replica.port()));
+        let replicas = replicas.iter().map(|replica| at(replica.announced()));
         lines.extend(replicas.map(|replica| format!("known-replica {replica}")));
         for (other, port) in ports.iter().enumerate().filter(|(other, _)| *other != own) {
             lines.push(format!("known-sentinel {} {:040x}", at(*port), other + 1));
         }
-        let mut options = RedisServer::options().sentinel().port(ports[own]);
+        let options = RedisServer::options().sentinel();
+        let mut options = match &self.certificates {
+            Some(certificates) => options.tls(certificates, ports[own]),
+            None => options.port(ports[own]),
+        };
         if let Some(password) = &self.sentinel_password {
             options = options.password(password);
             lines.push(format!("sentinel-pass {password}"));
@@ -164,7 +189,12 @@ impl SentinelDeployment {
     /// The addresses of the sentinels.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        self.sentinels.iter().map(RedisServer::url).collect()
+        let url = if self.encrypted {
+            RedisServer::tls_url
+        } else {
+            RedisServer::url
+        };
+        self.sentinels.iter().map(url).collect()
     }
 
     /// How to connect to a server, wherever it is.
@@ -172,6 +202,7 @@ impl SentinelDeployment {
     pub fn server_url(&self) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@anywhere/"),
+            None if self.encrypted => "rediss://anywhere/".to_owned(),
             None => "redis://anywhere/".to_owned(),
         }
     }
@@ -206,7 +237,7 @@ impl SentinelDeployment {
                 if self
                     .named_by(sentinel)
                     .await
-                    .is_none_or(|port| port == old.port())
+                    .is_none_or(|port| port == old.announced())
                 {
                     return false;
                 }
@@ -218,17 +249,21 @@ impl SentinelDeployment {
         let named = self
             .servers
             .iter()
-            .find(|server| Some(server.port()) == port);
+            .find(|server| Some(server.announced()) == port);
         named.expect("the master is one of the servers")
     }
 
     /// Waits until each sentinel agrees to a fail-over: it sees the master, the replicas and the other sentinels.
-    async fn ready(&self) {
+    ///
+    /// # Panics
+    /// If that takes longer than 30 s.
+    pub async fn ready(&self) {
         for sentinel in &self.sentinels {
             eventually("a sentinel sees all servers", DEADLINE, async || {
+                // Before they know each other this is an error.
                 let seen = sentinel.try_cmd(&["SENTINEL", "CKQUORUM", SERVICE]).await;
                 let seen =
-                    matches!(seen, Ok(redis::Value::SimpleString(text)) if text.starts_with("OK"));
+                    matches!(seen, Ok(redis::Value::SimpleString(ref text)) if text.starts_with("OK"));
                 seen && self.sees_replicas(sentinel).await
             })
             .await;

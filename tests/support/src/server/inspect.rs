@@ -153,21 +153,30 @@ impl RedisServer {
     pub async fn channels(&self) -> Vec<String> {
         let mut channels: Vec<String> = self.query(&["PUBSUB", "CHANNELS"]).await;
         if self.inner.cluster {
-            let sharded: Vec<String> = self.query(&["PUBSUB", "SHARDCHANNELS"]).await;
-            channels.extend(sharded);
+            channels.extend(self.sharded_channels().await);
         }
         channels.sort_unstable();
         channels
     }
 
+    /// The channels of a node's slots that somebody listens to; none where the server knows no such channels.
+    pub async fn sharded_channels(&self) -> Vec<String> {
+        let channels = self.try_cmd(&["PUBSUB", "SHARDCHANNELS"]).await;
+        let channels = channels
+            .ok()
+            .and_then(|answer| redis::from_redis_value(answer).ok());
+        channels.unwrap_or_default()
+    }
+
     /// How many connections listen to `channel`.
     pub async fn subscribers(&self, channel: &str) -> u64 {
         let (_, count): (String, u64) = self.query(&["PUBSUB", "NUMSUB", channel]).await;
-        if !self.inner.cluster {
-            return count;
-        }
-        let asked = ["PUBSUB", "SHARDNUMSUB", channel];
-        let (_, sharded): (String, u64) = self.query(&asked).await;
+        // A server that knows no such channels has none.
+        let sharded = self.try_cmd(&["PUBSUB", "SHARDNUMSUB", channel]).await;
+        let sharded = sharded
+            .ok()
+            .and_then(|answer| redis::from_redis_value(answer).ok());
+        let (_, sharded): (String, u64) = sharded.unwrap_or_default();
         count + sharded
     }
 
@@ -223,6 +232,47 @@ impl RedisServer {
             },
         )
         .await;
+    }
+
+    /// Waits until so many replicas acknowledge a write. A master sends them nothing before their first acknowledgement,
+    /// which may be a second away.
+    ///
+    /// # Panics
+    /// If that takes longer than 20 s.
+    pub async fn acknowledged(&self, replicas: usize) {
+        let (key, wanted) = ("watchlock:kit", replicas.to_string());
+        eventually(
+            "the replicas acknowledge a write",
+            super::READY_DEADLINE,
+            async || {
+                self.cmd(&["SET", key, "written"]).await;
+                let wait = ["WAIT", &wanted, "100"];
+                self.query::<usize>(&wait).await >= replicas
+            },
+        )
+        .await;
+        self.cmd(&["DEL", key]).await;
+        // They have that, too.
+        self.cmd(&["WAIT", &wanted, "1000"]).await;
+    }
+
+    /// Cuts a replica off from its master, until it is [let in](Self::let_in) again.
+    ///
+    /// # Panics
+    /// If it is still connected after 20 s.
+    pub async fn cut_off_from(&self, master: &Self) {
+        self.cmd(&["CONFIG", "SET", "masterauth", "wrong"]).await;
+        master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+        eventually("it is cut off", super::READY_DEADLINE, async || {
+            let link = self.info("replication", "master_link_status").await;
+            link.as_deref() == Some("down")
+        })
+        .await;
+    }
+
+    /// Lets a replica in again that was cut off from a master without a password.
+    pub async fn let_in(&self) {
+        self.cmd(&["CONFIG", "SET", "masterauth", ""]).await;
     }
 }
 

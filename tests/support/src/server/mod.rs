@@ -51,6 +51,7 @@ struct Inner {
     process: Process,
     inspector: Inspector,
     port: u16,
+    tls_port: Option<u16>,
     password: Option<String>,
     socket: Option<std::path::PathBuf>,
     cluster: bool,
@@ -148,6 +149,7 @@ impl RedisServer {
                 process: Process::new(launch),
                 inspector: Inspector::new(url_for(port, password.as_deref())),
                 port,
+                tls_port: options.tls_port,
                 password,
                 cluster: options.cluster,
                 socket: options.unix_socket.then(|| dir.path().join("redis.sock")),
@@ -182,6 +184,22 @@ impl RedisServer {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.inner.port
+    }
+
+    /// The port by which other servers know it: the one for TLS, if there is one.
+    #[must_use]
+    pub fn announced(&self) -> u16 {
+        self.inner.tls_port.unwrap_or(self.inner.port)
+    }
+
+    /// The address by TLS.
+    ///
+    /// # Panics
+    /// If it does not speak TLS.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let port = self.inner.tls_port.expect("it speaks TLS");
+        format!("rediss://127.0.0.1:{port}/")
     }
 
     /// The process id.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::RedisServer;
+use crate::tls::Certificates;
 
 /// Options of a [`RedisServer`]; by default nothing is saved, and only 127.0.0.1 is listened on.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +18,8 @@ pub struct ServerOptions {
     pub(super) password: Option<String>,
     /// It is a cluster by itself.
     pub(super) cluster: bool,
+    /// Where it is reached by TLS.
+    pub(super) tls_port: Option<u16>,
     config: Vec<(String, String)>,
     /// Put into its directory before it starts: name and text.
     files: Vec<(String, String)>,
@@ -55,8 +58,19 @@ impl ServerOptions {
 
     /// Follows `master`, which has no password; see [`RedisServer::synced`].
     pub fn replica_of(self, master: &RedisServer) -> Self {
-        let address = format!("127.0.0.1 {}", master.port());
+        let address = format!("127.0.0.1 {}", master.announced());
         self.config("replicaof", &address)
+    }
+
+    /// Speaks TLS on this port, too, and to other servers; whoever comes there must show a certificate.
+    pub(crate) fn tls(mut self, certificates: &Certificates, port: u16) -> Self {
+        self.tls_port = Some(port);
+        for (key, path) in certificates.lines() {
+            self = self.config(key, &path);
+        }
+        self.config("tls-port", &port.to_string())
+            .config("tls-auth-clients", "yes")
+            .config("tls-replication", "yes")
     }
 
     /// Starts a sentinel instead of a server; what it watches is in the configuration.

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Starts a master, its replica and three sentinels that watch them, on this machine, until Ctrl-C: ports 7101 to 7105 of
+# 127.0.0.1, or five from the one that is given. The sentinels call the master `locks`. Nothing is saved.
+#
+#   scripts/sentinel.sh [FIRST_PORT]
+set -eu
+
+first=${1:-7101}
+master=$first
+replica=$((first + 1))
+server=$("$(dirname "$0")/redis-server.sh")
+folder=$(mktemp -d)
+all=
+cleanup() {
+    trap - EXIT INT TERM
+    # shellcheck disable=SC2086 # process ids are words
+    [ -z "$all" ] || kill $all 2>/dev/null || true
+    wait
+    rm -rf "$folder"
+}
+trap cleanup EXIT INT TERM
+
+# start PORT ARGUMENT...: a server, or a sentinel
+start() {
+    port=$1
+    shift
+    mkdir "$folder/$port"
+    "$server" "$@" --bind 127.0.0.1 --port "$port" --dir "$folder/$port" >"$folder/log-$port" &
+    all="$all $!"
+}
+
+# said PORT TEXT: waits until it has said that
+said() {
+    tries=0
+    until grep -q "$2" "$folder/log-$1"; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 300 ]; then
+            cat "$folder/log-$1" >&2
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+
+start "$master" --save '' --repl-diskless-sync-delay 0
+said "$master" 'Ready to accept connections'
+start "$replica" --save '' --repl-diskless-sync-delay 0 --replicaof "127.0.0.1 $master"
+said "$replica" 'sync: Finished with success'
+
+urls=
+for number in 2 3 4; do
+    port=$((first + number))
+    # They write down what they find out.
+    printf 'sentinel monitor locks 127.0.0.1 %s 2\nsentinel down-after-milliseconds locks 1000\n' "$master" \
+        >"$folder/sentinel-$port.conf"
+    start "$port" "$folder/sentinel-$port.conf" --sentinel
+    urls="$urls redis://127.0.0.1:$port/"
+done
+# Nobody takes a master's place before all know each other: that takes a moment.
+for number in 2 3 4; do
+    port=$((first + number))
+    said "$port" '+slave slave'
+    said "$port" '+sentinel sentinel'
+done
+echo "sentinels are ready:$urls"
+wait
