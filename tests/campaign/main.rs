@@ -3,5 +3,6 @@
 
 mod classics;
 mod controls;
+mod failovers;
 mod mixed;
 mod quorum;

@@ -12,12 +12,17 @@
 //!   a free lock are in the calms, when nothing excuses it.
 //! - The record that the locks protect lives in a Redis of its own, which nothing happens to.
 //! - Every worker reaches Redis through its own proxy, so a fault of a link is one client's alone.
+//! - Where masters have replicas the faults are those of fail-overs, one at a time, and links are left alone. Two holders
+//!   after one that lost what nobody had acknowledged are no violation of ours: they are counted apart.
 //! - Workers are ours or Redisson's. Where Redisson's take part, only what they can stand is done to them and to the
 //!   server; what they get wrong even so is told apart from our faults by evidence, see `blame`, and shown.
 
 mod actor;
+mod alone;
 mod blame;
+mod deployment;
 mod expiries;
+mod failovers;
 mod fleet;
 mod ground;
 pub mod kinds;
@@ -118,13 +123,27 @@ impl Campaign {
         }
     }
 
+    /// The same on masters with replicas. Without fair locks: a queue that comes back with a stale replica has places of
+    /// waiters that were served before, and stands still while their client has others in it.
+    #[must_use]
+    pub fn of_replicas(seed: u64, layout: Layout) -> Self {
+        let mut kinds = kinds::RUST.to_vec();
+        kinds.retain(|kind| *kind != LockKind::Fair);
+        Self {
+            kinds,
+            layout,
+            kills: false,
+            ..Self::new(seed)
+        }
+    }
+
     /// What the checker holds the workers to.
     #[must_use]
     pub fn settings(&self) -> Settings {
         // A JVM that starts takes all of a small machine for a while.
         let blur_ms = if self.has_java() { 250 } else { 100 };
         Settings {
-            watchdog_lease: WATCHDOG_LEASE,
+            watchdog_lease: self.layout.lease(),
             command_timeout: COMMAND_TIMEOUT,
             scheduling: Duration::from_millis(blur_ms),
             recovery: Duration::from_secs(1),
@@ -150,6 +169,9 @@ impl Campaign {
             tally.rounds += 1;
             let records = round(&ground, self, tally.rounds, time).await;
             let mut report = check(&records, self.settings()).await;
+            if let Some((waited, both)) = ground.judge(&records, &mut report) {
+                tally.failed_over(waited, both);
+            }
             if let Some(expiries) = &ground.expiries {
                 let (seen, java) = (expiries.seen(), ground.java_clients());
                 tally.excuse(blame::tell_apart(&records, &mut report, &seen, &java));
@@ -197,7 +219,17 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
             actors.spawn(actor);
         }
     }
-    for (owner, scene) in (of.owners..).zip(scenes::on(&of.kinds)) {
+    if of.layout.has_replicas() {
+        for (slot, owner) in ground
+            .slots
+            .iter()
+            .flat_map(|slot| alone::OWNERS.map(move |owner| (slot.index, owner)))
+        {
+            let watch = weather.watch();
+            actors.spawn(alone::run(Arc::clone(ground), slot, owner, watch));
+        }
+    }
+    for (owner, scene) in (of.owners..).zip(scenes::on(of)) {
         let watch = weather.watch();
         actors.spawn(scenes::run(Arc::clone(ground), scene, owner, seed, watch));
     }
@@ -223,6 +255,14 @@ fn rage(
     weather: &weather::Weather,
     nemesis: &mut tokio::task::JoinSet<()>,
 ) {
+    if of.layout.has_replicas() {
+        let (ground, names, watch) = (Arc::clone(ground), of.names, weather.watch());
+        // Its waiting is no future that may change its thread.
+        let runtime = tokio::runtime::Handle::current();
+        nemesis
+            .spawn_blocking(move || runtime.block_on(failovers::run(ground, seed, names, watch)));
+        return;
+    }
     for slot in &ground.slots {
         for link in 0..slot.links.len() {
             let faults = links::run(

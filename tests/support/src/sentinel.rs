@@ -260,10 +260,9 @@ impl SentinelDeployment {
     pub async fn ready(&self) {
         for sentinel in &self.sentinels {
             eventually("a sentinel sees all servers", DEADLINE, async || {
-                // Before they know each other this is an error.
                 let seen = sentinel.try_cmd(&["SENTINEL", "CKQUORUM", SERVICE]).await;
                 let seen =
-                    matches!(seen, Ok(redis::Value::SimpleString(ref text)) if text.starts_with("OK"));
+                    matches!(seen, Ok(redis::Value::SimpleString(text)) if text.starts_with("OK"));
                 seen && self.sees_replicas(sentinel).await
             })
             .await;

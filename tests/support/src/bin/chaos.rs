@@ -5,6 +5,12 @@
 //! Behind the campaign on one server come two on the five servers of a quorum, each for a quarter of the time: on servers
 //! that forget everything when they are killed, and on servers that forget nothing and vote at once.
 //!
+//! Then come masters with replicas, each for `CHAOS_FAILOVER_SECONDS` (7): a cluster, where nothing is acknowledged and two
+//! holders after a fail-over that lost something are counted, and a master whose only replica acknowledges.
+//!
+//! `CHAOS_ON` leaves out what it does not name: `one`, `quorum`, `cluster`, `sentinels` (only there by its name, without
+//! acknowledgements), `acknowledged`, with commas between.
+//!
 //! With `SOAK_MINUTES` there is only the first, it is that long, workers are not killed, and what they take of the machine must stay flat.
 //! With `CHAOS_HISTORY` nothing is run: the history in that file is checked again.
 
@@ -52,6 +58,14 @@ fn campaigns(seed: u64) -> Vec<Campaign> {
             campaign.time = time / 4;
             all.push(campaign);
         }
+        for layout in [Layout::Cluster, Layout::Sentinels, Layout::Acknowledged] {
+            let mut campaign = Campaign::of_replicas(seed, layout);
+            campaign.time = Duration::from_secs(number("CHAOS_FAILOVER_SECONDS", 7));
+            all.push(campaign);
+        }
+        let on = env::var("CHAOS_ON");
+        let on = on.as_deref().unwrap_or("one,quorum,cluster,acknowledged");
+        all.retain(|campaign| on.split(',').any(|word| word == campaign.layout.word()));
     }
     let wanted = wanted_kinds();
     for campaign in &mut all {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
+use super::deployment::Deployment;
 use super::{Kind, Layout};
 use crate::history::{LockKind, Nanos, Record, Recorder};
 use crate::now_ns;
@@ -124,7 +125,7 @@ impl Link {
 pub(super) struct Slot {
     pub(super) index: usize,
     pub(super) kind: Kind,
-    /// To each server.
+    /// To each server, if these do not belong together.
     pub(super) links: Vec<Link>,
     /// With what a worker is opened.
     opening: Value,
@@ -137,13 +138,16 @@ impl Slot {
     pub(super) async fn fill(
         index: usize,
         kind: Kind,
-        servers: (&[RedisServer], Layout),
+        (servers, deployment, layout): (&[RedisServer], Option<&Deployment>, Layout),
         recorder: &Recorder,
     ) -> Self {
-        let (servers, layout) = servers;
         let links: Vec<_> = servers.iter().map(Link::to).collect();
-        let urls: Vec<_> = links.iter().map(|link| link.proxy.url()).collect();
-        let opening = layout.opening(&urls);
+        let opening = if let Some(deployment) = deployment {
+            deployment.opening(layout.lease())
+        } else {
+            let urls: Vec<_> = links.iter().map(|link| link.proxy.url()).collect();
+            layout.opening(&urls)
+        };
         let first = Incarnation::start(kind, &opening, recorder).await;
         Self {
             index,

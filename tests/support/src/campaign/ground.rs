@@ -2,21 +2,47 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
+use tokio::sync::RwLock;
 
+use super::alone;
+use super::deployment::Deployment;
 use super::expiries::Expiries;
 use super::fleet::Slot;
 use super::{Campaign, Kind, Layout};
-use crate::checker::Settings;
+use crate::checker::{Breach, Report, Settings, Violation, ns};
 use crate::history::{Nanos, Record, Recorder, Scope};
 use crate::now_ns;
 use crate::server::RedisServer;
 
+/// A fault of masters and replicas.
+struct FailedOver {
+    from: Nanos,
+    until: Nanos,
+    forgets: Forgets,
+}
+
+/// What a new master may lack of what was done at the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forgets {
+    Nothing,
+    /// Then locks that were given back are held again, until their leases end.
+    Releases,
+    /// Releases, and what was granted.
+    Everything,
+}
+
 pub(super) struct Ground {
     pub(super) layout: Layout,
     pub(super) servers: Vec<RedisServer>,
+    /// Those that belong together.
+    pub(super) deployment: Option<Deployment>,
+    /// Held while these are in no state to be asked.
+    pub(super) struck: RwLock<()>,
+    failed_over: Mutex<Vec<FailedOver>>,
     pub(super) recorder: Recorder,
     pub(super) settings: Settings,
     pub(super) slots: Vec<Slot>,
@@ -34,15 +60,17 @@ pub(super) struct Ground {
 impl Ground {
     pub(super) async fn prepare(of: &Campaign) -> Self {
         let servers = of.layout.servers();
+        let deployment = Deployment::start(of.layout).await;
         let vault = RedisServer::start();
         for server in servers.iter().chain([&vault]) {
             server.ready().await;
         }
         of.layout.may_vote().await;
         let recorder = Recorder::new();
+        let where_to = (servers.as_slice(), deployment.as_ref(), of.layout);
         let mut slots = Vec::new();
         for (index, kind) in of.workers.iter().enumerate() {
-            slots.push(Slot::fill(index, *kind, (&servers, of.layout), &recorder).await);
+            slots.push(Slot::fill(index, *kind, where_to, &recorder).await);
         }
         let expiries = if of.workers.contains(&Kind::Java) {
             Some(Expiries::listen(&servers[0]).await)
@@ -54,6 +82,9 @@ impl Ground {
         Self {
             layout: of.layout,
             servers,
+            deployment,
+            struck: RwLock::default(),
+            failed_over: Mutex::default(),
             recorder,
             settings: of.settings(),
             slots,
@@ -69,6 +100,64 @@ impl Ground {
     /// The only one, or the first.
     pub(super) fn server(&self) -> &RedisServer {
         &self.servers[0]
+    }
+
+    /// All that have keys.
+    pub(super) async fn masters(&self) -> Vec<&RedisServer> {
+        match &self.deployment {
+            Some(deployment) => deployment.masters().await,
+            None => self.servers.iter().collect(),
+        }
+    }
+
+    /// Notes a fault of masters and replicas.
+    pub(super) fn failed_over(&self, kind: &str, (from, over): (Nanos, Nanos), forgets: Forgets) {
+        self.count(kind);
+        let until = match forgets {
+            Forgets::Nothing => over,
+            Forgets::Releases | Forgets::Everything => over + ns(self.layout.lease()),
+        };
+        self.recorder.push(Record::Fault {
+            from,
+            until,
+            kind: kind.to_owned(),
+            scope: Scope::All,
+        });
+        let fault = FailedOver {
+            from,
+            until,
+            forgets,
+        };
+        self.failed_over.lock().push(fault);
+    }
+
+    /// How long somebody waited behind fail-overs. Takes two holders out of the report where one's hold was lost.
+    pub(super) fn judge(
+        &self,
+        records: &[Record],
+        report: &mut Report,
+    ) -> Option<(Duration, Vec<Violation>)> {
+        self.deployment.as_ref()?;
+        let faults = std::mem::take(&mut *self.failed_over.lock());
+        let spans: Vec<_> = faults
+            .iter()
+            .map(|fault| (fault.from, fault.until))
+            .collect();
+        let waited = alone::check(records, &spans, self.settings.scheduling, report);
+        let recovery = ns(self.settings.recovery + self.settings.scheduling);
+        let explained = |violation: &mut Violation| {
+            let mut losses = faults
+                .iter()
+                .filter(|fault| fault.forgets == Forgets::Everything);
+            is_two_at_once(&violation.breach)
+                && losses.any(|fault| {
+                    let within = fault.from..fault.until + recovery;
+                    let mut lines = violation.evidence.iter();
+                    lines.any(|line| matches!(line, Record::Return { t, .. } if within.contains(t)))
+                })
+        };
+        let both = report.violations.extract_if(.., explained).collect();
+        Some((Duration::from_nanos(waited), both))
     }
 
     /// Writes the protected record of a name.
@@ -143,5 +232,16 @@ impl Ground {
         for server in self.servers.iter().chain([&self.vault]) {
             server.kill();
         }
+        if let Some(deployment) = &self.deployment {
+            deployment.kill();
+        }
     }
+}
+
+/// Whether it says that two were certain to be the only one.
+fn is_two_at_once(breach: &Breach) -> bool {
+    matches!(
+        breach,
+        Breach::Overlap { .. } | Breach::TornPair | Breach::NotTold
+    )
 }

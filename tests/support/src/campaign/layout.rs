@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::WATCHDOG_LEASE;
 use crate::server::RedisServer;
 
-/// One server, or the five of a quorum.
+/// One server, the five of a quorum, or masters with replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// One that keeps its data.
@@ -18,7 +18,16 @@ pub enum Layout {
     Remembering,
     /// Five that forget everything when they restart, and vote when all is over that they may have forgotten.
     Forgetting,
+    /// A cluster of three masters with a replica each. Nothing is acknowledged.
+    Cluster,
+    /// A master and its only replica, watched by three sentinels. Nothing is acknowledged.
+    Sentinels,
+    /// The same, and the replica acknowledges what is granted.
+    Acknowledged,
 }
+
+/// Longer than a fail-over.
+const LONG_LEASE: Duration = Duration::from_secs(6);
 
 /// How many servers a quorum has.
 const QUORUM: usize = 5;
@@ -28,7 +37,33 @@ const QUORUM: usize = 5;
 const RESTART_DELAY: Duration = Duration::from_secs(WATCHDOG_LEASE.as_secs() + 4);
 
 impl Layout {
-    /// Starts them.
+    /// What it is asked for by.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Remembering | Self::Forgetting => "quorum",
+            Self::Cluster => "cluster",
+            Self::Sentinels => "sentinels",
+            Self::Acknowledged => "acknowledged",
+        }
+    }
+
+    /// Whether masters fail and replicas take their places.
+    pub(super) fn has_replicas(self) -> bool {
+        matches!(self, Self::Cluster | Self::Sentinels | Self::Acknowledged)
+    }
+
+    /// The lease of the workers' watchdogs. Where there are fail-overs it is to outlive one.
+    pub(super) fn lease(self) -> Duration {
+        if self.has_replicas() {
+            LONG_LEASE
+        } else {
+            WATCHDOG_LEASE
+        }
+    }
+
+    /// Starts them. Those that belong together are a [`Deployment`](super::deployment::Deployment).
     pub(super) fn servers(self) -> Vec<RedisServer> {
         let start = |remembers: bool| {
             let options = RedisServer::options();
@@ -38,6 +73,7 @@ impl Layout {
             Self::One => vec![start(true)],
             Self::Remembering => (0..QUORUM).map(|_| start(true)).collect(),
             Self::Forgetting => (0..QUORUM).map(|_| start(false)).collect(),
+            Self::Cluster | Self::Sentinels | Self::Acknowledged => Vec::new(),
         }
     }
 
@@ -47,6 +83,7 @@ impl Layout {
         match self {
             Self::One => json!({"url": urls[0], "watchdog_ms": lease_ms}),
             Self::Forgetting => json!({"urls": urls, "watchdog_ms": lease_ms}),
+            Self::Cluster | Self::Sentinels | Self::Acknowledged => Value::Null,
             Self::Remembering => {
                 json!({"urls": urls, "watchdog_ms": lease_ms, "restart_delay_ms": 0})
             }
@@ -72,6 +109,9 @@ impl Layout {
             Self::One => "",
             Self::Remembering => "-remembering",
             Self::Forgetting => "-forgetting",
+            Self::Cluster => "-cluster",
+            Self::Sentinels => "-sentinels",
+            Self::Acknowledged => "-acknowledged",
         }
     }
 }
@@ -82,6 +122,11 @@ impl fmt::Display for Layout {
             Self::One => "on one server",
             Self::Remembering => "on five servers that forget nothing and vote at once",
             Self::Forgetting => "on five servers that forget everything and have no vote at first",
+            Self::Cluster => "on a cluster of three masters with a replica each",
+            Self::Sentinels => "on a master and a replica that sentinels watch",
+            Self::Acknowledged => {
+                "on a master and a replica that sentinels watch, and that acknowledges"
+            }
         })
     }
 }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Kind;
 use super::ground::Ground;
 use super::weather::{Watch, Weather};
+use super::{Kind, Layout};
 use crate::history::{MS, Nanos, Record};
 use crate::now_ns;
 use crate::server::RedisServer;
 
 /// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
 const HOMECOMING: Duration = Duration::from_secs(15);
-/// Longer than a lease, the repeated releases and the linger of a subscription.
-const FADING: Duration = Duration::from_secs(5);
+/// How much longer than a lease repeated releases and the linger of a subscription take.
+const FADING: Duration = Duration::from_millis(4_100);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STALL: Nanos = 60 * MS;
 
@@ -30,10 +30,18 @@ pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
         let from = now_ns();
         sleep(LOOK_EVERY).await;
         let name = format!("chaos:{number}");
+        let Ok(_calm) = ground.struck.try_read() else {
+            continue;
+        };
         let command = ["PTTL", &name];
         // A look each at all names, then at the next server.
-        let server = turn / names as usize % ground.servers.len();
-        let look = ground.servers[server].try_cmd(&command);
+        let look = async {
+            let server = match &ground.deployment {
+                Some(deployment) => deployment.server_of(&name).await,
+                None => &ground.servers[turn / names as usize % ground.servers.len()],
+            };
+            server.try_cmd(&command).await
+        };
         let look = timeout(Duration::from_secs(3), look).await;
         let t = now_ns();
         if t - from > STALL {
@@ -80,7 +88,7 @@ pub(super) async fn look_for_leftovers(ground: &Ground) {
 }
 
 async fn what_stays(ground: &Ground) -> Vec<String> {
-    let end = Instant::now() + FADING;
+    let end = Instant::now() + ground.layout.lease() + FADING;
     let mut left = what_is_left(ground).await;
     while !left.is_empty() && Instant::now() < end {
         sleep(Duration::from_millis(20)).await;
@@ -93,7 +101,7 @@ async fn what_stays(ground: &Ground) -> Vec<String> {
 /// thrown out of it by the next who comes. Those queues are put away, so that a round begins as the first one did.
 async fn what_is_left(ground: &Ground) -> Vec<String> {
     let mut left = Vec::new();
-    for server in &ground.servers {
+    for server in ground.masters().await {
         left.extend(what_is_left_at(ground, server).await);
     }
     left
@@ -104,7 +112,7 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     keys.retain(|key| !key.starts_with("redisson_lock_token:"));
     let mut left = Vec::new();
     for key in keys {
-        if is_queue_of_the_dead(ground, &key).await {
+        if is_queue_of_the_dead(ground, server, &key).await {
             server.cmd(&["DEL", &key]).await;
         } else {
             left.push(key);
@@ -112,6 +120,11 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     }
     let mut keys = left;
     let mut channels = server.channels().await;
+    if ground.layout == Layout::Cluster {
+        channels.extend(server.sharded_channels().await);
+    }
+    // By which sentinels talk.
+    channels.retain(|channel| channel != "__sentinel__:hello");
     if ground.expiries.is_some() {
         // Redisson's notes about its own unlocks stay for a while when it is killed, and are no locks.
         keys.retain(|key| !key.starts_with("redisson_unlock_latch:"));
@@ -123,13 +136,13 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
 }
 
 /// Whether a key belongs to a fair lock's queue in which nobody of those who live is.
-async fn is_queue_of_the_dead(ground: &Ground, key: &str) -> bool {
+async fn is_queue_of_the_dead(ground: &Ground, server: &RedisServer, key: &str) -> bool {
     let command = match key.split(':').next() {
         Some("redisson_lock_queue") => "LRANGE",
         Some("redisson_lock_timeout" | "watchlock_waiters") => "ZRANGE",
         _ => return false,
     };
-    let members = ground.server().try_cmd(&[command, key, "0", "-1"]).await;
+    let members = server.try_cmd(&[command, key, "0", "-1"]).await;
     let Ok(redis::Value::Array(members)) = members else {
         return false;
     };

@@ -7,11 +7,12 @@
 //! | `Rob`: the lock is deleted, and the other gets in at once | a renewal that prolongs a stranger's hold |
 //! | `Delay`: the answer to the acquire is late, and the other waits | a validity that is counted from the answer |
 //! | `Queue`: two come to a fair lock that is held, one long after the other | an overtaking |
+//! | `Outlive`: one has it for longer than a fail-over takes, the other tries all the time | a hold that a fail-over lost |
 //!
 //! Redisson's workers take part in the queue alone.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -21,7 +22,7 @@ use super::actor::Actor;
 use super::ground::Ground;
 use super::plan::{Level, Plan};
 use super::weather::Watch;
-use super::{Kind, WATCHDOG_LEASE, servers};
+use super::{Campaign, Kind, WATCHDOG_LEASE, servers};
 use crate::checker::order;
 use crate::history::{LockKind, MS, Scope};
 use crate::now_ns;
@@ -33,6 +34,7 @@ pub(super) enum Scene {
     Rob,
     Delay,
     Queue,
+    Outlive,
 }
 
 /// Most of them show something only when nothing else is in the way, so there are many meetings.
@@ -44,6 +46,8 @@ const ON_PLAIN_LOCKS: [Scene; 5] = [
     Scene::Delay,
 ];
 const ON_FAIR_LOCKS: [Scene; 4] = [Scene::Queue; 4];
+/// Where workers have no links of their own that could be slow.
+const WITH_REPLICAS: [Scene; 30] = [Scene::Outlive; 30];
 /// Owners of scenes differ by less than that.
 const MANY_OWNERS: u32 = 1_000;
 /// Longer than anybody holds a lock in a scene.
@@ -56,8 +60,15 @@ const SHORT_LEASE_MS: u64 = 600;
 /// Longer than anybody may be wrong about a hold: a lease, and what a signal may lag.
 const LONG: Duration = Duration::from_secs(2);
 
-/// The scenes for a campaign on locks of these kinds.
-pub(super) fn on(kinds: &[LockKind]) -> Vec<Scene> {
+/// Longer than a fail-over takes mostly.
+const FAIL_OVER: Duration = Duration::from_secs(4);
+
+/// The scenes for a campaign.
+pub(super) fn on(campaign: &Campaign) -> Vec<Scene> {
+    if campaign.layout.has_replicas() {
+        return WITH_REPLICAS.to_vec();
+    }
+    let kinds = &campaign.kinds;
     let mut scenes = Vec::new();
     if kinds.contains(&LockKind::Lock) {
         scenes.extend(ON_PLAIN_LOCKS);
@@ -92,6 +103,7 @@ pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64
             Scene::Rob => stage.rob().await,
             Scene::Delay => stage.delay().await,
             Scene::Queue => stage.queue().await,
+            Scene::Outlive => stage.outlive().await,
         };
         sleep(Duration::from_millis(pause)).await;
     }
@@ -214,6 +226,28 @@ impl Stage<'_> {
         };
         let (first, others) = tokio::join!(first.section(), coming);
         first.and(others)
+    }
+
+    async fn outlive(&self) -> Option<()> {
+        let (long, mut short) = (self.plan(None, FAIL_OVER), self.plan(None, SLOW));
+        // Who waits is told later than who has it.
+        short.wait_ms = Some(0);
+        let (long, short) = (self.actor(0, &long), self.actor(1, &short));
+        let over = AtomicBool::new(false);
+        let holding = async {
+            let held = long.section().await;
+            over.store(true, Ordering::Relaxed);
+            held
+        };
+        let trying = async {
+            while !over.load(Ordering::Relaxed) {
+                sleep(SLOW).await;
+                short.section().await?;
+            }
+            Some(())
+        };
+        let (held, tried) = tokio::join!(holding, trying);
+        held.and(tried)
     }
 
     /// Waits until the lock is taken, for as long as a lease.

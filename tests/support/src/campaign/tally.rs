@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::ground::Ground;
 use super::soak::Look;
-use crate::checker::{Report, Violation};
+use crate::checker::{Breach, Report, Violation};
 use crate::history::Record;
 
 /// What owners may be answered while everything breaks.
-const EXPECTED: [&str; 7] = [
+const EXPECTED: [&str; 8] = [
     "ok",
     "busy",
     "lost",
@@ -18,6 +19,7 @@ const EXPECTED: [&str; 7] = [
     "unavailable",
     "refused",
     "quorum",
+    "not_replicated",
 ];
 
 /// The sums over all rounds.
@@ -37,6 +39,10 @@ pub struct Tally {
     pub stalls: u64,
     /// Violations, and how many chances there were.
     pub report: Report,
+    /// Two holders after fail-overs that lost what nobody had acknowledged, and is not counted above.
+    pub lost_writes: Vec<Violation>,
+    /// The longest that anybody alone waited while nothing was wrong with masters and replicas.
+    pub waited: Option<Duration>,
     /// What is Redisson's of the violations, by the reason why it is, and is not counted above.
     pub redissons: BTreeMap<&'static str, Vec<Violation>>,
     /// What the workers took of the machine after each round.
@@ -62,6 +68,18 @@ impl Tally {
         for (why, violation) in redissons {
             self.redissons.entry(why).or_default().push(violation);
         }
+    }
+
+    pub(super) fn failed_over(&mut self, waited: Duration, both: Vec<Violation>) {
+        self.waited = self.waited.max(Some(waited));
+        self.lost_writes.extend(both);
+    }
+
+    /// How often two held a lock after a fail-over that had lost what the first one was granted.
+    #[must_use]
+    pub fn two_holders(&self) -> usize {
+        let both = |violation: &&Violation| matches!(violation.breach, Breach::Overlap { .. });
+        self.lost_writes.iter().filter(both).count()
     }
 
     pub(super) fn note_answers(&mut self, ground: &Ground) {
@@ -115,6 +133,14 @@ impl fmt::Display for Tally {
         writeln!(f, "{:<24} {:>10}", "holds lost", self.lost)?;
         writeln!(f, "{:<24} {:>10}\n", "slow answers", self.stalls)?;
         write!(f, "{}", self.report)?;
+        if let Some(waited) = self.waited {
+            let both = self.two_holders();
+            writeln!(f, "two holders after a fail-over that lost writes: {both}")?;
+            writeln!(
+                f,
+                "longest wait of one alone, fail-overs left out: {waited:?}"
+            )?;
+        }
         for (why, violations) in &self.redissons {
             let (count, first) = (violations.len(), &violations[0]);
             writeln!(f, "Redisson: {why}: {count}; the first:\n{first}")?;
