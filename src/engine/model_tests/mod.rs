@@ -6,12 +6,16 @@
 //! scenario allows. After each step the rules of [`World::check`] hold, and where nothing is left to do nothing may
 //! be left over.
 
+mod callers;
 mod check;
 mod choices;
+mod job;
+mod redis;
 mod replies;
 mod scenarios;
 mod steps;
 mod text;
+mod world;
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -316,162 +320,3 @@ fn field(hold: &Hold) -> u64 {
 
 /// The keeper's connection; a caller's is its own number.
 const KEEPER: usize = 99;
-impl World {
-    fn new(scenario: Scenario) -> Self {
-        let mut owners: Vec<(u8, Arc<OwnerState>)> = Vec::new();
-        let sides = scenario.sides.iter().copied();
-        let sides = sides.chain(std::iter::repeat(Side::Plain));
-        let callers = scenario.callers.iter().zip(sides);
-        let callers = callers.map(|(&(owner, patience, manner, rounds), side)| {
-            let owner = owner.map(|owner| {
-                if let Some((_, known)) = owners.iter().find(|(known, _)| *known == owner) {
-                    return Arc::clone(known);
-                }
-                owners.push((owner, OwnerState::new()));
-                Arc::clone(&owners.last().unwrap().1)
-            });
-            Caller {
-                at: At::Start,
-                owner,
-                owner_ended: false,
-                patience,
-                rounds,
-                manner,
-                side,
-            }
-        });
-        let mut world = Self {
-            gate: Gate::default(),
-            job: false,
-            asleep: Asleep::Awake,
-            listening: false,
-            callers: callers.collect(),
-            reaps: Vec::new(),
-            commands: Vec::new(),
-            held_by: None,
-            read_by: BTreeSet::new(),
-            turns: Vec::new(),
-            open: scenario.open,
-            shut: false,
-            mark: false,
-            stranger_mark: false,
-            stranger_marks: scenario.marks.unwrap_or_default(),
-            unmarks: Vec::new(),
-            marking: scenario.marks.is_some(),
-            mark_at: Moment::default(),
-            faulted: false,
-            ended: BTreeSet::new(),
-            busy_told: Vec::new(),
-            numbers: 0,
-            now: Moment::from_nanos(1_000_000_000_000),
-            faults: scenario.faults,
-            polls: scenario.polls,
-            ticks: scenario.ticks,
-            laters: scenario.laters,
-            asks: scenario.asks,
-            row: Moment::default(),
-            ends_row: None,
-            left_until: Moment::default(),
-            passed: BTreeSet::new(),
-            strangers: scenario.strangers,
-            closes: scenario.closes,
-            closed: false,
-            names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-        };
-        if scenario.alone {
-            world.gate.wakeups.listening(true);
-            world.gate.wakeups.release_answered(0, Some(1));
-            world.gate.wakeups.take_released();
-        }
-        world
-    }
-
-    /// As `Core::at`.
-    fn at<R>(&mut self, change: impl FnOnce(&mut Gate<usize>, &mut Effects) -> R) -> R {
-        let mut effects = Effects::default();
-        let result = change(&mut self.gate, &mut effects);
-        if self.gate.start_job() {
-            self.job = true;
-            self.asleep = Asleep::Awake;
-            self.mark_at = Moment::default();
-            // As a name that others wait for now and then: its subscription is there at once.
-            self.listening = true;
-        }
-        if let Some(job) = self.gate.job() {
-            let mut told = std::pin::pin!(job.changed.notified());
-            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            if told.as_mut().poll(&mut context).is_ready() {
-                self.asleep = Asleep::Awake;
-            }
-        }
-        let rest = effects.carry_out();
-        for hold in rest.releases {
-            self.reaps.push((hold, Reaping::Begun));
-        }
-        for hold in rest.turns {
-            self.turn(&hold);
-        }
-        result
-    }
-
-    /// `hold` is to be turned into a shared one; once.
-    fn turn(&mut self, hold: &Arc<Hold>) {
-        if hold.with(State::write_is_due) {
-            self.turns.push((Arc::clone(hold), None));
-        }
-    }
-
-    fn kind(&self, side: Side) -> Kind {
-        Kind {
-            names: Arc::clone(&self.names),
-            commands: Arc::new(side),
-        }
-    }
-
-    fn number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-
-    fn send(&mut self, hold: &Arc<Hold>, what: What, lane: usize) -> usize {
-        self.commands.push(Command {
-            hold: Arc::clone(hold),
-            what,
-            lane,
-            executed: None,
-            refused: false,
-            reply_lost: false,
-            ended: false,
-            at: self.now,
-        });
-        self.commands.len() - 1
-    }
-
-    fn new_hold(&mut self, ticket: &Ticket) -> Arc<Hold> {
-        let number = self.number();
-        let origin = Origin {
-            kind: ticket.request.kind.clone(),
-            id: number.to_string().into(),
-            number,
-            lease: DAY,
-            owner: ticket.owner_of_hold(),
-            entered_by: number,
-            task: None,
-        };
-        Hold::trying(origin, self.now + RULES.command_timeout)
-    }
-
-    fn told(&self, command: usize) -> Told {
-        let command = &self.commands[command];
-        match command {
-            Command { ended: true, .. } => Told::Silence,
-            Command { refused: true, .. } => Told::Refused,
-            Command {
-                executed: Some(reply),
-                reply_lost: false,
-                ..
-            } => Told::Done(*reply),
-            _ => Told::InFlight,
-        }
-    }
-}

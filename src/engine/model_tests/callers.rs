@@ -1,0 +1,249 @@
+//! What callers do: they carry commands, the production code decides.
+
+use super::*;
+
+impl World {
+    /// As `attempt::enter_own`.
+    pub(super) fn look(&mut self, i: usize) {
+        let (now, names) = (self.now, Arc::clone(&self.names));
+        let side = self.callers[i].side;
+        self.callers[i].rounds -= 1;
+        self.callers[i].at = At::Looked;
+        let Some(owner) = self.callers[i].owner.clone() else {
+            return;
+        };
+        let shared = side.is_shared();
+        match owner.find(&names, shared, now) {
+            Found::Live(hold) => {
+                let request = self.request(i);
+                let level = request.level;
+                if shared {
+                    self.share_beside(i, &hold);
+                    return;
+                }
+                let entered = match hold.joint() {
+                    None => hold.with(|state| state.enter(level, now)),
+                    Some(_) => {
+                        self.at(|gate, effects| gate.enter_share(&hold, level, now, effects))
+                    }
+                };
+                if entered.is_ok() {
+                    self.callers[i].at = At::Holding(request.entered(hold));
+                }
+            }
+            Found::Lost(_) => self.callers[i].at = At::Gone,
+            Found::Nothing if !side.has_shares() => {}
+            Found::Nothing => match owner.find(&names, !shared, now) {
+                Found::Nothing => {}
+                Found::Lost(_) => self.callers[i].at = At::Gone,
+                // It would wait for itself.
+                Found::Live(_) if !shared => self.callers[i].at = At::Gone,
+                Found::Live(own) => self.share_beside(i, &own),
+            },
+        }
+    }
+
+    /// As `reentry::enter_beside`.
+    fn share_beside(&mut self, i: usize, own: &Arc<Hold>) {
+        let (number, request, now) = (self.number(), self.request(i), self.now);
+        let term = DAY.term(now);
+        let share =
+            self.at(|gate, effects| gate.share_beside(own, &request, number, term, now, effects));
+        if let Some(share) = share {
+            self.callers[i].at = At::Holding(request.entered(share));
+        }
+    }
+
+    fn request(&self, i: usize) -> Request {
+        let side = self.callers[i].side;
+        let fixed = side == Side::ReadsFixed;
+        Request {
+            kind: self.kind(side),
+            owner: self.callers[i].owner.clone(),
+            lease: DAY,
+            level: if fixed { Level::Fixed } else { Level::Watchdog },
+            patience: self.callers[i].patience,
+            since: self.now,
+        }
+    }
+
+    pub(super) fn arrive(&mut self, i: usize) {
+        let number = self.number();
+        let ticket = Ticket::new(number, self.request(i));
+        let hold = self.new_hold(&ticket);
+        let command = self.commands.len();
+        let (now, made) = (self.now, Arc::clone(&hold));
+        let arrival = self.at(|gate, effects| {
+            gate.arrive(&ticket, now, RULES, effects, |joint| {
+                (joint.cloned().unwrap_or(made), command)
+            })
+        });
+        if matches!(arrival, Arrival::Join(..) | Arrival::In(_)) {
+            let passed = self.gate.first_alone().is_some();
+            assert!(!passed, "a reader passes a writer who waits here");
+        }
+        self.callers[i].at = match arrival {
+            Arrival::First(_) => {
+                self.check_left();
+                self.send(&hold, What::Acquires { marks: false }, i);
+                At::Waiting(ticket, Some(command))
+            }
+            Arrival::Join(joint, _) => {
+                self.send(&joint, What::Joins, i);
+                At::Waiting(ticket, Some(command))
+            }
+            Arrival::In(share) => {
+                assert!(!self.shut, "unasked, though Redis said that somebody waits");
+                At::Holding(ticket.request.entered(share))
+            }
+            Arrival::Queued => At::Waiting(ticket, None),
+            Arrival::Busy => {
+                let ours = self.gate.seat.held().is_some();
+                let told = self.busy_told.iter().any(|ticket| ticket.is_waiting());
+                assert!(ours || told, "busy by an answer to somebody long gone");
+                At::Gone
+            }
+            Arrival::Again => {
+                self.callers[i].rounds += 1;
+                At::Start
+            }
+        };
+    }
+
+    pub(super) fn poll(&mut self, i: usize) {
+        match std::mem::replace(&mut self.callers[i].at, At::Gone) {
+            At::Waiting(ticket, first) => {
+                if !ticket.is_decided()
+                    && let Some(command) = first.filter(|c| self.told(*c) != Told::InFlight)
+                {
+                    self.settle(command);
+                }
+                self.callers[i].at = self.collect(i, ticket);
+            }
+            At::Unlocking(hold, command, since) => {
+                let over = self.settle_release(&hold, Some(command), command, since);
+                self.callers[i].at = if over { At::Gone } else { At::Watching(hold) };
+            }
+            At::Watching(hold) => self.check_outcome(&hold),
+            other => self.callers[i].at = other,
+        }
+        self.again(i);
+    }
+
+    /// A caller that is done begins anew while it has rounds left.
+    pub(super) fn again(&mut self, i: usize) {
+        let caller = &mut self.callers[i];
+        if matches!(caller.at, At::Gone) && caller.rounds > 0 {
+            caller.at = At::Start;
+        }
+    }
+
+    pub(super) fn collect(&mut self, i: usize, ticket: Arc<Ticket>) -> At {
+        if !ticket.is_decided() {
+            return At::Waiting(ticket, None);
+        }
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match ticket.poll(&mut context) {
+            std::task::Poll::Ready(Verdict::Granted(hold)) => {
+                let entered = ticket.request.entered(hold);
+                if self.now < entered.hold.valid_until() {
+                    return At::Holding(entered);
+                }
+                self.give_back(&entered, None, usize::MAX);
+                At::Gone
+            }
+            std::task::Poll::Ready(Verdict::Again) => {
+                self.callers[i].rounds += 1;
+                At::Start
+            }
+            std::task::Poll::Ready(Verdict::Busy(_) | Verdict::Failed(_)) => At::Gone,
+            std::task::Poll::Pending => At::Waiting(ticket, None),
+        }
+    }
+
+    pub(super) fn drop_future(&mut self, i: usize) {
+        match std::mem::replace(&mut self.callers[i].at, At::Gone) {
+            At::Waiting(ticket, _) => {
+                let uncollected = self.at(|gate, effects| gate.withdraw(&ticket, effects));
+                if let Some(hold) = uncollected {
+                    self.give_back(&ticket.request.entered(hold), None, usize::MAX);
+                }
+            }
+            At::Holding(entered) => self.give_back(&entered, None, usize::MAX),
+            At::Unlocking(hold, ..) if hold.phase() == Phase::Ending => {
+                self.at(|_, effects| effects.release(&hold));
+            }
+            _ => {}
+        }
+        self.again(i);
+    }
+
+    pub(super) fn detach(&mut self, i: usize) {
+        let At::Holding(entered) = std::mem::replace(&mut self.callers[i].at, At::Gone) else {
+            return;
+        };
+        let owner = entered.owner.clone().unwrap();
+        self.callers[i].at = if owner.detach(&entered.hold, entered.level) {
+            At::Detached
+        } else {
+            self.callers[i].manner = Manner::Unlocks;
+            At::Holding(entered)
+        };
+    }
+
+    pub(super) fn end_owner(&mut self, i: usize) {
+        let owner = self.callers[i].owner.clone().unwrap();
+        for caller in &mut self.callers {
+            caller.owner_ended |= caller
+                .owner
+                .as_ref()
+                .is_some_and(|o| Arc::ptr_eq(o, &owner));
+        }
+        for entered in owner.end() {
+            self.give_back(&entered, None, usize::MAX);
+        }
+        for caller in &mut self.callers {
+            if caller.owner_ended && matches!(caller.at, At::Detached) {
+                caller.at = At::Gone;
+            }
+        }
+    }
+
+    /// As `release::give_back`, with a connection, or as `release::drop_level`.
+    pub(super) fn give_back(&mut self, entered: &Entered, lane: Option<usize>, caller: usize) {
+        let (now, command) = (self.now, self.commands.len());
+        let send = lane.map(|_| || command);
+        let hold = &entered.hold;
+        let ends_row = self.ends_row(hold);
+        let given_back =
+            self.at(|gate, effects| gate.give_back(hold, entered.level, now, RULES, send, effects));
+        if let Some(owner) = &entered.owner
+            && hold.count() == 0
+        {
+            owner.remove(hold);
+        }
+        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::Left) {
+            self.ends_row = Some(Arc::clone(hold));
+        }
+        let at = match given_back {
+            GivenBack::Sent(command) => {
+                let hold = hold.in_redis();
+                self.send(hold, What::Releases, lane.unwrap());
+                At::Unlocking(Arc::clone(hold), command, now)
+            }
+            GivenBack::PassedOn => {
+                self.check_passed(hold);
+                At::Gone
+            }
+            GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
+            GivenBack::Turn => {
+                self.turn(hold.in_redis());
+                At::Gone
+            }
+            _ => At::Gone,
+        };
+        if let Some(caller) = self.callers.get_mut(caller) {
+            caller.at = at;
+        }
+    }
+}

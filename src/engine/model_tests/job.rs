@@ -1,0 +1,130 @@
+//! What the keeper's job does: it carries commands, the production code decides.
+
+use super::*;
+
+impl World {
+    pub(super) fn job_step(&mut self) {
+        let now = self.now;
+        let listening = self.listening;
+        self.asleep = Asleep::Awake;
+        let step = self.at(|gate, effects| gate.step(now, RULES, listening, effects));
+        match step {
+            Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
+                if self.told(command) == Told::InFlight =>
+            {
+                self.asleep = Asleep::Command(command);
+            }
+            Step::FinishAttempt(_, command, _) => self.settle(command),
+            Step::FinishRelease(hold, command, since) => {
+                self.settle_release(&hold, Some(command), command, since);
+            }
+            Step::HandOver { hold } => {
+                let release = self.send(&hold, What::Releases, KEEPER);
+                let next = self.gate.head().map(|ticket| {
+                    let (hold, command) = self.start_try(&ticket);
+                    Attempt {
+                        hold,
+                        ticket,
+                        command,
+                        since: now,
+                        early: true,
+                        overdue: false,
+                    }
+                });
+                self.at(|gate, _| gate.handed_over(&hold, release, next, now));
+            }
+            Step::Serve { head, prompt, .. } => {
+                if prompt {
+                    let joint = match &self.gate.seat {
+                        Seat::Shared { joint, .. } => Some(Arc::clone(&joint.hold)),
+                        _ => None,
+                    };
+                    let (hold, command) = if let Some(joint) = joint {
+                        let command = self.send(&joint, What::Joins, KEEPER);
+                        (joint, command)
+                    } else {
+                        self.check_left();
+                        self.start_try(&head)
+                    };
+                    let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
+                    assert!(sits, "the head of a free seat sits");
+                } else {
+                    self.mark_again();
+                    self.asleep = Asleep::Poll;
+                }
+            }
+            Step::Watch { collect_by, .. } => {
+                self.mark_again();
+                // The job waits until then, and takes the grant back: it must be there to be taken.
+                let lies = match &self.gate.seat {
+                    Seat::Held { uncollected, .. } => uncollected
+                        .as_ref()
+                        .is_some_and(|(ticket, _)| ticket.is_decided()),
+                    Seat::Shared { joint, .. } => joint.lying().next().is_some(),
+                    _ => false,
+                };
+                assert_eq!(collect_by.is_some(), lies, "a job that spins");
+                self.asleep = if lies {
+                    Asleep::Collection
+                } else {
+                    Asleep::Poll
+                };
+                // Its poll is far away.
+                let far = self.now + RULES.command_timeout * 2;
+                self.at(|gate, _| gate.job_looks_at(far));
+            }
+            Step::Leave(until) => self.asleep = Asleep::Left(until),
+            Step::Over => {
+                self.job = false;
+                self.mark_again();
+            }
+            Step::AwaitRelease => self.asleep = Asleep::Change,
+            Step::Linger => {
+                self.mark_again();
+                self.asleep = Asleep::Linger;
+            }
+        }
+    }
+
+    /// As `Line::mark`.
+    fn mark_again(&mut self) {
+        if !self.marking {
+            return;
+        }
+        let now = self.now;
+        let Some(first) = self.gate.first_alone().cloned() else {
+            if let Some((_, since)) = self.at(|gate, _| gate.take_mark_away()) {
+                let hold = self.nobodys_hold();
+                let command = self.send(&hold, What::Unmarks, KEEPER);
+                self.unmarks.push((command, since));
+            }
+            return;
+        };
+        if now >= self.mark_at {
+            self.mark_at = now + RULES.command_timeout;
+            self.heeded(&first);
+            let hold = self.nobodys_hold();
+            self.send(&hold, What::Marks, KEEPER);
+        }
+    }
+
+    /// As `marks::heeded_for`.
+    pub(super) fn heeded(&mut self, ticket: &Ticket) {
+        let (now, kind) = (self.now, ticket.request.kind.clone());
+        self.at(|gate, _| gate.heeded_for(&kind, now, RULES.plan));
+    }
+
+    /// Marks are no hold's.
+    fn nobodys_hold(&self) -> Arc<Hold> {
+        let origin = Origin {
+            kind: self.kind(Side::Writes),
+            id: "0".into(),
+            number: 0,
+            lease: DAY,
+            owner: None,
+            entered_by: 0,
+            task: None,
+        };
+        Hold::trying(origin, self.now)
+    }
+}

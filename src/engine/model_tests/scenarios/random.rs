@@ -1,0 +1,53 @@
+//! Longer scenarios than can all be gone through: one order each.
+
+use super::*;
+
+#[test]
+fn ten_thousand_random_orders() {
+    for seed in 0..10_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let roles = [
+            PLAIN,
+            CARELESS,
+            (Some(1), FOREVER, Manner::Unlocks, 2),
+            (Some(1), FOREVER, Manner::Detaches, 2),
+            (None, ONCE, Manner::Drops, 2),
+        ];
+        let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
+        let all: &[Side] = match seed % 4 {
+            0 => &[Side::Plain],
+            1 => &[Side::Passed],
+            2 => &[Side::Passed, Side::Plain],
+            _ => &[Side::Reads, Side::Writes, Side::ReadsFixed],
+        };
+        let sides: Vec<Side> = (0..4).map(|_| all[random.usize(..all.len())]).collect();
+        let scenario = Scenario {
+            callers: Vec::leak(callers),
+            faults: random.u32(..4),
+            polls: random.u32(..6),
+            ticks: random.u32(..3),
+            laters: random.u32(..4),
+            asks: random.u32(..3),
+            strangers: random.u32(..3),
+            marks: random.bool().then(|| random.u32(..3)),
+            closes: random.bool(),
+            alone: random.bool(),
+            sides: Vec::leak(sides),
+            open: random.bool(),
+        };
+        let mut taken = Vec::new();
+        let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut world = World::new(scenario);
+            for _ in 0..200 {
+                let choices = world.choices();
+                let Some(choice) = random.choice(choices) else {
+                    world.check_end();
+                    break;
+                };
+                taken.push(choice);
+                world.step(choice);
+            }
+        }));
+        assert!(walked.is_ok(), "seed {seed}: {scenario:?} after {taken:?}");
+    }
+}
