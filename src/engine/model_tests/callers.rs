@@ -85,7 +85,11 @@ impl World {
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
                 self.check_left();
-                self.send(&hold, What::Acquires { marks: false }, i);
+                let what = What::Acquires {
+                    marks: false,
+                    waits: false,
+                };
+                self.send(&hold, what, i);
                 At::Waiting(ticket, Some(command))
             }
             Arrival::Join(joint, _) => {

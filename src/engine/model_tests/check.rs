@@ -23,7 +23,8 @@ impl World {
         let in_seat = self.gate.seat.held();
         let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
         let over = self.row.until(self.now) >= LONGEST;
-        last && in_seat && over && self.gate.has_queue()
+        // Where Redis keeps the queue nobody needs the lock to be left free.
+        last && in_seat && over && self.gate.has_queue() && !hold.kind.has_queue()
     }
 
     /// `hold` was passed on.
@@ -75,6 +76,7 @@ impl World {
             assert!(!two, "{choice:?}: somebody beside one who has it alone");
         }
         self.check_shares(choice);
+        self.check_places(choice);
         for (i, caller) in self.callers.iter().enumerate() {
             if let At::Waiting(ticket, _) = &caller.at
                 && ticket.is_waiting()
@@ -197,6 +199,7 @@ impl World {
 
     /// What holds when nothing can happen any more.
     pub(super) fn check_end(&self) {
+        self.check_left_behind();
         let held = self.callers.iter().any(|caller| match &caller.at {
             At::Holding(entered) => entered.hold.phase() == Phase::Held,
             At::Detached => true,
@@ -226,6 +229,7 @@ impl World {
         if self.callers.iter().all(done) {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
             assert!(self.read_by.is_empty(), "a read hold is left");
+            assert!(!self.places.has_ours(), "a place is left");
             // One that a lost command left ends by itself.
             assert!(!self.mark || self.faulted, "a mark is left");
             if !self.closed {

@@ -21,7 +21,8 @@ impl World {
         let head = self.gate.queue.head();
         let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
         let serves = self.gate.seat.is_free() || joinable;
-        let polls = self.polls > 0 && self.asleep == Asleep::Poll && serves;
+        let wakes = self.polls > 0 || self.places.told;
+        let polls = wakes && self.asleep == Asleep::Poll && serves;
         if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
         }
@@ -47,7 +48,7 @@ impl World {
             match reaping {
                 Reaping::Begun => choices.push(Choice::Reap(i)),
                 Reaping::Again if self.has_no_ghost(hold) => choices.push(Choice::Reap(i)),
-                Reaping::Sent(_, command, _) if self.told(*command) != Told::InFlight => {
+                Reaping::Sent(_, command, ..) if self.told(*command) != Told::InFlight => {
                     choices.push(Choice::Reap(i));
                 }
                 Reaping::Sent(..) | Reaping::Again | Reaping::Over => {}
@@ -96,8 +97,10 @@ impl World {
                 choices.push(Choice::Lose);
             }
         }
+        choices.extend(self.choices_of_queue());
         let free = self.held_by.is_none() && self.read_by.is_empty();
-        if self.held_by == Some(0) || (self.strangers > 0 && free) {
+        let comes = self.strangers > 0 && free && !self.is_queued();
+        if self.held_by == Some(0) || comes {
             choices.push(Choice::Stranger);
         }
         choices
@@ -228,6 +231,6 @@ impl World {
             .reaps
             .iter()
             .all(|(_, reaping)| matches!(reaping, Reaping::Over));
-        self.closed && reaps && !self.gate.is_in_flight()
+        self.closed && reaps && !self.gate.is_in_flight() && self.places.are_answered()
     }
 }

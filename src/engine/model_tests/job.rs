@@ -4,6 +4,7 @@ use super::*;
 
 impl World {
     pub(super) fn job_step(&mut self) {
+        self.keep_places();
         let now = self.now;
         let listening = self.listening;
         self.asleep = Asleep::Awake;
@@ -14,7 +15,10 @@ impl World {
             {
                 self.asleep = Asleep::Command(command);
             }
-            Step::FinishAttempt(_, command, _) => self.settle(command),
+            Step::FinishAttempt(_, command, _) => {
+                self.see_places();
+                self.settle(command);
+            }
             Step::FinishRelease(hold, command, since) => {
                 self.settle_release(&hold, Some(command), command, since);
             }
@@ -51,10 +55,14 @@ impl World {
                 } else {
                     self.mark_again();
                     self.asleep = Asleep::Poll;
+                    self.listen();
                 }
             }
             Step::Watch { collect_by, .. } => {
                 self.mark_again();
+                self.listen();
+                // What is heard now leads to a question at most.
+                self.places.told = false;
                 // The job waits until then, and takes the grant back: it must be there to be taken.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected
@@ -77,6 +85,7 @@ impl World {
             Step::Over => {
                 self.job = false;
                 self.mark_again();
+                self.places.end_job();
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
             Step::Linger => {
@@ -114,8 +123,8 @@ impl World {
         self.at(|gate, _| gate.heeded_for(&kind, now, RULES.plan));
     }
 
-    /// Marks are no hold's.
-    fn nobodys_hold(&self) -> Arc<Hold> {
+    /// Marks, and questions for many places, are no hold's.
+    pub(super) fn nobodys_hold(&self) -> Arc<Hold> {
         let origin = Origin {
             kind: self.kind(Side::Writes),
             id: "0".into(),

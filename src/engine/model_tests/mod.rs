@@ -10,11 +10,13 @@ mod callers;
 mod check;
 mod choices;
 mod job;
+mod queued;
 mod redis;
 mod replies;
 mod scenarios;
 mod steps;
 mod text;
+mod turn;
 mod world;
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -22,12 +24,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::queued::Places;
+use self::world::origin;
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::effects::Effects;
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::{Hold, Origin};
-use crate::engine::kind::{Commands, Kind};
+use crate::engine::kind::{Commands, Kind, RedisQueue};
 use crate::engine::known::Known;
 use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::owner::{Entered, Found, OwnerState};
@@ -104,6 +108,12 @@ enum Choice {
     Lose,
     /// A stranger takes the free lock, or gives it back.
     Stranger,
+    /// A stranger comes to wait in the queue that Redis keeps.
+    StrangerWaits,
+    /// One that waits there dies.
+    StrangerDies,
+    /// The keeper hears of the places that it asked for.
+    Placed(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,10 +128,14 @@ enum Told {
 /// What a command does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Whether it leaves a mark when it finds the lock busy.
     Acquires {
+        /// Whether it leaves a mark when it finds the lock busy.
         marks: bool,
+        /// Whether it takes a place then, where Redis keeps a queue.
+        waits: bool,
     },
+    /// Asks for places in that queue.
+    Enqueues,
     Joins,
     Releases,
     Turns,
@@ -133,6 +147,8 @@ enum What {
 #[derive(Clone)]
 struct Command {
     hold: Arc<Hold>,
+    /// For whom it asks for places.
+    places: Vec<Arc<Hold>>,
     what: What,
     lane: usize,
     executed: Option<i64>,
@@ -174,6 +190,8 @@ enum Side {
     Plain,
     /// One that is passed on.
     Passed,
+    /// One whose queue Redis keeps.
+    Queued,
     Reads,
     /// For a lease of its own, which ends somewhere.
     ReadsFixed,
@@ -196,7 +214,8 @@ enum Reaping {
     Begun,
     /// An old acquire may still run: once more behind it.
     Again,
-    Sent(Option<usize>, usize, Moment),
+    /// As what, when, and whether something may run behind it.
+    Sent(Option<usize>, usize, Moment, bool),
     Over,
 }
 
@@ -267,6 +286,8 @@ struct World {
     /// The fields that were passed on.
     passed: BTreeSet<u64>,
     strangers: u32,
+    deaths: u32,
+    places: Places,
     closes: bool,
     closed: bool,
     names: Arc<Names>,
@@ -285,6 +306,8 @@ struct Scenario {
     laters: u32,
     asks: u32,
     strangers: u32,
+    /// How many strangers die while they wait.
+    deaths: u32,
     /// Whether writers who wait say so; how often a stranger does.
     marks: Option<u32>,
     closes: bool,
@@ -305,11 +328,15 @@ impl Commands for Side {
     }
 
     fn has_shares(&self) -> bool {
-        !matches!(self, Self::Plain | Self::Passed)
+        !matches!(self, Self::Plain | Self::Passed | Self::Queued)
     }
 
     fn is_shared(&self) -> bool {
         matches!(self, Self::Reads | Self::ReadsFixed)
+    }
+
+    fn queue(&self) -> Option<&dyn RedisQueue> {
+        (*self == Self::Queued).then_some(self as &dyn RedisQueue)
     }
 }
 

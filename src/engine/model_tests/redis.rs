@@ -15,13 +15,17 @@ impl World {
         let waits = self.mark || self.stranger_mark;
         let read = !self.read_by.is_empty();
         let free = self.held_by.is_none() && (!read || (shared && !waits));
+        let queued = self.commands[next].hold.kind.has_queue();
         let reply = match self.commands[next].what {
+            What::Acquires { waits, .. } if queued => self.acquire_in_turn(number, waits),
+            What::Enqueues => self.enqueue_all(next),
+            What::Releases if queued => self.release_in_turn(number),
             What::Acquires { .. } if free || self.has(number) => {
                 self.hold_in_redis(number, shared);
                 self.mark &= shared;
                 if shared && waits { -6 } else { -2 }
             }
-            What::Acquires { marks } => {
+            What::Acquires { marks, .. } => {
                 self.mark |= marks;
                 1000
             }

@@ -12,7 +12,11 @@ impl World {
         if marks {
             self.heeded(ticket);
         }
-        let command = self.send(&hold, What::Acquires { marks }, KEEPER);
+        let waits = ticket.may_have_place();
+        if waits {
+            ticket.set_unsettled(Some(&hold));
+        }
+        let command = self.send(&hold, What::Acquires { marks, waits }, KEEPER);
         (hold, command)
     }
 
@@ -74,7 +78,7 @@ impl World {
         let now = self.now;
         let answer = match self.told(command) {
             Told::Done(-5) => Answered::Missing,
-            Told::Done(reply @ (-2 | -6)) => Answered::Got(Grant {
+            Told::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 server_age: None,
                 token: None,
@@ -97,13 +101,23 @@ impl World {
             _ => None,
         };
         let early = matches!(&self.gate.seat, Seat::Trying(attempt) if attempt.early);
+        let tried_for = match &self.gate.seat {
+            Seat::Trying(attempt) if attempt.command == command => attempt.ticket.number,
+            _ => 0,
+        };
         let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        self.next_in_queue(command);
         if settled.is_some() {
             self.shut = shut.unwrap_or(self.shut);
         }
         match settled {
             Some((hold, Settled::Missing)) => self.lose(&hold),
-            Some((_, Settled::Held)) if !early => self.row = now,
+            Some((hold, Settled::Held)) => {
+                self.check_turn(&hold, tried_for);
+                if !early {
+                    self.row = now;
+                }
+            }
             _ => {}
         }
     }
@@ -119,7 +133,9 @@ impl World {
         let now = self.now;
         let answer = match self.told(command) {
             Told::Done(0) => ReleaseAnswer::Missing,
-            Told::Done(_) => ReleaseAnswer::Ended { heard_by: Some(1) },
+            Told::Done(told) => ReleaseAnswer::Ended {
+                heard_by: (told > 1).then_some(1),
+            },
             Told::Refused => ReleaseAnswer::Failed(Failure::too_late()),
             Told::Silence | Told::InFlight => ReleaseAnswer::Failed(Failure::no_reply()),
         };
@@ -144,19 +160,22 @@ impl World {
         let reaping = std::mem::replace(&mut self.reaps[i].1, Reaping::Over);
         self.reaps[i].1 = match reaping {
             Reaping::Begun => {
+                let behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
                 if let Some(command) = self.gate.release_of(&hold) {
-                    Reaping::Sent(Some(command), command, self.now)
+                    Reaping::Sent(Some(command), command, self.now, behind)
                 } else {
                     let command = self.send(&hold, What::Releases, KEEPER);
-                    Reaping::Sent(None, command, self.now)
+                    Reaping::Sent(None, command, self.now, behind)
                 }
             }
-            Reaping::Sent(in_seat, command, since) => {
+            Reaping::Sent(in_seat, command, since, behind) => {
                 let over = self.settle_release(&hold, in_seat, command, since);
-                // For as long as an old acquire may still run.
+                let tainted = hold.is_tainted();
                 match over {
                     false => Reaping::Begun,
-                    true if hold.is_tainted() && !self.is_laid(&hold) => Reaping::Again,
+                    // For as long as an old acquire may still run.
+                    true if tainted && !self.is_laid(&hold) => Reaping::Again,
+                    true if behind && !tainted => Reaping::Begun,
                     true => Reaping::Over,
                 }
             }
@@ -167,12 +186,15 @@ impl World {
 
     /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
     pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
-        self.has_no_ghost(hold) && !self.has(field(hold))
+        let number = field(hold);
+        self.has_no_ghost(hold) && !self.has(number) && !self.places.has(number)
     }
 
     pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
-        let of_hold =
-            |c: &&Command| matches!(c.what, What::Acquires { .. }) && c.hold.id == hold.id;
+        let of_hold = |c: &&Command| {
+            let acquires = matches!(c.what, What::Acquires { .. }) && c.hold.id == hold.id;
+            acquires || c.places.iter().any(|place| place.id == hold.id)
+        };
         let mut ghosts = self.commands.iter().filter(of_hold);
         ghosts.all(|c| c.executed.is_some() || c.refused)
     }

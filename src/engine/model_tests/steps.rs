@@ -33,7 +33,9 @@ impl World {
                 self.job_step();
             }
             Choice::JobPoll => {
-                self.polls -= 1;
+                if !std::mem::take(&mut self.places.told) {
+                    self.polls -= 1;
+                }
                 self.gate.prompt = true;
                 self.job_step();
             }
@@ -98,7 +100,10 @@ impl World {
                 let hold = Arc::clone(self.gate.seat.held().unwrap());
                 self.lose(&hold);
             }
+            Choice::Stranger if self.is_queued() => self.stranger_in_turn(),
             Choice::Stranger => self.stranger(),
+            Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
+            Choice::Placed(command) => self.placed(command),
         }
     }
 

@@ -52,7 +52,9 @@ impl World {
                 Reaping::Over => continue,
                 Reaping::Begun => "begun".to_owned(),
                 Reaping::Again => "again".to_owned(),
-                Reaping::Sent(in_seat, command, _) => format!("{} c{command}", in_seat.is_some()),
+                Reaping::Sent(in_seat, command, _, behind) => {
+                    format!("{} c{command} {behind}", in_seat.is_some())
+                }
             };
             let _ = write!(text, "|reap {} {reaping}", hold_text(of));
         }
@@ -60,15 +62,17 @@ impl World {
             let command = command.map(|command| format!("c{command}"));
             let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
         }
+        text.push_str(&self.places.text());
         let awaited = numbers(&text).into_iter().filter(|n| n.kind == b'c');
         let awaited: BTreeSet<_> = awaited.map(|n| n.value).collect();
         for (i, c) in (0u64..).zip(&self.commands) {
             let open = c.executed.is_none() && !c.refused;
             let unsure = c.what == What::Releases && c.ended && c.hold.outcome().is_ok();
             if open || unsure || awaited.contains(&i) {
+                let places: Vec<_> = c.places.iter().map(|hold| hold_text(hold)).collect();
                 let _ = write!(
                     text,
-                    "|c{i} h{} {:?} {} {:?} {} {} {}",
+                    "|c{i} h{} {places:?} {:?} {} {:?} {} {} {}",
                     field(&c.hold),
                     c.what,
                     c.lane,
@@ -81,7 +85,7 @@ impl World {
         }
         let _ = write!(
             text,
-            "|{:?} {} {} {} {:?} {} {}",
+            "|{:?} {} {} {} {:?} {:?} {}",
             (
                 self.held_by.map(|by| format!("h{by}")),
                 self.read_by
@@ -98,18 +102,10 @@ impl World {
                 self.ends_row.is_some(),
                 self.now < self.left_until
             ),
-            self.strangers,
+            (self.strangers, self.deaths),
             self.closed,
         );
-        let marked = gate.marked.as_ref().map(|mark| mark.leaves);
-        let unmarks: Vec<_> = self.unmarks.iter().map(|(c, _)| format!("c{c}")).collect();
-        let _ = write!(
-            text,
-            "|{:?} {marked:?} {unmarks:?} {} {:?}",
-            (self.mark, self.stranger_mark, self.stranger_marks),
-            self.now >= self.mark_at,
-            (self.shut, self.faulted && self.marking),
-        );
+        text.push_str(&self.marks_text());
         let waiting = self
             .busy_told
             .iter()
@@ -117,6 +113,17 @@ impl World {
             .count();
         let _ = write!(text, "|{waiting}");
         ranked(&text)
+    }
+
+    fn marks_text(&self) -> String {
+        let marked = self.gate.marked.as_ref().map(|mark| mark.leaves);
+        let unmarks: Vec<_> = self.unmarks.iter().map(|(c, _)| format!("c{c}")).collect();
+        format!(
+            "|{:?} {marked:?} {unmarks:?} {} {:?}",
+            (self.mark, self.stranger_mark, self.stranger_marks),
+            self.now >= self.mark_at,
+            (self.shut, self.faulted && self.marking),
+        )
     }
 
     pub(super) fn asleep_text(&self) -> String {

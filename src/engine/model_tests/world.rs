@@ -60,6 +60,8 @@ impl World {
             left_until: Moment::default(),
             passed: BTreeSet::new(),
             strangers: scenario.strangers,
+            deaths: scenario.deaths,
+            places: Places::default(),
             closes: scenario.closes,
             closed: false,
             names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
@@ -80,8 +82,10 @@ impl World {
             self.job = true;
             self.asleep = Asleep::Awake;
             self.mark_at = Moment::default();
-            // As a name that others wait for now and then: its subscription is there at once.
-            self.listening = true;
+            self.places.given = self.gate.has_redis_queue();
+            // As a name that others wait for now and then: its subscription is there at once. Who waits in a queue of
+            // Redis' has a channel of its own.
+            self.listening = !self.places.given;
         }
         if let Some(job) = self.gate.job() {
             let mut told = std::pin::pin!(job.changed.notified());
@@ -122,6 +126,7 @@ impl World {
     pub(super) fn send(&mut self, hold: &Arc<Hold>, what: What, lane: usize) -> usize {
         self.commands.push(Command {
             hold: Arc::clone(hold),
+            places: Vec::new(),
             what,
             lane,
             executed: None,
@@ -134,16 +139,7 @@ impl World {
     }
 
     pub(super) fn new_hold(&mut self, ticket: &Ticket) -> Arc<Hold> {
-        let number = self.number();
-        let origin = Origin {
-            kind: ticket.request.kind.clone(),
-            id: number.to_string().into(),
-            number,
-            lease: DAY,
-            owner: ticket.owner_of_hold(),
-            entered_by: number,
-            task: None,
-        };
+        let origin = origin(ticket, self.number());
         Hold::trying(origin, self.now + RULES.command_timeout)
     }
 
@@ -159,5 +155,18 @@ impl World {
             } => Told::Done(*reply),
             _ => Told::InFlight,
         }
+    }
+}
+
+/// What a hold is made of that `ticket` asks for.
+pub(super) fn origin(ticket: &Ticket, number: u64) -> Origin {
+    Origin {
+        kind: ticket.request.kind.clone(),
+        id: number.to_string().into(),
+        number,
+        lease: DAY,
+        owner: ticket.owner_of_hold(),
+        entered_by: number,
+        task: None,
     }
 }

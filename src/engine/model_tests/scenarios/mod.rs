@@ -2,6 +2,7 @@
 
 mod passed;
 mod plain;
+mod queued;
 mod random;
 mod shared;
 
@@ -55,6 +56,7 @@ const QUIET: Scenario = Scenario {
     laters: 0,
     asks: 0,
     strangers: 0,
+    deaths: 0,
     marks: None,
     closes: false,
     alone: false,

@@ -14,10 +14,11 @@ fn ten_thousand_random_orders() {
             (None, ONCE, Manner::Drops, 2),
         ];
         let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
-        let all: &[Side] = match seed % 4 {
+        let all: &[Side] = match seed % 5 {
             0 => &[Side::Plain],
             1 => &[Side::Passed],
             2 => &[Side::Passed, Side::Plain],
+            3 => &[Side::Queued],
             _ => &[Side::Reads, Side::Writes, Side::ReadsFixed],
         };
         let sides: Vec<Side> = (0..4).map(|_| all[random.usize(..all.len())]).collect();
@@ -29,6 +30,7 @@ fn ten_thousand_random_orders() {
             laters: random.u32(..4),
             asks: random.u32(..3),
             strangers: random.u32(..3),
+            deaths: random.u32(..2),
             marks: random.bool().then(|| random.u32(..3)),
             closes: random.bool(),
             alone: random.bool(),

@@ -1,0 +1,224 @@
+//! A lock whose queue Redis keeps: the places of those who wait here, and of strangers.
+//!
+//! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
+
+use super::turn::Waits;
+use super::*;
+use crate::engine::places::IsNew;
+use crate::script::{Call, Place, Reply};
+
+/// So many of those who wait are told of their turn, as `keeper::waiting` has it.
+const LISTENS_TO: usize = 2;
+
+/// The queue, and what the job does for it.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) queue: Vec<Waits>,
+    /// Whether the job gives places.
+    pub(super) given: bool,
+    /// What the job asks for them by, and jobs before it did.
+    pub(super) asking: Option<usize>,
+    pub(super) asked: Vec<usize>,
+    /// They are to be asked for again.
+    lost: bool,
+    /// Whose turn the job is told of.
+    pub(super) channels: Vec<u64>,
+    /// It was, or began to listen.
+    pub(super) told: bool,
+}
+
+impl RedisQueue for Side {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: &[&'a str]) -> Call<'a> {
+        unreachable!("the world carries it")
+    }
+
+    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str) -> Call<'a> {
+        unreachable!("nobody is silent for that long")
+    }
+
+    fn placed(&self, _: &Reply) -> Option<Place> {
+        None
+    }
+
+    fn next_is_ours(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+
+    fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
+        hold_id.into()
+    }
+}
+
+impl Places {
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.queue.contains(&Waits::Ours(number))
+    }
+
+    pub(super) fn has_ours(&self) -> bool {
+        self.queue.iter().any(Waits::is_ours)
+    }
+
+    pub(super) fn are_answered(&self) -> bool {
+        self.asking.is_none() && self.asked.is_empty()
+    }
+
+    /// As `Places::finish`, and the end of all subscriptions.
+    pub(super) fn end_job(&mut self) {
+        self.asked.extend(self.asking.take());
+        self.channels.clear();
+        (self.given, self.lost, self.told) = (false, false, false);
+    }
+
+    /// All that the future depends on.
+    pub(super) fn text(&self) -> String {
+        let queue: Vec<_> = self.queue.iter().map(Waits::text).collect();
+        let channels: Vec<_> = self.channels.iter().map(|to| format!("h{to}")).collect();
+        let commands = self.asking.iter().chain(&self.asked);
+        let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
+        let asks = self.asking.is_some();
+        let rest = (self.given, asks, self.lost, self.told);
+        format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
+    }
+}
+
+/// What the job does.
+impl World {
+    pub(super) fn is_queued(&self) -> bool {
+        self.callers
+            .iter()
+            .any(|caller| caller.side == Side::Queued)
+    }
+
+    /// As `Places::keep`.
+    pub(super) fn keep_places(&mut self) {
+        self.see_places();
+        if !self.places.given || self.places.asking.is_some() {
+            return;
+        }
+        let (number, now) = (&mut self.numbers, self.now);
+        let given = self.gate.places(|ticket| {
+            *number += 1;
+            Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
+        });
+        let again = self.places.lost;
+        let asked = given.into_iter().filter(|(_, IsNew(new))| *new || again);
+        let asked: Vec<_> = asked.map(|(hold, _)| hold).collect();
+        if asked.is_empty() {
+            return;
+        }
+        for hold in &asked {
+            hold.with(|state| state.asks_for_place(true));
+        }
+        let nobodys = self.nobodys_hold();
+        let command = self.send(&nobodys, What::Enqueues, KEEPER);
+        self.commands[command].places = asked;
+        (self.places.asking, self.places.lost) = (Some(command), false);
+    }
+
+    /// As `Places::see`.
+    pub(super) fn see_places(&mut self) {
+        let told = |command: &usize| self.told(*command) != Told::InFlight;
+        if let Some(command) = self.places.asking.filter(told) {
+            self.places.asking = None;
+            self.places_answered(command);
+        }
+    }
+
+    /// The keeper hears of places that it asked for, now or at the end of a job.
+    pub(super) fn placed(&mut self, command: usize) {
+        if self.places.asking == Some(command) {
+            self.asleep = Asleep::Awake;
+            return;
+        }
+        self.places.asked.retain(|asked| *asked != command);
+        self.places_answered(command);
+    }
+
+    /// As `Places::answered`.
+    fn places_answered(&mut self, command: usize) {
+        let told = self.told(command);
+        for hold in &self.commands[command].places {
+            hold.with(|state| {
+                state.asks_for_place(false);
+                if told == Told::Silence {
+                    state.taint();
+                }
+            });
+        }
+        match told {
+            Told::Done(next) => self.at(|gate, _| gate.wakeups.next_is_ours(next == 1)),
+            _ => self.places.lost = self.places.given,
+        }
+    }
+
+    /// As `settle::next_is_ours`.
+    pub(super) fn next_in_queue(&mut self, command: usize) {
+        if let (Told::Done(reply @ (-2 | -7)), true) = (self.told(command), self.is_queued()) {
+            self.at(|gate, _| gate.wakeups.next_is_ours(reply == -7));
+        }
+    }
+
+    /// As `Line::listen`. A subscription is confirmed at once.
+    pub(super) fn listen(&mut self) {
+        if !self.places.given {
+            return;
+        }
+        let channels = self.gate.channels(LISTENS_TO);
+        let channels: Vec<_> = channels.iter().map(|id| id.parse().unwrap()).collect();
+        let first = channels.first();
+        if first.is_some_and(|first| !self.places.channels.contains(first)) {
+            self.gate.wakeups.hears_more();
+            self.places.told = true;
+        }
+        self.places.channels = channels;
+    }
+}
+
+/// What must hold.
+impl World {
+    /// `hold` was granted by a try for a ticket: of those who wait here, it came first.
+    pub(super) fn check_turn(&self, hold: &Hold, ticket: u64) {
+        if hold.kind.has_queue() {
+            let mut others = self.gate.queue.iter().filter(|t| t.is_waiting());
+            let overtaken = others.find(|other| other.number < ticket);
+            assert!(overtaken.is_none(), "somebody who came first still waits");
+        }
+    }
+
+    /// The place of `number` is given up: nobody waits by it.
+    pub(super) fn check_kept(&self, number: u64) {
+        let mut waiting = self.callers.iter().filter_map(|caller| match &caller.at {
+            At::Waiting(ticket, _) if ticket.is_waiting() => ticket.unsettled(),
+            _ => None,
+        });
+        let kept = waiting.any(|hold| field(&hold) == number && self.places.has(number));
+        assert!(!kept, "a place is given up that somebody waits by");
+    }
+
+    /// Who waits has a place, once it could be asked for.
+    pub(super) fn check_places(&self, choice: Choice) {
+        let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
+        if !self.places.given || self.faulted || !asleep || !self.places.are_answered() {
+            return;
+        }
+        for ticket in self.gate.queue.iter().filter(|t| t.may_have_place()) {
+            let place = ticket.unsettled().map(|hold| field(&hold));
+            let has = place.is_some_and(|number| self.places.has(number));
+            assert!(has, "{choice:?}: somebody waits without a place");
+        }
+    }
+
+    /// Nothing can happen any more: nobody waits for a lock that is free for it.
+    pub(super) fn check_left_behind(&self) {
+        let free = self.held_by.is_none() && self.places.first() != Some(Waits::Stranger);
+        if !self.is_queued() || self.faulted || self.closed || !free {
+            return;
+        }
+        let waits =
+            |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
+        assert!(
+            !self.callers.iter().any(waits),
+            "left behind by a free lock"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! The queue that the Redis of the model keeps, and the strangers in it: whose turn it is.
+
+use super::*;
+
+/// One who waits in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waits {
+    Ours(u64),
+    Stranger,
+    /// One that Redis does not know yet to be dead.
+    Dead,
+}
+
+impl Waits {
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, Self::Ours(_))
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Ours(number) => format!("h{number}"),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// The queue.
+impl Places {
+    /// The first who lives.
+    pub(super) fn first(&self) -> Option<Waits> {
+        let mut living = self.queue.iter().filter(|place| **place != Waits::Dead);
+        living.next().copied()
+    }
+
+    /// Whose turn it is on a free lock: whoever is dead and ahead of that one is dropped.
+    pub(super) fn head(&mut self) -> Option<Waits> {
+        let first = self.first();
+        let dead = self
+            .queue
+            .iter()
+            .take_while(|place| **place == Waits::Dead)
+            .count();
+        self.queue.drain(..dead);
+        first
+    }
+
+    /// Whether the next place is of this client.
+    pub(super) fn next_is_ours(&self) -> bool {
+        self.queue.first().is_some_and(Waits::is_ours)
+    }
+}
+
+/// What Redis does.
+impl World {
+    pub(super) fn acquire_in_turn(&mut self, number: u64, waits: bool) -> i64 {
+        if self.held_by != Some(number) {
+            if waits {
+                self.enqueue(number);
+            }
+            if self.held_by.is_some() {
+                return 1000;
+            }
+            let overtakes = match self.places.head() {
+                Some(first) if waits => !first.is_ours(),
+                Some(_) => !self.places.queue.iter().all(Waits::is_ours),
+                None => false,
+            };
+            if overtakes {
+                self.wake();
+                return 1000;
+            }
+            if waits {
+                // The places of a client are used in the order of its waiters.
+                let queue = &mut self.places.queue;
+                let own = queue.iter().position(|place| *place == Waits::Ours(number));
+                queue.swap(0, own.unwrap());
+                queue.remove(0);
+            }
+            self.held_by = Some(number);
+        }
+        if self.places.next_is_ours() { -7 } else { -2 }
+    }
+
+    fn enqueue(&mut self, number: u64) {
+        if self.held_by != Some(number) && !self.places.has(number) {
+            self.places.queue.push(Waits::Ours(number));
+        }
+    }
+
+    pub(super) fn enqueue_all(&mut self, command: usize) -> i64 {
+        for hold in self.commands[command].places.clone() {
+            self.enqueue(field(&hold));
+        }
+        i64::from(self.places.next_is_ours())
+    }
+
+    pub(super) fn release_in_turn(&mut self, number: u64) -> i64 {
+        let ended = self.held_by.take_if(|by| *by == number).is_some();
+        self.check_kept(number);
+        let own = Waits::Ours(number);
+        self.places.queue.retain(|place| *place != own);
+        let heard = self.held_by.is_none() && self.wake();
+        if ended {
+            self.ended.insert(number);
+        }
+        i64::from(ended) + i64::from(ended && heard)
+    }
+
+    /// Tells the head that it is its turn. Whether the job hears it.
+    fn wake(&mut self) -> bool {
+        let Some(Waits::Ours(first)) = self.places.head() else {
+            return false;
+        };
+        let hears = self.places.channels.contains(&first);
+        if hears && self.at(|gate, _| gate.hear(1)) > 0 {
+            self.places.told = true;
+        }
+        hears
+    }
+}
+
+/// What strangers do.
+impl World {
+    /// What may happen to the queue.
+    pub(super) fn choices_of_queue(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        let commands = self.places.asking.iter().chain(&self.places.asked);
+        for command in commands {
+            let asleep = self.places.asking != Some(*command) || self.asleep != Asleep::Awake;
+            if asleep && self.told(*command) != Told::InFlight {
+                choices.push(Choice::Placed(*command));
+            }
+        }
+        if !self.is_queued() {
+            return choices;
+        }
+        let first = self.places.first();
+        if self.held_by.is_none()
+            && (first == Some(Waits::Stranger) || (first.is_none() && self.strangers > 0))
+        {
+            choices.push(Choice::Stranger);
+        }
+        if self.strangers > 0 {
+            choices.push(Choice::StrangerWaits);
+        }
+        if self.deaths > 0 && self.places.queue.contains(&Waits::Stranger) {
+            choices.push(Choice::StrangerDies);
+        }
+        choices
+    }
+
+    /// A stranger takes the free lock, when it is its turn, or gives it back.
+    pub(super) fn stranger_in_turn(&mut self) {
+        if self.held_by == Some(0) {
+            self.held_by = None;
+            self.wake();
+            return;
+        }
+        match self.places.head() {
+            None => self.strangers -= 1,
+            Some(_) => drop(self.places.queue.remove(0)),
+        }
+        self.held_by = Some(0);
+    }
+
+    pub(super) fn stranger_queues(&mut self, choice: Choice) {
+        if choice == Choice::StrangerWaits {
+            self.strangers -= 1;
+            self.places.queue.push(Waits::Stranger);
+            return;
+        }
+        let mut places = self.places.queue.iter_mut();
+        if let Some(first) = places.find(|place| **place == Waits::Stranger) {
+            self.deaths -= 1;
+            *first = Waits::Dead;
+            // Whoever vouches for its own places, or polls, skips it.
+            self.polls += 1;
+        }
+    }
+}
