@@ -59,6 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_slot_is_found_by_its_index() {
+        for index in [0, 1, 16_383] {
+            assert_eq!(Slot::at(index).map(Slot::index), Some(index));
+        }
+        assert_eq!(Slot::at(16_384), None);
+    }
+
+    #[test]
     fn slots_are_those_of_redis() {
         // By CLUSTER KEYSLOT.
         for (key, slot) in [

@@ -239,6 +239,7 @@ mod tests {
             }
             prop_assert!(all.values().all(|p| p.end.is_none_or(|end| end > now) && p.owner != Some(owner)));
             prop_assert!(queue.iter().eq(all.values()));
+            prop_assert_eq!(queue.len(), all.len());
             prop_assert_eq!(queue.has_listeners(), all.values().any(|place| place.listens));
             let alone = all.values().find(|place| place.alone);
             prop_assert_eq!(queue.first_alone(), alone);

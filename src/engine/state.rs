@@ -553,5 +553,8 @@ impl RenewalPlan {
 }
 
 #[cfg(test)]
+#[path = "state_rule_tests.rs"]
+mod rule_tests;
+#[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;

@@ -57,6 +57,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_may_still_be_written_is_not_settled() {
+        let mut written = Written::default();
+        assert!(written.is_settled());
+        written.begins();
+        assert!(!written.is_settled(), "under way");
+        written.ends(true, false);
+        assert!(!written.is_settled(), "another count is there");
+        written.begins();
+        written.ends(true, true);
+        assert!(written.is_settled());
+        for acknowledged in [false, true] {
+            written.begins();
+            written.ends(acknowledged, acknowledged);
+            assert!(!written.is_settled(), "the first may run whenever it likes");
+        }
+    }
+
+    #[test]
     fn a_write_that_was_alone_and_acknowledged_is_enough() {
         let mut written = Written::default();
         written.begins();

@@ -148,6 +148,36 @@ mod tests {
         assert!(delay(&mut policy, false) <= ms(20));
     }
 
+    #[test]
+    fn with_a_subscription_the_poll_comes_in_the_second_half_of_the_cap() {
+        let now = Moment::default() + Duration::from_secs(10);
+        for seed in 0..100 {
+            let backoff = Backoff::new();
+            let next = WaitPolicy::new(backoff, seed).next_try(now, &Known::Nothing, true, true);
+            let half = backoff.cap_delay() / 2;
+            assert!((half..=half * 2).contains(&now.until(next)), "{seed}");
+        }
+    }
+
+    #[test]
+    fn our_own_hold_is_not_watched_at_the_pace_of_a_kind() {
+        let now = Moment::default() + Duration::from_secs(10);
+        let own = Backoff::new()
+            .base(Duration::from_secs(5))
+            .cap(Duration::from_secs(5));
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        assert!(policy.is_open());
+        policy.serve(1, Some(own.jitter(false)));
+        let next = |policy: &mut WaitPolicy| policy.next_try(now, &Known::Nothing, true, false);
+        assert_eq!(now.until(next(&mut policy)), Duration::from_secs(5));
+        assert!(!policy.is_open());
+        policy.watch();
+        assert!(policy.is_open(), "that plan was for a try");
+        assert!(now.until(next(&mut policy)) <= Backoff::new().cap_delay());
+        policy.watch();
+        assert!(!policy.is_open(), "and this one is for a look");
+    }
+
     #[derive(Debug, Clone)]
     enum Event {
         Pass(u64),

@@ -1,0 +1,175 @@
+//! The rules of a hold's state, one by one: what was never answered, shares, and holds that strangers may cut short.
+
+use std::time::Duration;
+
+use super::*;
+
+fn lease(ms: u64) -> LeaseMs {
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(1_000_000);
+    LeaseMs::new(Duration::from_millis(ms), &bounds).unwrap()
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::default() + Duration::from_millis(100_000 + ms)
+}
+
+fn held(level: Level, lease: LeaseMs) -> State {
+    let mut state = State::trying(at(0));
+    assert!(state.grant(level, lease.term(at(0)), at(0)));
+    state
+}
+
+#[test]
+fn only_a_release_that_may_have_run_in_time_makes_it_a_success_that_nothing_was_found() {
+    let mut state = held(Level::Watchdog, lease(1_000));
+    assert_eq!(state.leave(Level::Watchdog, at(1), at(2)), Left::Last);
+    assert_eq!(state.found_nothing(), Err(LostReason::Missing));
+    let over = state.vouched_until();
+    state.release_may_have_run(over);
+    assert_eq!(state.found_nothing(), Err(LostReason::Missing));
+    state.release_may_have_run(at(1));
+    state.release_may_have_run(over);
+    assert_eq!(state.found_nothing(), Ok(()));
+}
+
+#[test]
+fn a_place_that_comes_behind_its_release_is_taken_back_once() {
+    let mut state = State::trying(at(0));
+    state.asks_for_place(true);
+    assert!(state.is_tainted() && !state.takes_place_back());
+    state.give_up();
+    assert_eq!(state.phase(), Phase::Ending);
+    assert!(state.is_tainted() && !state.takes_place_back());
+    state.asks_for_place(false);
+    assert!(!state.is_tainted());
+    assert!(state.takes_place_back() && !state.takes_place_back());
+
+    let mut before = State::trying(at(0));
+    before.asks_for_place(true);
+    before.asks_for_place(false);
+    before.give_up();
+    assert!(!before.is_tainted() && !before.takes_place_back());
+}
+
+#[test]
+fn what_is_held_is_not_given_up_and_what_is_undone_is_not_held() {
+    let mut state = held(Level::Fixed, lease(1_000));
+    state.give_up();
+    assert!(!state.undo());
+    assert_eq!(state.phase(), Phase::Held);
+    let mut undone = State::trying(at(0));
+    assert!(undone.undo());
+    assert!(!undone.grant(Level::Fixed, lease(1_000).term(at(0)), at(0)));
+}
+
+#[test]
+fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
+    let plan = RenewalPlan {
+        lease: lease(1_000),
+    };
+    let mut state = State::trying(at(10));
+    let due = |state: &State, now| state.due(plan, now, now, Duration::ZERO);
+    assert_eq!(due(&state, at(9)), Due::Later(at(10)));
+    assert_eq!(due(&state, at(10)), Due::Finish);
+    state.try_again(at(20));
+    assert_eq!(
+        (due(&state, at(10)), state.finish_by()),
+        (Due::Later(at(20)), at(20))
+    );
+    state.announce(LostReason::Shutdown);
+    assert_eq!(state.announced(), Some(LostReason::Shutdown));
+}
+
+#[test]
+fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
+    let mut state = held(Level::Watchdog, lease(1_000));
+    state.write_begins();
+    assert!(!state.write_ends(Some(1), true), "it is there");
+    state.write_begins();
+    assert!(state.write_ends(Some(2), true), "another one is");
+    assert!(state.still_needs_count());
+    state.write_begins();
+    assert!(!state.write_ends(Some(1), false), "the keeper is at it");
+    assert!(state.still_needs_count());
+    state.write_begins();
+    assert!(!state.write_ends(Some(1), true));
+    assert!(!state.still_needs_count());
+    assert!(state.write_is_due() && !state.write_is_due());
+    assert_eq!(state.leave(Level::Watchdog, at(1), at(2)), Left::Last);
+    assert!(!state.still_needs_count(), "nobody needs it any more");
+}
+
+#[test]
+fn a_share_that_the_watchdog_leaves_has_what_it_was_carried_to() {
+    let mut share = State::share(Level::Watchdog, lease(1_000).term(at(0)));
+    assert_eq!(share.valid_until(), Moment::NEVER);
+    share.carried_to(at(5_000), at(6_000));
+    assert_eq!(share.enter(Level::Fixed, at(1)), Ok(2));
+    assert_eq!(share.leave(Level::Watchdog, at(2), at(3)), Left::Levels(1));
+    assert_eq!(
+        (share.valid_until(), share.lease_ends()),
+        (at(5_000), at(6_000))
+    );
+    share.carried_to(at(7_000), at(8_000));
+    assert_eq!(share.valid_until(), at(5_000), "nothing keeps it any more");
+}
+
+#[test]
+fn one_more_level_needs_no_word_while_its_lease_is_promised() {
+    let (promised, now) = (lease(30_000), at(0));
+    let plan = RenewalPlan { lease: promised };
+    let mut state = held(Level::Watchdog, promised);
+    let term = |ms| lease(ms).term(at(0));
+    let covers = |state: &State, level, ms, now| state.covers(level, term(ms), plan, now);
+    assert!(covers(&state, Level::Watchdog, 30_000, now));
+    assert!(covers(&state, Level::Watchdog, 30_000, at(9_999)));
+    assert!(
+        !covers(&state, Level::Watchdog, 30_000, at(10_000)),
+        "two thirds"
+    );
+    assert!(covers(&state, Level::Fixed, 30_000, at(10_000)));
+    assert!(!covers(&state, Level::Fixed, 30_001, now));
+    let over = state.valid_until();
+    assert!(covers(
+        &state,
+        Level::Fixed,
+        1_000,
+        over.minus(Duration::from_nanos(1))
+    ));
+    assert!(!covers(&state, Level::Fixed, 1_000, over));
+    assert_eq!(state.leave(Level::Watchdog, now, now), Left::Last);
+    assert!(!covers(&state, Level::Fixed, 1_000, now));
+}
+
+#[test]
+fn what_strangers_may_cut_short_counts_for_a_while_behind_each_write() {
+    let most = lease(1_000);
+    let sure = |sent: u64| most.term(at(sent)).valid_until;
+    let mut state = held(Level::Fixed, lease(30_000));
+    assert_eq!(state.owed_until(), state.lease_ends());
+    state.asserted(at(100), at(100));
+    state.assure(most, at(0));
+    assert_eq!(state.valid_until(), sure(0));
+    assert_eq!(state.owed_until(), sure(0) + most.drift());
+    state.asserted(at(500), at(600));
+    assert_eq!(state.valid_until(), sure(500));
+    assert_eq!(state.leave(Level::Fixed, at(700), at(800)), Left::Last);
+    state.asserted(at(750), at(750));
+    assert_eq!(state.vouched_until(), sure(500), "it is over");
+
+    let mut short = held(Level::Fixed, lease(800));
+    let promised = short.valid_until();
+    short.assure(most, at(0));
+    short.asserted(at(500), at(500));
+    assert_eq!(short.valid_until(), promised, "never more than that");
+    assert_eq!(short.owed_until(), short.lease_ends());
+}
+
+#[test]
+fn what_nobody_was_promised_is_not_waited_for() {
+    let mut state = held(Level::Fixed, lease(1_000));
+    state.owe(at(300));
+    assert_eq!(state.owed_until(), at(300));
+    state.owe(at(2_000));
+    assert_eq!(state.owed_until(), state.lease_ends());
+}
