@@ -6,6 +6,7 @@
 CARGO ?= cargo
 CHAOS_SECONDS ?= 60
 SOAK_MINUTES ?= 20
+MUTANTS ?= src/engine/state.rs
 BENCH_SECONDS ?= 300
 INTEROP_SECONDS ?= 60
 
@@ -19,7 +20,7 @@ release = $(CARGO) build --quiet --release --package watchlock --example worker 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos soak bench micro lint doc msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos soak bench micro lint doc mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -76,6 +77,9 @@ lint: ## format and clippy; warnings are errors
 
 doc: ## the documentation; warnings are errors
 	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls
+
+mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
+	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --file "$(MUTANTS)" --no-shuffle --timeout 600 -- --lib
 
 msrv: ## builds with the oldest supported Rust, where it is installed
 	@scripts/msrv.sh

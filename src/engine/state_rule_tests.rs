@@ -84,6 +84,11 @@ fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
 fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
     let mut state = held(Level::Watchdog, lease(1_000));
     state.write_begins();
+    state.write_begins();
+    assert!(!state.write_ends(Some(1), true), "another one is under way");
+    assert!(state.write_ends(Some(1), true), "which of them ran last?");
+    let mut state = held(Level::Watchdog, lease(1_000));
+    state.write_begins();
     assert!(!state.write_ends(Some(1), true), "it is there");
     state.write_begins();
     assert!(state.write_ends(Some(2), true), "another one is");
