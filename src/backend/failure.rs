@@ -354,7 +354,8 @@ fn by_text(error: &RedisError) -> Class {
     if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
-    let far = ["Script attempted", "Lua script attempted"];
+    // As Redis says it, as it did before 7.0, and as Valkey does since 9.0.
+    let far = ["Script attempted", "Lua script attempted", "Attempted"];
     let far = far.iter().find_map(|start| text.strip_prefix(start));
     if far.is_some_and(|rest| rest.starts_with(" to access a non local key")) {
         return Class::Torn;
@@ -442,6 +443,10 @@ mod tests {
             ),
             (
                 "-ERR Script attempted to access a non local key in a cluster node script: 6a1b, on @user_script:9.",
+                Class::Torn,
+            ),
+            (
+                "-ERR Attempted to access a non local key in a cluster node script: on @user_script:171.",
                 Class::Torn,
             ),
             ("-ERR max number of clients reached", Class::Unreached),

@@ -4,6 +4,7 @@
 mod common;
 
 mod acl;
+mod at_once;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod failing;

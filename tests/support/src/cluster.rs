@@ -470,9 +470,18 @@ fn id() -> String {
     (0..40).map(|_| fastrand::digit(16)).collect()
 }
 
+/// Whether nodes tell each other of shards, by what `redis-server --version` prints: since 7.2.
+fn knows_shards(version: &str) -> bool {
+    let numbers = version.split("v=").nth(1).unwrap_or_default();
+    let mut numbers = numbers
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(7), Some(2))
+}
+
 /// What the node with the index `own` knows of all.
 fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> String {
-    let mut text = String::new();
+    let (mut text, shards) = (String::new(), knows_shards(&RedisServer::version()));
     for (index, (port, id)) in ports.iter().zip(ids).enumerate() {
         let master = index % masters;
         let myself = if index == own { "myself," } else { "" };
@@ -484,9 +493,15 @@ fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> Stri
             ("slave", ids[master].as_str(), String::new())
         };
         let (bus, epoch) = (port + port::BUS, master + 1);
+        // A master and its replicas are a shard. Valkey ends when a slot moves and it knows none for itself.
+        let shard = if shards {
+            format!(",,shard-id={epoch:040x}")
+        } else {
+            String::new()
+        };
         writeln!(
             text,
-            "{id} 127.0.0.1:{port}@{bus} {myself}{role} {of} 0 0 {epoch} connected{slots}"
+            "{id} 127.0.0.1:{port}@{bus}{shard} {myself}{role} {of} 0 0 {epoch} connected{slots}"
         )
         .expect("writing to a string");
     }
