@@ -6,12 +6,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use super::acting::Acting;
 use super::kind::{IsGuard, LockKind};
+use super::object::is_a_lock;
 use super::run::run_under;
-use super::{Lock, LockGuard, LockInfo, Ttl, scope};
+use super::{LockGuard, LockInfo, Ttl, scope};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::kind::Kind;
@@ -340,57 +339,11 @@ impl<K: LockKind> Handle<K> {
     }
 }
 
-#[async_trait]
-impl<K: LockKind> Lock for Handle<K> {
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    async fn lock(&self) -> Result<LockGuard, Error> {
-        Ok(self.lock().await?.into_level())
-    }
-
-    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        Ok(self.lock_for(lease).await?.into_level())
-    }
-
-    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
-        let got = self.try_lock(wait, lease).await?;
-        Ok(got.map(IsGuard::into_level))
-    }
-
-    async fn unlock(&self) -> Result<(), Error> {
-        self.unlock().await
-    }
-
-    async fn is_locked(&self) -> Result<bool, Error> {
-        self.is_locked().await
-    }
-
-    fn is_held(&self) -> bool {
-        self.is_held()
-    }
-
-    fn hold_count(&self) -> u32 {
-        self.hold_count()
-    }
-
-    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.remain_time_to_live().await
-    }
-
-    async fn force_unlock(&self) -> Result<bool, Error> {
-        self.force_unlock().await
-    }
-
-    fn info(&self) -> LockInfo {
+/// What the rest of this layer asks of a handle.
+impl<K: LockKind> Handle<K> {
+    fn about(&self) -> LockInfo {
         self.handled.info()
     }
 }
 
-/// A lock of any kind as one of many.
-impl<K: LockKind> From<Handle<K>> for Arc<dyn Lock> {
-    fn from(lock: Handle<K>) -> Self {
-        Arc::new(lock)
-    }
-}
+is_a_lock!(Handle<K>, of K);

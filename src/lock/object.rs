@@ -112,6 +112,74 @@ pub trait Lock: Send + Sync {
     }
 }
 
+/// Makes a type a [`Lock`], and one of many, by its own verbs of the same names, whose guards are of any kind.
+macro_rules! is_a_lock {
+    ($lock:ty $(, of $kind:ident)?) => {
+        #[async_trait::async_trait]
+        impl$(<$kind: $crate::lock::kind::LockKind>)? $crate::lock::Lock for $lock {
+            fn name(&self) -> &str {
+                self.name()
+            }
+
+            async fn lock(&self) -> Result<LockGuard, Error> {
+                Ok(IsGuard::into_level(self.lock().await?))
+            }
+
+            async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
+                Ok(IsGuard::into_level(self.lock_for(lease).await?))
+            }
+
+            async fn try_lock(
+                &self,
+                wait: Duration,
+                lease: Lease,
+            ) -> Result<Option<LockGuard>, Error> {
+                let got = self.try_lock(wait, lease).await?;
+                Ok(got.map(IsGuard::into_level))
+            }
+
+            async fn unlock(&self) -> Result<(), Error> {
+                self.unlock().await
+            }
+
+            async fn is_locked(&self) -> Result<bool, Error> {
+                self.is_locked().await
+            }
+
+            fn is_held(&self) -> bool {
+                self.is_held()
+            }
+
+            fn hold_count(&self) -> u32 {
+                self.hold_count()
+            }
+
+            async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+                self.remain_time_to_live().await
+            }
+
+            async fn force_unlock(&self) -> Result<bool, Error> {
+                self.force_unlock().await
+            }
+
+            fn info(&self) -> LockInfo {
+                self.about()
+            }
+        }
+
+        /// As one of many.
+        impl$(<$kind: $crate::lock::kind::LockKind>)? From<$lock>
+            for std::sync::Arc<dyn $crate::lock::Lock>
+        {
+            fn from(lock: $lock) -> Self {
+                std::sync::Arc::new(lock)
+            }
+        }
+    };
+}
+
+pub(super) use is_a_lock;
+
 /// Every method is passed on, those with a default, too.
 #[async_trait]
 impl<P> Lock for P

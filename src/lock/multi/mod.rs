@@ -8,11 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use self::acquire::acquire;
 use self::set::Set;
+use super::kind::IsGuard;
+use super::object::is_a_lock;
 use super::run::run_under;
 use super::{Lock, LockGuard, LockInfo, Ttl};
 use crate::error::Error;
@@ -262,6 +263,10 @@ impl MultiLock {
         any(join_all(self.locks().map(Lock::force_unlock)).await)
     }
 
+    fn about(&self) -> LockInfo {
+        self.set.info.clone()
+    }
+
     fn locks(&self) -> impl Iterator<Item = &dyn Lock> {
         self.set.locks.iter().map(|lock| &**lock)
     }
@@ -276,52 +281,4 @@ fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
     Ok(any)
 }
 
-#[async_trait]
-impl Lock for MultiLock {
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    async fn lock(&self) -> Result<LockGuard, Error> {
-        self.lock().await
-    }
-
-    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        self.lock_for(lease).await
-    }
-
-    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
-        self.try_lock(wait, lease).await
-    }
-
-    async fn unlock(&self) -> Result<(), Error> {
-        self.unlock().await
-    }
-
-    async fn is_locked(&self) -> Result<bool, Error> {
-        self.is_locked().await
-    }
-
-    fn hold_count(&self) -> u32 {
-        self.hold_count()
-    }
-
-    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.remain_time_to_live().await
-    }
-
-    async fn force_unlock(&self) -> Result<bool, Error> {
-        self.force_unlock().await
-    }
-
-    fn info(&self) -> LockInfo {
-        self.set.info.clone()
-    }
-}
-
-/// Several locks as one of many.
-impl From<MultiLock> for Arc<dyn Lock> {
-    fn from(lock: MultiLock) -> Self {
-        Arc::new(lock)
-    }
-}
+is_a_lock!(MultiLock);

@@ -5,8 +5,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use super::Nodes;
 use super::acquire::acquire;
 use super::questions::Questions;
@@ -17,8 +15,9 @@ use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::composite::OwnerState;
 use crate::lock::kind::{self, IsGuard, LockKind};
+use crate::lock::object::is_a_lock;
 use crate::lock::run::run_under;
-use crate::lock::{Lock, LockGuard, LockInfo, Ttl, scope};
+use crate::lock::{LockGuard, LockInfo, Ttl, scope};
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
@@ -319,48 +318,8 @@ impl<K: LockKind> QuorumHandle<K> {
         let answered = questions.force_unlock().await;
         answered.map_err(|error| error.about(self.name()))
     }
-}
 
-#[async_trait]
-impl<K: LockKind> Lock for QuorumHandle<K> {
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    async fn lock(&self) -> Result<LockGuard, Error> {
-        Ok(self.lock().await?.into_level())
-    }
-
-    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        Ok(self.lock_for(lease).await?.into_level())
-    }
-
-    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
-        let got = self.try_lock(wait, lease).await?;
-        Ok(got.map(IsGuard::into_level))
-    }
-
-    async fn unlock(&self) -> Result<(), Error> {
-        self.unlock().await
-    }
-
-    async fn is_locked(&self) -> Result<bool, Error> {
-        self.is_locked().await
-    }
-
-    fn hold_count(&self) -> u32 {
-        self.hold_count()
-    }
-
-    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.remain_time_to_live().await
-    }
-
-    async fn force_unlock(&self) -> Result<bool, Error> {
-        self.force_unlock().await
-    }
-
-    fn info(&self) -> LockInfo {
+    fn about(&self) -> LockInfo {
         let Ok(kind) = &self.kind else {
             return LockInfo::default();
         };
@@ -371,9 +330,4 @@ impl<K: LockKind> Lock for QuorumHandle<K> {
     }
 }
 
-/// A lock of a quorum as one of many.
-impl<K: LockKind> From<QuorumHandle<K>> for Arc<dyn Lock> {
-    fn from(lock: QuorumHandle<K>) -> Self {
-        Arc::new(lock)
-    }
-}
+is_a_lock!(QuorumHandle<K>, of K);
