@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use watchlock::{Client, Error, Lease, LeaseError, Lock, MultiLock, Ttl};
 
+use watchlock_support::proxy::Proxy;
+
 use crate::common::{LONG, count, is_free, ms, soon};
-use crate::{Five, end, try_once};
+use crate::{Five, end, of, try_once};
 
 #[tokio::test]
 async fn it_is_held_by_one_and_free_on_all_servers_afterwards() {
@@ -27,6 +29,29 @@ async fn it_is_held_by_one_and_free_on_all_servers_afterwards() {
     assert!(!lock.is_locked().await.unwrap());
     let again = try_once(&other.get_lock("x")).await.expect("it is free");
     end(again).await;
+}
+
+/// Three answers are enough for the caller. The others are part of the hold as well, and need no repair.
+#[tokio::test]
+async fn what_is_answered_behind_the_majority_joins_the_hold() {
+    let five = Five::start();
+    let late: Vec<_> = five.0[3..].iter().map(Proxy::to).collect();
+    let mut urls = five.urls();
+    for (place, proxy) in late.iter().enumerate() {
+        urls[3 + place] = proxy.url();
+    }
+    let quorum = of(&urls).connect().await.unwrap();
+    for proxy in &late {
+        proxy.latency(ms(60));
+    }
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let end_of_watch = std::time::Instant::now() + ms(500);
+    while std::time::Instant::now() < end_of_watch {
+        assert_eq!(five.have(&[3, 4], "x").await, 2, "it stays");
+    }
+    end(guard).await;
+    five.clean().await;
 }
 
 #[tokio::test]

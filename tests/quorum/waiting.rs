@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::{Backoff, Error, Lease, QuorumBuilder};
+use watchlock::{Backoff, Error, Lease, QuorumBuilder, Ttl};
 
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{Five, end, try_once};
@@ -185,10 +185,14 @@ async fn a_waiter_comes_when_the_leases_of_a_majority_end() {
     let other = without_polls(&five).connect().await.unwrap();
     for (place, server) in five.0.iter().enumerate() {
         server.cmd(&["HSET", "x", "dead:1", "1"]).await;
-        // Two are as good as for ever.
-        let lease = if place < 3 { "700" } else { "600000" };
+        // Three are as good as for ever.
+        let lease = if place < 2 { "700" } else { "600000" };
         server.cmd(&["PEXPIRE", "x", lease]).await;
     }
+    let ttl = other.get_lock("x").remain_time_to_live().await.unwrap();
+    assert!(matches!(ttl, Ttl::Left(left) if left > LONG), "{ttl:?}");
+    // Now it is a majority that ends soon.
+    five.0[2].cmd(&["PEXPIRE", "x", "700"]).await;
     assert!(try_once(&other.get_lock("x")).await.is_none());
     let waited = soon(other.get_lock("x").lock()).await;
     end(waited.unwrap()).await;

@@ -96,12 +96,19 @@ impl<'a> Ballot<'a> {
 
     /// The time is over.
     fn close(&mut self) -> Outcome {
-        for (place, word) in self.words.iter().enumerate() {
-            if matches!(word, Word::Nothing) {
-                self.nodes.fell_silent(place);
-            }
+        for place in self.unheard() {
+            self.nodes.fell_silent(place);
         }
         self.votes.close()
+    }
+
+    /// The places of those that were asked and have said nothing yet.
+    fn unheard(&self) -> Vec<usize> {
+        let words = self.words.iter().enumerate();
+        words
+            .filter(|(_, word)| matches!(word, Word::Nothing))
+            .map(|(place, _)| place)
+            .collect()
     }
 
     /// By when so many nodes are free that it can be had, if nobody renews or gives back anything.
@@ -140,7 +147,13 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
         match got(nodes, request, children, limit).await {
             Some(level) => {
                 nodes.patients.add(level.hold(), request);
-                join_later(nodes, request, level.hold(), tries, limit);
+                join_later(
+                    nodes,
+                    request,
+                    level.hold(),
+                    (tries, ballot.unheard()),
+                    limit,
+                );
                 return Tried::Got(level);
             }
             None => {
@@ -229,12 +242,12 @@ async fn give_back(nodes: &Nodes, children: impl Iterator<Item = LockGuard>, lim
     nodes.timers().within(limit, given_back).await;
 }
 
-/// By 3: hears the rest in the background.
+/// By 3: hears the rest in the background, tries and their places.
 fn join_later(
     nodes: &Arc<Nodes>,
     request: &Request,
     hold: &Arc<Composite>,
-    tries: Tries,
+    (tries, silent): (Tries, Vec<usize>),
     limit: Duration,
 ) {
     if tries.is_empty() {
@@ -242,24 +255,22 @@ fn join_later(
     }
     let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
-    nodes.spawn(async move { late(&quorum, &request, &hold, tries, limit).await });
+    nodes.spawn(async move { late(&quorum, &request, &hold, (tries, silent), limit).await });
 }
 
-/// Hears what is answered behind a round that got the lock.
+/// Hears what is answered behind a round that got the lock. Also when the hold is over by then: what is granted is given
+/// back, and a node that says nothing is found out by that.
 async fn late(
     nodes: &Arc<Nodes>,
     request: &Request,
     hold: &Arc<Composite>,
-    mut tries: Tries,
+    (mut tries, mut silent): (Tries, Vec<usize>),
     limit: Duration,
 ) {
-    let mut silent: Vec<_> = hold.wanting().to_vec();
     let mut over = pin!(tokio::time::sleep(limit));
-    let mut ended = pin!(hold.over());
     loop {
         let (place, answer) = tokio::select! {
             biased;
-            () = &mut ended => return,
             answer = tries.next() => match answer {
                 Some(answer) => answer,
                 None => return,
@@ -272,8 +283,7 @@ async fn late(
             join(nodes, request, hold, place, child).await;
         }
     }
-    let asked = nodes.worth_asking();
-    for place in silent.into_iter().filter(|place| asked.contains(place)) {
+    for place in silent {
         nodes.fell_silent(place);
     }
 }
