@@ -199,7 +199,6 @@ impl World {
 
     /// What holds when nothing can happen any more.
     pub(super) fn check_end(&self) {
-        self.check_left_behind();
         let held = self.callers.iter().any(|caller| match &caller.at {
             At::Holding(entered) => entered.hold.phase() == Phase::Held,
             At::Detached => true,

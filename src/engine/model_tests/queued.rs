@@ -208,8 +208,12 @@ impl World {
         }
     }
 
-    /// Nothing can happen any more: nobody waits for a lock that is free for it.
-    pub(super) fn check_left_behind(&self) {
+    /// Nothing can happen any more but that somebody goes away: nobody waits for a lock that is free for it.
+    pub(super) fn check_left_behind(&self, choices: &[Choice]) {
+        let goes = |choice: &Choice| matches!(choice, Choice::Drop(_));
+        if !choices.iter().all(goes) {
+            return;
+        }
         let free = self.held_by.is_none() && self.places.first() != Some(Waits::Stranger);
         if !self.is_queued() || self.faulted || self.closed || !free {
             return;

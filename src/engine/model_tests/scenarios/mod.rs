@@ -39,6 +39,7 @@ fn come_to(scenario: Scenario, path: &[Choice]) -> (u128, Vec<Choice>) {
         world.step(*last);
     }
     let choices = world.choices();
+    world.check_left_behind(&choices);
     if choices.is_empty() {
         world.check_end();
     }

@@ -42,6 +42,7 @@ fn ten_thousand_random_orders() {
             let mut world = World::new(scenario);
             for _ in 0..200 {
                 let choices = world.choices();
+                world.check_left_behind(&choices);
                 let Some(choice) = random.choice(choices) else {
                     world.check_end();
                     break;
