@@ -77,6 +77,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_free_without_an_answer_is_left_free_as_well() {
+        let mut row = Row::default();
+        row.begin(at(0));
+        row.end();
+        assert_eq!(row.leave(at(30_000)), Some(at(30_001)));
+        assert_eq!(row.leave(at(30_001)), None);
+    }
+
+    #[test]
     fn behind_a_row_the_lock_is_left_free_for_a_millisecond_once() {
         let mut row = Row::default();
         row.begin(at(0));

@@ -302,6 +302,9 @@ fn only_what_is_certain_is_passed_on() {
         lease: lease(30_000),
     };
     let passed_on = |state: &mut State, now| state.pass_on(plan, now).is_some();
+    let mut held = State::trying(start());
+    assert!(held.grant(Level::Watchdog, lease(30_000).term(start()), start()));
+    assert!(!passed_on(&mut held, start()), "somebody has it");
     assert!(passed_on(&mut given_back(|_| {}), start()));
     let in_time = start() + Duration::from_secs(9);
     assert!(passed_on(&mut given_back(|_| {}), in_time));

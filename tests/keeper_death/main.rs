@@ -1,22 +1,51 @@
 //! What happens when the client's background thread dies of a bug: nothing hangs and nothing lies.
 //!
-//! The bug is played by a log subscriber that panics in the keeper's thread, once.
+//! The bug is played by a log subscriber that panics in the keeper's thread, once in each.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::future::Future;
+use std::sync::{Mutex, Once};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use watchlock::{Client, Error, LostReason};
+use watchlock::{Client, Clock, Error, LockGuard, LostReason};
 use watchlock_support::server::RedisServer;
 
-static PANICKED: AtomicBool = AtomicBool::new(false);
-static ERRORS: AtomicU32 = AtomicU32::new(0);
+/// The keepers that panicked, and those that said so, as often as they did.
+static PANICKED: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+static ERRORS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
-/// Panics at the first "hold lost" of a keeper, and counts error events.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Panics at the first "hold lost" of each keeper, and counts error events.
 struct Saboteur;
+
+impl Saboteur {
+    /// At work from now on, in all tests of this process.
+    fn works() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            tracing::subscriber::set_global_default(Self).expect("the only subscriber");
+        });
+    }
+
+    /// Whether the keeper of this thread is to panic now.
+    fn strikes(message: &str) -> bool {
+        let thread = thread::current();
+        if thread.name() != Some("watchlock-keeper") || message != "hold lost" {
+            return false;
+        }
+        let mut panicked = PANICKED.lock().unwrap();
+        let first = !panicked.contains(&thread.id());
+        panicked.push(thread.id());
+        first
+    }
+}
 
 struct Message(String);
 
@@ -39,23 +68,37 @@ impl Subscriber for Saboteur {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
         if *event.metadata().level() == Level::ERROR {
-            ERRORS.fetch_add(1, Ordering::SeqCst);
+            ERRORS.lock().unwrap().push(thread::current().id());
         }
         let mut message = Message(String::new());
         event.record(&mut message);
-        let in_keeper = std::thread::current().name() == Some("watchlock-keeper");
-        assert!(
-            !(in_keeper && message.0 == "hold lost" && !PANICKED.swap(true, Ordering::SeqCst)),
-            "sabotage"
-        );
+        assert!(!Self::strikes(&message.0), "sabotage");
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
 
+/// A lock whose loss is told by the keeper, which dies of it.
+async fn fuse(client: &Client) -> LockGuard {
+    let short = client.get_lock("short");
+    short.lock_for(Duration::from_millis(50)).await.unwrap()
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, future).await.expect("in time")
+}
+
+fn is_dead<T: Debug>(told: Result<T, Error>) {
+    let reason = match told {
+        Err(Error::Lost { reason, .. }) => reason,
+        told => panic!("{told:?}"),
+    };
+    assert_eq!(reason, LostReason::KeeperEnded);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
-    tracing::subscriber::set_global_default(Saboteur).expect("the only subscriber");
+    Saboteur::works();
     let server = RedisServer::start();
     let client = Client::connect(&server.url()).await.unwrap();
     let kept = client.get_lock("kept").lock().await.unwrap();
@@ -63,25 +106,58 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
         let lock = client.get_lock("kept");
         tokio::spawn(async move { lock.lock().await.map(drop) })
     };
-    let short = client.get_lock("short");
-    let fuse = short.lock_for(Duration::from_millis(50)).await.unwrap();
-
     // The short hold is lost, the keeper says so, and dies of it.
-    let limit = Duration::from_secs(10);
-    let reason = tokio::time::timeout(limit, kept.lost()).await.unwrap();
-    assert_eq!(reason, LostReason::KeeperEnded);
+    let fuse = fuse(&client).await;
+    assert_eq!(in_time(kept.lost()).await, LostReason::KeeperEnded);
     assert!(!kept.is_valid());
-    let waited = tokio::time::timeout(limit, waiter).await.unwrap().unwrap();
+    let waited = in_time(waiter).await.unwrap();
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     let later = client.get_lock("later").lock().await;
     assert!(matches!(later, Err(Error::Closed)), "{later:?}");
-    assert!(matches!(
-        kept.unlock().await,
-        Err(Error::Lost {
-            reason: LostReason::KeeperEnded,
-            ..
-        })
-    ));
+    is_dead(kept.unlock().await);
     drop(fuse);
-    assert_eq!(ERRORS.load(Ordering::SeqCst), 1);
+    let told = ERRORS.lock().unwrap();
+    let keepers: HashSet<_> = told.iter().collect();
+    assert!(!told.is_empty() && keepers.len() == told.len(), "once each");
+}
+
+/// One has it, one was passed it and is not polled, one waits: the lock is passed on no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
+    Saboteur::works();
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let client = Client::builder(&server.url()).clock(clock);
+    let client = client.connect().await.unwrap();
+    // No row ends by itself.
+    ahead.stop();
+    let (passed, lies) = (client.get_lock("row"), client.get_lock("other row"));
+    let first = passed.lock().await.unwrap();
+    let mut second = Box::pin(passed.lock());
+    assert!((&mut second).now_or_never().is_none());
+    let mut third = Box::pin(passed.lock());
+    assert!((&mut third).now_or_never().is_none());
+    let field = server.hash("row").await;
+    first.unlock().await.unwrap();
+    let second = in_time(second).await.unwrap();
+    assert_eq!(server.hash("row").await, field, "it was passed on");
+    let other = lies.lock().await.unwrap();
+    let mut sleeps = Box::pin(lies.lock());
+    assert!((&mut sleeps).now_or_never().is_none());
+    other.unlock().await.unwrap();
+
+    let fuse = fuse(&client).await;
+    ahead.advance(Duration::from_millis(50));
+    assert_eq!(in_time(second.lost()).await, LostReason::KeeperEnded);
+    assert!(!second.is_valid());
+    is_dead(second.unlock().await);
+    let waited = in_time(third).await;
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    match in_time(sleeps).await {
+        Err(Error::Closed) => {}
+        // One lock after the other is lost.
+        Ok(guard) => assert_eq!(in_time(guard.lost()).await, LostReason::KeeperEnded),
+        Err(error) => panic!("{error:?}"),
+    }
+    drop(fuse);
 }

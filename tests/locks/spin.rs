@@ -62,8 +62,8 @@ async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
     for spins in [false, true] {
         let client = without_polls(&server).connect().await.unwrap();
         let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
-        let waiter = waiting(client.get_spin_lock_with("rare", rare()));
         let asked = server.calls_of("evalsha").await;
+        let waiter = waiting(client.get_spin_lock_with("rare", rare()));
         eventually("it was told", LONG, async || {
             server.calls_of("evalsha").await > asked
         })

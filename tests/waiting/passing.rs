@@ -159,6 +159,35 @@ async fn behind_ten_milliseconds_the_lock_is_released_alone_and_left_free_for_on
     scene.ends().await;
 }
 
+/// What has a lease of its own is handed over, by Redis; that is no new beginning.
+#[tokio::test]
+async fn a_row_goes_on_with_what_is_handed_over_in_it() {
+    let scene = Scene::new().await;
+    let stranger = connect(&scene.server).await;
+    let taken = || {
+        let lock = scene.client.get_lock(NAME);
+        async move { lock.lock_for(MINUTE).await }
+    };
+    let first = soon(taken()).await.unwrap();
+    let second = waits(taken()).await;
+    scene.settles().await;
+    // It tells that nobody else listens.
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    let (third, fourth) = (waits(taken()).await, waits(taken()).await);
+    scene.clock.advance(ms(6));
+    second.unlock().await.unwrap();
+    let third = got(third).await;
+    scene.clock.advance(ms(6));
+    third.unlock().await.unwrap();
+    let theirs = try_once(&stranger, NAME).await.unwrap();
+    theirs.expect("it is left free").unlock().await.unwrap();
+    scene.clock.advance(FREE);
+    got(fourth).await.unlock().await.unwrap();
+    drop(stranger);
+    scene.ends().await;
+}
+
 /// Also one who comes when those who waited have gone.
 #[tokio::test]
 async fn one_who_comes_while_the_lock_is_left_free_waits_for_that_long() {
@@ -442,10 +471,34 @@ async fn i9_a_hold_that_nobody_collects_is_passed_on_to_the_next() {
     // A command time-out. The row is over then, too.
     scene.clock.advance(Duration::from_secs(1));
     gone(&scene.server, NAME).await;
-    scene.clock.advance(FREE);
+    // The lock is left free from when the answer is heard, which may come later than this.
+    scene.clock.go_on();
     let next = got(next).await;
     next.unlock().await.unwrap();
     soon(sleeps).await.unwrap().unlock().await.unwrap();
+    scene.ends().await;
+}
+
+/// Also by an acquire that waited with the one that was passed it.
+#[tokio::test]
+async fn an_owner_that_was_passed_a_hold_enters_it_again() {
+    let scene = Scene::new().await;
+    let owner = scene.client.new_owner();
+    let own = owner.get_lock(NAME);
+    let again = || {
+        let own = own.clone();
+        async move { own.lock().await }
+    };
+    let first = scene.lock().await;
+    let (outer, inner) = (waits(again()).await, waits(again()).await);
+    let field = scene.field().await;
+    first.unlock().await.unwrap();
+    let (outer, inner) = (got(outer).await, got(inner).await);
+    assert_eq!(scene.field().await, field);
+    assert_eq!((outer.hold_count(), own.hold_count()), (2, 2));
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    drop((own, owner));
     scene.ends().await;
 }
 

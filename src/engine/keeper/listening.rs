@@ -256,3 +256,22 @@ impl Ear {
         hub.unsubscribe(&self.channel, &route).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::hub::is_refusal;
+    use super::*;
+
+    /// The job goes on by its polls, and subscribes anew at one of them.
+    #[tokio::test]
+    async fn a_subscription_whose_task_died_has_failed() {
+        let mut subscribing = JoinSet::new();
+        subscribing.spawn(async { panic!("a bug") });
+        let told = subscribed(&mut subscribing).await;
+        assert!(told.is_err_and(|failure| !is_refusal(&failure)));
+        assert!(
+            subscribed(&mut subscribing).await.is_err(),
+            "nobody is left"
+        );
+    }
+}
