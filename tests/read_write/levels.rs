@@ -292,3 +292,26 @@ async fn acquires_of_one_owner_at_once_are_put_in_order() {
         .await;
     clean(&server).await;
 }
+
+#[tokio::test]
+async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let read = owner.get_read_write_lock("x").read_lock();
+    let outer = read.lock_for(SHORT).await.unwrap();
+    let view = outer.hold();
+    outer.detach().unwrap();
+    server.freeze();
+    let mut longer = Box::pin(read.lock_for(LONG));
+    assert!(poll_once(&mut longer).await.is_none());
+    // Not when the level that is asked for is decided.
+    tokio::select! {
+        biased;
+        asked = &mut longer => panic!("{:?}", asked.err()),
+        reason = soon(view.lost()) => assert_eq!(reason, LostReason::Expired),
+    }
+    assert!(!read.is_held());
+    assert!(soon(longer).await.unwrap_err().is_lost());
+    server.resume();
+}

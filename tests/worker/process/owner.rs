@@ -114,7 +114,7 @@ struct Watched {
     target: Target,
     /// How many of its levels are not given back.
     levels: u32,
-    /// Told with each level that is given back.
+    /// Told with each level that is given back, or could not be had.
     changed: watch::Sender<()>,
     told: Arc<AtomicBool>,
 }
@@ -137,6 +137,7 @@ impl Watch {
         })
         .await;
         let result = got.and_then(|guard| self.keep(target, guard));
+        self.tell_if_lost(target, &result);
         Outcome::new(t_inv, t_ret, result)
     }
 
@@ -150,7 +151,24 @@ impl Watch {
             }
             None => Ok(json!({"acquired": false})),
         });
+        self.tell_if_lost(target, &result);
         Outcome::new(t_inv, t_ret, result)
+    }
+
+    /// Who asks for a further level may hear first that the hold is lost.
+    fn tell_if_lost(&self, target: &Target, asked: &Result<Value, Error>) {
+        let Some(watched) = self.held.get(&target.key()) else {
+            return;
+        };
+        let Err(Error::Lost { reason, .. }) = asked else {
+            return;
+        };
+        if target.lock.is_held() {
+            watched.changed.send_replace(());
+        } else if !watched.told.swap(true, Ordering::Relaxed) {
+            let (label, name) = (&self.label, &target.name);
+            self.answers.lost(label, target.kind, name, *reason);
+        }
     }
 
     /// Keeps a level for a later `unlock`; says what there is to say of its hold.
