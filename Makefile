@@ -83,7 +83,7 @@ doc: ## the documentation; warnings are errors
 	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls
 
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
-	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --file "$(MUTANTS)" --no-shuffle --timeout 600 -- --lib
+	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
 
 msrv: ## builds with the oldest supported Rust, where it is installed
 	@scripts/msrv.sh
