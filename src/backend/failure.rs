@@ -337,8 +337,10 @@ fn by_code(code: &str) -> Option<Class> {
 }
 
 /// How a denial begins where its code is lost: inside a script, and when a database is selected.
-const DENIALS: [&str; 5] = [
+const DENIALS: [&str; 6] = [
     "The user executing the script",
+    // Redis 7.2.
+    "ACL failure in script",
     "this user has no permissions",
     "invalid password",
     "Authentication required",
@@ -482,6 +484,9 @@ mod tests {
         }
         let acl = "-ERR The user executing the script can't run this command or subcommand";
         assert_eq!(class(acl), Class::Denied);
+        let newer =
+            "-ERR ACL failure in script: User app has no permissions to run the 'get' command";
+        assert_eq!(class(newer), Class::Denied);
         let both = "-ERR Error running script (call to f_1): @user_script:9: @user_script: 9: The user executing the \
                     script can't run this command";
         assert_eq!(class(both), Class::Denied);

@@ -43,40 +43,19 @@ pub(super) struct Hold<'a> {
     replaced: bool,
 }
 
-/// When each owner was told that it lost a name.
-fn losses(records: &[Record]) -> HashMap<Key<'_>, Vec<Nanos>> {
-    let mut losses: HashMap<Key, Vec<Nanos>> = HashMap::new();
-    for record in records {
-        if let Record::Lost {
-            t,
-            client,
-            owner,
-            kind,
-            name,
-            ..
-        } = record
-        {
-            let key = (*client, *owner, *kind, name.as_str());
-            losses.entry(key).or_default().push(*t);
-        }
-    }
-    losses
-}
-
 impl<'a> Model<'a> {
-    /// A level joins the owner's hold of that name, or begins one: the first, and the first after a
-    /// loss whose levels were never given back.
-    pub(super) fn note_holds(&mut self, records: &[Record]) {
-        let losses = losses(records);
+    /// A level joins the owner's hold of that name, or begins one.
+    pub(super) fn note_holds(&mut self) {
         let mut current: BTreeMap<Key, usize> = BTreeMap::new();
         for (index, op) in self.ops.iter().enumerate() {
             let key = op.key();
             match (op.call, op.outcome) {
                 (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
-                    let before = current.get(&key).copied().filter(|_| *count == 1);
-                    if let Some(before) = before.filter(|hold| self.over(*hold, op, &losses)) {
+                    // A count of 1 begins a hold, whatever was known of the one before; whether that may be is I2's.
+                    if *count == 1
+                        && let Some(before) = current.remove(&key)
+                    {
                         self.holds[before].replaced = true;
-                        current.remove(&key);
                     }
                     let hold = *current.entry(key).or_insert_with(|| {
                         self.begun_by.insert(op.id, self.holds.len());
@@ -101,13 +80,6 @@ impl<'a> Model<'a> {
                 }
             }
         }
-    }
-
-    /// Whether a hold was lost before an acquire of its owner returned.
-    fn over(&self, hold: usize, op: &Op, losses: &HashMap<Key, Vec<Nanos>>) -> bool {
-        let began = self.first(&self.holds[hold]).span.from;
-        let mut told = losses.get(&op.key()).into_iter().flatten();
-        told.any(|t| *t >= began && *t <= op.span.until)
     }
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being

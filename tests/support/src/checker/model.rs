@@ -112,7 +112,7 @@ impl<'a> Model<'a> {
         model.note_ops(records);
         model.note_queues();
         model.note_read_leases();
-        model.note_holds(records);
+        model.note_holds();
         model.note_signals(records);
         for index in 0..model.holds.len() {
             (model.holds[index].window, model.holds[index].end) = model.window(index);

@@ -345,6 +345,22 @@ fn a_lost_hold_may_be_followed_by_a_fresh_one() {
 }
 
 #[test]
+fn a_count_of_one_begins_a_hold() {
+    let held = story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
+    let gone = held.unlock(1, (10, 11), 1).ends(50_000);
+    let others = gone.lock(2, (60_000, 60_005), 1);
+    let fresh = others.unlock(2, (60_010, 60_011), 0);
+    let fresh = fresh.lock(1, (60_020, 60_025), 1);
+    assert_eq!(fresh.unlock(1, (60_030, 60_031), 0).check().holds, 3);
+}
+
+#[test]
+fn who_was_told_a_wrong_count_may_give_the_level_back() {
+    let told = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
+    told.breaks(&[Invariant::I2]);
+}
+
+#[test]
 fn a_hold_may_be_lost_while_an_inner_level_is_given_back() {
     let held = || story().lock_for(1, (0, 5), 500).lock(1, (6, 8), 2);
     let lost = || held().fault(100, 300, Scope::All).lost(1, 493);
