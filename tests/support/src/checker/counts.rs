@@ -1,6 +1,7 @@
 //! I2: a hold count is what the operations before it make it.
 //!
-//! An operation without a clear answer leaves two counts possible; a lost hold allows a fresh start.
+//! An operation without a clear answer leaves two counts possible; a lost hold allows a fresh start. Of several locks as
+//! one that were lost, those that were not lost themselves stay with their owner, until their leases end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +21,32 @@ pub(super) fn check(model: &Model, report: &mut Report) {
             lost.entry(hold.key()).or_default().push(t);
         }
     }
+    let kept = kept(model);
     for (key, ops) in by_key {
         let lost = lost.remove(&key).unwrap_or_default();
-        check_key(model, &ops, &lost, report);
+        let (client, owner, _, name) = key;
+        let kept = kept.get(&(client, owner, name)).copied();
+        check_key(model, &ops, &lost, kept, report);
     }
 }
 
-fn check_key(model: &Model, ops: &[&Op], lost: &[u64], report: &mut Report) {
-    let mut possible = BTreeSet::from([0]);
+/// From when on an owner may have a level of a name that it took as one of several.
+fn kept<'a>(model: &Model<'a>) -> BTreeMap<(u32, u32, &'a str), u64> {
+    let mut kept = BTreeMap::new();
+    for hold in &model.holds {
+        let Some((t, _, _)) = hold.lost.filter(|_| hold.names().count() > 1) else {
+            continue;
+        };
+        for name in hold.names() {
+            let since = kept.entry((hold.client, hold.owner, name)).or_insert(t);
+            *since = t.min(*since);
+        }
+    }
+    kept
+}
+
+fn check_key(model: &Model, ops: &[&Op], lost: &[u64], kept: Option<u64>, report: &mut Report) {
+    let mut possible = BTreeSet::from([0_u32]);
     let mut before: Vec<Record> = Vec::new();
     let mut began = 0;
     for op in ops {
@@ -38,6 +57,12 @@ fn check_key(model: &Model, ops: &[&Op], lost: &[u64], report: &mut Report) {
         if lost.iter().any(|t| (began..=returned).contains(t)) {
             // Whoever enters begins afresh; a release under way may find nothing left.
             possible.extend([0, 1]);
+        }
+        if kept.is_some_and(|since| since <= returned) {
+            let around = possible
+                .iter()
+                .flat_map(|n: &u32| [n.saturating_sub(1), n + 1]);
+            possible.extend(around.collect::<Vec<_>>());
         }
         if let Some((got, step)) = counted(op) {
             report.looked(Invariant::I2);

@@ -358,3 +358,23 @@ fn tokens_of_a_quorum_grow_as_well() {
     held(8).breaks(&[]);
     held(7).breaks(&[Invariant::Tokens]);
 }
+
+#[test]
+fn who_lost_several_as_one_may_have_one_of_them_yet() {
+    let several = |story: Story| story.of(LockKind::Multi).named("a, b");
+    let held = several(story()).lock_for(1, (0, 5), 500);
+    let entered = |story: Story| {
+        let one = story.of(LockKind::Lock).named("a");
+        one.lock(1, (600, 605), 2).unlock(1, (610, 611), 1)
+    };
+    let lost = held.and(Record::Lost {
+        t: 493 * MS,
+        client: 1,
+        owner: 0,
+        kind: LockKind::Multi,
+        name: "a, b".to_owned(),
+        reason: "expired".to_owned(),
+    });
+    entered(lost).breaks(&[]);
+    entered(story()).breaks(&[Invariant::I2]);
+}
