@@ -14,8 +14,8 @@ use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 use crate::engine::known::Known;
 
-/// The longest pause between tries while the server does not answer.
-const OUTAGE: Duration = Duration::from_millis(200);
+/// The longest pause between tries, and between repeats of a release, while the server does not answer.
+pub(super) const OUTAGE: Duration = Duration::from_millis(200);
 
 /// How much later than the holder's lease a try is made.
 const AFTER_LEASE: Duration = Duration::from_millis(1);

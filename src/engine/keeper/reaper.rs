@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Keeper;
+use super::policy::OUTAGE;
 use crate::backend::Failure;
 use crate::engine::hold::Hold;
 use crate::engine::outcomes::SentAs;
@@ -38,11 +39,14 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
         let now = core.now();
+        let mut pause = delays.step();
         let done = match settled {
             Ok(()) if !may_run_behind && !hold.is_tainted() => true,
             Ok(()) if !hold.is_tainted() => false,
             Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
             Err(failure) => {
+                // Others wait for this lock.
+                pause = pause.min(OUTAGE);
                 let over = now >= give_up;
                 if over {
                     give_up_release(core, &hold, failure);
@@ -54,7 +58,7 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             return;
         }
         tokio::select! {
-            () = tokio::time::sleep(delays.step()) => {}
+            () = tokio::time::sleep(pause) => {}
             () = keeper.closing() => {}
         }
     }
