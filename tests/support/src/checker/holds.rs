@@ -7,6 +7,9 @@ use super::spans::Span;
 use super::{drift, ns};
 use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 
+/// A signal on its way to whoever stamps it goes through several threads: so many times the blur.
+pub(super) const SIGNAL_LAG: Nanos = 5;
+
 /// What ended a certain window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -16,6 +19,8 @@ pub(super) enum End {
     Killed,
     Lease,
     Deleted,
+    /// Its owner began afresh.
+    Replaced,
     /// Nothing: it lasts to the end of the history.
     Open,
 }
@@ -39,8 +44,8 @@ pub(super) struct Hold<'a> {
     pub(super) window: Span,
     pub(super) end: End,
     levels: u32,
-    /// Lost, and followed by a fresh one before its levels were given back.
-    replaced: bool,
+    /// When its owner asked for the level that began a fresh one, before all of its own were given back.
+    pub(super) replaced: Option<Span>,
 }
 
 impl<'a> Model<'a> {
@@ -51,11 +56,12 @@ impl<'a> Model<'a> {
             let key = op.key();
             match (op.call, op.outcome) {
                 (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
-                    // A count of 1 begins a hold, whatever was known of the one before; whether that may be is I2's.
+                    // A count of 1 begins a hold, whatever was known of the one before; whether that may be is for I2,
+                    // and whether its owner knew for I8.
                     if *count == 1
                         && let Some(before) = current.remove(&key)
                     {
-                        self.holds[before].replaced = true;
+                        self.holds[before].replaced = Some(op.span);
                     }
                     let hold = *current.entry(key).or_insert_with(|| {
                         self.begun_by.insert(op.id, self.holds.len());
@@ -83,8 +89,10 @@ impl<'a> Model<'a> {
     }
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
-    /// acquired, rather the one before, if that is known to be gone and no signal came yet.
+    /// acquired, and for as long as a signal may lag, rather the one before, if that is known to be gone and no signal
+    /// came yet.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
+        let lag = SIGNAL_LAG * ns(self.settings.scheduling);
         let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
         for (index, hold) in self.holds.iter().enumerate() {
             by_key.entry(hold.key()).or_default().push(index);
@@ -110,10 +118,10 @@ impl<'a> Model<'a> {
             let latest = begun.next();
             let missing = |hold: &&usize| {
                 let hold = &self.holds[**hold];
-                let gone = hold.replaced || self.release_failed(hold).is_some();
+                let gone = hold.replaced.is_some() || self.release_failed(hold).is_some();
                 hold.lost.is_none() && gone
             };
-            let starts = latest.is_some_and(|hold| first(hold).until > *t);
+            let starts = latest.is_some_and(|hold| first(hold).until.saturating_add(lag) > *t);
             let before = begun.next().filter(missing).filter(|_| starts);
             let hold = before.or(latest);
             if let Some(hold) = hold.copied() {
@@ -164,12 +172,14 @@ impl<'a> Model<'a> {
         let lost = hold
             .lost
             .map(|(t, _, _)| told(t).min(t.saturating_sub(blur)));
+        let replaced = hold.replaced.map(|by| by.from);
         let ends = [
             (failed, End::ReleaseFailed),
             (released, End::Released),
             (killed, End::Killed),
             (lost, End::Lost),
             (lease, End::Lease),
+            (replaced, End::Replaced),
         ];
         let known = ends.into_iter().filter_map(|(t, why)| Some((t?, why)));
         known
@@ -194,6 +204,16 @@ impl<'a> Model<'a> {
         };
         ops().all(Op::fixed).then(|| ops().map(end).max()).flatten()
     }
+
+    /// What an owner may have yet of several locks as one that it lost: levels that were not given back, of those that
+    /// were not lost themselves. From when until when, and how many.
+    pub(super) fn left_of(&self, hold: &Hold) -> Option<(Span, u32)> {
+        let (lost, _, _) = hold.lost.filter(|_| hold.names().count() > 1)?;
+        let levels = hold.acquires.len().saturating_sub(hold.releases.len());
+        let end = self.leases_over(hold).unwrap_or(Nanos::MAX);
+        let levels = u32::try_from(levels).unwrap_or(u32::MAX);
+        (levels > 0).then(|| (Span::new(lost, end.max(lost)), levels))
+    }
 }
 
 impl<'a> Hold<'a> {
@@ -211,7 +231,7 @@ impl<'a> Hold<'a> {
             window: first.span,
             end: End::Open,
             levels: 0,
-            replaced: false,
+            replaced: None,
         }
     }
 
@@ -234,7 +254,8 @@ impl<'a> Hold<'a> {
         self.levels = match outcome {
             // Of several levels one is given back, even if the hold is lost when that returns.
             Some(Outcome::Released(0)) if self.levels > 1 => self.levels - 1,
-            Some(Outcome::Released(left)) => *left,
+            // What is left beyond its own is of several locks as one that were lost.
+            Some(Outcome::Released(left)) => (*left).min(self.levels.saturating_sub(1)),
             Some(Outcome::Failed(kind)) if kind == "not_owner" => 0,
             _ => self.levels.saturating_sub(1),
         };

@@ -111,7 +111,7 @@ pub enum Breach {
     NotTold,
     /// A holder was told `lost`, but a release succeeded.
     LostThenReleased,
-    /// A release said that the hold was gone, but no signal ever did.
+    /// A release, or the count of a fresh hold, said that the hold was gone, but no signal ever did.
     NoSignal,
     /// The lease of a hold passed, and no signal came.
     OutlivedLease {

@@ -355,6 +355,49 @@ fn a_count_of_one_begins_a_hold() {
 }
 
 #[test]
+fn who_begins_afresh_must_have_been_told() {
+    let fresh = |story: Story, at| {
+        story
+            .lock(1, (at, at + 5), 1)
+            .unlock(1, (at + 10, at + 11), 0)
+    };
+    let ended = |story: Story| fresh(story, 600).ends(3_000);
+    let unsaid = [Invariant::I2, Invariant::I8];
+    ended(story().lock(1, (0, 5), 1)).breaks(&unsaid);
+    let levels = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
+    ended(levels()).breaks(&unsaid);
+    ended(levels().unlock(1, (10, 11), 1)).breaks(&unsaid);
+    // A client that was killed or stopped then may have had no time to say so.
+    let at_once = fresh(story().lock(1, (0, 5), 1), 600);
+    let killed = at_once.and(Record::Killed {
+        t: 640 * MS,
+        client: 1,
+    });
+    killed.ends(3_000).breaks(&[Invariant::I2]);
+    let stopped = |until| Record::Frozen {
+        from: 620 * MS,
+        until: until * MS,
+        client: 1,
+    };
+    let stopped = |until| ended(story().lock(1, (0, 5), 1).and(stopped(until)));
+    stopped(2_990).breaks(&[Invariant::I2]);
+    stopped(2_900).breaks(&unsaid);
+}
+
+#[test]
+fn a_signal_that_lags_is_not_that_of_the_hold_that_follows() {
+    let lost = |t| {
+        let held = story().lock(1, (0, 5), 1).fault(100, 590, Scope::All);
+        held.lock(1, (600, 605), 1).lost(1, t)
+    };
+    lost(612).unlock(1, (650, 651), 0).breaks(&[]);
+    lost(700)
+        .unlock(1, (750, 751), 0)
+        .ends(3_000)
+        .breaks(&[Invariant::I2, Invariant::I8]);
+}
+
+#[test]
 fn who_was_told_a_wrong_count_may_give_the_level_back() {
     let told = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
     told.breaks(&[Invariant::I2]);

@@ -2,15 +2,12 @@
 //!
 //! That the signal comes before anyone else gets in follows from the windows (see `exclusion`).
 
-use super::holds::{End, Hold};
+use super::holds::{End, Hold, SIGNAL_LAG};
 use super::model::Model;
 use super::report::{Breach, Invariant, Report, ms};
 use super::spans::Span;
 use super::{drift, ns};
-use crate::history::{Nanos, Outcome};
-
-/// A signal on its way to whoever stamps it goes through several threads: so many times the blur.
-const SIGNAL_LAG: Nanos = 5;
+use crate::history::{LockKind, Nanos, Outcome};
 
 pub(super) fn check(model: &Model, report: &mut Report) {
     for hold in &model.holds {
@@ -18,6 +15,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
         let breaches = [
             lost_then_released(model, hold),
             no_signal(model, hold),
+            ended_unsaid(model, hold),
             outlived(model, hold),
             released_deleted(model, hold),
             lost_early(model, hold),
@@ -70,6 +68,20 @@ fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
     let killed = model.killed.get(&hold.client).copied();
     let silent = hold.lost.is_none() && killed.unwrap_or(model.horizon) > due;
     (silent && !ended_it).then_some(Breach::NoSignal)
+}
+
+/// Who begins afresh with levels in hand had lost them, and must have been told. Each level of a reader ends by itself, so
+/// which of them a signal was about is not known here.
+fn ended_unsaid(model: &Model, hold: &Hold) -> Option<Breach> {
+    let by = hold.replaced.filter(|_| hold.kind != LockKind::Read)?;
+    let lag = SIGNAL_LAG * ns(model.settings.scheduling);
+    let due = Span::new(by.from, by.until.saturating_add(lag));
+    // A client that is stopped when it should say so says so when it goes on.
+    let stop = model.stop_near(hold.client, due);
+    let due = stop.map_or(due.until, |stop| stop.until.saturating_add(lag));
+    let killed = model.killed.get(&hold.client).copied();
+    let silent = hold.lost.is_none() && model.release_failed(hold).is_none();
+    (silent && killed.unwrap_or(model.horizon) > due).then_some(Breach::NoSignal)
 }
 
 /// A hold that nothing ended must be told when its lease is over: fixed leases after the last of

@@ -263,7 +263,8 @@ fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
             _ => {}
         }
     }
-    let told = hold.lost.map(|(t, _, _)| t);
+    let kept = model.left_of(hold).map(|(span, _)| span.until);
+    let told = kept.or(hold.lost.map(|(t, _, _)| t));
     let killed = model.killed.get(&hold.client).copied();
     let end = release.map(|op| op.span.until).or(told).or(killed);
     let end = end.unwrap_or(Nanos::MAX).max(first.span.until);

@@ -359,22 +359,78 @@ fn tokens_of_a_quorum_grow_as_well() {
     held(7).breaks(&[Invariant::Tokens]);
 }
 
-#[test]
-fn who_lost_several_as_one_may_have_one_of_them_yet() {
-    let several = |story: Story| story.of(LockKind::Multi).named("a, b");
-    let held = several(story()).lock_for(1, (0, 5), 500);
-    let entered = |story: Story| {
-        let one = story.of(LockKind::Lock).named("a");
-        one.lock(1, (600, 605), 2).unlock(1, (610, 611), 1)
-    };
-    let lost = held.and(Record::Lost {
+/// Client 1 has `a, b` as one, for 500 ms or under the watchdog, and is told at 493 that it is lost.
+fn several_lost(lease: Option<u64>, lost: bool) -> Story {
+    let several = story().of(LockKind::Multi).named("a, b");
+    let got = Outcome::Acquired(1);
+    let held = several.op((1, 0), lock(lease), (0, 5), got);
+    // A fault excuses the loss of what is kept alive.
+    let held = held.fault(100, 450, Scope::All);
+    if !lost {
+        return held;
+    }
+    held.and(Record::Lost {
         t: 493 * MS,
         client: 1,
         owner: 0,
         kind: LockKind::Multi,
         name: "a, b".to_owned(),
         reason: "expired".to_owned(),
-    });
-    entered(lost).breaks(&[]);
-    entered(story()).breaks(&[Invariant::I2]);
+    })
+}
+
+/// Client 1 enters one lock, which has `count` levels then, and gives back one.
+fn one(story: Story, kind: LockKind, from: u64, count: u32) -> Story {
+    let one = story.of(kind).named("a").lock(1, (from, from + 5), count);
+    one.unlock(1, (from + 10, from + 11), count - 1)
+}
+
+#[test]
+fn who_lost_several_as_one_may_have_one_of_them_yet() {
+    let entered = |lease, lost| one(several_lost(lease, lost), LockKind::Lock, 499, 2);
+    entered(Some(500), true).breaks(&[]);
+    entered(None, true).breaks(&[]);
+    entered(Some(500), false).breaks(&[Invariant::I2]);
+    // What an owner enters is given back before others have it.
+    let next = entered(Some(500), true).lock(2, (505, 530), 1);
+    next.unlock(2, (540, 541), 0).ends(60_000).breaks(&[]);
+}
+
+#[test]
+fn what_stays_of_several_lost_locks_ends_with_its_lease() {
+    let entered = |from, count| {
+        let kept = one(several_lost(Some(500), true), LockKind::Lock, 499, 2);
+        one(kept, LockKind::Lock, from, count)
+    };
+    // The watchdog's lease of a second counts from the release of what was entered in between.
+    entered(1_400, 2).breaks(&[]);
+    entered(1_400, 1).breaks(&[]);
+    let late = |lease| one(several_lost(lease, true), LockKind::Lock, 600, 2);
+    late(Some(500)).breaks(&[Invariant::I2]);
+    late(None).breaks(&[]);
+    let much_later = |count| one(entered(1_400, 2), LockKind::Lock, 60_000, count);
+    much_later(1).breaks(&[]);
+    much_later(2).breaks(&[Invariant::I2]);
+}
+
+#[test]
+fn of_several_lost_locks_no_more_stays_than_there_was() {
+    one(several_lost(Some(500), true), LockKind::Lock, 499, 3).breaks(&[Invariant::I2]);
+    // They are plain locks.
+    one(several_lost(Some(500), true), LockKind::Spin, 499, 2).breaks(&[Invariant::I2]);
+    let given_back = several_lost(Some(500), true).fails(1, (494, 495), "lost");
+    one(given_back, LockKind::Lock, 499, 2).breaks(&[Invariant::I2]);
+    let others = several_lost(Some(500), true).of(LockKind::Lock).named("a");
+    let others = others.lock(2, (499, 504), 2).unlock(2, (509, 510), 1);
+    others.breaks(&[Invariant::I2]);
+}
+
+#[test]
+fn who_waits_for_what_stays_of_several_lost_locks_does_not_sleep() {
+    let waits = |lease| {
+        let waits = several_lost(lease, true).of(LockKind::Lock).named("a");
+        waits.open((2, 0), lock(None), 600).ends(9_000)
+    };
+    waits(None).breaks(&[]);
+    waits(Some(500)).breaks(&[Invariant::I5]);
 }
