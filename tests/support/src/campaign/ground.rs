@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::RwLock;
 
@@ -17,6 +18,9 @@ use crate::checker::{Breach, Report, Settings, Violation, ns};
 use crate::history::{Nanos, Record, Recorder, Scope};
 use crate::now_ns;
 use crate::server::RedisServer;
+
+/// How long the records' Redis may take on a machine that is busy with everything else.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A fault of masters and replicas.
 struct FailedOver {
@@ -78,7 +82,11 @@ impl Ground {
             None
         };
         let client = redis::Client::open(vault.url()).expect("the kit's own address");
-        let records = client.get_multiplexed_async_connection().await;
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let records = client.get_multiplexed_async_connection_with_config(&patient);
+        let records = records.await;
         Self {
             layout: of.layout,
             servers,
