@@ -257,6 +257,15 @@ impl QuorumBuilder {
         self
     }
 
+    /// Not for a quorum: [`connect`](Self::connect) refuses it with
+    /// [`ConfigError::Conflict`]. Its servers have no replicas that could take their places; a majority is what
+    /// acknowledges. It is here for settings that are carried over from
+    /// [`ClientBuilder::acknowledged_by`], which would else be lost in silence.
+    pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {
+        self.client = self.client.acknowledged_by(replicas, within);
+        self
+    }
+
     /// As [`ClientBuilder::clock`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.client = self.client.clock(clock);
@@ -269,7 +278,8 @@ impl QuorumBuilder {
     /// # Errors
     ///
     /// [`Error::Config`] for a bad address or value, with [`NoQuorum`](ConfigError::NoQuorum) when the servers are no
-    /// quorum: an even number, two that are the same, a replica, a sentinel, one in cluster mode or too old.
+    /// quorum: an even number, two that are the same, a replica, a sentinel, one in cluster mode or too old; with
+    /// [`Conflict`](ConfigError::Conflict) when [replicas](Self::acknowledged_by) are to acknowledge.
     /// [`Error::NoQuorum`] when too few can be reached; [`Error::Denied`] when one denies (it must allow `INFO`).
     /// [`Error::Unavailable`] when the system starts no thread.
     ///
@@ -321,6 +331,13 @@ impl QuorumBuilder {
             return Err(ConfigError::out_of_range("node_timeout", timeout, "1 ms to 10 s").into());
         }
         let settings = self.client.settings();
+        if settings.acks.is_some() {
+            return Err(ConfigError::Conflict {
+                first: "acknowledged_by",
+                second: "a quorum",
+            }
+            .into());
+        }
         let max_lease = self.max_lease.unwrap_or(settings.watchdog_lease);
         let day = ms(24 * 3_600_000);
         if !(settings.watchdog_lease..=day).contains(&max_lease) {

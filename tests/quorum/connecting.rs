@@ -69,6 +69,19 @@ async fn settings_out_of_range_are_refused() {
     }
 }
 
+/// What a majority has is acknowledged by that: a replica of one of them would be promoted without the others' word.
+#[tokio::test]
+async fn replicas_that_acknowledge_are_refused() {
+    let dead = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}/"));
+    let builder = Quorum::builder(&dead).acknowledged_by(1, ms(200));
+    let error = builder.connect().await.expect_err("no replicas");
+    let Error::Config(problem @ ConfigError::Conflict { .. }) = error else {
+        panic!("{error}");
+    };
+    let told = problem.to_string();
+    assert!(told.contains("acknowledged_by and a quorum"), "{told}");
+}
+
 #[tokio::test]
 async fn two_ways_to_one_server_are_found_by_what_it_says_of_itself() {
     let (one, two) = (RedisServer::start(), RedisServer::start());
