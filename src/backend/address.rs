@@ -23,6 +23,10 @@ use crate::error::ConfigError;
 use crate::secrets::Tls;
 use crate::secrets::{Provider, Secrets};
 
+/// How many commands a connection takes before its driver is next. Each one more waits for a turn to be put in, and is
+/// woken once more for that; the library's own number is 50.
+const QUEUE: usize = 1024;
+
 /// Where a server is.
 #[derive(Clone)]
 pub(super) struct Address {
@@ -124,7 +128,8 @@ impl Address {
     ) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE);
         self.connect_with(config).await
     }
 

@@ -39,7 +39,6 @@ pub(crate) fn request(
     lease: Lease,
     wait: Option<Duration>,
 ) -> Result<Request, Error> {
-    core.check_open()?;
     let since = core.now();
     Ok(Request {
         kind,
@@ -124,8 +123,11 @@ fn begin(
     request: Request,
 ) -> impl Future<Output = Result<Begun<'_>, Error>> + Send {
     async move {
-        if let Some(entered) = enter_own(core, &request).await? {
-            return Ok(Begun::In(entered));
+        if request.owner.is_some() {
+            core.check_open()?;
+            if let Some(entered) = enter_own(core, &request).await? {
+                return Ok(Begun::In(entered));
+            }
         }
         core.check_accepting()?;
         let fleet = core.backend.callers_fleet()?;
@@ -377,8 +379,9 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // What was collected is its caller's; in a forked child everything is the parent's.
-        if self.core.is_forked() || self.ticket.is_collected() {
+        // What was collected is its caller's; in a forked child everything is the parent's, locks among it. Which process
+        // this is takes a call of the system, so that is asked last.
+        if self.ticket.is_collected() || self.core.is_forked() {
             return;
         }
         let names = self.ticket.request.kind.names();

@@ -1,6 +1,5 @@
 //! What callers and keeper share: settings, gates, the schedule, and the way to the keeper.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -101,15 +100,15 @@ impl Core {
 
     /// The hold id of `number`.
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
-        // A text of its own would be one allocation more for each hold.
+        let mut digits = itoa::Buffer::new();
+        // A text of its own would be one allocation more for each hold. There is room for every client and number.
         let mut text = [0; HOLD_ID];
-        let mut rest = &mut text[..];
-        // There is room for every client and number.
-        let _ = write!(rest, "{}:{number}", self.client);
-        let left = rest.len();
-        std::str::from_utf8(&text[..HOLD_ID - left])
-            .unwrap_or_default()
-            .into()
+        let mut end = 0;
+        for part in [&*self.client, ":", digits.format(number)] {
+            text[end..end + part.len()].copy_from_slice(part.as_bytes());
+            end += part.len();
+        }
+        std::str::from_utf8(&text[..end]).unwrap_or_default().into()
     }
 
     /// A number that no hold or ticket of this client had.

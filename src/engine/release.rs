@@ -39,6 +39,8 @@ pub(crate) fn give_back<'a>(
         };
         // It has no timer: the keeper ends a command that is overdue.
         let outcome = (&mut sent.command).await;
+        // Whoever has the answer settles it.
+        sent.hold = None;
         let hold = entered.hold.in_redis();
         let in_seat = SentAs::Seat(&sent.command);
         let Err(failure) = settle_release(core, hold, &in_seat, outcome) else {
@@ -85,7 +87,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
         }
         (GivenBack::Sent(command), _) => Begun::Sent(Sent {
             core,
-            hold: hold.in_redis(),
+            hold: Some(hold.in_redis()),
             command,
         }),
         (GivenBack::Left, None) => Begun::Slow(hold.in_redis().ended().boxed()),
@@ -188,16 +190,20 @@ async fn write(
 /// A last release that its caller sent. If that one goes away before it is answered, the keeper sees to it.
 struct Sent<'a> {
     core: &'a Arc<Core>,
-    hold: &'a Arc<Hold>,
+    /// None once it is answered.
+    hold: Option<&'a Arc<Hold>>,
     command: Pending,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        if !self.core.is_forked() && self.hold.phase() == Phase::Ending {
+        let Some(hold) = self.hold else {
+            return;
+        };
+        if !self.core.is_forked() && hold.phase() == Phase::Ending {
             // The command is still in the seat: the keeper awaits it before it sends its own.
-            self.core.at(self.hold.kind.names(), |_, effects| {
-                effects.release(self.hold);
+            self.core.at(hold.kind.names(), |_, effects| {
+                effects.release(hold);
             });
         }
     }

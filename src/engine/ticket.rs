@@ -86,6 +86,8 @@ pub(crate) struct Ticket {
     pub(crate) breaks: AtomicU8,
     /// Whether it was said that its task waits for itself.
     told: AtomicBool,
+    /// Its caller's alone: whether it took the result.
+    collected: AtomicBool,
 }
 
 /// After how long a task that waits for itself is told of.
@@ -136,6 +138,7 @@ impl Ticket {
             }),
             breaks: AtomicU8::new(0),
             told: AtomicBool::new(false),
+            collected: AtomicBool::new(false),
         })
     }
 
@@ -180,7 +183,8 @@ impl Ticket {
 
     /// Whether its caller took the result.
     pub(crate) fn is_collected(&self) -> bool {
-        matches!(self.inner.lock().state, State::Closed)
+        // Relaxed: who asks is who set it.
+        self.collected.load(Ordering::Relaxed)
     }
 
     /// The caller is gone; a grant it did not collect. By 2: under the lock of its gate.
@@ -208,6 +212,7 @@ impl Ticket {
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
         self.poll_decided(context).map(|()| {
             let state = std::mem::replace(&mut self.inner.lock().state, State::Closed);
+            self.collected.store(true, Ordering::Relaxed);
             match state {
                 State::Decided(verdict) => verdict,
                 State::Waiting(_) | State::Closed => Verdict::Again,
