@@ -23,7 +23,8 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
-use super::failure::{Class, Failure};
+use super::class::Class;
+use super::failure::Failure;
 use super::hello::Hello;
 use super::sentinel::{Place, Sentinels, check_master};
 use super::switches::{Switches, Turn};

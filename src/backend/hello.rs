@@ -3,7 +3,8 @@
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use super::failure::{Failure, is_unknown_command};
+use super::class::is_unknown_command;
+use super::failure::Failure;
 use super::sentinel::field;
 
 /// Who a server is.

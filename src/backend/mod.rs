@@ -5,10 +5,11 @@
 
 mod address;
 mod alarm;
+pub(crate) mod class;
 pub(crate) mod cluster;
 pub(crate) mod commit;
 pub(crate) mod dial;
-pub(crate) mod failure;
+mod failure;
 mod fleet;
 pub(crate) mod hello;
 mod in_flight;
@@ -37,9 +38,10 @@ use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id};
 
 pub(crate) use self::alarm::Alarm;
+pub(crate) use self::class::Class;
 use self::cluster::Cluster;
 pub(crate) use self::dial::Dialer;
-pub(crate) use self::failure::{Class, Failure, TOO_OLD};
+pub(crate) use self::failure::{Failure, TOO_OLD};
 pub(crate) use self::fleet::Fleet;
 pub(crate) use self::in_flight::InFlight;
 pub(crate) use self::lane::{Lane, LaneConfig};

@@ -12,7 +12,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, ServerErrorKind, Value};
 
-use super::failure::{Class, Failure};
+use super::class::Class;
+use super::failure::Failure;
 use super::fleet::Fleet;
 use super::lane::{Connected, Lane};
 use super::redirect::{Range, Redirect, ranges};

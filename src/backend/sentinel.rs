@@ -13,7 +13,8 @@ use redis::Value;
 use redis::aio::{MultiplexedConnection, PubSub};
 
 use super::address::Address;
-use super::failure::{Class, Failure};
+use super::class::Class;
+use super::failure::Failure;
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 

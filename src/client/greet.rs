@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::failure::is_unknown_command;
+use crate::backend::class::is_unknown_command;
 use crate::backend::hello::Hello;
 use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::Core;

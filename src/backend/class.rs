@@ -1,0 +1,273 @@
+//! The classes of failure, and which of them an error of Redis is: by its code, or its text.
+//!
+//! 1. A code counts where the server puts it: at the start of the line, or where Redis 6.2 puts the error
+//!    of a command in a script: raised (`ERR Error running script (…): @user_script:9: @user_script: 9: -READONLY …`),
+//!    or caught and returned (`@user_script: 9: -READONLY …`).
+//! 2. An unknown command is answered with what it was called with: names and hold ids. That part is cut
+//!    off before anything is read from the text, or shown to anybody.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// The classes of failure, told apart by what must be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// No connection: certainly not run.
+    Unreached,
+    /// Sent, and no reply: may have run, and may still run.
+    Unanswered,
+    /// The server is loading, busy or without its master: certainly not run.
+    NotReady,
+    /// Stopped in the middle: in a slot of a cluster that migrates, a key that a script itself deleted counts as one that
+    /// is at another node. May have run.
+    Torn,
+    /// A slot of a cluster migrates, and the keys may be at both ends: certainly not run.
+    Split,
+    /// The server is a replica now: certainly not run, and another connection may reach the master.
+    Demoted,
+    /// Refused before the first write, by memory, disk or replicas: certainly not run.
+    Refused,
+    /// Authentication or ACL.
+    Denied,
+    /// The key is of another type.
+    WrongType,
+    /// Anything else the server rejects; the same call will be rejected again.
+    Rejected,
+    /// The server does not know what we need.
+    TooOld,
+    /// No sentinel watches a master of that name.
+    UnknownService,
+    /// The client is closed.
+    Closed,
+    /// The keys are in different slots of a cluster.
+    CrossSlot,
+}
+
+/// The codes that decide, with their class.
+const CODES: [(&str, Class); 19] = [
+    ("LOADING", Class::NotReady),
+    ("BUSY", Class::NotReady),
+    ("MASTERDOWN", Class::NotReady),
+    ("CLUSTERDOWN", Class::NotReady),
+    ("TRYAGAIN", Class::Split),
+    ("READONLY", Class::Demoted),
+    ("NOREPLICAS", Class::Refused),
+    ("MISCONF", Class::Refused),
+    ("OOM", Class::Refused),
+    ("NOAUTH", Class::Denied),
+    ("WRONGPASS", Class::Denied),
+    ("NOPERM", Class::Denied),
+    ("DENIED", Class::Denied),
+    ("WRONGTYPE", Class::WrongType),
+    // Where a node of a cluster sends somebody else; who does not find it there may do so later.
+    ("MOVED", Class::NotReady),
+    ("ASK", Class::NotReady),
+    ("CROSSSLOT", Class::CrossSlot),
+    ("NOSCRIPT", Class::Rejected),
+    ("UNKILLABLE", Class::NotReady),
+];
+
+pub(super) fn classify(error: &RedisError) -> Class {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => Class::Denied,
+        // The library's own refusals never reached the server; what broke afterwards may have run.
+        ErrorKind::InvalidClientConfig | ErrorKind::Client => Class::Rejected,
+        ErrorKind::RESP3NotSupported => Class::TooOld,
+        ErrorKind::Server(ServerErrorKind::ResponseError) => by_text(error),
+        ErrorKind::Server(_) | ErrorKind::Extension => error
+            .code()
+            .and_then(by_code)
+            .unwrap_or_else(|| by_text(error)),
+        _ => Class::Unanswered,
+    }
+}
+
+/// Whether connecting failed for what the address asks for, and will fail again.
+pub(super) fn is_of_the_address(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    error.kind() == ErrorKind::InvalidClientConfig
+        || text.contains("DB index")
+        || text.contains("SELECT is not allowed")
+}
+
+/// Whether the server does not know the command at all.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
+        && error
+            .detail()
+            .is_some_and(|text| text.contains("unknown command"))
+}
+
+fn by_code(code: &str) -> Option<Class> {
+    let (_, class) = CODES.iter().find(|(known, _)| *known == code)?;
+    Some(*class)
+}
+
+/// How a denial begins where its code is lost: inside a script, and when a database is selected.
+const DENIALS: [&str; 6] = [
+    "The user executing the script",
+    // Redis 7.2.
+    "ACL failure in script",
+    "this user has no permissions",
+    "invalid password",
+    "Authentication required",
+    "Redis is running in protected mode",
+];
+
+/// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own (by 1 and 2).
+fn by_text(error: &RedisError) -> Class {
+    let text = error.detail().unwrap_or_default();
+    let text = without_arguments(text).unwrap_or(text);
+    let is_returned = error.code() == Some("@user_script:");
+    let text = raised(if is_returned { at_line(text) } else { text });
+    if text.starts_with("max number of clients") {
+        return Class::Unreached;
+    }
+    // As Redis says it, as it did before 7.0, and as Valkey does since 9.0.
+    let far = ["Script attempted", "Lua script attempted", "Attempted"];
+    let far = far.iter().find_map(|start| text.strip_prefix(start));
+    if far.is_some_and(|rest| rest.starts_with(" to access a non local key")) {
+        return Class::Torn;
+    }
+    // Redis 7.2 and later name the user.
+    let of_user = text.starts_with("User ") && text.contains(" has no permissions");
+    if of_user || DENIALS.iter().any(|denial| text.starts_with(denial)) {
+        return Class::Denied;
+    }
+    let code = text.split(' ').next();
+    code.and_then(by_code).unwrap_or(Class::Rejected)
+}
+
+/// The text up to the arguments that it repeats, if it does.
+pub(super) fn without_arguments(text: &str) -> Option<&str> {
+    let (said, _arguments) = text.split_once(", with args beginning with")?;
+    Some(said)
+}
+
+/// The error of a command in a script, without the one or two places that Redis 6.2 puts before it; any other text as it is.
+fn raised(text: &str) -> &str {
+    let call = text.strip_prefix("Error running script (call to ");
+    let mut rest = call.map_or(text, |call| {
+        call.split_once("): ")
+            .map_or(text, |(_digest, error)| error)
+    });
+    while let Some(place) = rest.strip_prefix("@user_script:") {
+        rest = at_line(place);
+    }
+    rest.strip_prefix('-').unwrap_or(rest)
+}
+
+/// The error behind the number of the script's line.
+fn at_line(place: &str) -> &str {
+    place.split_once(": ").map_or(place, |(_line, error)| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(line: &str) -> Class {
+        let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
+        classify(&value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn codes_are_told_apart() {
+        for (line, expected) in [
+            (
+                "-LOADING Redis is loading the dataset in memory",
+                Class::NotReady,
+            ),
+            ("-BUSY Redis is busy running a script.", Class::NotReady),
+            ("-MASTERDOWN Link with MASTER is down", Class::NotReady),
+            (
+                "-READONLY You can't write against a read only replica.",
+                Class::Demoted,
+            ),
+            (
+                "-NOREPLICAS Not enough good replicas to write.",
+                Class::Refused,
+            ),
+            (
+                "-MISCONF Redis is configured to save RDB snapshots",
+                Class::Refused,
+            ),
+            (
+                "-OOM command not allowed when used memory > 'maxmemory'.",
+                Class::Refused,
+            ),
+            (
+                "-TRYAGAIN Multiple keys request during rehashing of slot",
+                Class::Split,
+            ),
+            ("-NOPERM this user has no permissions", Class::Denied),
+            ("-DENIED Redis is running in protected mode", Class::Denied),
+            ("-NOAUTH Authentication required.", Class::Denied),
+            ("-WRONGPASS invalid username-password pair", Class::Denied),
+            ("-WRONGTYPE Operation against a key", Class::WrongType),
+            ("-MOVED 3999 127.0.0.1:6381", Class::NotReady),
+            (
+                "-CROSSSLOT Keys in request don't hash to the same slot",
+                Class::CrossSlot,
+            ),
+            (
+                "-ERR Script attempted to access a non local key in a cluster node script: 6a1b, on @user_script:9.",
+                Class::Torn,
+            ),
+            (
+                "-ERR Attempted to access a non local key in a cluster node script: on @user_script:171.",
+                Class::Torn,
+            ),
+            ("-ERR max number of clients reached", Class::Unreached),
+            ("-ERR unknown command", Class::Rejected),
+        ] {
+            assert_eq!(class(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn wrapped_errors_count_by_what_is_inside() {
+        let wrapped =
+            "-ERR Error running script (call to f_1): @user_script:9: -READONLY You can't";
+        assert_eq!(class(wrapped), Class::Demoted);
+        let wrapped = "-ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -NOREPLICAS Not";
+        assert_eq!(class(wrapped), Class::Refused);
+        let wrapped = "-ERR Error running script (call to f_1): @user_script: 9: OOM command not";
+        assert_eq!(class(wrapped), Class::Refused);
+        for (returned, expected) in [
+            (
+                "-@user_script: 33: -OOM command not allowed",
+                Class::Refused,
+            ),
+            (
+                "-@user_script: 7: -READONLY You can't write",
+                Class::Demoted,
+            ),
+            ("-@user_script: 7: READONLY", Class::Demoted),
+            ("-@user_script: 7: something", Class::Rejected),
+            ("-@user_script: ", Class::Rejected),
+        ] {
+            assert_eq!(class(returned), expected, "{returned}");
+        }
+        let acl = "-ERR The user executing the script can't run this command or subcommand";
+        assert_eq!(class(acl), Class::Denied);
+        let newer =
+            "-ERR ACL failure in script: User app has no permissions to run the 'get' command";
+        assert_eq!(class(newer), Class::Denied);
+        let both = "-ERR Error running script (call to f_1): @user_script:9: @user_script: 9: The user executing the \
+                    script can't run this command";
+        assert_eq!(class(both), Class::Denied);
+    }
+
+    #[test]
+    fn a_code_counts_only_in_its_place() {
+        for text in [
+            "unknown command 'EVALSHA', with args beginning with: '1' 'a: READONLY b' '6a1b0c0e:7' ",
+            "unknown command `EVALSHA`, with args beginning with: `x -NOPERM y`, ",
+            "unknown command 'x', with args beginning with: 'User x has no permissions'",
+            "something of a -LOADING kind",
+            "something: BUSY bees",
+        ] {
+            assert_eq!(class(&format!("-ERR {text}")), Class::Rejected, "{text}");
+        }
+    }
+}
