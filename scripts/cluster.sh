@@ -6,17 +6,7 @@
 set -eu
 
 first=${1:-7001}
-server=$("$(dirname "$0")/redis-server.sh")
-folder=$(mktemp -d)
-nodes=
-cleanup() {
-    trap - EXIT INT TERM
-    # shellcheck disable=SC2086 # process ids are words
-    [ -z "$nodes" ] || kill $nodes 2>/dev/null || true
-    wait
-    rm -rf "$folder"
-}
-trap cleanup EXIT INT TERM
+. "$(dirname "$0")/until-stopped.sh"
 
 # Who the three are, so that none has to be introduced to the others.
 describe() {
@@ -31,23 +21,13 @@ describe() {
 }
 
 for node in 0 1 2; do
-    mkdir "$folder/$node"
-    describe "$node" >"$folder/$node/nodes.conf"
-    "$server" --bind 127.0.0.1 --port $((first + node)) --dir "$folder/$node" --save '' \
-        --cluster-enabled yes --cluster-node-timeout 1000 >"$folder/$node/log" &
-    nodes="$nodes $!"
+    own=$((first + node))
+    mkdir "$folder/$own"
+    describe "$node" >"$folder/$own/nodes.conf"
+    start "$own" --save '' --cluster-enabled yes --cluster-node-timeout 1000
 done
-
 for node in 0 1 2; do
-    tries=0
-    until grep -q 'Cluster state changed: ok' "$folder/$node/log"; do
-        tries=$((tries + 1))
-        if [ "$tries" -gt 150 ]; then
-            cat "$folder/$node/log" >&2
-            exit 1
-        fi
-        sleep 0.1
-    done
+    said $((first + node)) 'Cluster state changed: ok'
 done
 echo "a cluster is ready: redis://127.0.0.1:$first/ redis://127.0.0.1:$((first + 1))/ redis://127.0.0.1:$((first + 2))/"
 wait

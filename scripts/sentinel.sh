@@ -8,39 +8,7 @@ set -eu
 first=${1:-7101}
 master=$first
 replica=$((first + 1))
-server=$("$(dirname "$0")/redis-server.sh")
-folder=$(mktemp -d)
-all=
-cleanup() {
-    trap - EXIT INT TERM
-    # shellcheck disable=SC2086 # process ids are words
-    [ -z "$all" ] || kill $all 2>/dev/null || true
-    wait
-    rm -rf "$folder"
-}
-trap cleanup EXIT INT TERM
-
-# start PORT ARGUMENT...: a server, or a sentinel
-start() {
-    port=$1
-    shift
-    mkdir "$folder/$port"
-    "$server" "$@" --bind 127.0.0.1 --port "$port" --dir "$folder/$port" >"$folder/log-$port" &
-    all="$all $!"
-}
-
-# said PORT TEXT: waits until it has said that
-said() {
-    tries=0
-    until grep -q "$2" "$folder/log-$1"; do
-        tries=$((tries + 1))
-        if [ "$tries" -gt 300 ]; then
-            cat "$folder/log-$1" >&2
-            exit 1
-        fi
-        sleep 0.1
-    done
-}
+. "$(dirname "$0")/until-stopped.sh"
 
 start "$master" --save '' --repl-diskless-sync-delay 0
 said "$master" 'Ready to accept connections'

@@ -2,6 +2,9 @@
 //!
 //! The bug is played by a log subscriber that panics in the keeper's thread, once in each.
 
+#[path = "../common/saboteur.rs"]
+mod saboteur;
+
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::future::Future;
@@ -10,11 +13,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::Level;
 use watchlock::{Client, Clock, Error, LockGuard, LostReason};
 use watchlock_support::server::RedisServer;
+
+use crate::saboteur::sabotage;
 
 /// The keepers that panicked, and those that said so, as often as they did.
 static PANICKED: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
@@ -22,60 +25,25 @@ static ERRORS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Panics at the first "hold lost" of each keeper, and counts error events.
-struct Saboteur;
-
-impl Saboteur {
-    /// At work from now on, in all tests of this process.
-    fn works() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            tracing::subscriber::set_global_default(Self).expect("the only subscriber");
-        });
-    }
-
-    /// Whether the keeper of this thread is to panic now.
-    fn strikes(message: &str) -> bool {
-        let thread = thread::current();
-        if thread.name() != Some("watchlock-keeper") || message != "hold lost" {
-            return false;
-        }
-        let mut panicked = PANICKED.lock().unwrap();
-        let first = !panicked.contains(&thread.id());
-        panicked.push(thread.id());
-        first
-    }
+/// The saboteur is at work from now on.
+fn sabotaged() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| sabotage(strikes));
 }
 
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
+/// At the first "hold lost" of each keeper; and counts errors.
+fn strikes(level: Level, message: &str) -> bool {
+    let thread = thread::current();
+    if level == Level::ERROR {
+        ERRORS.lock().unwrap().push(thread.id());
     }
-}
-
-impl Subscriber for Saboteur {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("watchlock")
+    if thread.name() != Some("watchlock-keeper") || message != "hold lost" {
+        return false;
     }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        if *event.metadata().level() == Level::ERROR {
-            ERRORS.lock().unwrap().push(thread::current().id());
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        assert!(!Self::strikes(&message.0), "sabotage");
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+    let mut panicked = PANICKED.lock().unwrap();
+    let first = !panicked.contains(&thread.id());
+    panicked.push(thread.id());
+    first
 }
 
 /// A lock whose loss is told by the keeper, which dies of it.
@@ -98,7 +66,7 @@ fn is_dead<T: Debug>(told: Result<T, Error>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
-    Saboteur::works();
+    sabotaged();
     let server = RedisServer::start();
     let client = Client::connect(&server.url()).await.unwrap();
     let kept = client.get_lock("kept").lock().await.unwrap();
@@ -124,7 +92,7 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
 /// One has it, one was passed it and is not polled, one waits: the lock is passed on no more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
-    Saboteur::works();
+    sabotaged();
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock);

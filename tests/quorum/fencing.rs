@@ -62,12 +62,7 @@ async fn the_largest_token_is_written_back_to_a_majority() {
 #[tokio::test]
 async fn a_server_that_is_taken_back_knows_the_token() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(2_000))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(2_000)).await;
     five.0[4]
         .cmd(&["SET", "redisson_lock_token:{x}", "8000000000000000"])
         .await;

@@ -180,12 +180,7 @@ async fn what_is_detached_is_given_back_by_the_handle_or_by_the_owners_end() {
 #[tokio::test]
 async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(1_200))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(1_200)).await;
     let owner = quorum.new_owner();
     let lock = owner.get_lock("x");
     let guard = lock.lock().await.unwrap();
@@ -210,12 +205,7 @@ async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
 #[tokio::test]
 async fn run_cancels_its_body_when_the_majority_is_gone() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(1_200))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(1_200)).await;
     let lock = quorum.get_lock("x");
     assert_eq!(lock.run(async |guard| guard.name().len()).await.unwrap(), 1);
     let running = lock.run(async |_| {

@@ -40,6 +40,12 @@ impl Five {
         self.builder().connect().await.expect("a quorum")
     }
 
+    /// One whose watchdog's lease a test can wait for.
+    pub(crate) async fn connect_for(&self, lease: Duration) -> Quorum {
+        let builder = self.builder().watchdog_lease(lease);
+        builder.connect().await.expect("a quorum")
+    }
+
     /// On how many of the servers that are up the key is there.
     pub(crate) async fn have(&self, servers: &[usize], key: &str) -> usize {
         let mut have = 0;

@@ -117,12 +117,7 @@ async fn who_waits_without_a_quorum_is_told_after_a_while_or_gets_it_when_there_
 #[tokio::test]
 async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_again() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(1_200))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(1_200)).await;
     let other = five.connect().await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
@@ -172,13 +167,8 @@ async fn a_try_that_a_frozen_server_runs_late_is_undone() {
 #[tokio::test]
 async fn a_hold_outlives_a_minority_and_nobody_else_gets_in() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(1_200))
-        .connect()
-        .await
-        .unwrap();
-    let other = five.builder().connect().await.unwrap();
+    let quorum = five.connect_for(ms(1_200)).await;
+    let other = five.connect().await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
     five.0[0].kill();

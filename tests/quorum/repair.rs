@@ -9,12 +9,7 @@ use crate::{Five, end, try_once};
 #[tokio::test]
 async fn a_hold_outlives_the_restart_of_all_servers_one_after_the_other() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(2_000))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(2_000)).await;
     let other = five.connect().await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
@@ -54,12 +49,7 @@ async fn a_fixed_lease_gets_no_longer_by_a_repair() {
 #[tokio::test]
 async fn both_sorts_of_levels_are_taken_along() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(2_000))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(2_000)).await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     let fixed = guard.reenter(ms(1_900)).await.unwrap();
     for server in [0, 1, 2, 3, 4] {
@@ -77,12 +67,7 @@ async fn both_sorts_of_levels_are_taken_along() {
 #[tokio::test]
 async fn what_is_over_is_not_repaired() {
     let five = Five::start();
-    let quorum = five
-        .builder()
-        .watchdog_lease(ms(1_200))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = five.connect_for(ms(1_200)).await;
     let lock = quorum.get_lock("x");
     let guard = lock.lock().await.unwrap();
     five.until(5, "x").await;

@@ -2,58 +2,33 @@
 //!
 //! The bug is played by a log subscriber that panics in that thread, once.
 
-use std::fmt::Debug;
+#[path = "../common/saboteur.rs"]
+mod saboteur;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::Level;
 use watchlock::{Error, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
+
+use crate::saboteur::sabotage;
 
 const LONG: Duration = Duration::from_secs(30);
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Panics when a server is back in a hold.
-struct Saboteur;
-
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
-}
-
-impl Subscriber for Saboteur {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("watchlock")
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        let there = std::thread::current().name() == Some("watchlock-quorum");
-        let is_due = there && message.0 == "a server is back in the hold";
-        let is_first = is_due && !PANICKED.swap(true, Ordering::SeqCst);
-        assert!(!is_first, "sabotage");
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+/// The first time that a server is back in a hold.
+fn strikes(_: Level, message: &str) -> bool {
+    let there = std::thread::current().name() == Some("watchlock-quorum");
+    let is_due = there && message == "a server is back in the hold";
+    is_due && !PANICKED.swap(true, Ordering::SeqCst)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bug_in_its_thread_closes_the_quorum_and_holds_go_on() {
-    tracing::subscriber::set_global_default(Saboteur).expect("the only subscriber");
+    sabotage(strikes);
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let quorum = Quorum::builder(servers.iter().map(RedisServer::url))
         .restart_delay(Duration::ZERO)

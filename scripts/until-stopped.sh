@@ -1,0 +1,37 @@
+# Part of scripts that run servers on this machine until Ctrl-C; they source it. Each server has a folder of its own, which
+# is gone with it.
+# shellcheck shell=sh
+
+server=$("$(dirname "$0")/redis-server.sh")
+folder=$(mktemp -d)
+all=
+cleanup() {
+    trap - EXIT INT TERM
+    # shellcheck disable=SC2086 # process ids are words
+    [ -z "$all" ] || kill $all 2>/dev/null || true
+    wait
+    rm -rf "$folder"
+}
+trap cleanup EXIT INT TERM
+
+# start PORT ARGUMENT...: a server in the folder of its port
+start() {
+    port=$1
+    shift
+    mkdir -p "$folder/$port"
+    "$server" "$@" --bind 127.0.0.1 --port "$port" --dir "$folder/$port" >"$folder/log-$port" &
+    all="$all $!"
+}
+
+# said PORT TEXT: waits until it has said that
+said() {
+    tries=0
+    until grep -q "$2" "$folder/log-$1"; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 300 ]; then
+            cat "$folder/log-$1" >&2
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
