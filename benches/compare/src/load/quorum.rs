@@ -1,4 +1,4 @@
-//! A quorum: one task takes a lock of one server, of a quorum, and of a quorum that lacks a minority, in turn.
+//! A quorum: one task takes a lock of one server, of a majority by raw commands, of a quorum, and of a quorum that lacks a minority, in turn.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wait_for_go;
 use crate::Result;
-use crate::locks::{LockUnderTest, Majorities};
+use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 
 /// What acquires took.
@@ -14,6 +14,7 @@ use crate::stats::percentile;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Acquires {
     pub(crate) one_p50_us: f64,
+    pub(crate) raw_p50_us: f64,
     pub(crate) all_p50_us: f64,
     pub(crate) some_p50_us: f64,
     pub(crate) all_p99_us: f64,
@@ -29,10 +30,11 @@ pub(crate) async fn run<L: LockUnderTest>(
     let lock = lock.clone();
     // In a task, as pairs are measured.
     let took = tokio::spawn(async move { lock.majorities(quorums, window).await }).await??;
-    Ok(took.map(|Majorities { one, all, some }| Acquires {
-        one_p50_us: percentile(&one, 0.5).unwrap_or(0.0),
-        all_p50_us: percentile(&all, 0.5).unwrap_or(0.0),
-        some_p50_us: percentile(&some, 0.5).unwrap_or(0.0),
-        all_p99_us: percentile(&all, 0.99).unwrap_or(0.0),
+    Ok(took.map(|took| Acquires {
+        one_p50_us: percentile(&took.one, 0.5).unwrap_or(0.0),
+        raw_p50_us: percentile(&took.raw, 0.5).unwrap_or(0.0),
+        all_p50_us: percentile(&took.all, 0.5).unwrap_or(0.0),
+        some_p50_us: percentile(&took.some, 0.5).unwrap_or(0.0),
+        all_p99_us: percentile(&took.all, 0.99).unwrap_or(0.0),
     }))
 }

@@ -31,7 +31,7 @@ impl Floor {
     }
 
     /// Starts a hold.
-    async fn acquire(&self, name: &str) -> Result<()> {
+    pub(super) async fn acquire(&self, name: &str) -> Result<()> {
         let lease = LEASE_MS.to_string();
         match self.evalsha(&self.scripts.acquire, name, &[&lease]).await? {
             -2 => Ok(()),
@@ -48,7 +48,7 @@ impl Floor {
     }
 
     /// Gives a level back; the last one ends the hold.
-    async fn release(&self, name: &str, count: &str) -> Result<()> {
+    pub(super) async fn release(&self, name: &str, count: &str) -> Result<()> {
         let channel = script::channel(name);
         self.evalsha(&self.scripts.release, name, &[count, &channel])
             .await?;

@@ -2,6 +2,7 @@
 
 mod floor;
 mod kinds;
+mod majority;
 mod raw;
 mod script;
 mod watchlock;
@@ -43,11 +44,13 @@ pub struct Together {
     pub all: Vec<f64>,
 }
 
-/// What an acquire of one server, of a quorum, and of one that lacks a minority took, in µs.
+/// What an acquire of one server, of a majority sent raw, of a quorum, and of one that lacks a minority took, in µs.
 #[derive(Debug, Default)]
 pub struct Majorities {
     /// Of one server.
     pub one: Vec<f64>,
+    /// Of a majority of the same servers, without any quorum: their commands sent raw.
+    pub raw: Vec<f64>,
     /// Of all of a quorum.
     pub all: Vec<f64>,
     /// Of a quorum that lacks a minority and knows of it.
@@ -97,8 +100,8 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Locks a name at the first of the servers, at a quorum of all of `quorums[0]`, and at one of `quorums[1]`, of
-    /// which a minority is away, in turn, until the time has come. `None` when the crate has no such lock.
+    /// Locks a name at the first of the servers, by raw commands at all of `quorums[0]`, at a quorum of these, and at
+    /// one of `quorums[1]`, of which a minority is away, in turn, until the time has come. `None` when the crate has no such lock.
     fn majorities(
         &self,
         _quorums: [Vec<String>; 2],

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use watchlock::{Client, Lease, MultiLock, Quorum};
 
+use super::majority::Majority;
 use super::{Held, LockUnderTest, Majorities, Setup, Together};
 use crate::Result;
 
@@ -66,6 +67,7 @@ impl LockUnderTest for Watchlock {
     ) -> Result<Option<Majorities>> {
         let [all, some] = quorums;
         let one = Client::connect(&all[0]).await?;
+        let raw = Majority::connect(&all).await?;
         // The servers have just been started; a quorum that counts has votes that are old.
         let of = |urls| {
             Quorum::builder(urls)
@@ -73,15 +75,21 @@ impl LockUnderTest for Watchlock {
                 .connect()
         };
         let (all, some) = (of(all).await?, of(some).await?);
-        let name = "bench:quorum";
         let mut took = Majorities::default();
         let (mut warm, end) = (true, Instant::now() + window + window / 4);
         loop {
             let before = Instant::now();
-            let guard = one.get_lock(name).lock().await?;
+            let guard = one.get_lock("bench:one").lock().await?;
             took.one.push(us_since(before));
             guard.unlock().await?;
-            for (quorum, took) in [(&all, &mut took.all), (&some, &mut took.some)] {
+            took.raw
+                .push(raw.acquire("bench:raw").await?.as_secs_f64() * 1e6);
+            // What is given back behind a majority is in nobody's way: each has a name of its own.
+            let quorums = [
+                (&all, "bench:all", &mut took.all),
+                (&some, "bench:some", &mut took.some),
+            ];
+            for (quorum, name, took) in quorums {
                 let before = Instant::now();
                 let guard = quorum.get_lock(name).lock().await?;
                 took.push(us_since(before));
