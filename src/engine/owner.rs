@@ -175,6 +175,11 @@ impl OwnerState {
         true
     }
 
+    /// Whether it has ended: nothing is detached any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inner.lock().ended
+    }
+
     /// The newest detached level of what it has on `names`.
     pub(crate) fn take_detached(self: &Arc<Self>, names: &Names, shared: bool) -> Option<Entered> {
         let mut inner = self.inner.lock();

@@ -352,6 +352,14 @@ impl LockGuard {
         }
     }
 
+    /// Leaves the level to its owner, which it said it could be; what that does not take any more is given back.
+    pub(super) fn leave_to_owner(self) {
+        match self.of {
+            Of::Single(single) => single.leave_to_owner(),
+            Of::Several(level) => level.leave_to_owner(),
+        }
+    }
+
     /// Whether the hold could be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
         match &self.of {

@@ -156,21 +156,36 @@ impl Single {
     /// Whether the level could be left to its owner now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
         self.check()?;
-        match self.entered.owner {
-            Some(_) => Ok(()),
-            None => Err(self.about(Error::not_owner())),
+        match &self.entered.owner {
+            Some(owner) if !owner.has_ended() => Ok(()),
+            _ => Err(self.about(Error::not_owner())),
         }
     }
 
     /// Leaves the level to its owner; it is as it was when that is refused.
     pub(super) fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
-        let owner = self.entered.owner.as_ref();
-        if owner.is_some_and(|owner| owner.detach(&self.entered.hold, self.entered.level)) {
-            self.entered.open = false;
+        if self.is_taken_by_owner() {
             return Ok(());
         }
         Err(self.about(Error::not_owner()))
+    }
+
+    /// Leaves a level to its owner that could be, also if it was lost since. To an owner that has ended since it was left
+    /// before that: it is given back.
+    pub(super) fn leave_to_owner(mut self) {
+        self.is_taken_by_owner();
+    }
+
+    fn is_taken_by_owner(&mut self) -> bool {
+        let Entered {
+            hold, level, owner, ..
+        } = &self.entered;
+        let taken = owner
+            .as_ref()
+            .is_some_and(|owner| owner.detach(hold, *level));
+        self.entered.open &= !taken;
+        taken
     }
 
     /// Whether the hold could be left to its lease now.

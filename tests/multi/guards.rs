@@ -1,8 +1,9 @@
 //! What can be done with a guard of several locks: as with any other.
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LeaseError, Lock};
+use watchlock::{Error, Lease, LeaseError, Lock, MultiLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -237,6 +238,44 @@ async fn what_cannot_be_detached_or_left_to_expire_comes_back_as_it_was() {
     inner.let_expire().unwrap();
     assert_eq!(server.keys().await.len(), 2);
     assert_eq!(owned(&owner, &["a", "b"]).hold_count(), 0);
+}
+
+/// The owner of the last lock ends while all are detached: it is as if either had come first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_detached_whole_or_not_at_all() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let names: Vec<_> = (0..24).map(|number| format!("of:{number}")).collect();
+    for _ in 0..200 {
+        let ending = client.new_owner();
+        let locks = names.iter().map(|name| owner.get_lock(name));
+        let all = MultiLock::new(locks.chain([ending.get_lock("last")])).unwrap();
+        let guard = all.lock().await.unwrap();
+        let together = Arc::new(Barrier::new(2));
+        let ended = std::thread::spawn({
+            let together = Arc::clone(&together);
+            move || {
+                together.wait();
+                drop(ending);
+            }
+        });
+        together.wait();
+        match guard.detach() {
+            Ok(()) => {
+                for name in &names {
+                    owner.get_lock(name).unlock().await.expect("it was left");
+                }
+            }
+            Err(refused) => {
+                assert!(matches!(refused.error(), Error::NotOwner { .. }));
+                refused.error().lock().expect("whose it was");
+                end(refused.into_guard()).await;
+            }
+        }
+        ended.join().unwrap();
+        clean(&server).await;
+    }
 }
 
 #[tokio::test]

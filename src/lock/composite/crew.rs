@@ -69,13 +69,29 @@ impl Crew {
             .collect()
     }
 
-    /// Takes all it has, to part with each.
-    pub(super) fn take(&self) -> Vec<(usize, LockGuard)> {
+    /// Takes all it has, to part with each, and ends it. Nothing while other levels share it, or enter by it just now.
+    pub(super) fn take(&self) -> Option<Vec<(usize, LockGuard)>> {
         let mut state = self.state.lock();
-        let guards = state.guards.iter_mut().enumerate();
-        guards
-            .filter_map(|(place, guard)| Some((place, Arc::into_inner(guard.take()?)?)))
-            .collect()
+        // Clones are made under the lock only: one that is alone now stays so.
+        let in_use = |guard: &Arc<LockGuard>| Arc::strong_count(guard) > 1;
+        if state.levels > 1 || state.guards.iter().flatten().any(in_use) {
+            return None;
+        }
+        state.levels = 0;
+        let guards = std::mem::take(&mut state.guards).into_iter().enumerate();
+        let guards = guards.filter_map(|(place, guard)| Some((place, Arc::into_inner(guard?)?)));
+        Some(guards.collect())
+    }
+
+    /// Has these again, which could not be parted with, and the level that had them.
+    pub(super) fn put_back(&self, guards: Vec<(usize, LockGuard)>) {
+        let mut state = self.state.lock();
+        state.levels = 1;
+        let places = guards.iter().map(|(place, _)| place + 1).max();
+        state.guards.resize(places.unwrap_or_default(), None);
+        for (place, guard) in guards {
+            state.guards[place] = Some(Arc::new(guard));
+        }
     }
 
     /// Puts a guard into its place. What is to be dropped: the one it replaces, or itself when this is given back.

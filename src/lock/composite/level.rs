@@ -206,20 +206,21 @@ impl Level {
 
     pub(in crate::lock) fn may_detach(&self) -> Result<(), Error> {
         self.hold.check()?;
-        if self.owner.is_some() {
-            return Ok(());
+        match &self.owner {
+            Some(owner) if owner.is_over() => Err(self.not_owner()),
+            Some(_) => Ok(()),
+            None => {
+                self.is_alone()?;
+                self.valid_children(LockGuard::may_detach)
+            }
         }
-        self.is_alone()?;
-        let children = self.children();
-        let mut valid = children.iter().filter(|child| child.is_valid());
-        valid.try_for_each(|child| child.may_detach())
     }
 
     /// Leaves the level to its owner, or each child's to the child's. The hold goes on for who looks at it.
     pub(in crate::lock) fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         let Some(owner) = self.owner.clone() else {
-            return self.part_with(|child| child.detach().map_err(GuardError::into_parts));
+            return self.leave_to_owners();
         };
         let level = Self {
             hold: Arc::clone(&self.hold),
@@ -228,25 +229,71 @@ impl Level {
         };
         owner.keep(level).map_err(|mut refused| {
             self.crew = refused.crew.take();
-            Error::not_owner().about(self.hold.name())
+            self.not_owner()
         })
+    }
+
+    /// By 6: all agreed, and none can refuse any more.
+    fn leave_to_owners(&mut self) -> Result<(), Error> {
+        let children = self.take_children()?;
+        self.crew = None;
+        for (_, child) in children {
+            child.leave_to_owner();
+        }
+        Ok(())
+    }
+
+    /// The same for a level that agreed to it. What the owner does not take any more is given back.
+    pub(in crate::lock) fn leave_to_owner(mut self) {
+        drop(self.detach());
     }
 
     pub(in crate::lock) fn may_expire(&self) -> Result<(), Error> {
         self.hold.check()?;
         self.is_alone()?;
-        // Children that are lost are none of it any more.
-        let children = self.children();
-        let mut valid = children.iter().filter(|child| child.is_valid());
-        valid.try_for_each(|child| child.may_expire())
+        self.valid_children(LockGuard::may_expire)
     }
 
-    /// Leaves each child to its lease.
+    /// What each child says that is not lost: those that are, are none of it any more.
+    fn valid_children(&self, says: impl Fn(&LockGuard) -> Result<(), Error>) -> Result<(), Error> {
+        let children = self.children();
+        let mut valid = children.iter().filter(|child| child.is_valid());
+        valid.try_for_each(|child| says(child))
+    }
+
+    /// Leaves each child to its lease. Those that refuse in the very moment are given back, if `needed` did not; else
+    /// they stay, and the rest is gone: so the composite is lost or over.
     pub(in crate::lock) fn let_expire(&mut self) -> Result<(), Error> {
         self.may_expire()?;
-        self.part_with(|child| child.let_expire().map_err(GuardError::into_parts))?;
+        let (mut refused, mut first) = (Vec::new(), None);
+        let mut parted = 0;
+        for (place, child) in self.take_children()? {
+            match child.let_expire().map_err(GuardError::into_parts) {
+                Ok(()) => parted += 1,
+                Err((child, error)) => {
+                    refused.push((place, child));
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        if parted < self.hold.needed()
+            && let Some(crew) = &self.crew
+        {
+            crew.put_back(refused);
+            return Err(first.unwrap_or_else(Error::not_owner));
+        }
+        self.crew = None;
         self.hold.leave();
         Ok(())
+    }
+
+    /// The children, to part with each.
+    fn take_children(&self) -> Result<Vec<(usize, LockGuard)>, Error> {
+        let Some(crew) = &self.crew else {
+            return Ok(Vec::new());
+        };
+        crew.take()
+            .ok_or_else(|| self.about(LeaseError::OtherLevels))
     }
 
     /// No other level shares those of the children.
@@ -257,33 +304,8 @@ impl Level {
         }
     }
 
-    /// Parts with each child, as `part` does. Those that refuse in the very moment are given back, if `needed` did not;
-    /// else they stay, and the rest is gone: so the composite is lost or over.
-    fn part_with(
-        &mut self,
-        part: impl Fn(LockGuard) -> Result<(), (LockGuard, Error)>,
-    ) -> Result<(), Error> {
-        let Some(crew) = self.crew.take() else {
-            return Ok(());
-        };
-        let mut refused = Vec::new();
-        let mut parted = 0;
-        for (place, child) in crew.take() {
-            match part(child) {
-                Ok(()) => parted += 1,
-                Err((child, error)) => refused.push((place, child, error)),
-            }
-        }
-        if parted >= self.hold.needed() {
-            return Ok(());
-        }
-        let mut first = None;
-        for (place, child, error) in refused {
-            drop(crew.put(place, child));
-            first.get_or_insert(error);
-        }
-        self.crew = Some(crew);
-        Err(first.unwrap_or_else(Error::not_owner))
+    fn not_owner(&self) -> Error {
+        Error::not_owner().about(self.name())
     }
 
     fn about(&self, problem: LeaseError) -> Error {

@@ -8,6 +8,9 @@
 //! 4. A level has one level of each child. Entering again with the same sort of lease shares it, and counts here.
 //! 5. What is asked of the children is asked side by side, and heard when `needed` of them have said yes, or cannot any
 //!    more. What a child was asked first polls all: so a caller that goes away leaves nothing half asked.
+//! 6. A level is detached whole or not at all. Each child is asked first; once all agreed, the level is detached. A child
+//!    that is lost, or whose owner ends, a moment later is as one that was detached before that: it is left to its owner
+//!    as lost, or given back as by the owner's end.
 
 mod crew;
 mod hold;

@@ -119,6 +119,11 @@ impl OwnerState {
         level
     }
 
+    /// Whether it takes nothing more.
+    pub(super) fn is_over(&self) -> bool {
+        self.of.lock().over
+    }
+
     /// It ends: what was left to it, which is given back by being dropped.
     pub(in crate::lock) fn end(&self) -> Vec<Level> {
         let mut owned = self.of.lock();
