@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Client, Lease};
+use watchlock::{Client, Lease, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -211,4 +211,28 @@ async fn a_server_that_connect_would_refuse_is_told_once() {
     assert!(refused.is_err());
     soon(client.shutdown(LONG)).await;
     assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
+}
+
+/// It is looked at again and again: it may become one of the quorum.
+#[tokio::test]
+async fn a_server_that_cannot_be_one_of_a_quorum_is_told_once() {
+    let log = Log::new().await;
+    let two: Vec<_> = (0..2).map(|_| RedisServer::start()).collect();
+    let third = Proxy::to(&two[0]);
+    third.refuse();
+    let urls = [two[0].url(), two[1].url(), third.url()];
+    let quorum = Quorum::builder(urls).connect().await.unwrap();
+    third.accept();
+    let looks = || third.commands().get("HELLO").copied().unwrap_or_default();
+    let texts = ["connect would have refused it", "one of the others"];
+    let told = async || log.count(Level::ERROR, &texts) > 0;
+    eventually("it is told", LONG, told).await;
+    // The next one has been seen through when the one behind it begins.
+    let before = looks();
+    eventually("it is looked at again", LONG, async || {
+        looks() >= before + 2
+    })
+    .await;
+    assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
+    drop(quorum);
 }

@@ -157,6 +157,43 @@ async fn callers_that_go_away_leave_nothing() {
     five.clean().await;
 }
 
+/// What it has begun is seen through in the background, and undone.
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_nothing_though_nobody_comes_after_it() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    for polls in 1..12 {
+        let lock = quorum.get_lock(&format!("x{polls}"));
+        let mut acquiring = Box::pin(lock.lock());
+        for _ in 0..polls {
+            if let Some(got) = poll_once(&mut acquiring).await {
+                drop(got.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    five.clean().await;
+}
+
+/// Who tries once beside a round that gets the lock hears it of that, and asks nobody: with a poll once a minute, and
+/// as long for a command, nothing else would tell it in time.
+#[tokio::test]
+async fn local_tries_hear_that_somebody_else_got_it() {
+    let five = Five::start();
+    let patient = without_polls(&five).command_timeout(ms(60_000));
+    let quorum = patient.connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let mut first = Box::pin(lock.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut beside = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut beside).await.is_none());
+    let guard = soon(first).await.unwrap();
+    assert!(soon(beside).await.unwrap().is_none());
+    end(guard).await;
+    five.clean().await;
+}
+
 #[tokio::test]
 async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let five = Five::start();
