@@ -445,3 +445,9 @@ pub(crate) enum Forced {
         heard: bool,
     },
 }
+
+#[cfg(test)]
+mod call_tests;
+
+#[cfg(test)]
+mod reply_tests;
