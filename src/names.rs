@@ -234,6 +234,30 @@ mod tests {
     }
 
     #[test]
+    fn names_are_told_apart_by_what_their_keys_hash_to() {
+        use std::hash::BuildHasher;
+        let names = |name: &str| Names::of(&Family::PLAIN, "", name, 512).unwrap();
+        let hasher = BuildHasherDefault::<Hashed>::default();
+        let codes: std::collections::HashSet<_> = (0..100)
+            .map(|number: u32| {
+                let names = names(&number.to_string());
+                let code = names.hash_code();
+                assert_eq!(hasher.hash_one(&names), code);
+                let same = Names::of(&Family::PLAIN, "", &number.to_string(), 512);
+                assert_eq!(same.unwrap().hash_code(), code, "the same key");
+                code
+            })
+            .collect();
+        assert!(codes.len() > 90, "{}", codes.len());
+        let code = |bytes| {
+            let mut hasher = hasher.build_hasher();
+            hasher.write(bytes);
+            hasher.finish()
+        };
+        assert_ne!(code(b"a"), code(b"b"));
+    }
+
+    #[test]
     fn a_lock_of_another_family_is_another_lock() {
         let names = |family| Arc::new(Names::of(family, "", "x", 512).unwrap());
         let fenced = Family {

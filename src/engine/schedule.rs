@@ -120,3 +120,120 @@ fn look_at(hold: &Hold) -> Moment {
 fn set_look_at(hold: &Hold, moment: Moment) {
     hold.look_at.store(moment.as_nanos(), Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::hold::Origin;
+    use crate::engine::kind::{Commands, Kind};
+    use crate::lease::LeaseMs;
+    use crate::names::{Family, Names};
+
+    struct Plain;
+
+    impl Commands for Plain {
+        fn name(&self) -> &'static str {
+            "plain"
+        }
+    }
+
+    fn hold(number: u64) -> Arc<Hold> {
+        let origin = Origin {
+            kind: Kind {
+                names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+                commands: Arc::new(Plain),
+            },
+            id: number.to_string().into(),
+            number,
+            lease: LeaseMs::from_millis(30_000),
+            owner: None,
+            entered_by: number,
+            task: None,
+        };
+        Hold::trying(origin, Moment::NEVER)
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    fn numbers(taken: &[Arc<Hold>]) -> Vec<u64> {
+        taken.iter().map(|hold| hold.number).collect()
+    }
+
+    #[test]
+    fn the_keeper_is_only_woken_for_what_comes_before_its_next_look() {
+        let schedule = Schedule::default();
+        assert!(schedule.is_empty());
+        assert!(
+            schedule.no_later_than(&hold(1), at(50)),
+            "it sleeps for ever"
+        );
+        assert!(
+            !schedule.no_later_than(&hold(2), at(50)),
+            "it wakes up then"
+        );
+        assert!(schedule.no_later_than(&hold(3), at(40)));
+        assert!(!schedule.is_empty());
+        assert_eq!(schedule.plan(at(45)), at(40), "the first entry");
+        assert_eq!(schedule.plan(at(30)), at(30), "it looks before");
+        assert!(!schedule.no_later_than(&hold(4), at(35)));
+        assert!(!schedule.no_later_than(&hold(5), at(30)));
+        assert!(schedule.no_later_than(&hold(6), at(29)));
+    }
+
+    #[test]
+    fn an_entry_only_moves_forward() {
+        let schedule = Schedule::default();
+        let one = hold(1);
+        schedule.no_later_than(&one, at(50));
+        for later in [50, 51] {
+            assert!(!schedule.no_later_than(&one, at(later)));
+            assert_eq!(look_at(&one), at(50));
+        }
+        schedule.no_later_than(&one, at(20));
+        assert!(schedule.is_due(at(20)) && !schedule.is_due(at(19)));
+        assert_eq!(numbers(&schedule.take(at(100), at(100), 100)), [1], "once");
+        assert!(schedule.is_empty());
+        assert_eq!(schedule.plan(at(99)), at(99), "it has no entry any more");
+        assert!(
+            schedule.no_later_than(&one, at(98)),
+            "and may get one again"
+        );
+        assert_eq!(numbers(&schedule.take(at(98), at(98), 100)), [1]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_looked_at() {
+        let schedule = Schedule::default();
+        let (one, other) = (hold(1), hold(2));
+        schedule.no_later_than(&one, at(10));
+        schedule.no_later_than(&other, at(10));
+        schedule.forget(&one);
+        assert_eq!(look_at(&one), Moment::NEVER);
+        schedule.forget(&one);
+        assert_eq!(numbers(&schedule.take(at(10), at(10), 100)), [2]);
+        schedule.no_later_than(&one, at(30));
+        assert_eq!(numbers(&schedule.take(at(30), at(30), 100)), [1]);
+    }
+
+    #[test]
+    fn what_comes_up_soon_fills_up_the_last_batch_and_begins_none() {
+        let filled = |due: u64, soon: u64| {
+            let schedule = Schedule::default();
+            for number in 1..=9 {
+                schedule.no_later_than(&hold(number), at(number * 10));
+            }
+            schedule.take(at(due), at(soon), 3).len()
+        };
+        assert_eq!(filled(5, 90), 0, "nothing is due");
+        assert_eq!(filled(10, 90), 3);
+        assert_eq!(filled(30, 90), 3, "the batch is full");
+        assert_eq!(filled(40, 90), 6);
+        assert_eq!(filled(40, 50), 5, "the others are not up soon");
+        assert_eq!(filled(40, 49), 4);
+        assert_eq!(filled(90, 90), 9);
+    }
+}

@@ -78,3 +78,116 @@ impl Wakeups {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listening() -> Wakeups {
+        let mut wakeups = Wakeups::default();
+        wakeups.listening(true);
+        wakeups
+    }
+
+    #[test]
+    fn the_message_of_our_own_release_is_no_news() {
+        let mut wakeups = listening();
+        wakeups.expect_echo(1);
+        wakeups.expect_echo(1);
+        wakeups.expect_echo(2);
+        wakeups.release_answered(1, Some(2));
+        assert_eq!(wakeups.news(3), 1, "one for each hold, however often sent");
+        assert_eq!(wakeups.news(1), 1, "and only once");
+    }
+
+    #[test]
+    fn the_message_may_come_before_the_answer() {
+        let mut wakeups = listening();
+        wakeups.expect_echo(1);
+        assert_eq!(wakeups.news(1), 0);
+        wakeups.release_answered(1, Some(1));
+        assert_eq!(wakeups.news(2), 2);
+    }
+
+    #[test]
+    fn who_does_not_listen_hears_nothing_of_its_own() {
+        let mut wakeups = Wakeups::default();
+        wakeups.expect_echo(1);
+        wakeups.listening(true);
+        assert_eq!(wakeups.news(1), 1);
+    }
+
+    #[test]
+    fn a_release_that_told_nobody_is_not_heard_and_those_of_others_are() {
+        // With somebody who listens, "nobody" is as good as not published.
+        for told in [None, Some(0)] {
+            let mut wakeups = listening();
+            wakeups.expect_echo(1);
+            wakeups.expect_echo(2);
+            wakeups.release_answered(1, told);
+            assert_eq!(wakeups.take_released(), None);
+            assert!(!wakeups.are_ours_alone());
+            assert_eq!(wakeups.news(2), 1, "that of 2 was still to come");
+            wakeups.expect_echo(4);
+            wakeups.release_answered(3, told);
+            assert_eq!(wakeups.news(2), 1, "nothing was expected of 3");
+        }
+    }
+
+    #[test]
+    fn how_many_others_heard_is_told_once() {
+        for (live, heard) in [(true, 2), (false, 3)] {
+            let mut wakeups = Wakeups::default();
+            wakeups.listening(live);
+            wakeups.release_answered(1, Some(3));
+            assert_eq!(wakeups.take_released(), Some(heard), "besides ourselves");
+            assert_eq!(wakeups.take_released(), None);
+        }
+        let mut wakeups = Wakeups::default();
+        wakeups.release_answered(1, Some(0));
+        assert_eq!(wakeups.take_released(), Some(0));
+    }
+
+    #[test]
+    fn wake_ups_are_ours_alone_as_long_as_nobody_else_is_heard_of() {
+        let mut wakeups = listening();
+        assert!(!wakeups.are_ours_alone(), "nothing is known");
+        wakeups.expect_echo(1);
+        wakeups.release_answered(1, Some(1));
+        assert!(wakeups.are_ours_alone());
+        assert_eq!(wakeups.news(1), 0);
+        assert!(wakeups.are_ours_alone(), "it was our own message");
+        assert_eq!(wakeups.news(1), 1);
+        assert!(!wakeups.are_ours_alone(), "it was somebody else's");
+        wakeups.release_answered(2, Some(1));
+        wakeups.release_answered(3, Some(2));
+        assert!(!wakeups.are_ours_alone(), "somebody else heard it");
+    }
+
+    #[test]
+    fn what_a_queue_says_holds_for_as_long_as_one_listens() {
+        let mut wakeups = Wakeups::default();
+        wakeups.next_is_ours(true);
+        assert!(!wakeups.are_ours_alone(), "nothing is heard");
+        wakeups.hears_more();
+        assert!(wakeups.are_ours_alone());
+        wakeups.next_is_ours(false);
+        assert!(!wakeups.are_ours_alone());
+    }
+
+    #[test]
+    fn who_listens_anew_knows_nothing_but_who_heard_the_last_release() {
+        for live in [true, false] {
+            let mut wakeups = listening();
+            wakeups.expect_echo(1);
+            wakeups.release_answered(1, Some(1));
+            assert!(wakeups.are_ours_alone());
+            wakeups.listening(live);
+            assert!(!wakeups.are_ours_alone());
+            wakeups.next_is_ours(true);
+            assert_eq!(wakeups.are_ours_alone(), live);
+            assert_eq!(wakeups.take_released(), Some(0));
+            assert_eq!(wakeups.news(1), 1, "its own message may have been missed");
+        }
+    }
+}

@@ -123,6 +123,71 @@ fn one_that_has_ended_or_lasts_longer_by_now_is_seen_when_its_turn_comes() {
     assert!(asking.take(at(0)).is_none());
 }
 
+#[test]
+fn calls_are_full_and_no_more_are_out_than_may_be() {
+    let mut asking = asking();
+    let all = (BATCH * CALLS) as u64 + 1;
+    for number in 0..all {
+        asking.want(number, ending(3_600_000), false);
+    }
+    let mut out: Vec<_> = std::iter::from_fn(|| asking.take(at(0))).collect();
+    assert_eq!(out.len(), CALLS);
+    assert!(out.iter().all(|batch| batch.holds.len() == BATCH));
+    assert_eq!(asking.next(at(0)), Moment::NEVER, "an answer is a change");
+    answer(&mut asking, out.pop().unwrap(), Outcome::Known, at(0));
+    assert_eq!(asking.next(at(0)), at(0));
+    assert_eq!(asking.take(at(0)).unwrap().holds.len(), 1);
+}
+
+#[test]
+fn it_is_idle_when_nothing_is_asked_for_and_nothing_is_amiss() {
+    let mut asking = asking();
+    assert!(asking.is_idle() && !asking.is_failing());
+    asking.want(1, ending(60_000), false);
+    assert!(!asking.is_idle(), "it is to be asked for");
+    let batch = asking.take(at(0)).unwrap();
+    assert!(!asking.is_idle(), "it is asked for");
+    answer(&mut asking, batch, Outcome::Known, at(0));
+    assert!(asking.is_idle());
+    let cell = ending(60_000);
+    asking.want(2, Arc::clone(&cell), false);
+    let batch = asking.take(at(0)).unwrap();
+    cell.store(0, Ordering::Relaxed);
+    answer(&mut asking, batch, Outcome::Failed, at(0));
+    assert!(
+        asking.is_failing() && !asking.is_idle(),
+        "that is remembered"
+    );
+    asking.want(3, ending(60_000), false);
+    let now = asking.next(at(0));
+    let batch = asking.take(now).unwrap();
+    answer(&mut asking, batch, Outcome::Known, now);
+    assert!(!asking.is_failing() && asking.is_idle());
+}
+
+#[test]
+fn while_calls_fail_what_is_near_its_end_has_its_chances() {
+    for _ in 0..20 {
+        let mut asking = asking();
+        asking.want(0, ending(3_600_000), false);
+        let mut now = at(0);
+        for _ in 0..10 {
+            now = asking.next(now);
+            let batch = asking.take(now).unwrap();
+            answer(&mut asking, batch, Outcome::Failed, now);
+        }
+        now = asking.next(now);
+        let batch = asking.take(now).unwrap();
+        asking.want(1, ending(now.as_nanos() / 1_000_000 + 400), false);
+        answer(&mut asking, batch, Outcome::Failed, now);
+        let next = now.until(asking.next(now));
+        assert!(
+            next <= Duration::from_millis(100),
+            "a quarter of what is left"
+        );
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Want(u64, bool),
