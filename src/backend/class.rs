@@ -72,7 +72,6 @@ pub(super) fn classify(error: &RedisError) -> Class {
         // The library's own refusals never reached the server; what broke afterwards may have run.
         ErrorKind::InvalidClientConfig | ErrorKind::Client => Class::Rejected,
         ErrorKind::RESP3NotSupported => Class::TooOld,
-        ErrorKind::Server(ServerErrorKind::ResponseError) => by_text(error),
         ErrorKind::Server(_) | ErrorKind::Extension => error
             .code()
             .and_then(by_code)
@@ -269,5 +268,42 @@ mod tests {
         ] {
             assert_eq!(class(&format!("-ERR {text}")), Class::Rejected, "{text}");
         }
+    }
+
+    fn failed(line: &str) -> RedisError {
+        let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn the_library_refuses_before_it_sends_and_breaks_afterwards() {
+        let class = |kind| classify(&RedisError::from((kind, "said")));
+        assert_eq!(class(ErrorKind::AuthenticationFailed), Class::Denied);
+        assert_eq!(class(ErrorKind::Client), Class::Rejected);
+        assert_eq!(class(ErrorKind::InvalidClientConfig), Class::Rejected);
+        assert_eq!(class(ErrorKind::Io), Class::Unanswered);
+        assert_eq!(class(ErrorKind::Parse), Class::Unanswered);
+    }
+
+    #[test]
+    fn a_command_that_the_server_does_not_know() {
+        assert!(is_unknown_command(&failed("-ERR unknown command 'HELLO'")));
+        assert!(!is_unknown_command(&failed("-ERR no such key")));
+        assert!(!is_unknown_command(&failed("-NOPERM unknown command")));
+    }
+
+    #[test]
+    fn a_denial_that_names_the_user_begins_with_it() {
+        let said = "-ERR User app has no permissions to run the 'get' command";
+        assert_eq!(class(said), Class::Denied);
+        assert_eq!(class("-ERR User app is unwell"), Class::Rejected);
+        assert_eq!(class("-ERR app has no permissions"), Class::Rejected);
+    }
+
+    #[test]
+    fn only_a_key_of_another_node_tears_a_script() {
+        let far = "-ERR Lua script attempted to access a non local key in a cluster node";
+        assert_eq!(class(far), Class::Torn);
+        assert_eq!(class("-ERR Script attempted to sleep"), Class::Rejected);
     }
 }

@@ -239,6 +239,8 @@ impl From<Failure> for Error {
 
 #[cfg(test)]
 mod tests {
+    use redis::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -247,5 +249,109 @@ mod tests {
         let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
         let failure = Failure::from(value.extract_error().unwrap_err());
         assert_eq!(failure.to_string(), "unknown command 'EVALSHA'");
+    }
+
+    fn failed(line: &str) -> RedisError {
+        let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    fn of(class: Class) -> Failure {
+        Failure::seen(class, Seen::Silence)
+    }
+
+    const ALL: [Class; 14] = [
+        Class::Unreached,
+        Class::Unanswered,
+        Class::NotReady,
+        Class::Torn,
+        Class::Split,
+        Class::Demoted,
+        Class::Refused,
+        Class::Denied,
+        Class::WrongType,
+        Class::Rejected,
+        Class::TooOld,
+        Class::UnknownService,
+        Class::Closed,
+        Class::CrossSlot,
+    ];
+
+    fn all_but(classes: &[Class]) -> impl Iterator<Item = Class> {
+        ALL.into_iter()
+            .filter(move |class| !classes.contains(class))
+    }
+
+    /// Only what may have run is asked about, only what may do better is repeated, and only a connection that failed is
+    /// left.
+    #[test]
+    fn what_each_class_leads_to() {
+        let unanswered = [Class::Unanswered, Class::Torn];
+        assert!(unanswered.iter().all(|class| of(*class).is_unanswered()));
+        assert!(!all_but(&unanswered).any(|class| of(class).is_unanswered()));
+        let of_connection = [Class::Unreached, Class::Unanswered, Class::Demoted];
+        assert!(
+            of_connection
+                .iter()
+                .all(|class| of(*class).is_of_connection())
+        );
+        assert!(!all_but(&of_connection).any(|class| of(class).is_of_connection()));
+        let (transient, lasting) = ALL.split_at(7);
+        assert!(transient.iter().all(|class| of(*class).is_transient()));
+        assert!(!lasting.iter().any(|class| of(*class).is_transient()));
+        for class in all_but(&[Class::Unreached, Class::Unanswered]) {
+            let error = Error::from(of(class));
+            assert_eq!(
+                error.is_transient(),
+                of(class).is_transient(),
+                "{class:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_connects_fails_for_good_only_by_what_does_not_pass() {
+        for (line, expected) in [
+            ("-NOAUTH Authentication required.", Class::Denied),
+            ("-WRONGPASS invalid", Class::Denied),
+            ("-LOADING Redis is loading", Class::Unreached),
+            ("-ERR max number of clients reached", Class::Unreached),
+            ("-ERR DB index is out of range", Class::Rejected),
+            (
+                "-ERR SELECT is not allowed in cluster mode",
+                Class::Rejected,
+            ),
+            ("-ERR something else", Class::Unreached),
+        ] {
+            assert_eq!(Failure::connecting(failed(line)).class, expected, "{line}");
+        }
+        let config = RedisError::from((ErrorKind::InvalidClientConfig, "no such host"));
+        assert_eq!(Failure::connecting(config).class, Class::Rejected);
+        let old = RedisError::from((ErrorKind::RESP3NotSupported, "HELLO"));
+        assert_eq!(Failure::connecting(old).class, Class::TooOld);
+        let broken = RedisError::from(std::io::Error::other("broken"));
+        assert_eq!(Failure::connecting(broken).class, Class::Unreached);
+    }
+
+    #[test]
+    fn a_greeting_was_not_run_by_anybody() {
+        for class in ALL {
+            let expected = match class {
+                Class::Denied | Class::TooOld => class,
+                _ => Class::Unreached,
+            };
+            assert_eq!(of(class).greeting().class, expected);
+        }
+    }
+
+    #[test]
+    fn what_sentinels_do_not_know_yet_is_out_of_reach_for_who_goes_on() {
+        for class in all_but(&[Class::UnknownService]) {
+            assert_eq!(of(class).unreached_unless_refused().class, class);
+        }
+        let unknown = Failure::unknown_service("main");
+        assert!(unknown.to_string().contains("main"));
+        let unreached = unknown.unreached_unless_refused();
+        assert_eq!(unreached.class, Class::Unreached);
     }
 }

@@ -80,6 +80,40 @@ mod tests {
         assert!(pace.wait(later) <= Duration::from_millis(20));
     }
 
+    /// Attempts that each come `after` ms behind the one before, as long as they grow; and how long the delay, and the
+    /// time until a replica is left, are at most after the last.
+    fn row(after: u64) -> (Duration, Duration) {
+        let rows = (0..50).map(|seed| {
+            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let mut last = (Duration::ZERO, Duration::ZERO);
+            for attempt in 0..10 {
+                let now = at(attempt * after);
+                let leave = pace.attempt(now);
+                last = (now.until(pace.next), now.until(leave));
+            }
+            last
+        });
+        rows.fold(Default::default(), |(delay, leave), row| {
+            (row.0.max(delay), row.1.max(leave))
+        })
+    }
+
+    #[test]
+    fn delays_grow_as_long_as_the_longest_does_not_pass_without_an_attempt() {
+        let first = Duration::from_millis(20);
+        assert!(row(200).0 > CAP / 2);
+        assert!(row(201).0 <= first);
+    }
+
+    #[test]
+    fn a_replica_is_left_ever_later_until_it_was_not_met_for_two_seconds() {
+        let first = Duration::from_millis(20);
+        for after in [10, 700, 2_000] {
+            assert!(row(after).1 > DEMOTED / 2, "{after}");
+        }
+        assert!(row(2_001).1 <= first);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
         /// Connections that come up and break as soon as they may, or after any time.
