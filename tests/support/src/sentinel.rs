@@ -4,6 +4,7 @@
 //! once. One takes between one and five seconds: half a second until the master is given up, the rest is the sentinels'
 //! election.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,6 +254,18 @@ impl SentinelDeployment {
         named.expect("the master is one of the servers")
     }
 
+    /// Has the first sentinel begin a fail-over. It refuses while the one before is not over for it.
+    ///
+    /// # Panics
+    /// If that takes longer than 30 s.
+    pub async fn fail_over(&self) {
+        eventually("a sentinel begins a fail-over", DEADLINE, async || {
+            let asked = ["SENTINEL", "FAILOVER", SERVICE];
+            self.sentinels[0].try_cmd(&asked).await.is_ok()
+        })
+        .await;
+    }
+
     /// Waits until each sentinel agrees to a fail-over: it sees the master, the replicas and the other sentinels.
     ///
     /// # Panics
@@ -271,9 +284,12 @@ impl SentinelDeployment {
 
     /// A replica is chosen only when it was asked about itself before.
     async fn sees_replicas(&self, sentinel: &RedisServer) -> bool {
-        let replicas: Vec<std::collections::BTreeMap<String, String>> =
-            sentinel.query(&["SENTINEL", "REPLICAS", SERVICE]).await;
-        let up = |replica: &&std::collections::BTreeMap<String, String>| {
+        let Ok(answer) = sentinel.try_cmd(&["SENTINEL", "REPLICAS", SERVICE]).await else {
+            return false;
+        };
+        let replicas: Vec<BTreeMap<String, String>> =
+            redis::from_redis_value(answer).expect("a sentinel's list of replicas");
+        let up = |replica: &&BTreeMap<String, String>| {
             replica
                 .get("master-link-status")
                 .is_some_and(|status| status == "ok")

@@ -20,15 +20,16 @@ use super::deployment::{Deployment, Watched};
 use super::ground::{Forgets, Ground};
 use super::weather::Watch;
 use crate::cluster::RedisCluster;
+use crate::eventually;
 use crate::history::Nanos;
 use crate::now_ns;
-use crate::sentinel::SERVICE;
 use crate::server::RedisServer;
 
 /// How long replication is cut, or a sentinel away: long enough for many locks to be granted meanwhile.
 const AWAY: Duration = Duration::from_millis(1_500);
 /// How long a woken master may take itself for one before it is made a replica; the sentinels take up to ten seconds.
 const AWAKE: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +250,7 @@ async fn switch(watched: &Watched, strike: Strike) -> Nanos {
     match strike {
         Strike::Freeze => old.freeze(),
         Strike::Command => {
-            sentinels[0].cmd(&["SENTINEL", "FAILOVER", SERVICE]).await;
+            watched.servers.fail_over().await;
         }
         _ => old.kill(),
     }
@@ -273,10 +274,15 @@ async fn switch(watched: &Watched, strike: Strike) -> Nanos {
     over
 }
 
-/// Makes the old master the new one's replica, as the sentinels would a while later.
+/// Makes the old master the new one's replica, as the sentinels would a while later. When they do it in this moment they
+/// end all connections, so the command may get no answer.
 async fn follow(old: &RedisServer, new: &RedisServer) {
     let port = new.port().to_string();
-    old.cmd(&["REPLICAOF", "127.0.0.1", &port]).await;
+    eventually("the old master follows the new one", DEADLINE, async || {
+        let told = old.try_cmd(&["REPLICAOF", "127.0.0.1", &port]).await;
+        told.is_ok()
+    })
+    .await;
     old.synced().await;
     new.acknowledged(1).await;
 }
