@@ -449,3 +449,36 @@ impl<C: Clone + PartialEq> Gate<C> {
         at_rest && self.job.is_none() && !self.is_marked()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Failure;
+
+    /// Listens, and expects the message of one release of its own.
+    fn gate(known: Known) -> Gate<u32> {
+        let mut gate = Gate {
+            known,
+            ..Gate::default()
+        };
+        gate.wakeups.listening(true);
+        gate.wakeups.expect_echo(1);
+        gate
+    }
+
+    #[test]
+    fn a_message_of_somebody_else_ends_what_is_known_of_a_busy_lock() {
+        let mut busy = gate(Known::Busy(None));
+        assert_eq!(busy.hear(1), 0, "the echo of our own release");
+        assert!(matches!(busy.known, Known::Busy(_)));
+        assert_eq!(busy.hear(2), 2);
+        assert!(matches!(busy.known, Known::Nothing));
+    }
+
+    #[test]
+    fn a_message_says_nothing_of_what_failed() {
+        let mut failed = gate(Known::Failed(Failure::no_reply()));
+        assert_eq!(failed.hear(3), 2);
+        assert!(matches!(failed.known, Known::Failed(_)));
+    }
+}
