@@ -1,6 +1,7 @@
 //! What can be done with a guard of several locks: as with any other.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use watchlock::{Error, Lease, LeaseError, Lock, MultiLock};
@@ -252,15 +253,21 @@ async fn it_is_detached_whole_or_not_at_all() {
         let locks = names.iter().map(|name| owner.get_lock(name));
         let all = MultiLock::new(locks.chain([ending.get_lock("last")])).unwrap();
         let guard = all.lock().await.unwrap();
-        let together = Arc::new(Barrier::new(2));
+        let begun = Arc::new(AtomicBool::new(false));
         let ended = std::thread::spawn({
-            let together = Arc::clone(&together);
+            let begun = Arc::clone(&begun);
             move || {
-                together.wait();
+                while !begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                // Somewhere in the time that the other side takes.
+                for _ in 0..fastrand::u32(..2_000) {
+                    std::hint::spin_loop();
+                }
                 drop(ending);
             }
         });
-        together.wait();
+        begun.store(true, Ordering::Release);
         match guard.detach() {
             Ok(()) => {
                 for name in &names {

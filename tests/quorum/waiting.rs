@@ -176,13 +176,18 @@ async fn a_caller_that_goes_away_leaves_nothing_though_nobody_comes_after_it() {
     five.clean().await;
 }
 
-/// Who tries once beside a round that gets the lock hears it of that, and asks nobody: with a poll once a minute, and
-/// as long for a command, nothing else would tell it in time.
+/// Who tries once beside a round that gets the lock hears it of that: nobody can subscribe here, and with a poll once a
+/// minute, and as long for a command, nothing else would tell it in time.
 #[tokio::test]
 async fn local_tries_hear_that_somebody_else_got_it() {
     let five = Five::start();
     let patient = without_polls(&five).command_timeout(ms(60_000));
     let quorum = patient.connect().await.unwrap();
+    for server in &five.0 {
+        server
+            .cmd(&["ACL", "SETUSER", "default", "resetchannels"])
+            .await;
+    }
     let lock = quorum.get_lock("x");
     let mut first = Box::pin(lock.lock());
     assert!(poll_once(&mut first).await.is_none());
