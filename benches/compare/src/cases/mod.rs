@@ -1,5 +1,6 @@
 //! The cases: which loads are measured, and what is read off them.
 
+mod acknowledged;
 mod behind;
 mod cluster;
 mod contended;
@@ -39,6 +40,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     }
     if plan.wants("cluster") {
         cluster::run(bench, &mut findings);
+    }
+    if plan.wants("acknowledged") {
+        acknowledged::run(bench, &mut findings);
     }
     if plan.wants("link") {
         link::run(bench, &mut findings);

@@ -3,6 +3,7 @@
 //! Each measurement is a process of its own: connected, warmed up, then told to go. So entrants share
 //! nothing, and CPU and memory are theirs alone.
 
+pub(crate) mod acknowledged;
 pub(crate) mod contended;
 pub(crate) mod crowd;
 pub(crate) mod holding;
@@ -46,6 +47,8 @@ impl Flavor {
 pub(crate) enum Load {
     /// Lock and unlock, each task its own name.
     Pairs { tasks: usize },
+    /// The same on a server whose replica must acknowledge, or need not.
+    Acknowledged { tasks: usize, acks: bool },
     /// Enter a held lock again.
     Reentry,
     /// One lock, and several as one, in turn.
@@ -93,6 +96,9 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
     let window = job.window;
     match job.load.clone() {
         Load::Pairs { tasks } => json(&pairs::run(&lock, tasks, window).await?),
+        Load::Acknowledged { tasks, acks } => {
+            json(&acknowledged::run(&lock, &job.url, tasks, acks, window).await?)
+        }
         Load::Reentry => json(&reentry::run(&lock, window).await?),
         Load::Several { names } => json(&several::run(&lock, names, window).await?),
         Load::Quorum { all, some } => json(&quorum::run(&lock, [all, some], window).await?),

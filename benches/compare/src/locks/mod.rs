@@ -110,6 +110,16 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
+    /// The same with acquires that the replica of the server must acknowledge. `None` when the crate waits for none.
+    fn acknowledged(&self, _url: &str) -> impl Future<Output = Result<Option<Self>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Asks whether anybody has `name`.
+    fn is_locked(&self, _name: &str) -> impl Future<Output = Result<bool>> + Send {
+        std::future::ready(Err("it cannot be asked".into()))
+    }
+
     /// Holds `name` and keeps it alive; `None` when the crate does not renew.
     fn hold(&self, _name: &str) -> impl Future<Output = Result<Option<Held>>> + Send {
         std::future::ready(Ok(None))

@@ -8,6 +8,9 @@ use super::majority::Majority;
 use super::{Held, LockUnderTest, Majorities, Setup, Together};
 use crate::Result;
 
+/// Time enough for a replica that works.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
+
 /// One client, shared by all tasks.
 #[derive(Clone)]
 pub(crate) struct Watchlock {
@@ -102,6 +105,16 @@ impl LockUnderTest for Watchlock {
                 (warm, took) = (false, Majorities::default());
             }
         }
+    }
+
+    async fn acknowledged(&self, url: &str) -> Result<Option<Self>> {
+        let builder = Client::builder(url).acknowledged_by(1, ACKNOWLEDGED_WITHIN);
+        let client = builder.connect().await?;
+        Ok(Some(Self { client }))
+    }
+
+    async fn is_locked(&self, name: &str) -> Result<bool> {
+        Ok(self.client.get_lock(name).is_locked().await?)
     }
 
     async fn hold(&self, name: &str) -> Result<Option<Held>> {
