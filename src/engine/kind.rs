@@ -2,6 +2,7 @@
 //!
 //! The engine has no branch on a kind: whatever differs between kinds is asked here.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// What the shares of a hold are of that was turned into a shared one.
-    fn downgraded(&self) -> Option<Arc<dyn Commands>> {
+    fn downgraded(&self) -> Option<Says> {
         None
     }
 
@@ -240,11 +241,30 @@ pub(crate) trait RedisQueue {
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
 
+/// What a kind says of a lock.
+#[derive(Clone)]
+pub(crate) enum Says {
+    /// The same of all its locks: nothing is allocated or counted for it.
+    OfAll(&'static dyn Commands),
+    OfOne(Arc<dyn Commands>),
+}
+
+impl Deref for Says {
+    type Target = dyn Commands;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::OfAll(commands) => *commands,
+            Self::OfOne(commands) => &**commands,
+        }
+    }
+}
+
 /// A lock of some kind, by name. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Kind {
     pub(crate) names: Arc<Names>,
-    pub(crate) commands: Arc<dyn Commands>,
+    pub(crate) commands: Says,
 }
 
 impl Kind {
@@ -315,7 +335,7 @@ impl Kind {
 
 impl Grants for Kind {
     fn granted(&self) -> Granted {
-        let commands = Arc::clone(&self.commands);
+        let commands = self.commands.clone();
         Box::new(move |reply| matches!(commands.acquired(reply), Some(Acquired::Got(_))))
     }
 
@@ -412,7 +432,7 @@ mod tests {
     fn kind(commands: impl Commands + 'static) -> Kind {
         Kind {
             names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-            commands: Arc::new(commands),
+            commands: Says::OfOne(Arc::new(commands)),
         }
     }
 

@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
     use crate::engine::hold::Origin;
-    use crate::engine::kind::{Commands, Kind};
+    use crate::engine::kind::{Commands, Kind, Says};
     use crate::lease::LeaseMs;
     use crate::names::{Family, Names};
 
@@ -143,7 +143,7 @@ mod tests {
         let origin = Origin {
             kind: Kind {
                 names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-                commands: Arc::new(Plain),
+                commands: Says::OfAll(&Plain),
             },
             id: number.to_string().into(),
             number,

@@ -6,7 +6,7 @@ use super::LockGuard;
 use super::handle::Handle;
 use super::kind::{LockKind, sealed};
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, RedisQueue, Try};
+use crate::engine::kind::{Commands, Kind, RedisQueue, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -69,9 +69,9 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Arc::new(InOrder {
+        commands: Says::OfOne(Arc::new(InOrder {
             wait: config.fair_wait,
-        }),
+        })),
     })
 }
 

@@ -11,7 +11,7 @@ use super::kind::{IsGuard, LockKind, sealed};
 use super::{GuardError, LockGuard};
 use crate::backend::Failure;
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Try};
+use crate::engine::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
@@ -184,9 +184,9 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Arc::new(WithTokens {
+        commands: Says::OfOne(Arc::new(WithTokens {
             token_ttl: config.fencing_token_ttl,
-        }),
+        })),
     })
 }
 

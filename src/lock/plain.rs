@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind};
+use crate::engine::kind::{Commands, Kind, Says};
 use crate::error::Error;
 use crate::names::{Family, Names};
 
@@ -11,7 +11,7 @@ use crate::names::{Family, Names};
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     Ok(Kind {
         names: Arc::new(names(config, name)?),
-        commands: Arc::new(Plain),
+        commands: Says::OfAll(&Plain),
     })
 }
 

@@ -12,7 +12,7 @@ use super::kind::{IsGuard, LockKind, sealed};
 use super::{GuardError, LockGuard};
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::engine::kind::{Commands, Kind, Try};
+use crate::engine::kind::{Commands, Kind, Says, Try};
 use crate::engine::owner::OwnerState;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
@@ -296,6 +296,13 @@ impl Mode {
             Self::Write => "write",
         }
     }
+
+    fn says(self) -> Says {
+        Says::OfAll(match self {
+            Self::Read => &Self::Read,
+            Self::Write => &Self::Write,
+        })
+    }
 }
 
 /// The lock `name` of a client, in that mode.
@@ -303,7 +310,7 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Arc::new(mode),
+        commands: mode.says(),
     })
 }
 
@@ -355,8 +362,8 @@ impl Commands for Mode {
         Some(rw::downgrade(names, hold_id, lease))
     }
 
-    fn downgraded(&self) -> Option<Arc<dyn Commands>> {
-        Some(Arc::new(Self::Read))
+    fn downgraded(&self) -> Option<Says> {
+        Some(Self::Read.says())
     }
 
     fn mark<'a>(&'a self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {

@@ -6,7 +6,7 @@ use super::LockGuard;
 use super::handle::Handle;
 use super::kind::{LockKind, sealed};
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Try};
+use crate::engine::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -57,7 +57,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&Family::SIMPLE, prefix, name, longest)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Arc::new(Strings),
+        commands: Says::OfAll(&Strings),
     })
 }
 

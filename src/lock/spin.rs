@@ -9,7 +9,7 @@ use super::kind::{LockKind, sealed};
 use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind};
+use crate::engine::kind::{Commands, Kind, Says};
 use crate::error::Error;
 
 /// The kind of [`SpinLock`].
@@ -69,7 +69,7 @@ pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kin
         let names = plain::names(config, name)?;
         Ok(Kind {
             names: Arc::new(names),
-            commands: Arc::new(Polling { backoff }),
+            commands: Says::OfOne(Arc::new(Polling { backoff })),
         })
     }
 }

@@ -31,7 +31,7 @@ use crate::clock::Moment;
 use crate::engine::effects::Effects;
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::{Hold, Origin};
-use crate::engine::kind::{Commands, Kind, RedisQueue};
+use crate::engine::kind::{Commands, Kind, RedisQueue, Says};
 use crate::engine::known::Known;
 use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::owner::{Entered, Found, OwnerState};

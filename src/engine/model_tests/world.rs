@@ -114,7 +114,7 @@ impl World {
     pub(super) fn kind(&self, side: Side) -> Kind {
         Kind {
             names: Arc::clone(&self.names),
-            commands: Arc::new(side),
+            commands: Says::OfOne(Arc::new(side)),
         }
     }
 
