@@ -13,12 +13,12 @@ fn many(codes: &[i64]) -> Reply {
     Reply::Integers(codes.to_vec())
 }
 
-fn busy_for(ms: u64) -> Option<Acquired> {
-    Some(Acquired::Busy(Some(Duration::from_millis(ms))))
+fn busy_for(ms: u64) -> Acquired {
+    Acquired::Busy(Some(Duration::from_millis(ms)))
 }
 
-fn got(token: u64) -> Option<FencingToken> {
-    Some(FencingToken::new(token).unwrap())
+fn token(number: u64) -> FencingToken {
+    FencingToken::new(number).unwrap()
 }
 
 const BUSY: Option<Acquired> = Some(Acquired::Busy(None));
@@ -42,8 +42,8 @@ fn what_a_plain_acquire_is_answered() {
         (one(-2), Some(Acquired::Got(None))),
         (one(-3), Some(Acquired::WrongType)),
         (one(-1), BUSY),
-        (one(0), busy_for(0)),
-        (one(30_000), busy_for(30_000)),
+        (one(0), Some(busy_for(0))),
+        (one(30_000), Some(busy_for(30_000))),
         (one(-4), None),
         (many(&[-2]), None),
         (Reply::Done, None),
@@ -112,7 +112,7 @@ fn what_a_forced_release_is_answered() {
 #[test]
 fn what_a_fenced_lock_is_answered() {
     for (reply, expected) in [
-        (many(&[9]), Some(Acquired::Got(got(9)))),
+        (many(&[9]), Some(Acquired::Got(Some(token(9))))),
         (many(&[0]), None),
         (many(&[-1]), None),
         (many(&[1, 2]), None),
@@ -120,12 +120,12 @@ fn what_a_fenced_lock_is_answered() {
         (one(-3), Some(Acquired::WrongType)),
         (one(-4), Some(Acquired::TokenTooLarge)),
         (one(-1), BUSY),
-        (one(500), busy_for(500)),
+        (one(500), Some(busy_for(500))),
     ] {
         assert_eq!(fenced::acquired(&reply), expected, "{reply:?}");
     }
     for (reply, expected) in [
-        (many(&[9]), Some(Entered::In(got(9)))),
+        (many(&[9]), Some(Entered::In(Some(token(9))))),
         (many(&[1, 2]), None),
         (one(0), Some(Entered::Missing)),
         (one(1), Some(Entered::In(None))),
@@ -150,7 +150,7 @@ fn what_a_read_write_lock_is_answered() {
         (one(-3), Some(Acquired::WrongType), false),
         (one(-5), Some(Acquired::Missing), false),
         (one(-1), BUSY, false),
-        (one(70), busy_for(70), false),
+        (one(70), Some(busy_for(70)), false),
         (one(-4), None, false),
         (Reply::Other, None, false),
     ] {
@@ -164,9 +164,12 @@ fn what_a_read_write_lock_is_answered() {
         (Reply::Other, None),
     ] {
         assert_eq!(rw::found(&reply), found, "{reply:?}");
-        let entered = found.map(|found| match found {
-            true => Entered::In(None),
-            false => Entered::Missing,
+        let entered = found.map(|found| {
+            if found {
+                Entered::In(None)
+            } else {
+                Entered::Missing
+            }
         });
         assert_eq!(rw::entered(&reply), entered, "{reply:?}");
     }
@@ -216,8 +219,8 @@ fn what_a_fair_lock_is_answered() {
         (many(&[-3, 0]), Some(Acquired::WrongType), None),
         (many(&[0, -1]), BUSY, None),
         (many(&[1, -1]), BUSY, None),
-        (many(&[0, 60]), busy_for(60), None),
-        (many(&[1, 60]), busy_for(60), None),
+        (many(&[0, 60]), Some(busy_for(60)), None),
+        (many(&[1, 60]), Some(busy_for(60)), None),
         (many(&[1, -2]), None, None),
         (many(&[2, 60]), None, None),
         (many(&[-2]), None, None),
