@@ -311,7 +311,8 @@ async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
         asked = &mut longer => panic!("{:?}", asked.err()),
         reason = soon(view.lost()) => assert_eq!(reason, LostReason::Expired),
     }
-    assert!(!read.is_held());
+    // The level that is asked for counts until it is refused: it goes with the hold in Redis, which is next.
+    eventually("nothing is left", LONG, async || !read.is_held()).await;
     assert!(soon(longer).await.unwrap_err().is_lost());
     server.resume();
 }
