@@ -169,22 +169,13 @@ impl Composite {
             // code. What was seen before a loss became final is outdone by it.
             let said: SmallVec<[Child; 16]> = children
                 .iter()
-                .map(|child| child.as_ref().map_or(Child::Absent, HoldView::says))
+                .map(|child| said_by(child.as_ref()))
                 .collect();
             let mut inner = self.inner.lock();
             if Arc::ptr_eq(&inner.children, &children) {
                 let phase = inner.standing.look(said);
                 return act(&mut inner, phase);
             }
-        }
-    }
-
-    /// As part of another hold.
-    pub(in crate::lock) fn says(&self) -> Child {
-        match self.look() {
-            Phase::Held(left) => Child::Valid(left),
-            Phase::Lost(_, reason) => Child::Lost(reason),
-            Phase::Over => Child::Over,
         }
     }
 
@@ -351,5 +342,20 @@ impl Composite {
             }
         }
         .boxed()
+    }
+}
+
+fn said_by(child: Option<&HoldView>) -> Child {
+    let Some(child) = child else {
+        return Child::Absent;
+    };
+    let left = child.valid_for();
+    if !left.is_zero() {
+        return Child::Valid(left);
+    }
+    match child.check() {
+        Err(Error::Lost { reason, .. }) => Child::Lost(reason),
+        Ok(()) => Child::Valid(left),
+        Err(_) => Child::Over,
     }
 }

@@ -15,7 +15,6 @@ use super::tally::Tally;
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
 use crate::lease::Lease;
-use crate::lock::by_now::hear_by_now;
 use crate::lock::{GuardError, LockGuard};
 
 /// A level of each child that is there. Dropped, they are given back.
@@ -172,8 +171,11 @@ impl Level {
     where
         F: Future<Output = Result<(), Error>>,
     {
-        let mut asked = self.children().into_iter().map(question).collect();
-        hear(self.hold.needed(), &mut asked).await
+        hear(
+            self.hold.needed(),
+            self.children().into_iter().map(question),
+        )
+        .await
     }
 
     pub(in crate::lock) fn unlock(mut self) -> BoxFuture<'static, Result<(), Error>> {
@@ -185,11 +187,7 @@ impl Level {
             match children {
                 Some(children) => {
                     let given_back = children.into_iter().map(LockGuard::unlock);
-                    let mut given_back = given_back.collect();
-                    let told = hear(self.hold.needed(), &mut given_back).await;
-                    // What has no answer yet is seen to in the background.
-                    hear_by_now(&mut given_back, drop).await;
-                    told
+                    hear(self.hold.needed(), given_back).await
                 }
                 None => Ok(()),
             }
@@ -352,8 +350,9 @@ async fn enter_children(hold: &Composite, crew: &Crew, lease: Lease) -> Result<C
 /// Asks side by side, and hears what `needed` of them say.
 async fn hear(
     needed: usize,
-    asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
+    asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
+    let mut asked: FuturesUnordered<_> = asked.collect();
     let mut tally = Tally::new(needed, asked.len());
     while let Some(answer) = asked.next().await {
         if let Some(told) = tally.hear(answer) {

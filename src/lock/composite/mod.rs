@@ -22,9 +22,8 @@ mod tally;
 pub(super) use self::hold::Composite;
 pub(super) use self::level::Level;
 pub(crate) use self::owner::OwnerState;
-pub(super) use self::standing::Child;
 #[cfg(test)]
-pub(super) use self::standing::{Phase, Standing};
+pub(super) use self::standing::{Child, Phase, Standing};
 
 /// The most children there can be.
 pub(super) const MOST: usize = 64;
