@@ -42,10 +42,16 @@ impl Load {
     }
 
     pub(crate) async fn stop(self) -> Seen {
+        self.stop_within(crate::common::LONG).await
+    }
+
+    /// Each of the tasks has so long for its last section.
+    pub(crate) async fn stop_within(self, patience: Duration) -> Seen {
         self.stop.store(true, Ordering::SeqCst);
         let mut all = Seen::default();
         for task in self.tasks {
-            let seen = crate::common::soon(task).await.expect("no task panics");
+            let seen = tokio::time::timeout(patience, task).await;
+            let seen = seen.expect("it ends").expect("no task panics");
             all.sections += seen.sections;
             all.overlaps += seen.overlaps;
             all.longest = all.longest.max(seen.longest);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Backoff, Client, ClientBuilder, Lock};
+use watchlock::{Backoff, Client, ClientBuilder, Lease, Lock};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 
@@ -16,8 +16,14 @@ use crate::scene::{Load, Seen};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
+/// A hold that a stale replica brings back stays for a lease.
+const LEASE: Duration = Duration::from_secs(6);
+/// Behind it, each client's places that came back in the fair queue stay for 15 s.
+const STALE: Duration = Duration::from_secs(6 + 4 * 15);
+
 struct Storm {
     cluster: RedisCluster,
+    /// The last one comes when the others are gone.
     clients: Vec<Client>,
     loads: Vec<(String, Load)>,
     rng: fastrand::Rng,
@@ -31,14 +37,15 @@ impl Storm {
         println!("CLUSTER_SEED={seed}");
         let cluster = RedisCluster::start().await;
         let mut clients = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..4 {
             let builder = ClientBuilder::cluster(cluster.urls()).unavailable_after(LONG);
+            let builder = builder.watchdog_lease(LEASE);
             let builder = builder.backoff(Backoff::new().cap(ms(500)));
             let builder = builder.command_timeout(Duration::from_secs(10));
             clients.push(builder.connect().await.expect("a client"));
         }
         let loads = NAMES.iter().enumerate().map(|(kind, name)| {
-            let locks = clients.iter().flat_map(|client| {
+            let locks = clients[..3].iter().flat_map(|client| {
                 let lock = |client| lock(kind, client, name);
                 [lock(client), lock(client)]
             });
@@ -77,24 +84,25 @@ impl Storm {
     }
 
     /// Everybody comes in again, and leaves nothing behind.
-    async fn end(self) -> Vec<(String, Seen)> {
+    async fn end(mut self) -> Vec<(String, Seen)> {
         let mut all = Vec::new();
         for (name, load) in self.loads {
-            all.push((name, load.stop().await));
+            all.push((name, load.stop_within(STALE).await));
         }
-        for (kind, name) in NAMES.iter().enumerate() {
-            let guard = crate::common::soon(lock(kind, &self.clients[0], name).lock()).await;
-            guard
-                .expect("it is free")
-                .unlock()
-                .await
-                .expect("it is ours");
-        }
-        for client in &self.clients {
+        let last = self.clients.pop().expect("four of them");
+        for client in self.clients {
             let report = client.shutdown(Duration::from_secs(10)).await;
             assert!(report.is_clean(), "{report:?}");
         }
-        eventually("nothing is left", LONG, async || {
+        // Places that a stale replica brought back go when somebody asks after their time.
+        eventually("nothing is left", STALE, async || {
+            for (kind, name) in NAMES.iter().enumerate() {
+                let guard = lock(kind, &last, name)
+                    .try_lock(STALE, Lease::Watchdog)
+                    .await;
+                let guard = guard.expect("it is asked").expect("it is free");
+                guard.unlock().await.expect("it is ours");
+            }
             let keys = self.cluster.keys().await;
             keys.iter()
                 .all(|key| key.starts_with("redisson_lock_token:"))
