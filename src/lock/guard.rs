@@ -261,9 +261,10 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::InvalidLease`] for a level under the watchdog, or a lease out of bounds;
-    /// [`Error::Lost`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`], [`Error::Closed`] of the
-    /// command; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio
-    /// runtime.
+    /// [`Error::Lost`]; [`Error::NoQuorum`] when too few of a quorum's servers have this level, though the
+    /// hold goes on with another; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`],
+    /// [`Error::Closed`] of the command; [`Error::Config`] with
+    /// [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///

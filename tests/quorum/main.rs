@@ -6,6 +6,7 @@ mod common;
 mod connecting;
 mod fencing;
 mod guards;
+mod levels;
 mod nodes;
 mod repair;
 mod restarts;

@@ -41,7 +41,7 @@ pub(in crate::lock) struct Composite {
     of_each: AtomicU32,
     /// Its fencing token, 0 when it has none.
     token: AtomicU64,
-    /// Told when a child was taken in, and when it is over.
+    /// Told when a child was taken in, when some were given back, and when it is over.
     changed: Notify,
 }
 
@@ -130,8 +130,24 @@ impl Composite {
         if inner.levels == 0 {
             inner.standing.end();
             drop(inner);
-            self.changed.notify_waiters();
+            self.has_changed();
         }
+    }
+
+    /// Its only level is about to be parted with: what the children say from now on is no loss.
+    pub(super) fn ends(&self) {
+        self.look();
+        self.inner.lock().standing.end();
+    }
+
+    /// The level stays after all.
+    pub(super) fn goes_on(&self) {
+        self.inner.lock().standing.goes_on();
+    }
+
+    /// Told to whoever waits for a loss: there are other children now, or fewer.
+    pub(super) fn has_changed(&self) {
+        self.changed.notify_waiters();
     }
 
     pub(in crate::lock) fn token(&self) -> Option<FencingToken> {
@@ -177,6 +193,10 @@ impl Composite {
                 return act(&mut inner, phase);
             }
         }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.look(), Phase::Held(_))
     }
 
     pub(in crate::lock) fn valid_for(&self) -> Duration {
@@ -240,7 +260,7 @@ impl Composite {
             true
         });
         drop((unwanted, guards));
-        self.changed.notify_waiters();
+        self.has_changed();
         taken
     }
 
@@ -282,10 +302,12 @@ impl Composite {
         }
     }
 
-    /// The children that are there, each with its place.
+    /// The children that are there, each with its place: one level of each, whichever has it.
     pub(in crate::lock) fn guards(&self) -> Vec<(usize, Arc<LockGuard>)> {
-        let crews = self.crews();
-        crews.first().map(|crew| crew.guards()).unwrap_or_default()
+        let mut all: Vec<_> = self.crews().iter().flat_map(|crew| crew.guards()).collect();
+        all.sort_by_key(|(place, _)| *place);
+        all.dedup_by_key(|(place, _)| *place);
+        all
     }
 
     /// Resolves when it is not held any more.
@@ -320,14 +342,16 @@ impl Composite {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 let children = self.children();
+                // What was given back with a level cannot be lost.
                 let there = children.iter().flatten();
+                let there = there.filter(|child| said_by(Some(child)) != Child::Over);
                 let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
                 let told = match select(last.next(), changed).await {
                     Either::Left((Some(reason), _)) => reason,
                     Either::Left((None, _)) => pending().await,
-                    // Other children may be there now.
+                    // Others may be there now, or fewer.
                     Either::Right(_) => continue,
                 };
                 if self.is_forked() {

@@ -17,6 +17,9 @@ use crate::error::{Error, LeaseError};
 use crate::lease::Lease;
 use crate::lock::{GuardError, LockGuard};
 
+/// How long those are waited for at most that are not needed, but spare a level that is entered their loss.
+const REST: Duration = Duration::from_millis(50);
+
 /// A level of each child that is there. Dropped, they are given back.
 pub(in crate::lock) type Children = Vec<Option<LockGuard>>;
 
@@ -90,9 +93,7 @@ impl Level {
                 owner,
             };
             if let Lease::Fixed(lease) = lease {
-                level
-                    .ask(|child| async move { child.extend(lease).await })
-                    .await?;
+                level.ask_to_extend(lease).await?;
             }
             return Ok(Some(level));
         }
@@ -141,7 +142,10 @@ impl Level {
     pub(in crate::lock) fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
         async {
             self.hold.check()?;
-            self.ask(|child| async move { child.verify().await }).await
+            // Also those that this level has none of.
+            let children = self.hold.guards().into_iter();
+            let asked = children.map(|(_, child)| async move { child.verify().await });
+            hear(self.hold.needed(), asked).await
         }
         .boxed()
     }
@@ -152,8 +156,7 @@ impl Level {
                 return Err(self.about(LeaseError::Watchdog));
             }
             self.hold.check()?;
-            self.ask(|child| async move { child.extend(lease).await })
-                .await
+            self.ask_to_extend(lease).await
         }
         .boxed()
     }
@@ -166,16 +169,21 @@ impl Level {
         .boxed()
     }
 
-    /// What a question to the children comes to.
-    async fn ask<F>(&self, question: impl Fn(Arc<LockGuard>) -> F) -> Result<(), Error>
-    where
-        F: Future<Output = Result<(), Error>>,
-    {
-        hear(
-            self.hold.needed(),
-            self.children().into_iter().map(question),
-        )
-        .await
+    /// Asks this level's children. Too few of them may be left though the hold goes on with others: that is no loss.
+    async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
+        let children = self.children();
+        let asked = children.iter().map(|child| child.extend(lease));
+        let answer = hear(self.hold.needed(), asked).await;
+        match answer {
+            Err(lost) if lost.is_lost() && self.hold.is_held() => {
+                let reached = children.iter().filter(|child| child.is_valid()).count();
+                Err(
+                    Error::no_quorum(reached, self.hold.needed(), Arc::new(lost))
+                        .about(self.name()),
+                )
+            }
+            answer => answer,
+        }
     }
 
     pub(in crate::lock) fn unlock(mut self) -> BoxFuture<'static, Result<(), Error>> {
@@ -184,12 +192,14 @@ impl Level {
             let children = self.leave();
             // Levels that are not asked are dropped, and given back in the background.
             lost?;
-            match children {
-                Some(children) => {
-                    let given_back = children.into_iter().map(LockGuard::unlock);
-                    hear(self.hold.needed(), given_back).await
-                }
-                None => Ok(()),
+            let Some(children) = children else {
+                return Ok(());
+            };
+            let given_back = children.into_iter().map(LockGuard::unlock);
+            match hear(self.hold.needed(), given_back).await {
+                // Too few of this level's: the hold has others.
+                Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
+                answer => answer,
             }
         }
         .boxed()
@@ -267,7 +277,9 @@ impl Level {
         self.may_expire()?;
         let (mut refused, mut first) = (Vec::new(), None);
         let mut parted = 0;
-        for (place, child) in self.take_children()? {
+        let children = self.take_children()?;
+        self.hold.ends();
+        for (place, child) in children {
             match child.let_expire().map_err(GuardError::into_parts) {
                 Ok(()) => parted += 1,
                 Err((child, error)) => {
@@ -280,6 +292,7 @@ impl Level {
             && let Some(crew) = &self.crew
         {
             crew.put_back(refused);
+            self.hold.goes_on();
             return Err(first.unwrap_or_else(Error::not_owner));
         }
         self.crew = None;
@@ -316,6 +329,8 @@ impl Level {
 impl Drop for Level {
     fn drop(&mut self) {
         drop(self.leave());
+        // Also behind what `unlock` asked of the children, however it ends.
+        self.hold.has_changed();
     }
 }
 
@@ -338,13 +353,35 @@ async fn enter_children(hold: &Composite, crew: &Crew, lease: Lease) -> Result<C
         .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
         .collect();
     let mut tally = Tally::new(hold.needed(), guards.len());
-    while let Some((place, answer)) = entering.next().await {
+    loop {
+        let Some((place, answer)) = entering.next().await else {
+            return Err(Error::not_owner());
+        };
         let heard = tally.hear(answer.map(|child| entered[place] = Some(child)));
-        if let Some(told) = heard {
-            return told.map(|()| entered);
+        match heard {
+            None => {}
+            Some(Err(error)) => return Err(error),
+            Some(Ok(())) => break,
         }
     }
-    Err(Error::not_owner())
+    let rest = async {
+        while let Some((place, answer)) = entering.next().await {
+            entered[place] = answer.ok();
+        }
+    };
+    if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
+        timers.within(rest_of(lease), rest).await;
+    }
+    drop(entering);
+    Ok(entered)
+}
+
+/// How long the rest is waited for, when enough have been entered.
+fn rest_of(lease: Lease) -> Duration {
+    match lease {
+        Lease::Watchdog => REST,
+        Lease::Fixed(lease) => REST.min(lease / 10),
+    }
 }
 
 /// Asks side by side, and hears what `needed` of them say.

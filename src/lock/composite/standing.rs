@@ -1,8 +1,8 @@
 //! How a composite stands: its rules, with what its children say as values.
 //!
 //! 1. While it is held, its validity is the `needed`-th largest of its children's.
-//! 2. It is lost once so many children are lost, or were never there, that `needed` of them cannot be valid any more;
-//!    the reason is that of the first that was lost, in their order.
+//! 2. It is lost when fewer than `needed` are valid and one of the others is lost; the reason is that of the first that
+//!    was lost, in their order. It is over when the others were all given back.
 //! 3. Lost and over are final: what is said of a child later changes nothing.
 
 use std::time::Duration;
@@ -61,24 +61,19 @@ impl Standing {
     fn see(&self, children: impl IntoIterator<Item = Child>) -> Phase {
         let mut valid: SmallVec<[Duration; 16]> = SmallVec::new();
         let mut first_lost = None;
-        let (mut all, mut lost) = (0, 0);
-        for child in children {
+        for (place, child) in children.into_iter().enumerate() {
             match child {
                 Child::Valid(left) => valid.push(left),
                 Child::Lost(reason) => {
-                    lost += 1;
-                    first_lost.get_or_insert(Phase::Lost(all, reason));
+                    first_lost.get_or_insert(Phase::Lost(place, reason));
                 }
-                Child::Over => {}
-                Child::Absent => lost += 1,
+                Child::Over | Child::Absent => {}
             }
-            all += 1;
         }
-        match first_lost {
-            Some(by) if lost + self.needed > all => by,
-            _ if valid.len() < self.needed => Phase::Over,
-            _ => Phase::Held(nth_largest(&mut valid, self.needed)),
+        if valid.len() < self.needed {
+            return first_lost.unwrap_or(Phase::Over);
         }
+        Phase::Held(nth_largest(&mut valid, self.needed))
     }
 
     /// Whether it is lost or over.
@@ -89,6 +84,11 @@ impl Standing {
     /// Its last level is given back: it cannot be lost any more.
     pub(super) fn end(&mut self) {
         self.end.get_or_insert(Phase::Over);
+    }
+
+    /// It was not given back after all.
+    pub(super) fn goes_on(&mut self) {
+        self.end.take_if(|end| *end == Phase::Over);
     }
 }
 
@@ -190,10 +190,10 @@ mod tests {
                 match phase {
                     Phase::Held(valid_for) => prop_assert_eq!(valid_for, left[needed - 1]),
                     Phase::Lost(child, reason) => {
-                        prop_assert!(n - lost < needed);
+                        prop_assert!(left.len() < needed);
                         prop_assert_eq!(said[child], Child::Lost(reason));
                     }
-                    Phase::Over => prop_assert!(n - lost >= needed && left.len() < needed),
+                    Phase::Over => prop_assert!(lost == 0 && left.len() < needed),
                 }
                 if !matches!(phase, Phase::Held(_)) {
                     end = Some(phase);

@@ -8,6 +8,10 @@ use super::kinds::has_sides;
 use super::{Kind, WATCHDOG_LEASE};
 use crate::history::LockKind;
 
+/// A server of a quorum has a tenth of the lease to answer. More than the round trip of a link that is far away, or who
+/// is far from three of five never gets what others have left.
+const SHORTEST_OF_QUORUM: u64 = 400;
+
 /// One section: a lock, perhaps entered again, held for a while.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -120,7 +124,7 @@ impl Plans {
             let leases = levels
                 .iter_mut()
                 .filter_map(|level| level.lease_ms.as_mut());
-            leases.for_each(|lease| *lease = longest.min(*lease));
+            leases.for_each(|lease| *lease = (*lease).clamp(SHORTEST_OF_QUORUM, longest));
         }
         Plan {
             name,
