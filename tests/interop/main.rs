@@ -15,6 +15,7 @@ mod readers;
 mod red;
 mod redsync;
 mod rust_holds;
+mod sentinel;
 mod several;
 mod spin;
 

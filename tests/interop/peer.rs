@@ -42,6 +42,12 @@ impl Java {
         Self::open_at(json!({ "cluster": true, "urls": urls }), Options::default()).await
     }
 
+    /// A client of the master that these sentinels name.
+    pub(crate) async fn by_sentinels(urls: Vec<String>, service: &str) -> Option<Self> {
+        let sentinel = json!({ "service": service, "urls": urls });
+        Self::open_at(json!({ "sentinel": sentinel }), Options::default()).await
+    }
+
     async fn open_at(mut fields: Value, options: Options) -> Option<Self> {
         let java = Self {
             worker: Worker::java()?,
@@ -75,6 +81,17 @@ impl Java {
     /// Waits for the lock under the watchdog; the hold count.
     pub(crate) async fn lock(&self, owner: &str, name: &str) -> Answer {
         self.call("lock", named(owner, name)).await
+    }
+
+    /// Whether it has a master that takes commands.
+    pub(crate) async fn goes_on(&self) -> bool {
+        let mut fields = named("goes on", "goes on");
+        fields["lease_ms"] = json!(1_000);
+        self.try_call("lock", fields).await.is_ok()
+            && self
+                .try_call("unlock", named("goes on", "goes on"))
+                .await
+                .is_ok()
     }
 
     pub(crate) async fn lock_for(&self, owner: &str, name: &str, lease: Duration) -> Answer {

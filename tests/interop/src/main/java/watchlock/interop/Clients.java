@@ -11,6 +11,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.BaseConfig;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /** Makes the Redisson clients for an {@code open} request: its defaults, apart from what the request says. */
@@ -22,6 +23,10 @@ final class Clients {
         if (request.flag("cluster", false)) {
             var config = new Config();
             return List.of(create(config, cluster(config, request), request));
+        }
+        if (request.has("sentinel")) {
+            var config = new Config();
+            return List.of(create(config, sentinel(config, request.within("sentinel")), request));
         }
         var clients = new ArrayList<RedissonClient>();
         for (String url : request.has("urls") ? request.texts("urls") : List.of(request.text("url"))) {
@@ -55,6 +60,14 @@ final class Clients {
             setCredentials(cluster, URI.create(url));
         }
         return cluster;
+    }
+
+    private static BaseConfig<?> sentinel(Config config, Request named) throws Failure {
+        SentinelServersConfig sentinels = config.useSentinelServers().setMasterName(named.text("service"));
+        for (String url : named.texts("urls")) {
+            sentinels.addSentinelAddress(address(URI.create(url)));
+        }
+        return sentinels;
     }
 
     private static String address(URI url) {

@@ -25,6 +25,12 @@ final class Request {
         this.op = text("op");
     }
 
+    private Request(Request around, JsonObject fields) {
+        this.fields = fields;
+        this.id = around.id;
+        this.op = around.op;
+    }
+
     static Request parse(String line) throws Failure {
         try {
             return new Request(PARSER.fromJson(line));
@@ -43,6 +49,15 @@ final class Request {
 
     boolean has(String field) {
         return fields.has(field) && !fields.get(field).isJsonNull();
+    }
+
+    /** The fields of the object that this field is. */
+    Request within(String field) throws Failure {
+        JsonElement value = fields.get(field);
+        if (value == null || !value.isJsonObject()) {
+            throw Failure.badRequest("field " + field + ": an object is wanted");
+        }
+        return new Request(this, value.getAsJsonObject());
     }
 
     String text(String field) throws Failure {
