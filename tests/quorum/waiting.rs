@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::{Backoff, Error, Lease, QuorumBuilder, Ttl};
+use watchlock::{Backoff, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
 
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{Five, end, try_once};
@@ -136,21 +136,24 @@ async fn a_wait_ends_in_time_and_says_busy() {
     five.clean().await;
 }
 
+/// A caller that is polled so often, and goes away.
+async fn comes_and_goes(lock: &QuorumLock, polls: u32) {
+    let mut acquiring = Box::pin(lock.lock());
+    for _ in 0..polls {
+        if let Some(got) = poll_once(&mut acquiring).await {
+            return drop(got.unwrap());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn callers_that_go_away_leave_nothing() {
     let five = Five::start();
     let quorum = five.connect().await;
     let lock = quorum.get_lock("x");
     for polls in 0..12 {
-        let mut acquiring = Box::pin(lock.lock());
-        for _ in 0..polls {
-            if let Some(got) = poll_once(&mut acquiring).await {
-                drop(got.unwrap());
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        drop(acquiring);
+        comes_and_goes(&lock, polls).await;
         let guard = soon(lock.lock()).await.unwrap();
         end(guard).await;
     }
@@ -163,15 +166,7 @@ async fn a_caller_that_goes_away_leaves_nothing_though_nobody_comes_after_it() {
     let five = Five::start();
     let quorum = five.connect().await;
     for polls in 1..12 {
-        let lock = quorum.get_lock(&format!("x{polls}"));
-        let mut acquiring = Box::pin(lock.lock());
-        for _ in 0..polls {
-            if let Some(got) = poll_once(&mut acquiring).await {
-                drop(got.unwrap());
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
+        comes_and_goes(&quorum.get_lock(&format!("x{polls}")), polls).await;
     }
     five.clean().await;
 }
