@@ -342,9 +342,10 @@ impl Composite {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 let children = self.children();
-                // What was given back with a level cannot be lost.
+                // What was given back with a level cannot be lost. In the child of a fork each says what there is to say.
                 let there = children.iter().flatten();
-                let there = there.filter(|child| said_by(Some(child)) != Child::Over);
+                let there =
+                    there.filter(|child| self.is_forked() || said_by(Some(child)) != Child::Over);
                 let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
