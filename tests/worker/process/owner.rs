@@ -82,6 +82,7 @@ async fn work(owner: Someone, mut todo: mpsc::UnboundedReceiver<Job>, mut watch:
     }
     for watched in watch.held.into_values() {
         while watched.target.lock.unlock().await.is_ok() {}
+        watched.changed.send_replace(true);
     }
 }
 
@@ -114,8 +115,8 @@ struct Watched {
     target: Target,
     /// How many of its levels are not given back.
     levels: u32,
-    /// Told with each level that is given back, or could not be had.
-    changed: watch::Sender<()>,
+    /// Told with each level that is given back, or could not be had: whether that was the last one.
+    changed: watch::Sender<bool>,
     told: Arc<AtomicBool>,
 }
 
@@ -164,7 +165,7 @@ impl Watch {
             return;
         };
         if target.lock.is_held() {
-            watched.changed.send_replace(());
+            watched.changed.send_replace(false);
         } else if !watched.told.swap(true, Ordering::Relaxed) {
             let (label, name) = (&self.label, &target.name);
             self.answers.lost(label, target.kind, name, *reason);
@@ -181,7 +182,7 @@ impl Watch {
             let watched = Watched {
                 target: target.clone(),
                 levels: 0,
-                changed: watch::channel(()).0,
+                changed: watch::channel(false).0,
                 told: Arc::default(),
             };
             self.held.insert(target.key(), watched);
@@ -211,26 +212,29 @@ impl Watch {
             && target.has_own_levels()
         {
             watched.levels = watched.levels.saturating_sub(1);
-            watched.changed.send_replace(());
+            watched.changed.send_replace(false);
             if count > 0 && result.as_ref().is_err_and(Error::is_lost) {
                 // That level had ended by itself; the owner's hold goes on.
                 result = Ok(());
             }
             count = watched.levels;
         }
-        if count == 0 {
-            self.held.remove(&target.key());
+        if count == 0
+            && let Some(watched) = self.held.remove(&target.key())
+        {
+            watched.changed.send_replace(true);
         }
         let result = result.map(|()| json!({"count": count}));
         Outcome::new(t_inv, t_ret, result)
     }
 
-    /// Tells once of a hold whose last valid level was lost.
+    /// Tells once of a hold whose last valid level was lost. It may be that another one began before that was seen: then
+    /// `changed` ends, and the last one was not given back.
     fn tell_when_lost(
         &self,
         target: &Target,
         hold: HoldView,
-        mut changed: watch::Receiver<()>,
+        mut changed: watch::Receiver<bool>,
         told: Arc<AtomicBool>,
     ) {
         let (label, target) = (Arc::clone(&self.label), target.clone());
@@ -238,21 +242,29 @@ impl Watch {
         self.runtime.spawn(async move {
             let ended = {
                 let mut changed = changed.clone();
-                async move { while changed.changed().await.is_ok() {} }
+                async move {
+                    while changed.changed().await.is_ok() {}
+                    *changed.borrow()
+                }
             };
             let reason = tokio::select! {
                 // First, because a hold that ends may have been lost just before.
                 biased;
                 reason = hold.lost() => reason,
-                () = ended => return,
+                given_back = ended => match given_back {
+                    true => return,
+                    false => hold.lost().await,
+                },
             };
             // The announcement of our own shutdown comes while the hold is still good.
             if hold.is_valid() {
                 return;
             }
             while target.has_own_levels() && target.lock.is_held() {
-                if changed.changed().await.is_err() {
-                    return;
+                match changed.changed().await {
+                    Ok(()) => {}
+                    Err(_) if *changed.borrow() => return,
+                    Err(_) => break,
                 }
             }
             if !told.swap(true, Ordering::Relaxed) {
