@@ -251,10 +251,12 @@ impl Watch {
                 // First, because a hold that ends may have been lost just before.
                 biased;
                 reason = hold.lost() => reason,
-                given_back = ended => match given_back {
-                    true => return,
-                    false => hold.lost().await,
-                },
+                given_back = ended => {
+                    if given_back {
+                        return;
+                    }
+                    hold.lost().await
+                }
             };
             // The announcement of our own shutdown comes while the hold is still good.
             if hold.is_valid() {
