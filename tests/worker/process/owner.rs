@@ -212,7 +212,9 @@ impl Watch {
             && target.has_own_levels()
         {
             watched.levels = watched.levels.saturating_sub(1);
-            watched.changed.send_replace(false);
+            if watched.levels > 0 {
+                watched.changed.send_replace(false);
+            }
             if count > 0 && result.as_ref().is_err_and(Error::is_lost) {
                 // That level had ended by itself; the owner's hold goes on.
                 result = Ok(());
@@ -263,10 +265,12 @@ impl Watch {
                 return;
             }
             while target.has_own_levels() && target.lock.is_held() {
-                match changed.changed().await {
-                    Ok(()) => {}
-                    Err(_) if *changed.borrow() => return,
-                    Err(_) => break,
+                let ended = changed.changed().await.is_err();
+                if *changed.borrow() {
+                    return;
+                }
+                if ended {
+                    break;
                 }
             }
             if !told.swap(true, Ordering::Relaxed) {
