@@ -142,10 +142,18 @@ impl Level {
     pub(in crate::lock) fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
         async {
             self.hold.check()?;
-            // Also those that this level has none of.
-            let children = self.hold.guards().into_iter();
-            let asked = children.map(|(_, child)| async move { child.verify().await });
-            hear(self.hold.needed(), asked).await
+            let own = self.children();
+            let asked = own.iter().map(|child| child.verify());
+            match hear(self.hold.needed(), asked).await {
+                Err(lost) if lost.is_lost() && self.hold.is_held() => {
+                    // Others may have what this level has not. Only then: a guard that is asked is not given back by
+                    // its own level, but when this is over.
+                    let all = self.hold.guards();
+                    let asked = all.iter().map(|(_, child)| child.verify());
+                    hear(self.hold.needed(), asked).await
+                }
+                answer => answer,
+            }
         }
         .boxed()
     }
