@@ -1,7 +1,9 @@
 //! A command in flight: it runs once, and whoever holds a clone may await it.
 //!
 //! 1. Whoever polls drives it on; news of it wakes all who await it.
-//! 2. Its end wakes all but the one who saw it. That one is running just now: a wake would send its task
+//! 2. While there is one who awaits it, that one's own waker is told of news. From the second one's first poll on all
+//!    are, by a waker of this one. Which of the two it is is decided under the lock of the poll, so that none is left out.
+//! 3. Its end wakes all but the one who saw it. That one is running just now: a wake would send its task
 //!    to the back of the queue and call another worker thread for it, once per command.
 
 use std::pin::Pin;
@@ -91,23 +93,30 @@ impl<T: Clone + Send + Sync + 'static> Future for InFlight<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let shared = &self.shared;
-        // Before the poll: what happens from then on wakes this one too.
-        shared.remember(self.number, context.waker());
+        // Dropped behind the locks: a waker may drop its task, and that task a clone of this future.
+        let _replaced;
         let mut run = shared.run.lock();
         let future = match &mut *run {
             Run::On(future) => future,
             Run::Over(output) => return Poll::Ready(output.clone()),
             Run::Dropped => return Poll::Pending,
         };
-        let waker = Waker::from(Arc::clone(shared));
-        let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
+        // Before the poll: what happens from then on wakes this one too.
+        let is_alone;
+        (_replaced, is_alone) = shared.remember(self.number, context.waker());
+        let polled = if is_alone {
+            future.as_mut().poll(context)
+        } else {
+            let all = Waker::from(Arc::clone(shared));
+            future.as_mut().poll(&mut Context::from_waker(&all))
+        };
+        let Poll::Ready(output) = polled else {
             return Poll::Pending;
         };
         let before = std::mem::replace(&mut *run, Run::Over(output.clone()));
         drop(run);
         drop(before);
-        shared.forget(self.number);
-        shared.wake_all();
+        shared.wake_but(Some(self.number));
         Poll::Ready(output)
     }
 }
@@ -120,21 +129,29 @@ struct Wakers {
 }
 
 impl<T> Shared<T> {
-    fn remember(&self, number: u64, waker: &Waker) {
-        let replaced = self.wakers.lock().put(number, waker);
-        // Dropped outside the lock: a waker may drop its task, and that task a clone of this future.
-        drop(replaced);
+    /// The waker that this one replaces, and whether there is no other.
+    fn remember(&self, number: u64, waker: &Waker) -> (Option<Waker>, bool) {
+        let mut wakers = self.wakers.lock();
+        let replaced = wakers.put(number, waker);
+        (replaced, wakers.more.is_empty())
     }
 
     fn forget(&self, number: u64) {
         let forgotten = self.wakers.lock().take(number);
+        // Outside the lock, as in `poll`.
         drop(forgotten);
     }
 
     fn wake_all(&self) {
+        self.wake_but(None);
+    }
+
+    fn wake_but(&self, awake: Option<u64>) {
         let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
-        for (_, waker) in first.into_iter().chain(more) {
-            waker.wake();
+        for (number, waker) in first.into_iter().chain(more) {
+            if awake != Some(number) {
+                waker.wake();
+            }
         }
     }
 }
@@ -170,5 +187,107 @@ impl<T: Send + Sync + 'static> Wake for Shared<T> {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// What is in flight: whom it tells of news, and whether it is over.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<(Option<Waker>, bool)>>);
+
+    impl Told {
+        fn in_flight(&self) -> InFlight<u8> {
+            let told = self.clone();
+            let run = std::future::poll_fn(move |context| {
+                let mut inner = told.0.lock();
+                inner.0 = Some(context.waker().clone());
+                if inner.1 {
+                    Poll::Ready(7)
+                } else {
+                    Poll::Pending
+                }
+            });
+            InFlight::new(run.boxed())
+        }
+
+        fn news(&self, over: bool) {
+            let waker = {
+                let mut inner = self.0.lock();
+                inner.1 = over;
+                inner.0.take()
+            };
+            waker.expect("somebody polled").wake();
+        }
+    }
+
+    /// A task, and how often it was woken.
+    #[derive(Default)]
+    struct Task(AtomicU64);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Task {
+        fn poll(self: &Arc<Self>, future: &mut InFlight<u8>) -> Poll<u8> {
+            let waker = Waker::from(Arc::clone(self));
+            future.poll_unpin(&mut Context::from_waker(&waker))
+        }
+
+        fn woken(&self) -> u64 {
+            self.0.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn news_wakes_the_one_who_awaits_it_and_all_from_the_second_on() {
+        let told = Told::default();
+        let mut first = told.in_flight();
+        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        assert!(one.poll(&mut first).is_pending());
+        told.news(false);
+        assert_eq!(one.woken(), 1);
+        assert!(one.poll(&mut first).is_pending());
+        let mut second = first.clone();
+        assert!(other.poll(&mut second).is_pending());
+        told.news(false);
+        assert_eq!((one.woken(), other.woken()), (1, 1));
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        drop(second);
+        told.news(false);
+        assert_eq!((one.woken(), other.woken()), (1, 0), "it is gone");
+    }
+
+    #[test]
+    fn its_end_wakes_all_but_the_one_who_saw_it() {
+        let told = Told::default();
+        let mut first = told.in_flight();
+        let mut second = first.clone();
+        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        told.news(true);
+        assert_eq!((one.woken(), other.woken()), (1, 1));
+        assert!(other.poll(&mut second).is_ready());
+        assert_eq!((one.woken(), other.woken()), (0, 0), "both know");
+        assert!(one.poll(&mut first).is_ready());
+        // One who polls again meanwhile is woken by the end that another one sees.
+        let told = Told::default();
+        let mut first = told.in_flight();
+        let mut second = first.clone();
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        told.0.lock().1 = true;
+        assert!(other.poll(&mut second).is_ready());
+        assert_eq!((one.woken(), other.woken()), (1, 0));
+        assert!(one.poll(&mut first).is_ready());
     }
 }

@@ -1,6 +1,7 @@
 //! Kinds of lock: names, scripts and replies; nothing about waiting or renewing. The verbs are the same for all.
 
 mod acting;
+mod by_now;
 mod composite;
 pub(crate) mod fair;
 pub(crate) mod fenced;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::composite::Composite;
+use super::composite::{Child, Composite};
 use crate::clock::{Clock, Moment};
 use crate::engine::hold::Hold;
 use crate::engine::state::Phase;
@@ -121,6 +121,25 @@ impl HoldView {
         match &self.of {
             Of::Single(view) => view.hold.lost_for_good().await,
             Of::Several(hold) => hold.lost_for_good().await,
+        }
+    }
+
+    /// What it says of itself to a hold that it is part of. That has seen whether it is in a child of its process.
+    pub(super) fn says(&self) -> Child {
+        match &self.of {
+            Of::Single(view) => {
+                let now = view.clock.now();
+                let left = now.until(view.hold.valid_until());
+                if !left.is_zero() {
+                    return Child::Valid(left);
+                }
+                match view.hold.lost_reason(now) {
+                    Some(reason) => Child::Lost(reason),
+                    None if view.hold.phase() == Phase::Held => Child::Valid(left),
+                    None => Child::Over,
+                }
+            }
+            Of::Several(hold) => hold.says(),
         }
     }
 

@@ -185,7 +185,7 @@ impl Composite {
             // code. What was seen before a loss became final is outdone by it.
             let said: SmallVec<[Child; 16]> = children
                 .iter()
-                .map(|child| said_by(child.as_ref()))
+                .map(|child| child.as_ref().map_or(Child::Absent, HoldView::says))
                 .collect();
             let mut inner = self.inner.lock();
             if Arc::ptr_eq(&inner.children, &children) {
@@ -197,6 +197,15 @@ impl Composite {
 
     pub(super) fn is_held(&self) -> bool {
         matches!(self.look(), Phase::Held(_))
+    }
+
+    /// As part of another hold.
+    pub(in crate::lock) fn says(&self) -> Child {
+        match self.look() {
+            Phase::Held(left) => Child::Valid(left),
+            Phase::Lost(_, reason) => Child::Lost(reason),
+            Phase::Over => Child::Over,
+        }
     }
 
     pub(in crate::lock) fn valid_for(&self) -> Duration {
@@ -344,8 +353,7 @@ impl Composite {
                 let children = self.children();
                 // What was given back with a level cannot be lost. In the child of a fork each says what there is to say.
                 let there = children.iter().flatten();
-                let there =
-                    there.filter(|child| self.is_forked() || said_by(Some(child)) != Child::Over);
+                let there = there.filter(|child| self.is_forked() || child.says() != Child::Over);
                 let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
@@ -367,20 +375,5 @@ impl Composite {
             }
         }
         .boxed()
-    }
-}
-
-fn said_by(child: Option<&HoldView>) -> Child {
-    let Some(child) = child else {
-        return Child::Absent;
-    };
-    let left = child.valid_for();
-    if !left.is_zero() {
-        return Child::Valid(left);
-    }
-    match child.check() {
-        Err(Error::Lost { reason, .. }) => Child::Lost(reason),
-        Ok(()) => Child::Valid(left),
-        Err(_) => Child::Over,
     }
 }

@@ -3,22 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 
+use super::asking::{ask, enter_children, hear};
 use super::crew::Crew;
 use super::hold::Composite;
 use super::owner::OwnerState;
 use super::standing::nth_largest;
-use super::tally::Tally;
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
 use crate::lease::Lease;
+use crate::lock::by_now::hear_by_now;
 use crate::lock::{GuardError, LockGuard};
-
-/// How long those are waited for at most that are not needed, but spare a level that is entered their loss.
-const REST: Duration = Duration::from_millis(50);
 
 /// A level of each child that is there. Dropped, they are given back.
 pub(in crate::lock) type Children = Vec<Option<LockGuard>>;
@@ -144,13 +142,13 @@ impl Level {
             self.hold.check()?;
             let own = self.children();
             let asked = own.iter().map(|child| child.verify());
-            match hear(self.hold.needed(), asked).await {
+            match ask(self.hold.needed(), asked).await {
                 Err(lost) if lost.is_lost() && self.hold.is_held() => {
                     // Others may have what this level has not. Only then: a guard that is asked is not given back by
                     // its own level, but when this is over.
                     let all = self.hold.guards();
                     let asked = all.iter().map(|(_, child)| child.verify());
-                    hear(self.hold.needed(), asked).await
+                    ask(self.hold.needed(), asked).await
                 }
                 answer => answer,
             }
@@ -181,7 +179,7 @@ impl Level {
     async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
         let children = self.children();
         let asked = children.iter().map(|child| child.extend(lease));
-        let answer = hear(self.hold.needed(), asked).await;
+        let answer = ask(self.hold.needed(), asked).await;
         match answer {
             Err(lost) if lost.is_lost() && self.hold.is_held() => {
                 let reached = children.iter().filter(|child| child.is_valid()).count();
@@ -204,10 +202,14 @@ impl Level {
                 return Ok(());
             };
             let given_back = children.into_iter().map(LockGuard::unlock);
-            match hear(self.hold.needed(), given_back).await {
+            let mut given_back: FuturesUnordered<_> = given_back.collect();
+            let told = hear(self.hold.needed(), &mut given_back).await;
+            // What has no answer yet is seen to in the background.
+            hear_by_now(&mut given_back, drop).await;
+            match told {
                 // Too few of this level's: the hold has others.
                 Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
-                answer => answer,
+                told => told,
             }
         }
         .boxed()
@@ -348,62 +350,4 @@ fn over<T>(hold: &Composite) -> Result<Option<T>, Error> {
         Err(error) if error.is_lost() => Err(error),
         _ => Ok(None),
     }
-}
-
-/// A level more of each child that `crew` has.
-async fn enter_children(hold: &Composite, crew: &Crew, lease: Lease) -> Result<Children, Error> {
-    let guards = crew.guards();
-    let places = guards.iter().map(|(place, _)| place + 1).max();
-    let mut entered = Children::new();
-    entered.resize_with(places.unwrap_or_default(), || None);
-    let mut entering: FuturesUnordered<_> = guards
-        .iter()
-        .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
-        .collect();
-    let mut tally = Tally::new(hold.needed(), guards.len());
-    loop {
-        let Some((place, answer)) = entering.next().await else {
-            return Err(Error::not_owner());
-        };
-        let heard = tally.hear(answer.map(|child| entered[place] = Some(child)));
-        match heard {
-            None => {}
-            Some(Err(error)) => return Err(error),
-            Some(Ok(())) => break,
-        }
-    }
-    let rest = async {
-        while let Some((place, answer)) = entering.next().await {
-            entered[place] = answer.ok();
-        }
-    };
-    if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
-        timers.within(rest_of(lease), rest).await;
-    }
-    drop(entering);
-    Ok(entered)
-}
-
-/// How long the rest is waited for, when enough have been entered.
-fn rest_of(lease: Lease) -> Duration {
-    match lease {
-        Lease::Watchdog => REST,
-        Lease::Fixed(lease) => REST.min(lease / 10),
-    }
-}
-
-/// Asks side by side, and hears what `needed` of them say.
-async fn hear(
-    needed: usize,
-    asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
-) -> Result<(), Error> {
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let mut tally = Tally::new(needed, asked.len());
-    while let Some(answer) = asked.next().await {
-        if let Some(told) = tally.hear(answer) {
-            return told;
-        }
-    }
-    // Too few were there to ask.
-    Err(Error::not_owner())
 }

@@ -14,6 +14,7 @@
 //!    that is lost, or whose owner ends, a moment later is as one that was detached before that: it is left to its owner
 //!    as lost, or given back as by the owner's end.
 
+mod asking;
 mod crew;
 mod hold;
 mod level;
@@ -24,8 +25,9 @@ mod tally;
 pub(super) use self::hold::Composite;
 pub(super) use self::level::Level;
 pub(crate) use self::owner::OwnerState;
+pub(super) use self::standing::Child;
 #[cfg(test)]
-pub(super) use self::standing::{Child, Phase, Standing};
+pub(super) use self::standing::{Phase, Standing};
 
 /// The most children there can be.
 pub(super) const MOST: usize = 64;

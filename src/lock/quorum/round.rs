@@ -4,7 +4,8 @@
 //! 2. What was got when it is refused is given back, and so is what was not answered: a try that is dropped is finished
 //!    and undone by its own client.
 //! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts.
-//! 4. A hold is valid by its children's ends, each counted from its own send (T2).
+//! 4. A hold is valid by its children's ends, each counted from its own send (T2). Whether it is when all is done, the
+//!    caller sees who collects it: that comes last.
 
 use std::fmt;
 use std::pin::pin;
@@ -25,6 +26,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::LockGuard;
+use crate::lock::by_now::hear_by_now;
 use crate::lock::composite::{Composite, Level};
 
 type Tries = FuturesUnordered<Trying>;
@@ -143,6 +145,10 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
     let mut ballot = Ballot::new(nodes, &asked);
     let outcome = heard(nodes, &mut tries, &mut ballot, limit).await;
     if outcome == Outcome::Got {
+        hear_by_now(&mut tries, |(place, answer)| {
+            ballot.hear(place, answer);
+        })
+        .await;
         let children = std::mem::take(&mut ballot.children);
         match got(nodes, request, children, limit).await {
             Some(level) => {
@@ -219,7 +225,7 @@ async fn heard(
     }
 }
 
-/// The hold of these children, if it is good; else they are given back.
+/// The hold of these children, with its token if it is to have one; without that they are given back.
 async fn got(
     nodes: &Arc<Nodes>,
     request: &Request,
@@ -231,8 +237,7 @@ async fn got(
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);
     }
-    // By 4: the way may have been long.
-    level.hold().check().is_ok().then_some(level)
+    Some(level)
 }
 
 /// Gives back what a round got; what is not answered in time is seen to in the background.
