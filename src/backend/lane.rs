@@ -33,7 +33,7 @@ use super::switches::Turn;
 use super::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
-use crate::config::Publish;
+use crate::config::{Acks, Publish};
 
 /// How to connect, and how patiently.
 #[derive(Clone)]
@@ -50,8 +50,8 @@ pub(crate) struct LaneConfig {
     pub(crate) broken: Arc<Alarm>,
     /// The node of a cluster that it leads to.
     pub(crate) node: Option<Arc<Node>>,
-    /// The way of commands that replicas must acknowledge, if they must.
-    pub(crate) commits: Option<Arc<Commits>>,
+    /// How replicas must acknowledge what is granted, if they must.
+    pub(crate) acks: Option<Acks>,
 }
 
 impl LaneConfig {
@@ -96,6 +96,8 @@ pub(crate) struct Lane {
     wanted: Notify,
     /// When something was last heard, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
+    /// The ways of commands that replicas must acknowledge, if they must.
+    commits: Option<Commits>,
     config: LaneConfig,
 }
 
@@ -150,6 +152,17 @@ const QUIET: Duration = Duration::from_secs(1);
 impl Lane {
     /// A lane on `runtime`, not connected yet.
     pub(crate) fn open(config: LaneConfig, runtime: &Handle) -> Arc<Self> {
+        let commits = config.acks.map(|acks| {
+            let config = config.clone();
+            Commits::open(
+                acks,
+                &LaneConfig {
+                    acks: None,
+                    ..config
+                },
+                runtime,
+            )
+        });
         let lane = Arc::new(Self {
             link: watch::Sender::new(Link::Down {
                 failures: 0,
@@ -157,6 +170,7 @@ impl Lane {
             }),
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
+            commits,
             config,
         });
         let ends = EndsWithTask(Arc::clone(&lane));
@@ -212,9 +226,14 @@ impl Lane {
         }
     }
 
-    /// The way of commands that replicas must acknowledge.
-    pub(super) fn commits(&self) -> Option<&Arc<Commits>> {
-        self.config.commits.as_ref()
+    /// The ways of commands that replicas must acknowledge, if they must.
+    pub(super) fn commits(&self) -> Option<&Commits> {
+        self.commits.as_ref()
+    }
+
+    /// Their connections.
+    fn commit_lanes(&self) -> impl Iterator<Item = &Arc<Self>> {
+        self.commits.iter().flat_map(Commits::lanes)
     }
 
     pub(super) fn command_timeout(&self) -> Duration {
@@ -263,6 +282,9 @@ impl Lane {
     /// Another server is the master now (by 3).
     pub(crate) fn switch(&self) {
         self.give_up(|_, _| true);
+        for lane in self.commit_lanes() {
+            lane.switch();
+        }
     }
 
     /// Gives up the connection `broken`, if it still is the one in use.
@@ -310,8 +332,11 @@ impl Lane {
         matches!(&*self.link.borrow(), Link::Over(_))
     }
 
-    /// Gives its connection up, until it is wanted again.
+    /// Gives its connections up, until they are wanted again.
     pub(super) fn rest(&self) {
+        for lane in self.commit_lanes() {
+            lane.rest();
+        }
         self.link.send_if_modified(|link| {
             let up = matches!(link, Link::Up { .. });
             if up {
@@ -334,7 +359,18 @@ impl Lane {
         self.end(End::Closed);
     }
 
+    /// Why nothing is sent on it any more, if it is over.
+    pub(super) fn end_of_it(&self) -> Option<Failure> {
+        match &*self.link.borrow() {
+            Link::Over(end) => Some(end.failure()),
+            Link::Down { .. } | Link::Up { .. } => None,
+        }
+    }
+
     fn end(&self, end: End) {
+        for lane in self.commit_lanes() {
+            lane.end(end);
+        }
         self.link.send_if_modified(|link| {
             let first = !matches!(link, Link::Over(_));
             if first {

@@ -7,7 +7,8 @@ mod address;
 mod alarm;
 pub(crate) mod class;
 pub(crate) mod cluster;
-pub(crate) mod commit;
+mod commit;
+mod committer;
 pub(crate) mod dial;
 mod failure;
 mod fleet;
@@ -40,6 +41,7 @@ use tokio::runtime::{Handle, Id};
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::class::Class;
 use self::cluster::Cluster;
+use self::commit::Commit;
 pub(crate) use self::dial::Dialer;
 pub(crate) use self::failure::{Failure, TOO_OLD};
 pub(crate) use self::fleet::Fleet;
@@ -96,18 +98,22 @@ impl Pending {
         reason = "what the call borrows is free again"
     )]
     pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
-        if let Some(commits) = fleet.home().commits()
+        let lane = match fleet.lane(call.target()) {
+            Ok(lane) => lane,
+            Err(failure) => {
+                return Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()));
+            }
+        };
+        if let Some(commits) = lane.commits()
             && call.order() != Order::Free
         {
-            return Self::of(commits.send(&call).boxed(), Arc::clone(commits.lane()));
+            let commit = Commit::of(&call);
+            let on = Arc::clone(commits.lane_of(&commit));
+            let sending = send::send(Arc::clone(fleet), lane, Some(commit));
+            return Self::of(sending.boxed(), on);
         }
-        match fleet.lane(call.target()) {
-            Ok(lane) => {
-                let sending = send::send(Arc::clone(fleet), Arc::clone(&lane), call.encode());
-                Self::of(sending.boxed(), lane)
-            }
-            Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),
-        }
+        let sending = send::send(Arc::clone(fleet), Arc::clone(&lane), call.encode());
+        Self::of(sending.boxed(), lane)
     }
 
     /// Asks whether the connection of a lane is still there.
@@ -252,17 +258,11 @@ impl Backend {
         for (_, fleet) in self.fleets.lock().iter().flatten() {
             fleet.home().switch();
         }
-        if let Some(commits) = &self.config.commits {
-            commits.switch();
-        }
     }
 
     /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
-        if let Some(commits) = &self.config.commits {
-            commits.close();
-        }
         let fleets = self.fleets.lock().take();
         for (_, fleet) in fleets.into_iter().flatten() {
             fleet.close();

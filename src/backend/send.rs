@@ -42,7 +42,26 @@ impl From<Failure> for Wrong {
     }
 }
 
-/// One call, sent on the lane that is known for it, and where that leads.
+/// What can be sent, and sent elsewhere when it did not run.
+pub(super) trait Message: Send {
+    /// Sends it on a lane; with `asking` for a slot that is on its way to the lane's node (by 3).
+    fn sent_on(
+        &mut self,
+        lane: &Lane,
+        asking: bool,
+    ) -> impl Future<Output = Result<Answer, Wrong>> + Send;
+}
+
+impl Message for Encoded {
+    async fn sent_on(&mut self, lane: &Lane, asking: bool) -> Result<Answer, Wrong> {
+        if asking {
+            return Box::pin(asking_once(lane, self)).await;
+        }
+        once(lane, self).await
+    }
+}
+
+/// One message, sent on the lane that is known for it, and where that leads.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments twice"
@@ -50,14 +69,14 @@ impl From<Failure> for Wrong {
 pub(super) fn send(
     fleet: Arc<Fleet>,
     lane: Arc<Lane>,
-    mut call: Encoded,
+    mut message: impl Message,
 ) -> impl Future<Output = Outcome> + Send {
     async move {
-        match once(&lane, &mut call).await {
+        match message.sent_on(&lane, false).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster().is_joined() => Err(wrong.failure),
             // Boxed, as all that is rare: what is in flight is allocated.
-            Err(wrong) => Box::pin(follow(&fleet, call, wrong)).await,
+            Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
         }
     }
 }
@@ -68,8 +87,8 @@ pub(super) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> Outcome {
     sent.map_err(|wrong| wrong.failure)
 }
 
-/// Sends a call where it was said to belong.
-pub(super) async fn follow(fleet: &Fleet, mut call: Encoded, mut wrong: Wrong) -> Outcome {
+/// Sends a message where it was said to belong.
+pub(super) async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: Wrong) -> Outcome {
     let cluster = fleet.cluster();
     for hop in 0..HOPS {
         let Some(redirect) = wrong.redirect.take() else {
@@ -80,12 +99,7 @@ pub(super) async fn follow(fleet: &Fleet, mut call: Encoded, mut wrong: Wrong) -
         if hop > 1 {
             lane.timers().sleep(PAUSE).await;
         }
-        let sent = if asking {
-            asking_once(&lane, &mut call).await
-        } else {
-            once(&lane, &mut call).await
-        };
-        match sent {
+        match message.sent_on(&lane, asking).await {
             Ok(answer) => return Ok(answer),
             Err(next) => wrong = next,
         }

@@ -32,9 +32,9 @@ pub(crate) async fn send_together(
 ) {
     let mut shares: Vec<Share> = Vec::new();
     let mut alone = Vec::new();
-    let commits = fleet.home().commits().is_some();
+    let acknowledged = fleet.home().commits().is_some();
     for (index, call) in calls.iter().enumerate() {
-        if commits && call.order() != Order::Free {
+        if acknowledged && call.order() != Order::Free {
             alone.push((index, Pending::start(fleet, call.clone())));
             continue;
         }

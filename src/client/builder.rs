@@ -11,7 +11,6 @@ use super::Client;
 use super::greet::{greet, greet_later};
 use crate::backend::check_tls;
 use crate::backend::cluster::{Cluster, NodeAddress};
-use crate::backend::commit::Commits;
 use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -505,13 +504,10 @@ pub(super) fn start(
         asks_server,
         broken: Arc::new(Alarm::default()),
         node: None,
-        commits: None,
+        acks: config.acks,
     };
     let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
-    let open = |acks| Commits::open(acks, lanes.clone(), &runtime);
-    let commits = config.acks.map(open);
-    let lanes = LaneConfig { commits, ..lanes };
     let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);

@@ -64,11 +64,7 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
             return Err(unsupported("it is in cluster mode"));
         }
         if core.config.acks.is_some() {
-            return Err(ConfigError::Conflict {
-                first: "acknowledged_by",
-                second: "a cluster",
-            }
-            .into());
+            check_wait(&mut connection).await?;
         }
         return join(core, &mut connection).await;
     }

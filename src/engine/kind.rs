@@ -11,8 +11,7 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{
-    Acquired, Call, Entered, Forced, Granted, Grants, Place, Released, Renewal, Renewed, Reply,
-    lock,
+    Acquired, Call, Entered, Forced, Grants, Place, Released, Renewal, Renewed, Reply, lock,
 };
 
 /// Of which sort a try is.
@@ -334,13 +333,16 @@ impl Kind {
 }
 
 impl Grants for Kind {
-    fn granted(&self) -> Granted {
-        let commands = self.commands.clone();
-        Box::new(move |reply| matches!(commands.acquired(reply), Some(Acquired::Got(_))))
+    fn granted(&self, reply: &Reply) -> bool {
+        matches!(self.acquired(reply), Some(Acquired::Got(_)))
     }
 
     fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
         self.release(hold_id, 0)
+    }
+
+    fn keep(&self) -> Box<dyn Grants> {
+        Box::new(self.clone())
     }
 }
 

@@ -137,10 +137,13 @@ fn what_is_granted_counts_when_replicas_have_it_and_what_is_given_back_waits_for
         assert_eq!(call.order(), Order::Acknowledged);
     }
     assert_eq!(kind.release("id", 0).order(), Order::Free);
-    let (granted, back) = kind.acquire("id", LEASE, sort).undo().unwrap();
-    assert!(granted(&Reply::Integer(-2)), "acquired");
-    assert!(!granted(&Reply::Integer(500)), "busy");
-    assert_eq!(sent(&back), sent(&kind.release("id", 0)));
+    let undo = kind.acquire("id", LEASE, sort).undo().unwrap();
+    assert!(undo.is_needed_behind(&Reply::Integer(-2)), "acquired");
+    assert!(!undo.is_needed_behind(&Reply::Integer(500)), "busy");
+    assert_eq!(
+        undo.encode().cmd().get_packed_command(),
+        sent(&kind.release("id", 0))
+    );
     assert_eq!(
         sent(&kind.join("id", LEASE)),
         sent(&kind.verify("id", LEASE))

@@ -114,12 +114,16 @@ fn a_call_on_a_lock_is_for_the_node_that_has_it() {
 struct Takes(Arc<Names>);
 
 impl Grants for Takes {
-    fn granted(&self) -> Granted {
-        Box::new(|reply| *reply == Reply::Done)
+    fn granted(&self, reply: &Reply) -> bool {
+        *reply == Reply::Done
     }
 
     fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
         lock::release(&self.0, hold_id, 0)
+    }
+
+    fn keep(&self) -> Box<dyn Grants> {
+        Box::new(Self(Arc::clone(&self.0)))
     }
 }
 
@@ -132,10 +136,10 @@ fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
     assert!(call().undo().is_none());
     let takes = Takes(Arc::new(names()));
     let taken = call().taken_back_by(&takes, "id");
-    let (granted, back) = taken.undo().unwrap();
-    assert!(granted(&Reply::Done) && !granted(&Reply::Other));
+    let undo = taken.undo().unwrap();
+    assert!(undo.is_needed_behind(&Reply::Done) && !undo.is_needed_behind(&Reply::Other));
     let expected = lock::release(&takes.0, "id", 0).encode();
-    assert_eq!(words(back.encode().cmd()), words(expected.cmd()));
+    assert_eq!(words(undo.encode().cmd()), words(expected.cmd()));
 }
 
 #[test]

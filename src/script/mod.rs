@@ -49,14 +49,31 @@ pub(crate) enum Order {
     Acknowledged,
 }
 
-/// Whether a reply says that something was granted.
-pub(crate) type Granted = Box<dyn Fn(&Reply) -> bool + Send + Sync>;
-
 /// What says whether a hold was granted, and takes it back.
 pub(crate) trait Grants: Send + Sync {
-    fn granted(&self) -> Granted;
+    fn granted(&self, reply: &Reply) -> bool;
 
     fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a>;
+
+    /// The same, for as long as somebody may have to know.
+    fn keep(&self) -> Box<dyn Grants>;
+}
+
+/// How to take back what was granted to a hold id.
+pub(crate) struct Undo {
+    grants: Box<dyn Grants>,
+    hold_id: Box<str>,
+}
+
+impl Undo {
+    /// Whether a reply says that something was granted.
+    pub(crate) fn is_needed_behind(&self, reply: &Reply) -> bool {
+        self.grants.granted(reply)
+    }
+
+    pub(crate) fn encode(&self) -> Encoded {
+        self.grants.take_back(&self.hold_id).encode()
+    }
 }
 
 /// A script that is asked next on the same connection, and whose answer counts.
@@ -172,10 +189,13 @@ impl<'a> Call<'a> {
         self.order
     }
 
-    /// How to tell that it granted something, and how to take that back.
-    pub(crate) fn undo(&self) -> Option<(Granted, Call<'a>)> {
+    /// How to take back what it granted.
+    pub(crate) fn undo(&self) -> Option<Undo> {
         let (grants, hold_id) = self.undo?;
-        Some((grants.granted(), grants.take_back(hold_id)))
+        Some(Undo {
+            grants: grants.keep(),
+            hold_id: hold_id.into(),
+        })
     }
 
     /// As it is sent: a script goes by its digest.

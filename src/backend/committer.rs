@@ -1,0 +1,332 @@
+//! The task that sends what replicas must acknowledge, on a connection of its own: see [`commit`](super::commit).
+//!
+//! When [`ROW`] batches in a row were not acknowledged, commands are refused at once, and one batch in [`PROBE`] finds out
+//! whether replicas are back.
+
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::sync::mpsc;
+
+use super::commit::{Commit, Entry};
+use super::lane::{Connected, Lane};
+use super::send::{connected, heard, is_unknown_script, read};
+use super::{Answer, Failure};
+use crate::clock::Moment;
+use crate::config::Acks;
+use crate::error::NotReplicated;
+use crate::script::Order;
+
+/// How many commands share a `WAIT`.
+const BATCH: usize = 64;
+
+/// After so many batches in a row that were not acknowledged, no more are sent for a while.
+const ROW: u32 = 2;
+
+/// How often one is sent then.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// The task of one connection.
+pub(super) struct Committer {
+    acks: Acks,
+    lane: Arc<Lane>,
+    stall: Arc<Mutex<Stall>>,
+    /// What was sent on a connection of the lane, and which one that was.
+    known: (u64, HashSet<&'static str>),
+}
+
+/// Whether replicas acknowledge at the moment.
+#[derive(Default)]
+pub(super) struct Stall {
+    row: u32,
+    got: u32,
+    probe_at: Moment,
+}
+
+impl Stall {
+    /// Whether a batch that is sent now would wait for nothing, as far as is known: how many replicas there were.
+    fn refuses(&self, now: Moment) -> Option<u32> {
+        (self.row >= ROW && now < self.probe_at).then_some(self.got)
+    }
+
+    fn acknowledged(&mut self, wanted: u32, got: u32, now: Moment) {
+        self.got = got;
+        self.probe_at = now + PROBE;
+        self.row = if got >= wanted {
+            0
+        } else {
+            self.row.saturating_add(1)
+        };
+    }
+}
+
+/// The connection is of no more use.
+struct Broken;
+
+impl Committer {
+    pub(super) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
+        let known = (0, HashSet::new());
+        Self {
+            acks,
+            lane,
+            stall,
+            known,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
+        let mut entries = Vec::with_capacity(BATCH);
+        while queue.recv_many(&mut entries, BATCH).await > 0 {
+            let mut rest = std::mem::take(&mut entries);
+            while let Some(first) = rest.first() {
+                // What waits for no replica is answered before what does.
+                let order = first.commit.order;
+                let same = rest.iter().take_while(|entry| entry.commit.order == order);
+                let later = rest.split_off(same.count());
+                let committing = AssertUnwindSafe(self.commit(rest, order));
+                // What it was about is unanswered then.
+                let _panic = committing.catch_unwind().await;
+                rest = later;
+            }
+        }
+    }
+
+    async fn commit(&mut self, entries: Vec<Entry>, order: Order) {
+        let acknowledged = order == Order::Acknowledged;
+        let refused = self.stall.lock().refuses(self.lane.now());
+        if let Some(got) = refused.filter(|_| acknowledged) {
+            return fail_all(entries, &self.not_replicated(got));
+        }
+        let limit = self.lane.command_timeout();
+        let timers = self.lane.timers().clone();
+        let mut connected = match timers.within(limit, connected(&self.lane)).await {
+            Some(Ok(connected)) => connected,
+            Some(Err(failure)) => return fail_all(entries, &failure),
+            None => return fail_all(entries, &Failure::no_connection()),
+        };
+        let generation = connected.generation;
+        let turn = connected.turn.take();
+        // What has no answer when this is dropped is unanswered.
+        let exchange = self.exchange(connected, entries, acknowledged);
+        let exchange = timers.within(limit, exchange);
+        let done = match turn {
+            None => exchange.await,
+            // Nothing that the old master says counts.
+            Some(mut turn) => turn.within(exchange).await.flatten(),
+        };
+        if !matches!(done, Some(Ok(()))) {
+            self.lane.replace(generation);
+        }
+    }
+
+    /// Sends commands, and what their answers lead to.
+    async fn exchange(
+        &mut self,
+        mut connected: Connected,
+        mut entries: Vec<Entry>,
+        acknowledged: bool,
+    ) -> Result<(), Broken> {
+        if self.known.0 != connected.generation {
+            self.known = (connected.generation, HashSet::new());
+        }
+        let connection = &mut connected.connection;
+        while !entries.is_empty() {
+            for entry in &mut entries {
+                entry.commit.introduce(&self.lane, &mut self.known.1);
+            }
+            let sent_at = self.lane.now();
+            let (results, got) = self.round(connection, &entries, acknowledged).await?;
+            let (mut again, mut undone) = (Vec::new(), Vec::new());
+            for (mut entry, result) in entries.into_iter().zip(results) {
+                if entry.commit.goes_on(&result) {
+                    again.push(entry);
+                    continue;
+                }
+                let heard = heard(&self.lane, connected.generation, result, sent_at);
+                match (heard, &got) {
+                    (Err(wrong), _) => entry.fail(wrong),
+                    (Ok(answer), Err(failure)) if entry.commit.is_granted(&answer) => {
+                        if entry.commit.undo.is_some() {
+                            undone.push(entry);
+                        } else {
+                            entry.fail(failure.clone());
+                        }
+                    }
+                    // Enough replicas have it, or there is nothing that they have to have.
+                    (Ok(answer), _) => entry.tell(answer),
+                }
+            }
+            if let Err(failure) = got {
+                self.undo(connection, undone, &failure).await?;
+            }
+            entries = again;
+        }
+        Ok(())
+    }
+
+    /// Sends each command once, and hears how many replicas have it.
+    async fn round(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        entries: &[Entry],
+        acknowledged: bool,
+    ) -> Result<(Vec<RedisResult<Value>>, Result<(), Failure>), Broken> {
+        let mut pipeline = Pipeline::with_capacity(entries.len() + 1);
+        let mut answers = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if entry.commit.asking {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(entry.commit.cmd().clone());
+            answers.push(pipeline.len() - 1);
+        }
+        if acknowledged {
+            let within_ms = u64::try_from(self.acks.within.as_millis()).unwrap_or(u64::MAX);
+            pipeline.cmd("WAIT").arg(self.acks.wanted).arg(within_ms);
+        }
+        let count = pipeline.len();
+        let sent = connection.send_packed_commands(&pipeline, 0, count).await;
+        let mut values = sent.map_err(|_| Broken)?;
+        if values.len() != count {
+            return Err(Broken);
+        }
+        self.lane.heard();
+        let waited = if acknowledged { values.pop() } else { None };
+        let got = waited.map_or(Ok(()), |got| self.count(got));
+        let answer = |place: &usize| Ok(std::mem::replace(&mut values[*place], Value::Nil));
+        Ok((answers.iter().map(answer).collect(), got))
+    }
+
+    /// What `WAIT` was answered: whether enough replicas have it all.
+    fn count(&mut self, waited: Value) -> Result<(), Failure> {
+        let got = redis::from_redis_value::<u32>(waited.extract_error()?);
+        let got = got.map_err(|_| Failure::strange_reply())?;
+        let now = self.lane.now();
+        self.stall.lock().acknowledged(self.acks.wanted, got, now);
+        if got >= self.acks.wanted {
+            return Ok(());
+        }
+        Err(self.not_replicated(got))
+    }
+
+    /// Takes back what was granted, and tells why.
+    async fn undo(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        mut entries: Vec<Entry>,
+        why: &Failure,
+    ) -> Result<(), Broken> {
+        for entry in &mut entries {
+            entry.commit.turn_back(&self.lane);
+        }
+        while !entries.is_empty() {
+            let (results, _) = self.round(connection, &entries, false).await?;
+            let mut again = Vec::new();
+            for (mut entry, result) in entries.into_iter().zip(results) {
+                if entry.commit.goes_on(&result) {
+                    again.push(entry);
+                } else if read(result).is_ok() {
+                    entry.fail(why.clone());
+                } else {
+                    // What could not be taken back is seen to by whoever sent it.
+                    entry.fail(Failure::no_reply());
+                }
+            }
+            entries = again;
+        }
+        Ok(())
+    }
+
+    fn not_replicated(&self, got: u32) -> Failure {
+        Failure::not_replicated(NotReplicated::new(self.acks.wanted, got))
+    }
+}
+
+impl Commit {
+    /// What is to be sent.
+    fn cmd(&self) -> &Cmd {
+        self.text.as_ref().unwrap_or(self.call.cmd())
+    }
+
+    /// A script goes by its text the first time: to find out by its digest that the server does not know it would cost
+    /// a `WAIT`.
+    fn introduce(&mut self, lane: &Lane, known: &mut HashSet<&'static str>) {
+        self.call.publish_as(lane.publish());
+        if self.text.is_none()
+            && let Some(digest) = self.call.digest()
+            && known.insert(digest)
+        {
+            self.text = self.call.with_text();
+        }
+    }
+
+    /// Whether something is sent behind this answer: the script's text, or what is asked behind a nil.
+    fn goes_on(&mut self, result: &RedisResult<Value>) -> bool {
+        if is_unknown_script(result) && self.text.is_none() {
+            self.text = self.call.with_text();
+            return self.text.is_some();
+        }
+        let next = match result {
+            Ok(value) if self.call.goes_on(value) => self.call.next(),
+            _ => None,
+        };
+        let Some(next) = next else {
+            return false;
+        };
+        (self.call, self.text) = (next, None);
+        true
+    }
+
+    /// Whether an answer says that something was done which is worth nothing until it is acknowledged.
+    fn is_granted(&self, answer: &Answer) -> bool {
+        let undo = self.undo.as_ref();
+        self.order == Order::Acknowledged
+            && undo.is_none_or(|undo| undo.is_needed_behind(&answer.reply))
+    }
+
+    /// From now on it is what takes it back.
+    fn turn_back(&mut self, lane: &Lane) {
+        if let Some(undo) = self.undo.take() {
+            (self.call, self.text) = (undo.encode(), None);
+            self.call.publish_as(lane.publish());
+        }
+    }
+}
+
+fn fail_all(entries: Vec<Entry>, failure: &Failure) {
+    for entry in entries {
+        entry.fail(failure.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn after_two_in_a_row_one_a_second_finds_out() {
+        let mut stall = Stall::default();
+        assert_eq!(stall.refuses(at(0)), None);
+        stall.acknowledged(2, 1, at(100));
+        assert_eq!(stall.refuses(at(101)), None, "one may be chance");
+        stall.acknowledged(2, 0, at(300));
+        assert_eq!(stall.refuses(at(301)), Some(0));
+        assert_eq!(stall.refuses(at(1299)), Some(0));
+        assert_eq!(stall.refuses(at(1300)), None);
+        stall.acknowledged(2, 1, at(1500));
+        assert_eq!(stall.refuses(at(2499)), Some(1));
+        assert_eq!(stall.refuses(at(2500)), None);
+        stall.acknowledged(2, 2, at(2500));
+        assert_eq!(stall.refuses(at(2501)), None);
+    }
+}
