@@ -310,7 +310,7 @@ impl ClientBuilder {
     ///
     /// 1 to 64 replicas, 1 ms to a quarter of [`command_timeout`](Self::command_timeout). Time enough for a replica that works
     /// is usually 200 ms. It is a number of its own on purpose, and not that of the replicas that happen to be connected:
-    /// a master without any grants nothing.
+    /// a master without any grants nothing. In a cluster it is about the replicas of each master.
     #[doc(alias = "checkLockSyncedSlaves")]
     #[doc(alias = "slavesSyncTimeout")]
     pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {

@@ -12,7 +12,7 @@ use crate::common::{LONG, gone, ms, soon, try_once};
 use crate::{Pair, few};
 
 /// A lock of each kind.
-fn kinds(client: &Client) -> Vec<(&'static str, Arc<dyn Lock>)> {
+pub(crate) fn kinds(client: &Client) -> Vec<(&'static str, Arc<dyn Lock>)> {
     let rw = client.get_read_write_lock("rw");
     let several = ["a", "b"].map(|name| client.get_lock(name));
     vec![

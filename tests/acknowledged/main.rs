@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clusters;
 mod granting;
 mod keeping;
 mod traps;

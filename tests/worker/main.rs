@@ -124,6 +124,17 @@ async fn what_too_few_replicas_have_is_not_replicated() {
 }
 
 #[tokio::test]
+async fn in_a_cluster_the_replicas_of_a_lock_s_master_count() {
+    let cluster = RedisCluster::start().await;
+    let worker = Worker::rust();
+    let fields = json!({"cluster": true, "urls": cluster.urls(), "acks": 1});
+    worker.call("open", fields).await.unwrap();
+    worker.lock("a", "x", None).await.unwrap();
+    let master = cluster.owner_of("x").await;
+    assert_eq!(cluster.replica_of(master).keys().await, ["x"]);
+}
+
+#[tokio::test]
 async fn open_is_refused_with_what_is_wrong() {
     let server = RedisServer::options().password("secret").start();
     let worker = Worker::rust();
@@ -140,7 +151,7 @@ async fn open_is_refused_with_what_is_wrong() {
     );
     for fields in [
         json!({"url": server.url(), "urls": [server.url()]}),
-        json!({"cluster": true, "urls": [server.url()], "acks": 1}),
+        json!({"urls": [server.url()], "acks": 1}),
     ] {
         assert_eq!(refusal(&worker, "open", fields).await, "unsupported");
     }

@@ -115,11 +115,12 @@ impl Fields {
 
     fn opening(&self) -> Result<Opening, Failure> {
         let acks = self.number("acks")?.unwrap_or(0);
-        if acks > 0 && (self.is_cluster()? || self.0.contains_key("urls")) {
-            return Err(Failure::unsupported("acks of several servers"));
+        let server = self.server()?;
+        if acks > 0 && matches!(server, Server::Quorum(_)) {
+            return Err(Failure::unsupported("acks of a quorum"));
         }
         Ok(Opening {
-            server: self.server()?,
+            server,
             acks,
             prefix: match self.0.get("prefix") {
                 None => None,

@@ -1,0 +1,151 @@
+//! The same in a cluster, where it is about the replicas of each master.
+
+use std::time::Duration;
+
+use watchlock::{Client, Lease, LockGuard, LostReason};
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
+
+use crate::common::{LONG, SHORT, ms, soon, try_once};
+use crate::granting::kinds;
+use crate::{WITHIN, few};
+
+const NAME: &str = "job";
+
+async fn connect(cluster: &RedisCluster) -> Client {
+    let lease = Duration::from_secs(20);
+    with_lease(cluster, lease).await
+}
+
+async fn with_lease(cluster: &RedisCluster, lease: Duration) -> Client {
+    let client = Client::builder(&cluster.url())
+        .acknowledged_by(1, WITHIN)
+        .command_timeout(4 * WITHIN)
+        .watchdog_lease(lease);
+    client.connect().await.expect("a client")
+}
+
+/// A name of another master than that of [`NAME`].
+async fn elsewhere(cluster: &RedisCluster) -> String {
+    let master = cluster.owner_of(NAME).await;
+    for number in 0.. {
+        let name = format!("other:{number}");
+        if cluster.owner_of(&name).await != master {
+            return name;
+        }
+    }
+    unreachable!("some name is elsewhere")
+}
+
+async fn replicas_keys(cluster: &RedisCluster) -> Vec<String> {
+    let mut keys = Vec::new();
+    for master in 0..3 {
+        keys.extend(cluster.replica_of(master).keys().await);
+    }
+    keys
+}
+
+#[tokio::test]
+async fn what_is_granted_is_at_the_replica_of_its_master() {
+    let cluster = RedisCluster::start().await;
+    let client = connect(&cluster).await;
+    for (kind, lock) in kinds(&client) {
+        let guard = lock.lock().await.unwrap();
+        let there = replicas_keys(&cluster).await;
+        let name = guard.name();
+        let of_lock = there.iter().any(|key| name.contains(key.as_str()));
+        assert!(of_lock, "{kind}: {name} is not among {there:?}");
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_stalls_stops_the_locks_of_its_master_alone() {
+    let cluster = RedisCluster::start().await;
+    let client = with_lease(&cluster, SHORT).await;
+    let (master, other) = (cluster.owner_of(NAME).await, elsewhere(&cluster).await);
+    let here = try_once(&client, NAME).await.unwrap().unwrap();
+    let there = try_once(&client, &other).await.unwrap().unwrap();
+    cluster.replica_of(master).freeze();
+    // Renewals that its replica has not keep nothing.
+    assert_eq!(soon(here.lost()).await, LostReason::Expired);
+    there.check().unwrap();
+    // The master has written them, and knows it for a lease more.
+    eventually("it is free", LONG, async || {
+        cluster.node(master).keys().await.is_empty()
+    })
+    .await;
+    let told = few(try_once(&client, NAME).await);
+    assert_eq!((told.wanted, told.got), (1, 0));
+    there.unlock().await.unwrap();
+    assert!(try_once(&client, &other).await.unwrap().is_some());
+    cluster.replica_of(master).resume();
+    let lock = client.get_lock(NAME);
+    let guard = lock.try_lock(LONG, Lease::Watchdog).await.unwrap();
+    assert!(guard.is_some(), "its replica is back");
+}
+
+/// Too few have it until the replica of `node` is back, although that of the other node would say yes.
+async fn counts_at(cluster: &RedisCluster, client: &Client, node: usize) -> LockGuard {
+    let replica = cluster.replica_of(node);
+    replica.freeze();
+    let told = few(try_once(client, NAME).await);
+    assert_eq!((told.wanted, told.got), (1, 0));
+    assert_eq!(cluster.node(node).keys().await, Vec::<String>::new());
+    replica.resume();
+    let lock = client.get_lock(NAME);
+    let granted = lock.try_lock(LONG, Lease::Watchdog).await.unwrap();
+    assert_eq!(replica.keys().await, [NAME]);
+    granted.expect("granted")
+}
+
+#[tokio::test]
+async fn where_a_slot_is_on_its_way_to_is_where_it_is_acknowledged() {
+    let cluster = RedisCluster::start().await;
+    let client = connect(&cluster).await;
+    let slot = cluster.slot_of(NAME).await;
+    let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
+    cluster.begin_move(slot, to).await;
+    let guard = counts_at(&cluster, &client, to).await;
+    cluster.finish_move(slot, to).await;
+    guard.unlock().await.unwrap();
+    let gone = || async { replicas_keys(&cluster).await.is_empty() };
+    eventually("nothing is left", LONG, gone).await;
+}
+
+#[tokio::test]
+async fn where_a_slot_went_is_where_it_is_acknowledged() {
+    let cluster = RedisCluster::start().await;
+    let client = connect(&cluster).await;
+    // The scripts are known where it was.
+    let guard = try_once(&client, NAME).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    let slot = cluster.slot_of(NAME).await;
+    let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
+    cluster.move_slot(slot, to).await;
+    let guard = counts_at(&cluster, &client, to).await;
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_granted_is_there_behind_a_fail_over() {
+    let cluster = RedisCluster::start().await;
+    let client = connect(&cluster).await;
+    let second = Client::connect(&cluster.url()).await.unwrap();
+    let master = cluster.owner_of(NAME).await;
+    let guard = try_once(&client, NAME).await.unwrap().unwrap();
+    cluster.node(master).kill();
+    cluster.replaced(master).await;
+    let asked = async || try_once(&second, NAME).await;
+    eventually("the new master answers", LONG, async || {
+        asked().await.is_ok()
+    })
+    .await;
+    assert!(asked().await.unwrap().is_none(), "it is held");
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    // Nothing acknowledges there any more.
+    let lock = client.get_lock(NAME);
+    let told = few(lock.try_lock(ms(100), Lease::Watchdog).await);
+    assert_eq!((told.wanted, told.got), (1, 0));
+}
