@@ -25,6 +25,13 @@ async fn without_acknowledgements_what_a_stale_replica_lacks_is_told_to_its_hold
 }
 
 #[tokio::test]
+async fn in_a_cluster_whose_replicas_acknowledge_there_are_none() {
+    let tally = run(Layout::AcknowledgedCluster).await;
+    assert!(tally.lost_writes.is_empty());
+    assert!(tally.report.holds > 0);
+}
+
+#[tokio::test]
 async fn with_the_acknowledgement_of_the_only_replica_there_are_none() {
     let tally = run(Layout::Acknowledged).await;
     assert!(tally.lost_writes.is_empty());

@@ -6,7 +6,8 @@
 //! that forget everything when they are killed, and on servers that forget nothing and vote at once.
 //!
 //! Then come masters with replicas, each for `CHAOS_FAILOVER_SECONDS` (7): a cluster, where nothing is acknowledged and two
-//! holders after a fail-over that lost something are counted, and a master whose only replica acknowledges.
+//! holders after a fail-over that lost something are counted, a master whose only replica acknowledges, and a cluster whose
+//! replicas do.
 //!
 //! `CHAOS_ON` leaves out what it does not name: `one`, `quorum`, `cluster`, `sentinels` (only there by its name, without
 //! acknowledgements), `acknowledged`, with commas between.
@@ -58,7 +59,12 @@ fn campaigns(seed: u64) -> Vec<Campaign> {
             campaign.time = time / 4;
             all.push(campaign);
         }
-        for layout in [Layout::Cluster, Layout::Sentinels, Layout::Acknowledged] {
+        for layout in [
+            Layout::Cluster,
+            Layout::Sentinels,
+            Layout::Acknowledged,
+            Layout::AcknowledgedCluster,
+        ] {
             let mut campaign = Campaign::of_replicas(seed, layout);
             campaign.time = Duration::from_secs(number("CHAOS_FAILOVER_SECONDS", 7));
             all.push(campaign);

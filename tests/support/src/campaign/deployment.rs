@@ -13,7 +13,13 @@ use crate::server::RedisServer;
 /// For how long owners go on while nothing is available; longer than any fail-over.
 const UNAVAILABLE_MS: u32 = 60_000;
 
-pub(super) enum Deployment {
+/// Servers, and whether replicas must acknowledge there.
+pub(super) struct Deployment {
+    pub(super) servers: Servers,
+    pub(super) acknowledged: bool,
+}
+
+pub(super) enum Servers {
     Cluster(RedisCluster),
     Watched(Watched),
 }
@@ -21,12 +27,18 @@ pub(super) enum Deployment {
 /// A master and its only replica, which sentinels watch.
 pub(super) struct Watched {
     pub(super) servers: SentinelDeployment,
-    pub(super) acknowledged: bool,
     /// Which of the two is the master.
     master: Mutex<usize>,
 }
 
 impl Watched {
+    async fn start() -> Self {
+        let servers = SentinelDeployment::start().await;
+        servers.servers()[0].acknowledged(1).await;
+        let master = Mutex::new(0);
+        Self { servers, master }
+    }
+
     /// The master, and its replica.
     pub(super) fn pair(&self) -> (&RedisServer, &RedisServer) {
         let servers = self.servers.servers();
@@ -44,30 +56,29 @@ impl Watched {
 impl Deployment {
     /// What belongs together in a layout.
     pub(super) async fn start(layout: Layout) -> Option<Self> {
-        let acknowledged = match layout {
-            Layout::Cluster => return Some(Self::Cluster(RedisCluster::start().await)),
-            Layout::Sentinels => false,
-            Layout::Acknowledged => true,
+        let acknowledged = matches!(layout, Layout::Acknowledged | Layout::AcknowledgedCluster);
+        let servers = match layout {
+            Layout::Cluster | Layout::AcknowledgedCluster => {
+                Servers::Cluster(RedisCluster::start().await)
+            }
+            Layout::Sentinels | Layout::Acknowledged => Servers::Watched(Watched::start().await),
             _ => return None,
         };
-        let servers = SentinelDeployment::start().await;
-        servers.servers()[0].acknowledged(1).await;
-        Some(Self::Watched(Watched {
+        Some(Self {
             servers,
             acknowledged,
-            master: Mutex::new(0),
-        }))
+        })
     }
 
     /// With what a worker on it is opened.
     pub(super) fn opening(&self, lease: Duration) -> Value {
-        let mut opening = match self {
-            Self::Cluster(cluster) => json!({"cluster": true, "urls": cluster.urls()}),
-            Self::Watched(watched) => json!({
+        let mut opening = match &self.servers {
+            Servers::Cluster(cluster) => json!({"cluster": true, "urls": cluster.urls()}),
+            Servers::Watched(watched) => json!({
                 "sentinel": {"service": SERVICE, "urls": watched.servers.urls()},
-                "acks": u32::from(watched.acknowledged),
             }),
         };
+        opening["acks"] = json!(u32::from(self.acknowledged));
         opening["watchdog_ms"] = json!(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         opening["unavailable_after_ms"] = json!(UNAVAILABLE_MS);
         opening
@@ -75,27 +86,27 @@ impl Deployment {
 
     /// The server that has a key.
     pub(super) async fn server_of(&self, key: &str) -> &RedisServer {
-        match self {
-            Self::Cluster(cluster) => cluster.server_of(key).await,
-            Self::Watched(watched) => watched.pair().0,
+        match &self.servers {
+            Servers::Cluster(cluster) => cluster.server_of(key).await,
+            Servers::Watched(watched) => watched.pair().0,
         }
     }
 
     /// All that have keys.
     pub(super) async fn masters(&self) -> Vec<&RedisServer> {
-        match self {
-            Self::Cluster(cluster) => {
+        match &self.servers {
+            Servers::Cluster(cluster) => {
                 let masters = cluster.present_masters().await.into_iter();
                 masters.map(|index| cluster.node(index)).collect()
             }
-            Self::Watched(watched) => vec![watched.pair().0],
+            Servers::Watched(watched) => vec![watched.pair().0],
         }
     }
 
     pub(super) fn kill(&self) {
-        let (servers, sentinels) = match self {
-            Self::Cluster(cluster) => (cluster.nodes(), [].as_slice()),
-            Self::Watched(watched) => (watched.servers.servers(), watched.servers.sentinels()),
+        let (servers, sentinels) = match &self.servers {
+            Servers::Cluster(cluster) => (cluster.nodes(), [].as_slice()),
+            Servers::Watched(watched) => (watched.servers.servers(), watched.servers.sentinels()),
         };
         for server in servers.iter().chain(sentinels) {
             server.kill();

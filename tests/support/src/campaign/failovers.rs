@@ -16,7 +16,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::time::sleep;
 
-use super::deployment::{Deployment, Watched};
+use super::deployment::{Deployment, Servers, Watched};
 use super::ground::{Forgets, Ground};
 use super::weather::Watch;
 use crate::cluster::RedisCluster;
@@ -86,15 +86,15 @@ impl Strike {
 
     /// Whether the new master may lack what the old one did.
     fn forgets(self, at: &Deployment) -> Forgets {
-        let switches = match at {
+        let switches = match at.servers {
             // There they agree first.
-            Deployment::Cluster(_) => self.switches() && self != Self::Command,
-            Deployment::Watched(_) => self.switches(),
+            Servers::Cluster(_) => self.switches() && self != Self::Command,
+            Servers::Watched(_) => self.switches(),
         };
-        match at {
+        match at.acknowledged {
             _ if !switches => Forgets::Nothing,
-            Deployment::Watched(watched) if watched.acknowledged => Forgets::Releases,
-            _ => Forgets::Everything,
+            true => Forgets::Releases,
+            false => Forgets::Everything,
         }
     }
 }
@@ -125,9 +125,9 @@ pub(super) async fn run(ground: Arc<Ground>, seed: u64, names: u32, mut weather:
     let Some(deployment) = &ground.deployment else {
         return;
     };
-    let mut strikes = match deployment {
-        Deployment::Cluster(_) => IN_A_CLUSTER.to_vec(),
-        Deployment::Watched(_) => BY_SENTINELS.to_vec(),
+    let mut strikes = match deployment.servers {
+        Servers::Cluster(_) => IN_A_CLUSTER.to_vec(),
+        Servers::Watched(_) => BY_SENTINELS.to_vec(),
     };
     let mut next = 0;
     while weather.storm().await {
@@ -147,10 +147,14 @@ pub(super) async fn run(ground: Arc<Ground>, seed: u64, names: u32, mut weather:
 async fn inflict(ground: &Ground, deployment: &Deployment, strike: Strike, chance: &Chance) {
     let _struck = ground.struck.write().await;
     let from = now_ns();
-    let over = match deployment {
-        Deployment::Cluster(cluster) => in_cluster(cluster, strike, chance).await,
-        Deployment::Watched(watched) => by_sentinels(watched, strike, chance).await,
+    let mut over = match &deployment.servers {
+        Servers::Cluster(cluster) => in_cluster(cluster, strike, chance).await,
+        Servers::Watched(watched) => by_sentinels(watched, strike, chance).await,
     };
+    if deployment.acknowledged {
+        // Nothing is granted before there is a replica again.
+        over = now_ns();
+    }
     ground.failed_over(strike.name(), (from, over), strike.forgets(deployment));
 }
 
@@ -209,7 +213,7 @@ async fn to_and_fro(cluster: &RedisCluster, chance: &Chance) {
     cluster.settled().await;
 }
 
-/// The same. Where the replica must acknowledge, nothing is granted before there is one again.
+/// The same.
 async fn by_sentinels(watched: &Watched, strike: Strike, chance: &Chance) -> Nanos {
     let (master, replica) = watched.pair();
     match strike {
@@ -231,10 +235,7 @@ async fn by_sentinels(watched: &Watched, strike: Strike, chance: &Chance) -> Nan
             watched.servers.ready().await;
         }
         Strike::CutAndKill | Strike::Kill | Strike::Freeze | Strike::Command => {
-            let over = switch(watched, strike).await;
-            if !watched.acknowledged {
-                return over;
-            }
+            return switch(watched, strike).await;
         }
     }
     now_ns()

@@ -20,6 +20,8 @@ pub enum Layout {
     Forgetting,
     /// A cluster of three masters with a replica each. Nothing is acknowledged.
     Cluster,
+    /// The same, and the replicas acknowledge what is granted.
+    AcknowledgedCluster,
     /// A master and its only replica, watched by three sentinels. Nothing is acknowledged.
     Sentinels,
     /// The same, and the replica acknowledges what is granted.
@@ -45,13 +47,16 @@ impl Layout {
             Self::Remembering | Self::Forgetting => "quorum",
             Self::Cluster => "cluster",
             Self::Sentinels => "sentinels",
-            Self::Acknowledged => "acknowledged",
+            Self::Acknowledged | Self::AcknowledgedCluster => "acknowledged",
         }
     }
 
     /// Whether masters fail and replicas take their places.
     pub(super) fn has_replicas(self) -> bool {
-        matches!(self, Self::Cluster | Self::Sentinels | Self::Acknowledged)
+        matches!(
+            self,
+            Self::Cluster | Self::AcknowledgedCluster | Self::Sentinels | Self::Acknowledged
+        )
     }
 
     /// The lease of the workers' watchdogs. Where there are fail-overs it is to outlive one.
@@ -73,7 +78,7 @@ impl Layout {
             Self::One => vec![start(true)],
             Self::Remembering => (0..QUORUM).map(|_| start(true)).collect(),
             Self::Forgetting => (0..QUORUM).map(|_| start(false)).collect(),
-            Self::Cluster | Self::Sentinels | Self::Acknowledged => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -83,10 +88,10 @@ impl Layout {
         match self {
             Self::One => json!({"url": urls[0], "watchdog_ms": lease_ms}),
             Self::Forgetting => json!({"urls": urls, "watchdog_ms": lease_ms}),
-            Self::Cluster | Self::Sentinels | Self::Acknowledged => Value::Null,
             Self::Remembering => {
                 json!({"urls": urls, "watchdog_ms": lease_ms, "restart_delay_ms": 0})
             }
+            _ => Value::Null,
         }
     }
 
@@ -110,6 +115,7 @@ impl Layout {
             Self::Remembering => "-remembering",
             Self::Forgetting => "-forgetting",
             Self::Cluster => "-cluster",
+            Self::AcknowledgedCluster => "-acknowledged-cluster",
             Self::Sentinels => "-sentinels",
             Self::Acknowledged => "-acknowledged",
         }
@@ -123,6 +129,9 @@ impl fmt::Display for Layout {
             Self::Remembering => "on five servers that forget nothing and vote at once",
             Self::Forgetting => "on five servers that forget everything and have no vote at first",
             Self::Cluster => "on a cluster of three masters with a replica each",
+            Self::AcknowledgedCluster => {
+                "on a cluster of three masters with a replica each, which acknowledge"
+            }
             Self::Sentinels => "on a master and a replica that sentinels watch",
             Self::Acknowledged => {
                 "on a master and a replica that sentinels watch, and that acknowledges"

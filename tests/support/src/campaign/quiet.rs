@@ -120,7 +120,7 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     }
     let mut keys = left;
     let mut channels = server.channels().await;
-    if ground.layout == Layout::Cluster {
+    if matches!(ground.layout, Layout::Cluster | Layout::AcknowledgedCluster) {
         channels.extend(server.sharded_channels().await);
     }
     // By which sentinels talk.
