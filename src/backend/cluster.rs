@@ -288,6 +288,7 @@ fn add(nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn cluster(addresses: Option<NodeAddress>) -> Cluster {
         let template = Dialer::from_url("redis://127.0.0.1/", None).unwrap();
@@ -372,7 +373,10 @@ mod tests {
         let asked = cluster.redirected(redirect(7, 9, true));
         assert_eq!((asked.place.port, port_of(&cluster, 7)), (9, Some(1)));
         assert!(cluster.take_moved().is_empty());
+        let is_doubted = || cluster.doubted().now_or_never().is_some();
+        assert!(!is_doubted());
         let moved = cluster.redirected(redirect(7, 9, false));
+        assert!(is_doubted(), "who holds or waits there is told of it");
         assert_eq!(moved.number, asked.number, "it is known by now");
         assert_eq!(
             (port_of(&cluster, 7), port_of(&cluster, 8)),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, ClientBuilder, ConfigError, Error, Lease};
+use watchlock::{Client, ClientBuilder, ConfigError, Error, Lease, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, soon};
+use crate::common::{LONG, channel, soon};
 
 /// Names that are in different slots, at different nodes.
 fn names() -> impl Iterator<Item = String> {
@@ -51,6 +51,37 @@ async fn one_of_several_addresses_is_enough() {
     let guard = soon(client.get_lock("x").lock()).await.unwrap();
     guard.unlock().await.unwrap();
     frozen.resume();
+}
+
+/// Where nodes know sharded channels Redisson listens there, too.
+#[tokio::test]
+async fn channels_belong_to_slots_where_nodes_know_that_and_nobody_says_otherwise() {
+    let cluster = RedisCluster::masters().await;
+    let knows = cluster.node(0).try_cmd(&["PUBSUB", "SHARDCHANNELS"]).await;
+    for (name, publish, sharded) in [
+        ("a", None, knows.is_ok()),
+        ("b", Some(Publish::Classic), false),
+    ] {
+        let mut builder = Client::builder(&cluster.url());
+        if let Some(publish) = publish {
+            builder = builder.publish(publish);
+        }
+        let [holder, waiter] = [builder.clone(), builder];
+        let holder = holder.connect().await.unwrap();
+        let guard = holder.get_lock(name).lock().await.unwrap();
+        let waiter = waiter.connect().await.unwrap();
+        let lock = waiter.get_lock(name);
+        let waits = tokio::spawn(async move { lock.lock().await });
+        let (node, channel) = (cluster.server_of(name).await, channel(name));
+        eventually("somebody listens", LONG, async || {
+            node.subscribers(&channel).await > 0
+        })
+        .await;
+        let there = node.sharded_channels().await;
+        assert_eq!(there.contains(&channel), sharded, "{name}");
+        guard.unlock().await.unwrap();
+        soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+    }
 }
 
 #[tokio::test]
