@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use watchlock::{ClientBuilder, Error, Tls};
+use watchlock_support::eventually;
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 use watchlock_support::tls::Certificates;
 
@@ -28,8 +29,15 @@ async fn a_fail_over_behind_tls() {
     let [old, new] = deployment.servers() else {
         panic!("two servers")
     };
+    for sentinel in deployment.sentinels() {
+        eventually("the client listens", LONG, async || {
+            let clients = sentinel.clients().await;
+            clients.iter().any(|client| client["sub"] == "1")
+        })
+        .await;
+    }
     let held = try_once(&client, "held").await.unwrap().unwrap();
-    watchlock_support::eventually("the replica has it", LONG, async || {
+    eventually("the replica has it", LONG, async || {
         new.exists("held").await
     })
     .await;
