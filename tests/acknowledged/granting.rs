@@ -8,7 +8,7 @@ use watchlock::{Client, ConfigError, Error, Lease, Lock, MultiLock};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, gone, ms, soon, try_once};
+use crate::common::{LONG, SHORT, gone, ms, soon, try_once};
 use crate::{Pair, few};
 
 /// A lock of each kind.
@@ -214,4 +214,29 @@ async fn odd_numbers_are_refused() {
         let refused = matches!(error, Error::Config(ConfigError::OutOfRange { .. }));
         assert!(refused, "{error:?}");
     }
+}
+
+/// The connections for it live on the runtime of those who ask, and end with that.
+#[test]
+fn a_runtime_that_ends_takes_no_lock_along_and_no_other_caller() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let pair = second.block_on(Pair::start());
+    let client = first.block_on(pair.builder().watchdog_lease(SHORT).connect());
+    let client = client.unwrap();
+    let guard = first.block_on(client.get_lock("x").lock()).unwrap();
+    drop(first);
+    second.block_on(async {
+        let other = client.get_lock("y").lock().await.unwrap();
+        assert_eq!(pair.replica.keys().await, ["x", "y"]);
+        tokio::time::sleep(SHORT).await;
+        guard.check().expect("it is renewed");
+        for guard in [guard, other] {
+            guard.unlock().await.unwrap();
+        }
+        gone(&pair.master, "x").await;
+    });
 }
