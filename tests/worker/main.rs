@@ -207,8 +207,13 @@ async fn owners_exclude_each_other_and_wait_for_each_other() {
         Ok(None)
     );
     assert_eq!(other.try_lock("a", "x", ms(30), None).await, Ok(None));
+    let asked = server.calls_of("evalsha").await;
     let waiting = other.request("lock", of("a", "x"));
-    subscribed(&server, "x").await;
+    // Who waited before may still be subscribed.
+    eventually("it is asked for", LONG, async || {
+        server.calls_of("evalsha").await > asked
+    })
+    .await;
     let released = worker.request("unlock", of("a", "x")).await;
     let entered = soon(waiting).await;
     assert_eq!(entered.outcome, Ok(json!({"count": 1})));
