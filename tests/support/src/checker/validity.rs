@@ -138,13 +138,23 @@ fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
 }
 
 /// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
-/// not bring it back.
+/// not bring it back. A reader that writes, too, is told when it gives back what it writes by.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
     let op = model.last_release(hold)?;
     let after = op.span.from > when.until && matches!(op.outcome, Some(Outcome::Released(0)));
     let calm = !model.disturbed(hold.client, op.span);
-    (after && calm).then_some(Breach::ReleasedDeleted)
+    let writes = hold.kind == LockKind::Read
+        && model.holds.iter().any(|other| {
+            let same =
+                (other.client, other.owner, other.name) == (hold.client, hold.owner, hold.name);
+            let given_back = model.last_release(other);
+            same && other.kind == LockKind::Write
+                && other.window.from < hold.window.from
+                && hold.window.from < other.window.until
+                && given_back.is_none_or(|release| release.span.from > op.span.until)
+        });
+    (after && calm && !writes).then_some(Breach::ReleasedDeleted)
 }
 
 fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
