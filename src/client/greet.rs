@@ -64,13 +64,13 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
             return Err(unsupported("it is in cluster mode"));
         }
         if core.config.acks.is_some() {
-            check_wait(&mut connection).await?;
+            check_wait(&mut connection, &hello).await?;
         }
         return join(core, &mut connection).await;
     }
     check_server(core, &hello)?;
     if core.config.acks.is_some() {
-        check_wait(&mut connection).await?;
+        check_wait(&mut connection, &hello).await?;
     }
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
@@ -126,7 +126,7 @@ fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
 }
 
 /// Asks whether replicas can be waited for, without waiting: some managed services do not know how.
-async fn check_wait(connection: &mut MultiplexedConnection) -> Result<(), Error> {
+async fn check_wait(connection: &mut MultiplexedConnection, hello: &Hello) -> Result<(), Error> {
     let mut wait = redis::cmd("WAIT");
     wait.arg(0).arg(0);
     let waited = connection.send_packed_command(&wait).await;
@@ -135,7 +135,11 @@ async fn check_wait(connection: &mut MultiplexedConnection) -> Result<(), Error>
         Err(error) if is_unknown_command(&error) => Err(unsupported(
             "it does not know WAIT, which acknowledged_by needs",
         )),
-        Err(error) => Err(Failure::from(error).into()),
+        Err(error) => match Failure::from(error) {
+            // A cluster may be met at a replica, which knows it and says that only masters do it.
+            failure if hello.is_replica() && failure.class == Class::Rejected => Ok(()),
+            failure => Err(failure.into()),
+        },
     }
 }
 

@@ -59,6 +59,16 @@ async fn what_is_granted_is_at_the_replica_of_its_master() {
     }
 }
 
+/// A node that was a master when the address was written down may be a replica now.
+#[tokio::test]
+async fn a_cluster_is_met_at_a_replica() {
+    let cluster = RedisCluster::start().await;
+    let replica = cluster.replica_of(0).url();
+    let client = Client::builder(&replica).acknowledged_by(1, WITHIN);
+    let client = client.command_timeout(4 * WITHIN).connect().await.unwrap();
+    assert!(try_once(&client, NAME).await.unwrap().is_some());
+}
+
 #[tokio::test]
 async fn a_replica_that_stalls_stops_the_locks_of_its_master_alone() {
     let cluster = RedisCluster::start().await;
