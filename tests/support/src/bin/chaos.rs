@@ -32,13 +32,15 @@ async fn main() -> ExitCode {
         return check_again(&path);
     }
     let seed = number("CHAOS_SEED", u64::from(fastrand::u32(..)));
-    let mut holds = true;
+    let mut wrong = Vec::new();
     for campaign in campaigns(seed) {
-        holds &= ran_well(&campaign).await;
+        wrong.extend(run(&campaign).await);
     }
-    if holds {
+    if wrong.is_empty() {
         return ExitCode::SUCCESS;
     }
+    // Here, since the end of a long output is what is looked at first.
+    println!("{}", wrong.join("\n"));
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
 }
@@ -91,8 +93,8 @@ fn wanted_kinds() -> Vec<LockKind> {
     kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"))
 }
 
-/// Whether nothing was violated.
-async fn ran_well(campaign: &Campaign) -> bool {
+/// What was wrong, a line each: a few of them, all are in the output above.
+async fn run(campaign: &Campaign) -> Vec<String> {
     let words: Vec<_> = campaign.kinds.iter().map(|kind| kind.word()).collect();
     println!(
         "CHAOS_SEED={}: {:?}, {} workers of {} owners on {} locks of kinds {}, {}",
@@ -113,11 +115,16 @@ async fn ran_well(campaign: &Campaign) -> bool {
     };
     let unexpected = tally.unexpected();
     println!("unexpected answers: {unexpected:?}");
-    let well = tally.report.violations.is_empty() && grown.is_empty() && unexpected.is_empty();
-    if well {
+    let violations = tally.report.violations.iter().map(ToString::to_string);
+    let unexpected = unexpected
+        .iter()
+        .map(|answer| format!("unexpected: {answer}"));
+    let wrong: Vec<_> = violations.chain(grown).chain(unexpected).collect();
+    if wrong.is_empty() {
         println!("no violations\n");
     }
-    well
+    let part = |line| format!("{}: {line}", campaign.layout);
+    wrong.into_iter().take(3).map(part).collect()
 }
 
 /// Checks the history of a round that was kept.

@@ -69,6 +69,29 @@ fn levels_of_two_kinds_are_counted_apart() {
 }
 
 #[test]
+fn a_reader_that_writes_is_told_of_a_deletion_with_what_it_writes_by() {
+    let deleted = Record::Deleted {
+        from: 100 * MS,
+        until: 101 * MS,
+        name: None,
+    };
+    let held = || story().of(LockKind::Write).lock(1, (0, 5), 1);
+    let read = |story: Story| story.of(LockKind::Read).lock(1, (6, 7), 1);
+    let given_back = |story: Story| {
+        let story = story.of(LockKind::Read).and(deleted.clone());
+        story.unlock(1, (200, 201), 0)
+    };
+    let told = |story: Story| {
+        let story = story.of(LockKind::Write);
+        story.fails(1, (300, 301), "lost")
+    };
+    told(given_back(read(held()))).breaks(&[]);
+    given_back(read(story())).breaks(&[Invariant::I8]);
+    let wrote_before = read(held()).of(LockKind::Write).unlock(1, (20, 21), 0);
+    given_back(wrote_before).breaks(&[Invariant::I8]);
+}
+
+#[test]
 fn a_reader_that_sees_a_writer_come_and_go_breaks_i1() {
     let story = |seen| {
         let story = reads().lock(1, (0, 5), 1).and(look(0, 6, 40, 9, seen));
