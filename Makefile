@@ -31,7 +31,11 @@ demo: ## the story in a minute, on a real redis-server
 test: ## all tests, examples and documentation tests
 	@$(with_redis) \
 	$(CARGO) build --quiet --workspace --bins --examples && \
-	$(threads) $(CARGO) test --quiet --workspace
+	export $(threads) && \
+	$(CARGO) test --quiet --lib --profile model && \
+	$(CARGO) test --quiet --test '*' && \
+	$(CARGO) test --quiet --doc && \
+	$(CARGO) test --quiet --workspace --exclude watchlock
 
 servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
@@ -83,7 +87,7 @@ doc: ## the documentation; warnings are errors
 	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls
 
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
-	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
+	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --profile model --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
 
 msrv: ## builds with the oldest supported Rust, where it is installed
 	@scripts/msrv.sh

@@ -74,8 +74,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The lock was granted to one who shares it, by a command that was sent at `sent_at`: so it is to all who wait,
-    /// up to the first who wants it alone and goes on waiting. Their leases count from then, too; whose is longer asks
-    /// for itself.
+    /// up to the first who wants it alone and goes on waiting. Their leases count from then, too, or from when they came;
+    /// whose ends later than what was granted asks for itself.
     pub(super) fn let_in(
         &mut self,
         sent_at: Moment,
@@ -90,7 +90,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             if !self.is_joinable(&ticket, now) {
                 return;
             }
-            let term = ticket.request.lease.term(sent_at);
+            let term = ticket.request.lease.term(sent_at.max(ticket.request.since));
             if !self.covers(&ticket, term, now, rules) {
                 self.prompt = true;
                 continue;

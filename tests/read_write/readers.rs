@@ -1,7 +1,8 @@
 //! Readers: many at once, and one for Redis.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join;
 use watchlock::{Client, Error, Lease, LockGuard, LostReason, ReadLock, Ttl};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
@@ -96,6 +97,31 @@ async fn one_question_lets_all_in_who_come_meanwhile() {
         guard.unwrap().unlock().await.unwrap();
     }
     first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn who_came_behind_the_question_that_let_it_in_has_its_whole_lease() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let lease = Duration::from_secs(5);
+    // Redis knows the script from then on, so one command is enough.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.freeze();
+    let mut first = Box::pin(lock.lock_for(lease));
+    assert!(poll_once(&mut first).await.is_none());
+    tokio::time::sleep(ms(300)).await;
+    let asked = Instant::now();
+    let mut second = Box::pin(lock.lock_for(lease));
+    assert!(poll_once(&mut second).await.is_none());
+    server.resume();
+    let (first, second) = soon(join(first, second)).await;
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let drift = ms(2) + lease / 100;
+    assert!(asked.elapsed() + second.valid_for() + drift >= lease);
+    first.unlock().await.unwrap();
+    second.unlock().await.unwrap();
     clean(&server).await;
 }
 

@@ -118,13 +118,16 @@ impl<'a> Actor<'a> {
         for name in plan.kind().names(self.name) {
             begun.push(self.begin(name, op).await);
         }
-        // How many levels there are of each kind.
+        // How many levels there are to be given back of each kind.
         let mut levels = vec![(first.kind, 1)];
         for level in &plan.levels[1..] {
             let (_, answer) = self.acquire(None, *level).await?;
-            // One, when the first was lost meanwhile and this began afresh.
             if let Answer::Levels(count) = answer {
-                levels.retain(|(kind, _)| *kind != level.kind);
+                let before = levels.iter().position(|(kind, _)| *kind == level.kind);
+                let before = before.map_or(0, |before| levels.remove(before).1);
+                // One, when the first was lost meanwhile and this began afresh. Of several locks as one it has those
+                // that were not lost from before, too.
+                let count = if self.is_several() { before + 1 } else { count };
                 levels.push((level.kind, count));
             }
         }
@@ -139,6 +142,10 @@ impl<'a> Actor<'a> {
             self.give_back(kind, count, lost[&kind]).await?;
         }
         Some(())
+    }
+
+    fn is_several(&self) -> bool {
+        self.plan.kind().names(self.name).count() > 1
     }
 
     /// Writes the protected record, or only looks at it where others may hold the lock as well.
@@ -195,7 +202,7 @@ impl<'a> Actor<'a> {
             if why == "lost" || why == "not_owner" {
                 self.told(kind, lost_before).await;
             }
-            if why == "not_owner" {
+            if why == "not_owner" && !self.is_several() {
                 break;
             }
         }
