@@ -41,6 +41,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 pub use layout::Layout;
 pub use soak::{Look, growth};
 pub use tally::Tally;
@@ -55,6 +57,9 @@ pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
 /// The library's time-out of one command.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
+
+/// More at once in a process would find out how slow the machine is, not the locks.
+static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// Whose client a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,11 +160,12 @@ impl Campaign {
         self.workers.contains(&Kind::Java)
     }
 
-    /// Runs it to its end, telling each round on standard output.
+    /// Runs it to its end, behind others of this process, telling each round on standard output.
     ///
     /// # Panics
     /// When the servers or the workers cannot be started.
     pub async fn run(&self) -> Tally {
+        let _turn = AT_ONCE.acquire().await.expect("it is never closed");
         let ground = Arc::new(Ground::prepare(self).await);
         let mut tally = Tally::default();
         let mut left = self.time;
