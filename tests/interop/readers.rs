@@ -145,6 +145,13 @@ impl Scene {
         let before = self.listeners().await;
         let call = side.request("lock", WRITE, owner, None);
         eventually("it waits", LONG, async || self.listeners().await > before).await;
+        if side.is_java {
+            // It asks once more before it sleeps, and a `1` that comes in between is lost on it. A question that was
+            // asked later and answered says that it sleeps.
+            for _ in 0..2 {
+                assert!(!side.tries(WRITE, "nobody").await);
+            }
+        }
         call
     }
 
@@ -254,7 +261,7 @@ async fn a_short_lease_and_a_long_one_end_each_for_itself() {
             }
             scene.nobody_writes(short).await;
             let writer = scene.writer_waits(one, "w").await;
-            other.ask("unlock", READ, "long", None).await;
+            other.unlock(READ, "long").await;
             gets_in(writer, LATE).await;
             one.ask("unlock", WRITE, "w", None).await;
         }
