@@ -170,9 +170,9 @@ impl RedisCluster {
         self.node(self.owner_of(key).await)
     }
 
-    /// The index of the node that has a slot, if one has.
+    /// The index of the node that has a slot, if one has. Masters are told of a move, replicas hear of it later.
     pub async fn owner(&self, slot: u16) -> Option<usize> {
-        let ranges = ranges(self.alive()).await;
+        let ranges = ranges(self.alive_master().await?).await;
         let covers = |range: &&(u16, u16, u16)| range.0 <= slot && slot <= range.1;
         let (_, _, port) = ranges.iter().find(covers)?;
         self.nodes.iter().position(|node| node.port() == *port)
@@ -216,6 +216,16 @@ impl RedisCluster {
     fn alive(&self) -> &RedisServer {
         let mut nodes = self.nodes.iter();
         nodes.find(|node| node.is_running()).expect("a node runs")
+    }
+
+    /// A master that runs.
+    async fn alive_master(&self) -> Option<&RedisServer> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            if node.is_running() && self.is_master(index).await {
+                return Some(node);
+            }
+        }
+        None
     }
 
     /// The first part of moving a slot: both ends know that it is on its way, and no key is.
