@@ -74,8 +74,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The lock was granted to one who shares it, by a command that was sent at `sent_at`: so it is to all who wait,
-    /// up to the first who wants it alone and goes on waiting. Their leases count from then, too, or from when they came;
-    /// whose ends later than what was granted asks for itself.
+    /// up to the first who wants it alone and goes on waiting. Each lease counts from then, or from when its reader came if
+    /// that was later. A reader whose lease would end after what was granted asks for itself.
     pub(super) fn let_in(
         &mut self,
         sent_at: Moment,

@@ -146,8 +146,8 @@ impl Scene {
         let call = side.request("lock", WRITE, owner, None);
         eventually("it waits", LONG, async || self.listeners().await > before).await;
         if side.is_java {
-            // It asks once more before it sleeps, and a `1` that comes in between is lost on it. A question that was
-            // asked later and answered says that it sleeps.
+            // It asks once more before it sleeps, and misses a `1` that comes in between. When two later questions were
+            // answered it sleeps, as far as that can be seen from here.
             for _ in 0..2 {
                 assert!(!side.tries(WRITE, "nobody").await);
             }

@@ -58,7 +58,7 @@ pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
 
-/// More at once in a process would find out how slow the machine is, not the locks.
+/// More at once in a process would measure how slow the machine is, not whether the locks hold.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// Whose client a worker is.
@@ -160,7 +160,7 @@ impl Campaign {
         self.workers.contains(&Kind::Java)
     }
 
-    /// Runs it to its end, behind others of this process, telling each round on standard output.
+    /// Runs it to its end, telling each round on standard output. Two run at once in a process, the others wait.
     ///
     /// # Panics
     /// When the servers or the workers cannot be started.

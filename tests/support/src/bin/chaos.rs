@@ -39,7 +39,7 @@ async fn main() -> ExitCode {
     if wrong.is_empty() {
         return ExitCode::SUCCESS;
     }
-    // Here, since the end of a long output is what is looked at first.
+    // Repeated here: the end of a long output is read first.
     println!("{}", wrong.join("\n"));
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
@@ -93,7 +93,7 @@ fn wanted_kinds() -> Vec<LockKind> {
     kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"))
 }
 
-/// What was wrong, a line each: a few of them, all are in the output above.
+/// The first few things that were wrong; the output above has all of them.
 async fn run(campaign: &Campaign) -> Vec<String> {
     let words: Vec<_> = campaign.kinds.iter().map(|kind| kind.word()).collect();
     println!(

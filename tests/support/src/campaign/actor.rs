@@ -125,8 +125,8 @@ impl<'a> Actor<'a> {
             if let Answer::Levels(count) = answer {
                 let before = levels.iter().position(|(kind, _)| *kind == level.kind);
                 let before = before.map_or(0, |before| levels.remove(before).1);
-                // One, when the first was lost meanwhile and this began afresh. Of several locks as one it has those
-                // that were not lost from before, too.
+                // One, when the first was lost meanwhile and this began afresh. Of several locks as one it also has
+                // the earlier levels of those that were not lost.
                 let count = if self.is_several() { before + 1 } else { count };
                 levels.push((level.kind, count));
             }

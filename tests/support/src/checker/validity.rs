@@ -138,7 +138,7 @@ fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
 }
 
 /// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
-/// not bring it back. A reader that writes, too, is told when it gives back what it writes by.
+/// not bring it back. An owner that reads under its own write is told by the release of that.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
     let op = model.last_release(hold)?;
