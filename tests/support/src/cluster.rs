@@ -396,7 +396,7 @@ impl RedisCluster {
     /// # Panics
     /// If that takes half a minute.
     pub async fn replaced(&self, master: usize) {
-        self.promoted(self.masters + master).await;
+        self.taken_over(master, self.masters + master).await;
     }
 
     /// The keys of all nodes that are masters and run, sorted.
