@@ -16,8 +16,8 @@ target = $${CARGO_TARGET_DIR:-target}
 # Together with the crate itself, so that all of these, and the demo, share one build of what they depend on.
 release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
 
-# Tests wait most of their time: three for each processor.
-threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((3 * $$(getconf _NPROCESSORS_ONLN)))}
+# Tests wait most of their time: two for each processor.
+threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test servers failover cluster interop chaos soak bench micro lint doc mutants msrv package minimal ci

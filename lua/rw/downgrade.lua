@@ -8,7 +8,7 @@
 -- ARGV[4] publish   - the command that tells them; PUBLISH unless there is one
 --
 -- Returns   1 it is a read hold; 2 it is, but the wake-up was refused; -5 the hold is not there
--- Publishes '1' (all who can enter may try) when it was a write hold
+-- Publishes '1' (all who can enter may try) when it was a write hold, and '00' as a release does
 -- Repeat    finds the read hold, answers 1; no TTL shrinks
 local lock, timeout, hold_id, lease_ms, channel = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if not string.match(ARGV[2] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53 then
@@ -25,4 +25,6 @@ if not fields[2] then return 1 end
 redis.call('HSET', lock, hold_id, '1')
 redis.call('HDEL', lock, hold_id .. ':write')
 redis.call('HSET', lock, 'mode', 'read')
-return type(redis.pcall(ARGV[4] or 'PUBLISH', channel, '1')) == 'table' and 2 or 1
+local woken = redis.pcall(ARGV[4] or 'PUBLISH', channel, '1')
+redis.pcall(ARGV[4] or 'PUBLISH', channel, '00')
+return type(woken) == 'table' and 2 or 1

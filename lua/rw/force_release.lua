@@ -9,7 +9,7 @@
 --
 -- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free or in the other mode,
 --           -3 the key is no read/write lock; number: of the caller's own hold that ended, else 0
--- Publishes '1' (all who can enter may try) when a hold ended
+-- Publishes '1' (all who can enter may try) when a hold ended, and '00' as a release does
 -- Repeat    finds nothing to end, answers {0, 0} and publishes nothing
 local lock, wanted, client, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local fields = redis.call('HGETALL', lock)
@@ -20,6 +20,7 @@ if mode ~= wanted then return { 0, 0 } end
 
 redis.call('DEL', lock)
 local woken = redis.pcall(ARGV[5] or 'PUBLISH', channel, '1')
+redis.pcall(ARGV[5] or 'PUBLISH', channel, '00')
 local number = 0
 -- While the slot migrates they may be elsewhere.
 for i = 1, #fields, 2 do

@@ -9,7 +9,8 @@
 --
 -- Returns   0 the hold is not there; -2 ended, and others have the lock; -1 ended, but the wake-up was refused;
 --           else the lock is free: 1, and one more for every client that heard it
--- Publishes '1' (all who can enter may try) when the lock is free
+-- Publishes '1' (all who can enter may try) when the lock is free, and '00': to Redisson a 0, which one of its waiters
+--           finds that had asked and did not sleep yet when the '1' came. To others it says nothing new
 -- Repeat    finds nothing to end, answers 0 and publishes nothing
 local lock, timeout, channel, hold_id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local suffix, most = ':rwlock_timeout:', 1000
@@ -37,4 +38,5 @@ if alive and longest_ms >= 0 then redis.call('PEXPIRE', lock, longest_ms) end
 if alive then return -2 end
 redis.call('DEL', lock)
 local heard = redis.pcall(ARGV[2] or 'PUBLISH', channel, '1')
+redis.pcall(ARGV[2] or 'PUBLISH', channel, '00')
 return type(heard) == 'table' and -1 or 1 + heard

@@ -8,7 +8,7 @@ use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, soon};
+use crate::common::{LONG, clean, connect, ms, poll_once, soon, without_polls};
 use crate::{try_read, try_write};
 
 const MARKS: &str = "watchlock_writers:{x}";
@@ -31,6 +31,45 @@ async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_w
         .unlock()
         .await
         .unwrap();
+    clean(&server).await;
+}
+
+/// It comes with each message that frees the lock, for Redisson, and would cost a try each time.
+#[tokio::test]
+async fn a_message_that_only_says_again_what_was_said_wakes_nobody() {
+    let server = RedisServer::start();
+    let client = without_polls(&server).connect().await.unwrap();
+    // The scripts are known from here on.
+    try_read(&client, "x")
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    server.reset_calls().await;
+    let mut waiting = Vec::new();
+    for name in ["x", "y"] {
+        server
+            .cmd(&["HSET", name, "mode", "write", "java:1:write", "1"])
+            .await;
+        server.cmd(&["PEXPIRE", name, "60000"]).await;
+        let lock = client.get_read_write_lock(name).read_lock();
+        let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
+        waiting.push((waiter, format!("redisson_rwlock:{{{name}}}")));
+    }
+    eventually("each asked, and again while it listens", LONG, async || {
+        server.calls_of("evalsha").await >= 4
+    })
+    .await;
+    let (y, of_y) = waiting.pop().unwrap();
+    let (x, of_x) = waiting.pop().unwrap();
+    server.cmd(&["DEL", "x", "y"]).await;
+    server.cmd(&["PUBLISH", &of_x, "00"]).await;
+    server.cmd(&["PUBLISH", &of_y, "1"]).await;
+    soon(y).await.unwrap().unlock().await.unwrap();
+    assert!(!server.exists("x").await, "nothing was said of it");
+    server.cmd(&["PUBLISH", &of_x, "1"]).await;
+    soon(x).await.unwrap().unlock().await.unwrap();
     clean(&server).await;
 }
 

@@ -67,6 +67,9 @@ pub enum Outcome {
 pub enum Scope {
     /// Every client: a fault of the server.
     All,
+    /// Every client: a server did not answer for so long. Beside a fault of a server it is that; else the machine stood
+    /// still, and what goes by the clock is late by as much.
+    Machine,
     /// One client: a fault of its process or its link.
     Client(u32),
 }

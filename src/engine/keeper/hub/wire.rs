@@ -10,6 +10,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::config::Publish;
 
+/// Said behind another message, for waiters of Redisson (`lua/rw/release.lua`): to us it is no news.
+const SAID_AGAIN: &[u8] = b"00";
+
 /// What comes.
 pub(super) enum News {
     Message(Box<str>),
@@ -97,10 +100,12 @@ impl Stream {
     /// What comes next, until the connection ends.
     pub(super) async fn next(&mut self) -> Option<News> {
         match self {
-            Self::Server(stream) => {
+            Self::Server(stream) => loop {
                 let message = stream.next().await?;
-                Some(News::Message(message.get_channel_name().into()))
-            }
+                if message.get_payload_bytes() != SAID_AGAIN {
+                    return Some(News::Message(message.get_channel_name().into()));
+                }
+            },
             Self::Node(pushes) => loop {
                 let push = pushes.recv().await?;
                 if push.kind == PushKind::Disconnection {
@@ -116,11 +121,33 @@ impl Stream {
 
 fn of_push(push: &PushInfo) -> Option<News> {
     let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
+    let said_again =
+        matches!(push.data.get(1), Some(Value::BulkString(said)) if said == SAID_AGAIN);
     let news = match push.kind {
+        PushKind::Message | PushKind::SMessage if said_again => return None,
         PushKind::Message | PushKind::SMessage => News::Message,
         PushKind::Subscribe | PushKind::SSubscribe => News::Confirmed,
         PushKind::Unsubscribe | PushKind::SUnsubscribe => News::Ended,
         _ => return None,
     };
     Some(news(channel.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_again_is_no_news_of_a_node_either() {
+        for kind in [PushKind::Message, PushKind::SMessage] {
+            let push = |said: &str| PushInfo {
+                kind: kind.clone(),
+                data: ["channel", said]
+                    .map(|part| Value::BulkString(part.into()))
+                    .into(),
+            };
+            assert!(matches!(of_push(&push("1")), Some(News::Message(_))));
+            assert!(of_push(&push("00")).is_none());
+        }
+    }
 }

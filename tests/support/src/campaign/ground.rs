@@ -205,7 +205,7 @@ impl Ground {
     /// Notes that the server did not answer at once.
     pub(super) fn stalled(&self, from: Nanos) {
         self.stalls.fetch_add(1, Ordering::Relaxed);
-        self.disturbed("stall", from, 0, Scope::All);
+        self.disturbed("stall", from, 0, Scope::Machine);
     }
 
     pub(super) fn count(&self, kind: &str) {

@@ -82,6 +82,8 @@ pub(super) struct Model<'a> {
     /// The hold that an acquire began, by its number.
     pub(super) begun_by: HashMap<u64, usize>,
     frozen: HashMap<u32, Spans>,
+    /// When the machine stood still, as far as no fault of a server was the cause.
+    stalls: Spans,
     faults: HashMap<u32, Spans>,
     faults_of_all: Spans,
     /// For each fair lock, when one of those who queued for it was disturbed or dead: then nobody behind gets on.
@@ -102,6 +104,7 @@ impl<'a> Model<'a> {
             horizon: records.iter().map(end_of).max().unwrap_or(0),
             begun_by: HashMap::new(),
             frozen: HashMap::new(),
+            stalls: Spans::default(),
             faults: HashMap::new(),
             faults_of_all: Spans::default(),
             queues: HashMap::new(),
@@ -154,9 +157,14 @@ impl<'a> Model<'a> {
         longest.copied().unwrap_or_else(|| op.lease(&self.settings))
     }
 
-    /// How long a client was stopped within a span.
+    /// How long a client was stopped, or the machine stood still, within a span.
     pub(super) fn stopped(&self, client: u32, span: Span) -> Nanos {
-        self.frozen.get(&client).map_or(0, |own| own.cover(span))
+        let own = self
+            .frozen
+            .get(&client)
+            .map_or(&[][..], |own| own.within(span));
+        let all = own.iter().chain(self.stalls.within(span)).copied();
+        Spans::of(all.collect()).cover(span)
     }
 
     /// The first stop of a client that overlaps a span.
@@ -174,6 +182,7 @@ impl<'a> Model<'a> {
 
     fn note_surroundings(&mut self, records: &'a [Record]) {
         let mut frozen: HashMap<u32, Vec<Span>> = HashMap::new();
+        let (mut stalls, mut strikes) = (Vec::new(), Vec::new());
         for record in records {
             match record {
                 Record::Killed { t, client } => {
@@ -187,6 +196,13 @@ impl<'a> Model<'a> {
                     let span = Span::new(*from, *until);
                     frozen.entry(*client).or_default().push(span);
                 }
+                Record::Fault {
+                    from, until, scope, ..
+                } => match scope {
+                    Scope::Machine => stalls.push(Span::new(*from, *until)),
+                    Scope::All => strikes.push(Span::new(*from, *until)),
+                    Scope::Client(_) => {}
+                },
                 Record::Deleted { from, until, name } => {
                     let span = Span::new(*from, *until);
                     self.deleted.push((span, name.as_deref(), record));
@@ -197,6 +213,9 @@ impl<'a> Model<'a> {
         }
         let merged = |(client, spans)| (client, Spans::of(spans));
         self.frozen = frozen.into_iter().map(merged).collect();
+        let strikes = Spans::of(strikes);
+        stalls.retain(|stall| !strikes.hits(*stall));
+        self.stalls = Spans::of(stalls);
     }
 
     fn note_faults(&mut self, records: &[Record]) {
@@ -210,7 +229,7 @@ impl<'a> Model<'a> {
                 } => {
                     let span = Span::new(*from, *until).lengthened(recovery);
                     match scope {
-                        Scope::All => of_all.push(span),
+                        Scope::All | Scope::Machine => of_all.push(span),
                         Scope::Client(client) => own.entry(*client).or_default().push(span),
                     }
                 }
