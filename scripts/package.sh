@@ -13,7 +13,8 @@ unpack() {
     rm -rf "$1"
     mkdir -p "$1"
     cargo package --quiet --package watchlock --allow-dirty --no-verify
-    tar --extract --gzip --file "$target/package/watchlock-$version.crate" --directory "$1" --strip-components 1
+    # Cargo looks at the times of files, and those in a package are all the same.
+    tar --extract --touch --gzip --file "$target/package/watchlock-$version.crate" --directory "$1" --strip-components 1
 }
 
 if [ "${1:-}" = unpack ]; then
