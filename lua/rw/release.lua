@@ -9,14 +9,12 @@
 --
 -- Returns   0 the hold is not there; -2 ended, and others have the lock; -1 ended, but the wake-up was refused;
 --           else the lock is free: 1, and one more for every client that heard it
--- Publishes '1' (all who can enter may try) when the lock is free, and '00': to Redisson a 0, which one of its waiters
---           finds that had asked and did not sleep yet when the '1' came. To others it says nothing new
+-- Publishes '1' (all who can enter may try) and '00' (a 0 to Redisson, kept for one about to wait) when the lock is free
 -- Repeat    finds nothing to end, answers 0 and publishes nothing
 local lock, timeout, channel, hold_id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local suffix, most = ':rwlock_timeout:', 1000
 local prefix = string.sub(timeout, 1, #timeout - #hold_id - #suffix - 1)
-local fields, gone, alive, longest_ms = redis.call('HGETALL', lock), {}, false, -2
-local mine = false
+local fields, gone, mine, alive, longest_ms = redis.call('HGETALL', lock), {}, false, false, -2
 for i = 1, #fields, 2 do
   local field, count, left_ms = fields[i], tonumber(fields[i + 1]) or 0, -2
   for level = 1, math.min(count, most) do
