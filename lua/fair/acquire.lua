@@ -23,10 +23,10 @@ if by ~= id then
   local refused = waits and enqueue({ id })
   if refused then return refused end
   if by then return { waits and 1 or 0, ttl_ms } end
-  local first = head()
+  local first, last = head()
   if first and not may_go_first(id, first, waits) then
     wake(first)
-    return { waits and 1 or 0, waited_for_until(first, score_of(first)) - now }
+    return { waits and 1 or 0, last - now }
   end
   if first and waits then leave_as(id, first) end
   call('HSET', lock, id, '1')

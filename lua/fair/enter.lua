@@ -21,12 +21,13 @@ local function enqueue(ids)
   local new = {}
   local done, refused = pcall(function()
     for i, id in ipairs(ids) do
-      if call('HEXISTS', lock, id) == 0 and not arrival_of(id) then
+      if not arrival_of(id) and call('HEXISTS', lock, id) == 0 then
         new[#new + 1] = id
         append(id, now_us + i)
       end
     end
-    -- First what needs no memory: who has a place already keeps it when there is none.
+    -- Who was vouched for lately needs nothing. Else first what needs no memory: who has a place keeps it without.
+    if #new == 0 and vouched_until(ids[1]) > now + VOUCH / 2 then return end
     keep()
     call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))
   end)

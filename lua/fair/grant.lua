@@ -31,5 +31,6 @@ local function leave_as(id, first)
     call('LSET', queue, place, first)
     call('LSET', queue, 0, id)
   end
-  leave(id)
+  shift(0, -take_out(id, score_of(id)))
+  tidy()
 end

@@ -17,8 +17,9 @@ local function insert(id, arrival)
   end
   return call('RPUSH', queue, id) - 1
 end
--- Puts those back that were dropped though they are vouched for, and gives a score to who lacks one.
+-- Puts those back that were dropped though they are vouched for, gives a score to who lacks one, and forgets others.
 local function restore()
+  local forgot = false
   local ids, listed = call('LRANGE', queue, 0, -1), {}
   for _, id in ipairs(ids) do listed[id] = true end
   local unscored = call('ZCARD', scores) < #ids
@@ -30,7 +31,8 @@ local function restore()
         call('ZADD', scores, text(math.max(now, ahead)), id)
         shift(place, fair_wait)
         keep()
-      elseif not listed[id] then call('ZREM', waiters, id) end
+      elseif not listed[id] then forgot = call('ZREM', waiters, id) > 0 end
     end
   end
+  return forgot
 end

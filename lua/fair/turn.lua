@@ -20,20 +20,21 @@ local function leave(id)
   if place then shift(place, -sooner) end
   tidy()
 end
--- Whose turn it is on a free lock. Heads that nobody waits for are dropped.
+-- Whose turn it is on a free lock, and up to when that one is waited for. Heads that nobody waits for are dropped.
 local function head()
   if call('EXISTS', queue, scores, waiters) == 0 then return false end
-  pcall(restore)
-  local sooner, id = 0, call('LINDEX', queue, 0)
-  while id do
-    local score = score_of(id)
+  local sooner, _, dropped = 0, pcall(restore)
+  while true do
+    local id = call('LINDEX', queue, 0)
+    local score = id and score_of(id)
     score = score and score - sooner
-    if waited_for_until(id, score) > now then break end
+    local last = id and waited_for_until(id, score)
+    if not id or last > now then
+      shift(0, -sooner)
+      if dropped or not id then tidy() end
+      return id, last
+    end
     call('ZREM', waiters, client_of(id))
-    sooner = sooner + take_out(id, score)
-    id = call('LINDEX', queue, 0)
+    sooner, dropped = sooner + take_out(id, score), true
   end
-  shift(0, -sooner)
-  tidy()
-  return id
 end
