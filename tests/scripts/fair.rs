@@ -268,6 +268,33 @@ async fn the_dead_are_skipped_on_a_free_lock_only() {
     assert_eq!(scene.acquire(LATER, "1").await, (-2, 0));
 }
 
+/// Who asks is alive, however long its client said nothing.
+#[tokio::test]
+async fn the_head_of_a_client_that_was_silent_keeps_its_place_when_it_tries_before_others() {
+    let scene = Scene::new();
+    scene.enqueue(&[MINE, LATER]).await;
+    scene.enqueue(&[STRANGER]).await;
+    scene.falls_silent(CLIENT).await;
+    assert_eq!(scene.acquire(MINE, "1").await, (-2, 1));
+    assert_eq!(scene.queue().await, [LATER, STRANGER]);
+    let until: f64 = scene.server.query(&["ZSCORE", WAITERS, CLIENT]).await;
+    assert!(until > 1e12, "its client is vouched for: {until}");
+}
+
+/// Its place could not be given up, for want of memory.
+#[tokio::test]
+async fn a_place_that_the_holder_still_has_goes_with_its_release() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "1").await;
+    scene
+        .server
+        .cmd(&["ZADD", WAITERS, "999999999999999", MINE])
+        .await;
+    scene.server.cmd(&["ZADD", WAITERS, FAR, CLIENT]).await;
+    assert_eq!(scene.release(MINE).await, 1);
+    assert!(scene.server.keys().await.is_empty());
+}
+
 #[tokio::test]
 async fn who_was_dropped_though_its_client_lives_is_put_back_before_those_who_came_later() {
     for notices in ["release", "vouch", "acquire"] {
