@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use watchlock::{Client, Error, Lease, Lock};
 use watchlock_support::server::RedisServer;
 
@@ -97,7 +98,11 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
             .is_none()
     );
     lock.remain_time_to_live().await?;
-    let (waited, given_back) = tokio::join!(lock.lock_for(LONG), held.unlock());
+    let mut waits = Box::pin(lock.lock_for(LONG));
+    assert!((&mut waits).now_or_never().is_none(), "it is asked");
+    // On the same connection, behind the try: whatever this is answered, the try was executed before.
+    let _ = lock.is_locked().await;
+    let (waited, given_back) = tokio::join!(waits, held.unlock());
     given_back.expect("the operator may");
     waited?.unlock().await?;
     let held = get(operator, "x");
