@@ -26,7 +26,7 @@ local function enqueue(ids)
         append(id, now_us + i)
       end
     end
-    -- Who was vouched for lately needs nothing. Else first what needs no memory: who has a place keeps it without.
+    -- Nothing is new, and the client was vouched for lately: done. Else what needs no memory comes first.
     if #new == 0 and vouched_until(ids[1]) > now + VOUCH / 2 then return end
     keep()
     call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))

@@ -18,7 +18,7 @@ if count ~= '0' then
 end
 
 local ended = redis.pcall('HDEL', lock, id)
--- Who had the lock gave its place up for it; unless memory was short then.
+-- A holder gave its place up when it got the lock, unless memory was short then.
 if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then leave(id) end
 if type(ended) == 'table' then return ended end
 local first = call('EXISTS', lock) == 0 and head()

@@ -67,8 +67,8 @@ pub enum Outcome {
 pub enum Scope {
     /// Every client: a fault of the server.
     All,
-    /// Every client: a server did not answer for so long. Beside a fault of a server it is that; else the machine stood
-    /// still, and what goes by the clock is late by as much.
+    /// Every client: a server did not answer for so long. When a fault of a server is noted for that time, it was the
+    /// cause; else the machine stood still, and whatever is due by the clock may be late by as much.
     Machine,
     /// One client: a fault of its process or its link.
     Client(u32),
