@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use watchlock::{Client, Error, Lease, LeaseError, Lock, MultiLock, Ttl};
 
-use watchlock_support::proxy::Proxy;
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
 
 use crate::common::{LONG, count, is_free, ms, soon};
 use crate::{Five, end, of, try_once};
@@ -31,15 +32,20 @@ async fn it_is_held_by_one_and_free_on_all_servers_afterwards() {
     end(again).await;
 }
 
+/// The last two of the servers behind proxies, and the addresses of all five.
+fn two_behind_proxies(five: &Five) -> (Vec<String>, Vec<Proxy>) {
+    let late: Vec<_> = five.0[3..].iter().map(Proxy::to).collect();
+    let mut urls = five.urls();
+    urls.truncate(3);
+    urls.extend(late.iter().map(Proxy::url));
+    (urls, late)
+}
+
 /// Three answers are enough for the caller. The others are part of the hold as well, and need no repair.
 #[tokio::test]
 async fn what_is_answered_behind_the_majority_joins_the_hold() {
     let five = Five::start();
-    let late: Vec<_> = five.0[3..].iter().map(Proxy::to).collect();
-    let mut urls = five.urls();
-    for (place, proxy) in late.iter().enumerate() {
-        urls[3 + place] = proxy.url();
-    }
+    let (urls, late) = two_behind_proxies(&five);
     let quorum = of(&urls).connect().await.unwrap();
     for proxy in &late {
         proxy.latency(ms(60));
@@ -52,6 +58,42 @@ async fn what_is_answered_behind_the_majority_joins_the_hold() {
     }
     end(guard).await;
     five.clean().await;
+}
+
+/// Behind the hold it is given back; to the next try of the same client it is not somebody's lock.
+#[tokio::test]
+async fn what_is_answered_behind_the_end_of_the_hold_keeps_nobody_out() {
+    let five = Five::start();
+    let (urls, late) = two_behind_proxies(&five);
+    let timeout = Duration::from_secs(3);
+    let quorum = of(&urls).node_timeout(timeout).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let stranger = Client::connect(&five.0[0].url()).await.unwrap();
+    end(lock.lock().await.unwrap()).await;
+    // Another thread hears of the end of a hold, and a try may be quicker than that. Not each time.
+    for _ in 0..5 {
+        five.clean().await;
+        for proxy in &late {
+            proxy.hold(Direction::Replies);
+        }
+        end(soon(lock.lock()).await.unwrap()).await;
+        let held = soon(stranger.get_lock("x").lock()).await.unwrap();
+        let heal = async {
+            eventually("the next round began", LONG, async || {
+                five.0[1].exists("x").await
+            })
+            .await;
+            for proxy in &late {
+                proxy.heal();
+            }
+        };
+        let (got, ()) = tokio::join!(try_once(&lock), heal);
+        end(held).await;
+        if let Some(guard) = got {
+            return end(guard).await;
+        }
+    }
+    panic!("four of five were free, each time");
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use crate::backend::Pending;
 use crate::backend::hello::Hello;
+use crate::backend::{Lane, Pending};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::engine::attempt::{Acquired, acquire, request};
@@ -143,6 +143,12 @@ impl Node {
         .boxed()
     }
 
+    /// The way by which this runtime asks it.
+    pub(super) fn lane(&self) -> Option<Arc<Lane>> {
+        let fleet = self.core().backend.callers_fleet().ok()?;
+        Some(Arc::clone(fleet.home()))
+    }
+
     /// The steward has done with asking it.
     pub(super) fn is_asked_no_more(&self) {
         self.probed.store(false, Ordering::Relaxed);
@@ -168,8 +174,7 @@ impl Node {
     /// Hears what it is, on the connection that answered.
     async fn tells(&self) -> bool {
         let core = self.core();
-        let fleet = core.backend.callers_fleet();
-        let Some(connected) = fleet.ok().and_then(|fleet| fleet.home().connected()) else {
+        let Some(connected) = self.lane().and_then(|lane| lane.connected()) else {
             return false;
         };
         let mut connection = connected.connection;

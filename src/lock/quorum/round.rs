@@ -3,7 +3,8 @@
 //! 1. It is over as soon as no answer can change what it comes to, and at the latest after the nodes' time-out.
 //! 2. What was got when it is refused is given back, and so is what was not answered: a try that is dropped is finished
 //!    and undone by its own client.
-//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts.
+//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts. Then these tries are
+//!    dropped as by 2: to the next round of this client, what they got would be a lock that somebody has.
 //! 4. A hold is valid by its children's ends, each counted from its own send (T2). Whether it is when all is done, the
 //!    caller sees who collects it: that comes last.
 
@@ -22,6 +23,7 @@ use super::node::{Answer, Trying};
 use super::rules::{Outcome, Said, Votes};
 use super::ticket::{Patience, Request};
 use super::token;
+use crate::backend::Lane;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -153,13 +155,8 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
         match got(nodes, request, children, limit).await {
             Some(level) => {
                 nodes.patients.add(level.hold(), request);
-                join_later(
-                    nodes,
-                    request,
-                    level.hold(),
-                    (tries, ballot.unheard()),
-                    limit,
-                );
+                let unheard = ballot.unheard();
+                join_later(nodes, request, level.hold(), tries, unheard, limit);
                 return Tried::Got(level);
             }
             None => {
@@ -247,49 +244,63 @@ async fn give_back(nodes: &Nodes, children: impl Iterator<Item = LockGuard>, lim
     nodes.timers().within(limit, given_back).await;
 }
 
-/// By 3: hears the rest in the background, tries and their places.
+/// By 3: hears the rest in the background.
 fn join_later(
     nodes: &Arc<Nodes>,
     request: &Request,
     hold: &Arc<Composite>,
-    (tries, silent): (Tries, Vec<usize>),
+    tries: Tries,
+    places: Vec<usize>,
     limit: Duration,
 ) {
     if tries.is_empty() {
         return;
     }
+    let unheard = places
+        .into_iter()
+        .map(|place| (place, nodes.all[place].lane()));
+    let unheard = unheard.collect();
     let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
-    nodes.spawn(async move { late(&quorum, &request, &hold, (tries, silent), limit).await });
+    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
 }
 
-/// Hears what is answered behind a round that got the lock. Also when the hold is over by then: what is granted is given
-/// back, and a node that says nothing is found out by that.
+/// Hears what is answered behind a round that got the lock, until the hold is over. Which nodes say nothing at all is
+/// found out all the same, by the connections on which they were asked.
 async fn late(
     nodes: &Arc<Nodes>,
     request: &Request,
     hold: &Arc<Composite>,
-    (mut tries, mut silent): (Tries, Vec<usize>),
+    mut tries: Tries,
+    mut unheard: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
-    let mut over = pin!(tokio::time::sleep(limit));
+    let mut timeout = pin!(tokio::time::sleep(limit));
+    let mut over = pin!(hold.over());
     loop {
         let (place, answer) = tokio::select! {
             biased;
+            () = &mut over => {
+                drop(tries);
+                timeout.await;
+                break;
+            }
             answer = tries.next() => match answer {
                 Some(answer) => answer,
                 None => return,
             },
-            () = &mut over => break,
+            () = &mut timeout => break,
         };
-        silent.retain(|other| *other != place);
+        unheard.retain(|(other, _)| *other != place);
         nodes.note(place, answer.as_ref().err());
         if let Ok(Answer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }
     }
-    for place in silent {
-        nodes.fell_silent(place);
+    for (place, lane) in unheard {
+        if lane.is_none_or(|lane| lane.is_silent_for(limit)) {
+            nodes.fell_silent(place);
+        }
     }
 }
 
