@@ -25,15 +25,19 @@ impl Gates {
         }
     }
 
+    fn shard(&self, names: &Names) -> &Shard {
+        // The map takes the low bits.
+        let shard = usize::try_from((names.hash_code() >> 32) % SHARDS).unwrap_or(0);
+        &self.shards[shard]
+    }
+
     /// Lets `change` act on the gate of `names`, which exists for as long as something is at it.
     pub(crate) fn with<R>(
         &self,
         names: &Arc<Names>,
         change: impl FnOnce(&mut Gate<Pending>) -> R,
     ) -> R {
-        // The map takes the low bits.
-        let shard = usize::try_from((names.hash_code() >> 32) % SHARDS).unwrap_or(0);
-        let mut gates = self.shards[shard].lock();
+        let mut gates = self.shard(names).lock();
         if let Some(gate) = gates.get_mut(names) {
             let result = change(gate);
             if gate.is_unused() {
@@ -47,6 +51,14 @@ impl Gates {
             gates.insert(Arc::clone(names), gate);
         }
         result
+    }
+
+    /// These names as they are at their gate, if they have one: a crowd of waiters of which each made a handle keeps them
+    /// once.
+    pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
+        let gates = self.shard(&names).lock();
+        let known = gates.get_key_value(&names);
+        known.map_or(names, |(known, _)| Arc::clone(known))
     }
 
     /// The names that have a gate now.

@@ -123,7 +123,11 @@ impl<K: LockKind> Handle<K> {
         owner: Option<&Arc<OwnerState>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
-        let kind = kind(&engine.core.config, name);
+        let core = &engine.core;
+        let kind = kind(&core.config, name).map(|kind| Kind {
+            names: core.gates.known(kind.names),
+            ..kind
+        });
         let handled = Handled {
             engine: Arc::clone(engine),
             kind: kind.map_err(|error| {

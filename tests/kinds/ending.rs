@@ -102,11 +102,11 @@ async fn i7_the_end_of_a_client_waits_for_a_dropped_acquire(kind: &'static Kind)
 }
 
 async fn guards_keep_the_client_alive(kind: &'static Kind) {
-    let scene = Scene::with(kind, |builder| builder.watchdog_lease(ms(600))).await;
+    let scene = Scene::with(kind, |builder| builder.watchdog_lease(ms(1_200))).await;
     let guard = scene.lock("alive").lock().await.unwrap();
     let Scene { server, client, .. } = scene;
     drop(client);
-    let lost = tokio::time::timeout(ms(1_500), guard.lost()).await;
+    let lost = tokio::time::timeout(ms(2_000), guard.lost()).await;
     assert!(lost.is_err() && guard.is_valid());
     guard.unlock().await.unwrap();
     eventually("its connections are closed", LONG, async || {

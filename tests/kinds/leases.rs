@@ -85,7 +85,7 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
     scene.warm().await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "mixed");
-    let fixed = lock.lock_for(ms(200)).await.unwrap();
+    let fixed = lock.lock_for(SHORT).await.unwrap();
     let watched = lock.lock().await.unwrap();
     let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
     assert!(lost.is_err() && watched.is_valid(), "kept alive");

@@ -8,7 +8,7 @@ use crate::scene::{MINUTE, Scene};
 
 /// Gives up on an answer soon, and on the server late.
 pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
-    builder.command_timeout(ms(400)).unavailable_after(MINUTE)
+    builder.command_timeout(ms(800)).unavailable_after(MINUTE)
 }
 
 /// Before the trouble.

@@ -218,7 +218,7 @@ async fn a_fixed_write_lease_that_ends_leaves_the_lock_to_watched_read_levels() 
     let (a, b) = (connect(&server).await, connect(&server).await);
     let owner = a.new_owner();
     let lock = owner.get_read_write_lock("x");
-    let write = lock.write_lock().lock_for(ms(300)).await.unwrap();
+    let write = lock.write_lock().lock_for(ms(800)).await.unwrap();
     let reading = lock.read_lock().lock().await.unwrap();
     assert_eq!(soon(write.lost()).await, LostReason::Expired);
     let theirs = soon(b.get_read_write_lock("x").read_lock().lock())
@@ -236,9 +236,9 @@ async fn a_downgraded_fixed_lease_goes_on() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x");
-    let write = lock.write_lock().lock_for(ms(600)).await.unwrap();
+    let write = lock.write_lock().lock_for(ms(800)).await.unwrap();
     let reading = write.downgrade().await.unwrap();
-    assert!(reading.valid_for() <= ms(600) && reading.is_valid());
+    assert!(reading.valid_for() <= ms(800) && reading.is_valid());
     assert!(try_read(&client, "x").await.is_some());
     assert_eq!(soon(reading.lost()).await, LostReason::Expired);
     drop(reading);

@@ -366,7 +366,7 @@ async fn let_expire_leaves_a_read_level_to_its_lease() {
         .lock()
         .await
         .unwrap();
-    let left = lock.read_lock().lock_for(ms(500)).await.unwrap();
+    let left = lock.read_lock().lock_for(ms(1_000)).await.unwrap();
     left.let_expire().unwrap();
     assert_eq!(lock.read_lock().hold_count(), 0);
     watched.unlock().await.unwrap();

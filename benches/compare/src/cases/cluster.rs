@@ -1,25 +1,34 @@
-//! (i) In a cluster: what routing costs, and what it costs that no script may renew locks of several slots.
+//! (i) In a cluster: what routing costs, what it costs that no script may renew locks of several slots, and whether a
+//! silent node delays the locks of others.
 
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::server::RedisServer;
 
 use crate::Result;
 use crate::bench::Bench;
+use crate::load::beside::Beside;
 use crate::load::holding::Holding;
 use crate::load::pairs::Pairs;
 use crate::load::{Job, Load};
 use crate::locks::Role;
 use crate::report::{Findings, Table, Target, figure};
 use crate::roster::Participant;
+use crate::stats::median;
 
 const TASKS: &[usize] = &[1, 16, 64];
 const ROUNDS: usize = 15;
 const HOLDS: usize = 10_000;
+/// Tasks whose masters answer, and those whose master falls silent.
+const BESIDE: [usize; 2] = [16, 8];
+const BESIDE_ROUNDS: usize = 5;
+/// Longer than a command may take, twice: before, and meanwhile.
+const BESIDE_MS: u64 = 10_000;
 /// A little more than a period of 10 s.
 const WATCHED_MS: u64 = 11_000;
 
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     pairs(bench, findings);
+    beside(bench, findings);
     if let Some(outcome) = bench.or_note("holds in a cluster", holds(bench)) {
         let [one, three] = outcome.map(|held| held.client_core * 100.0);
         let mut table = Table::new(
@@ -96,6 +105,77 @@ fn one(bench: &Bench, node: &RedisServer, role: Role, tasks: usize) -> Option<f6
 fn first(bench: &Bench, role: Role) -> Option<&Participant> {
     let those = bench.roster.those(|info| info.role == role);
     those.into_iter().next()
+}
+
+/// Three masters, of which one answers nobody from the middle of each round on.
+fn beside(bench: &Bench, findings: &mut Findings) {
+    let Some(rounds) = bench.or_note("locks beside a silent node", silent(bench)) else {
+        return;
+    };
+    let of = |value: fn(&Beside) -> f64| {
+        let values: Vec<f64> = rounds.iter().map(value).collect();
+        median(&values)
+    };
+    let mut table = Table::new(
+        "Cluster: locks of two masters while the third is silent",
+        "What a section takes, in µs: 16 tasks at two masters, each with a name and 1 ms between its sections, beside \
+         8 at the third, which is paused for 5 s.",
+    );
+    table.columns(vec!["p50".to_owned(), "p99".to_owned()]);
+    let p50 = of(|round| round.before_p50_us).map(figure);
+    table.row("before", [p50, of(|round| round.before_p99_us).map(figure)]);
+    let p50 = of(|round| round.meanwhile_p50_us).map(figure);
+    table.row(
+        "meanwhile",
+        [p50, of(|round| round.meanwhile_p99_us).map(figure)],
+    );
+    findings.tables.push(table);
+    let ratio = of(|round| round.meanwhile_p99_us / round.before_p99_us);
+    let what = "cluster, one of three masters is silent: p99 of the others' locks, of that before";
+    findings.targets.push(Target::at_most(what, 1.2, ratio));
+}
+
+fn silent(bench: &Bench) -> Result<Vec<Beside>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let cluster = runtime.block_on(RedisCluster::masters());
+    let who = first(bench, Role::Ours).ok_or("watchlock does not take part")?;
+    let [well, ill] = runtime.block_on(names(&cluster));
+    let load = Load::Beside {
+        well,
+        ill,
+        node: cluster.node(SILENT).url(),
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..bench.plan.rounds(BESIDE_ROUNDS) {
+        let job = Job {
+            url: cluster.url(),
+            ..bench.job(who, load.clone(), bench.plan.window(BESIDE_MS, BESIDE_MS))
+        };
+        let measured = bench.measure::<Beside>("cluster, a silent node", who, &[job]);
+        rounds.extend(measured.into_iter().flat_map(|measured| measured.answers));
+    }
+    Ok(rounds)
+}
+
+/// Which of the masters.
+const SILENT: usize = 2;
+
+/// Names at masters that answer, and at the one that will not.
+async fn names(cluster: &RedisCluster) -> [Vec<String>; 2] {
+    let mut names = [Vec::new(), Vec::new()];
+    for number in 0.. {
+        let name = format!("bench:{number}");
+        let kind = usize::from(cluster.owner_of(&name).await == SILENT);
+        if names[kind].len() < BESIDE[kind] {
+            names[kind].push(name);
+        }
+        if names.each_ref().map(Vec::len) == BESIDE {
+            break;
+        }
+    }
+    names
 }
 
 /// On one server, and on three masters.

@@ -4,6 +4,7 @@
 //! nothing, and CPU and memory are theirs alone.
 
 pub(crate) mod acknowledged;
+pub(crate) mod beside;
 pub(crate) mod contended;
 pub(crate) mod crowd;
 pub(crate) mod holding;
@@ -67,6 +68,12 @@ pub(crate) enum Load {
     Crowd { tasks: usize },
     /// Locks held and kept alive.
     Holding { holds: usize },
+    /// Locks of a cluster's masters that answer, beside others whose master, at `node`, falls silent.
+    Beside {
+        well: Vec<String>,
+        ill: Vec<String>,
+        node: String,
+    },
     /// A client that holds nothing.
     Idle,
 }
@@ -112,6 +119,9 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
         }
         Load::Crowd { tasks } => json(&crowd::run(&lock, tasks, window).await?),
         Load::Holding { holds } => json(&holding::run(&lock, &job.url, holds, window).await?),
+        Load::Beside { well, ill, node } => {
+            json(&beside::run(&lock, [well, ill], &node, window).await?)
+        }
         Load::Idle => json(&idle::run(window).await),
     }
 }
