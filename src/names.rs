@@ -105,6 +105,12 @@ impl Names {
         &self.channel[self.key_at as usize..self.end as usize]
     }
 
+    /// Whether these have all the keys that those have: kinds of one family may differ in them.
+    pub(crate) fn has_the_keys_of(&self, other: &Self) -> bool {
+        let texts = |names: &Self| (names.key_at, names.name_at, names.end);
+        texts(self) == texts(other) && self.channel == other.channel && self.others == other.others
+    }
+
     /// Where releases are told.
     pub(crate) fn channel(&self) -> &str {
         &self.channel

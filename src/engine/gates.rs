@@ -54,11 +54,12 @@ impl Gates {
     }
 
     /// These names as they are at their gate, if they have one: a crowd of waiters of which each made a handle keeps them
-    /// once.
+    /// once. Kinds that are the same lock may have other keys beside it.
     pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
         let gates = self.shard(&names).lock();
-        let known = gates.get_key_value(&names);
-        known.map_or(names, |(known, _)| Arc::clone(known))
+        let known = gates.get_key_value(&names).map(|(known, _)| known);
+        let known = known.filter(|known| known.has_the_keys_of(&names));
+        known.map_or(names, Arc::clone)
     }
 
     /// The names that have a gate now.

@@ -190,7 +190,7 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
     let proxy = Proxy::to(&server);
     let home = Runtime::new().unwrap();
     let client = Client::builder(&proxy.url())
-        .command_timeout(ms(200))
+        .command_timeout(ms(500))
         .unavailable_after(ms(1_000));
     let client = home.block_on(client.connect()).unwrap();
     let guard = home.block_on(try_once(&client, "held")).unwrap().unwrap();

@@ -125,7 +125,7 @@ async fn a_client_that_lives_through_an_outage_keeps_it() {
     let server = RedisServer::options().password(SECRET).start();
     let builder = Client::builder(&server.url())
         .watchdog_lease(ms(1_000))
-        .command_timeout(ms(200));
+        .command_timeout(ms(500));
     assert_silent("builder", &format!("{builder:#?}"));
     let client = builder.connect().await.unwrap();
     works(&client).await;

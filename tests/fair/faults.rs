@@ -14,7 +14,7 @@ use crate::{LINE, Waiter, queue, queued, waiter};
 async fn behind(server: &RedisServer) -> (Client, Proxy) {
     let proxy = Proxy::to(server);
     let builder = Client::builder(&proxy.url()).unavailable_after(LONG * 2);
-    let builder = builder.command_timeout(ms(500));
+    let builder = builder.command_timeout(ms(1_000));
     (builder.connect().await.expect("a client"), proxy)
 }
 

@@ -32,7 +32,7 @@ async fn proxied() -> (RedisServer, Proxy, Client) {
         server.cmd(&["SCRIPT", "LOAD", script]).await;
     }
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(400));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     (server, proxy, client)
 }

@@ -214,7 +214,7 @@ async fn a_key_of_another_type_is_told_by_every_verb_and_left_alone() {
 async fn f3_i2_a_lost_reply_to_the_first_try_takes_the_lock_once() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(400));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     for fault in [
         Fault::SwallowReply,
@@ -243,7 +243,7 @@ async fn f3_i2_a_lost_reply_to_the_first_try_takes_the_lock_once() {
 async fn f3_i2_a_lost_reply_to_a_first_try_that_took_the_lock_is_asked_for() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(400));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     for fault in [Fault::SwallowReply, Fault::ResetAfter] {
         let aim = proxy.inject(fault).on(Match::command("SET")).arm();
@@ -261,7 +261,7 @@ async fn f3_i2_a_lost_reply_to_a_first_try_that_took_the_lock_is_asked_for() {
 async fn f3_i2_a_lost_reply_to_the_last_release_is_no_loss() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(400));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let guard = client.get_simple_lock("given").lock().await.unwrap();
     let aim = proxy

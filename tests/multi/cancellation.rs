@@ -91,7 +91,7 @@ async fn i9_what_is_done_with_a_guard_can_be_dropped_at_any_poll() {
 async fn i9_an_acquire_that_nobody_polls_holds_nobody_up() {
     let (one, two) = (RedisServer::start(), RedisServer::start());
     let link = Proxy::to(&two);
-    let builder = |url: &str| Client::builder(url).command_timeout(ms(300));
+    let builder = |url: &str| Client::builder(url).command_timeout(ms(800));
     let here = builder(&one.url()).connect().await.unwrap();
     let there = builder(&link.url()).connect().await.unwrap();
     let other = connect(&one).await;

@@ -334,7 +334,7 @@ async fn each_lock_is_given_back_whatever_the_others_answer() {
     let link = Proxy::to(&two);
     let here = connect(&one).await;
     let there = Client::builder(&link.url())
-        .command_timeout(ms(300))
+        .command_timeout(ms(800))
         .watchdog_lease(ms(2_000))
         .connect()
         .await

@@ -199,7 +199,7 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let five = Five::start();
     let quorum = five
         .builder()
-        .command_timeout(ms(300))
+        .command_timeout(ms(800))
         .connect()
         .await
         .unwrap();

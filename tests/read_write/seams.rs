@@ -16,7 +16,7 @@ const MARKS: &str = "watchlock_writers:{x}";
 #[tokio::test]
 async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_with_it() {
     let server = RedisServer::start();
-    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let builder = Client::builder(&server.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let write = client.get_read_write_lock("x").write_lock();
     let guard = write.lock_for(ms(2_000)).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_long_read_lease_that_was_lost_to_an_outage_is_given_back_after_it() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url())
         .watchdog_lease(ms(1_000))
-        .command_timeout(ms(300));
+        .command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let read = client.get_read_write_lock("x").read_lock();
     let reading = read.lock_for(Duration::from_secs(3_600)).await.unwrap();
@@ -240,7 +240,7 @@ async fn a_level_that_ran_out_says_so_also_when_all_others_are_gone() {
 #[tokio::test]
 async fn nobody_passes_who_writes_while_its_turn_is_not_answered() {
     let server = RedisServer::start();
-    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let builder = Client::builder(&server.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let owner = client.new_owner();
     let lock = owner.get_read_write_lock("x");

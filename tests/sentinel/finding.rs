@@ -42,14 +42,20 @@ async fn dead_and_frozen_sentinels_cost_nothing() {
     deployment.sentinels()[0].restart();
     // One that stands still takes connections, and says nothing. Listed first, it would be waited for by who asks in turn.
     deployment.sentinels()[0].freeze();
-    let client = ClientBuilder::sentinel(urls, SERVICE);
-    let started = Instant::now();
-    // A patience of 300 ms would show; that of a connection even more.
-    let client = client.connect().await.unwrap();
-    let took = started.elapsed();
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let started = Instant::now();
+        let client = ClientBuilder::sentinel(urls.clone(), SERVICE);
+        assert!(is_free(&client.connect().await.unwrap(), "x").await);
+        took.push(started.elapsed());
+    }
     deployment.sentinels()[0].resume();
-    assert!(took < ms(300), "{took:?}");
-    assert!(is_free(&client, "x").await);
+    // A patience of 300 ms would show each time, that of a connection even more; a busy machine is not slow each time.
+    let shortest = took.iter().min();
+    assert!(
+        shortest.is_some_and(|shortest| *shortest < ms(300)),
+        "{took:?}"
+    );
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
     for lease in [Lease::Watchdog, Lease::Fixed(ms(150))] {
         let server = RedisServer::start();
         let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
-        let builder = builder.command_timeout(ms(400)).pass_on(false);
+        let builder = builder.command_timeout(ms(800)).pass_on(false);
         let client = builder.connect().await.unwrap();
         let kept = client.get_lock("kept").lock().await.unwrap();
         let first = client.get_lock("line").lock().await.unwrap();

@@ -236,7 +236,9 @@ async fn i7_the_end_of_a_client_waits_for_a_hand_over_that_is_under_way() {
 #[tokio::test]
 async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
     let hasty = |builder: ClientBuilder| {
-        let builder = builder.command_timeout(ms(400)).unavailable_after(ms(800));
+        let builder = builder
+            .command_timeout(ms(800))
+            .unavailable_after(ms(1_600));
         builder.watchdog_lease(HOUR)
     };
     let mut line = Line::by(1, hasty).await;

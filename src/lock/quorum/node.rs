@@ -32,6 +32,8 @@ pub(crate) struct Node {
     silent: AtomicBool,
     /// The steward asks it.
     probed: AtomicBool,
+    /// Somebody looks whether anything is heard of it.
+    watched: AtomicBool,
     /// It is none of the quorum.
     unfit: AtomicBool,
     /// What it said of itself when it was looked at last.
@@ -69,6 +71,7 @@ impl Node {
             engine,
             silent: AtomicBool::new(run_id.is_none()),
             probed: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             unfit: AtomicBool::new(false),
             about: Mutex::new(About {
                 run_id,
@@ -101,6 +104,11 @@ impl Node {
     /// Whether it is none of the quorum from now on; what that was before.
     pub(super) fn is_unfit(&self, now: bool) -> bool {
         self.unfit.swap(now, Ordering::Relaxed)
+    }
+
+    /// Whether somebody looks from now on whether anything is heard of it; whether that is a change.
+    pub(super) fn is_watched(&self, now: bool) -> bool {
+        self.watched.swap(now, Ordering::Relaxed) != now
     }
 
     /// It answered. Whether it had been silent.

@@ -281,9 +281,8 @@ async fn late(
         let (place, answer) = tokio::select! {
             biased;
             () = &mut over => {
-                drop(tries);
-                timeout.await;
-                break;
+                drop((tries, over));
+                return watch(nodes, unheard, limit).await;
             }
             answer = tries.next() => match answer {
                 Some(answer) => answer,
@@ -297,7 +296,20 @@ async fn late(
             join(nodes, request, hold, place, child).await;
         }
     }
-    for (place, lane) in unheard {
+    for (place, _) in unheard {
+        nodes.fell_silent(place);
+    }
+}
+
+/// Looks whether anything is heard of these nodes. One look at a time for each: short holds come by the thousand.
+async fn watch(nodes: &Arc<Nodes>, mut places: Vec<(usize, Option<Arc<Lane>>)>, limit: Duration) {
+    places.retain(|(place, _)| nodes.all[*place].is_watched(true));
+    if places.is_empty() {
+        return;
+    }
+    tokio::time::sleep(limit).await;
+    for (place, lane) in places {
+        nodes.all[place].is_watched(false);
         if lane.is_none_or(|lane| lane.is_silent_for(limit)) {
             nodes.fell_silent(place);
         }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::checker::{Breach, Invariant, Report, Violation};
-use crate::history::{Call, MS, Nanos, Outcome, Record};
+use crate::history::{Call, LockKind, MS, Nanos, Outcome, Record};
 
 /// How late a message of Redis may be read.
 const LAG: Nanos = 100 * MS;
@@ -29,6 +29,7 @@ const AROUND: Nanos = 1_500 * MS;
 struct Party<'a> {
     client: u32,
     owner: u32,
+    kind: LockKind,
     name: &'a str,
     invoked: Nanos,
     entered: Nanos,
@@ -88,12 +89,14 @@ impl<'a> Facts<'a> {
                     op,
                     client,
                     owner,
+                    kind,
                     name,
                     ..
                 } => {
                     let party = Party {
                         client: *client,
                         owner: *owner,
+                        kind: *kind,
                         name,
                         invoked: *t,
                         entered: Nanos::MAX,
@@ -231,14 +234,17 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether it is Java's, and Redis had the hold after it was counted: it was given back, or its lease ran
-    /// out, before anybody got in anew.
+    /// out, before anybody got in anew whom it excludes. Of a reader that is told by the note of its own lease: others
+    /// keep the lock's key.
     fn was_there_afterwards(&self, op: u64) -> bool {
         let holder = &self.parties[&op];
         let later = self.parties.range(op + 1..).map(|(_, party)| party);
         let mut later = later.filter(|party| party.name == holder.name);
         // Who was asked for later may have had its turn before.
         let got_in = |party: &&Party| {
-            matches!(party.outcome, Some(Outcome::Acquired(_))) && party.entered >= holder.entered
+            matches!(party.outcome, Some(Outcome::Acquired(_)))
+                && party.entered >= holder.entered
+                && holder.kind.excludes(party.kind)
         };
         let until = later
             .clone()
@@ -251,7 +257,9 @@ impl<'a> Facts<'a> {
             matches!(next.outcome, Some(Outcome::Released(_))) && next.entered <= until
         });
         let ran_out = |(t, key): &(Nanos, String)| {
-            self.is_hold(key, holder.name, holder.client) && (holder.entered..=until).contains(t)
+            let is_own = holder.kind != LockKind::Read || key != holder.name;
+            let is_hold = is_own && self.is_hold(key, holder.name, holder.client);
+            is_hold && (holder.entered..=until).contains(t)
         };
         self.is_java(holder.client) && (given_back || self.expiries.iter().any(ran_out))
     }
@@ -279,7 +287,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The acquires in a violation's evidence; of a pair the acquires that it names.
+/// The acquires in a violation's evidence; of a pair, or a reader's looks, the acquires that they name.
 fn acquires(evidence: &[Record]) -> Vec<u64> {
     let acquire = |record: &Record| match record {
         Record::Invoke {
@@ -287,7 +295,8 @@ fn acquires(evidence: &[Record]) -> Vec<u64> {
             call: Call::Acquire { .. },
             ..
         }
-        | Record::Pair { op, .. } => Some(*op),
+        | Record::Pair { op, .. }
+        | Record::Look { op, .. } => Some(*op),
         _ => None,
     };
     evidence.iter().filter_map(acquire).collect()
@@ -310,3 +319,6 @@ fn client_of(evidence: &[Record]) -> Option<u32> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;
