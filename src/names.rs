@@ -105,7 +105,8 @@ impl Names {
         &self.channel[self.key_at as usize..self.end as usize]
     }
 
-    /// Whether these have all the keys that those have: kinds of one family may differ in them.
+    /// Whether both have the same keys and channel throughout: equal names of two kinds of a family
+    /// may have different further keys.
     pub(crate) fn has_the_keys_of(&self, other: &Self) -> bool {
         let texts = |names: &Self| (names.key_at, names.name_at, names.end);
         texts(self) == texts(other) && self.channel == other.channel && self.others == other.others

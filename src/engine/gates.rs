@@ -53,8 +53,8 @@ impl Gates {
         result
     }
 
-    /// These names as they are at their gate, if they have one: a crowd of waiters of which each made a handle keeps them
-    /// once. Kinds that are the same lock may have other keys beside it.
+    /// The gate's copy of these names, if there is one that is the same in all of them: so waiters who each made a
+    /// handle share one. Kinds of one family share a gate and may have different further keys.
     pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
         let gates = self.shard(&names).lock();
         let known = gates.get_key_value(&names).map(|(known, _)| known);

@@ -32,7 +32,7 @@ pub(crate) struct Node {
     silent: AtomicBool,
     /// The steward asks it.
     probed: AtomicBool,
-    /// Somebody looks whether anything is heard of it.
+    /// Somebody is watching for a word of it.
     watched: AtomicBool,
     /// It is none of the quorum.
     unfit: AtomicBool,
@@ -106,7 +106,7 @@ impl Node {
         self.unfit.swap(now, Ordering::Relaxed)
     }
 
-    /// Whether somebody looks from now on whether anything is heard of it; whether that is a change.
+    /// Notes whether somebody is watching for a word of it. True when that is a change.
     pub(super) fn is_watched(&self, now: bool) -> bool {
         self.watched.swap(now, Ordering::Relaxed) != now
     }

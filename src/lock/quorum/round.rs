@@ -3,8 +3,9 @@
 //! 1. It is over as soon as no answer can change what it comes to, and at the latest after the nodes' time-out.
 //! 2. What was got when it is refused is given back, and so is what was not answered: a try that is dropped is finished
 //!    and undone by its own client.
-//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts. Then these tries are
-//!    dropped as by 2: to the next round of this client, what they got would be a lock that somebody has.
+//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts. When the hold ends,
+//!    tries without an answer are dropped as by 2: the next round of this client would take what they get for a busy
+//!    lock.
 //! 4. A hold is valid by its children's ends, each counted from its own send (T2). Whether it is when all is done, the
 //!    caller sees who collects it: that comes last.
 
