@@ -97,6 +97,21 @@ async fn fewer_than_asked_for_are_too_few() {
     assert!(!pair.master.exists("x").await);
 }
 
+/// Nothing was granted, so there is nothing that a replica would have to have.
+#[tokio::test]
+async fn a_lock_of_somebody_else_is_busy_whatever_the_replicas_have() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    pair.replica.freeze();
+    pair.master.cmd(&["HSET", "x", "stranger:1", "1"]).await;
+    pair.master.cmd(&["PEXPIRE", "x", "60000"]).await;
+    let waits = pair.master.calls_of("wait").await;
+    assert!(try_once(&client, "x").await.unwrap().is_none());
+    let waited = pair.master.calls_of("wait").await - waits;
+    assert_eq!(waited, 1, "replicas were asked, and did not answer");
+    pair.replica.resume();
+}
+
 #[tokio::test]
 async fn who_waits_is_granted_when_the_replica_is_back() {
     let pair = Pair::start().await;

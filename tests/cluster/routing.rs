@@ -53,6 +53,18 @@ async fn one_of_several_addresses_is_enough() {
     frozen.resume();
 }
 
+/// Who answers knows more of what is wrong than who cannot be reached.
+#[tokio::test]
+async fn of_several_addresses_that_fail_the_one_that_answers_says_why() {
+    let (gone, locked) = (RedisServer::start(), RedisServer::start());
+    locked.cmd(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    for urls in [[gone.url(), locked.url()], [locked.url(), gone.url()]] {
+        gone.kill();
+        let connected = ClientBuilder::cluster(urls).connect().await;
+        assert!(matches!(connected, Err(Error::Denied { .. })), "{connected:?}");
+    }
+}
+
 /// Where nodes know sharded channels Redisson listens there, too.
 #[tokio::test]
 async fn channels_belong_to_slots_where_nodes_know_that_and_nobody_says_otherwise() {

@@ -116,6 +116,24 @@ async fn an_acquire_after_waiting_says_how_long() {
     assert_eq!(log.count(Level::DEBUG, &texts), 1, "{:?}", log.all());
 }
 
+/// F11
+#[tokio::test]
+async fn a_denied_wake_up_is_told_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">secret", "~*", "&*", "+@all", "-publish"];
+    let call = [&["ACL", "SETUSER", "app"], &rights[..]].concat();
+    server.cmd(&call).await;
+    let url = server.url().replace("//", "//app:secret@");
+    let client = Client::connect(&url).await.unwrap();
+    let texts = ["the wake-up of a release was denied", "unheard"];
+    for _ in 0..2 {
+        let guard = client.get_lock("unheard").lock().await.unwrap();
+        guard.unlock().await.unwrap();
+        assert_eq!(log.count(Level::WARN, &texts), 1, "{:?}", log.all());
+    }
+}
+
 #[tokio::test]
 async fn a_task_that_waits_for_itself_is_warned_once() {
     let log = Log::new().await;

@@ -51,6 +51,33 @@ async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
     }
 }
 
+/// Who comes back to it later starts afresh: it is never handed a hold that is over.
+#[tokio::test]
+async fn i8_a_grant_that_is_over_when_it_is_collected_is_asked_for_once_more() {
+    for lease in [Lease::Watchdog, Lease::Fixed(ms(400))] {
+        let server = RedisServer::start();
+        let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
+        let builder = builder.command_timeout(ms(800)).pass_on(false);
+        let client = builder.connect().await.unwrap();
+        let first = client.get_lock("line").lock().await.unwrap();
+        let lock = client.get_lock("line");
+        let mut waiting = Box::pin(lock.try_lock(LONG * 10, lease));
+        assert!(poll_once(&mut waiting).await.is_none());
+        subscribed(&server, "line").await;
+        let grants = server.calls_of("hset").await;
+        first.unlock().await.unwrap();
+        eventually("it was granted", LONG, async || {
+            server.calls_of("hset").await > grants
+        })
+        .await;
+        gone(&server, "line").await;
+        let guard = soon(waiting).await.unwrap().expect("nobody has it");
+        guard.check().unwrap();
+        guard.unlock().await.unwrap();
+        clean(&server).await;
+    }
+}
+
 /// The second acquire looks whether its owner has the lock while the first one is granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_behind_a_hold_of_its_own_owner() {
