@@ -57,11 +57,16 @@ async fn one_of_several_addresses_is_enough() {
 #[tokio::test]
 async fn of_several_addresses_that_fail_the_one_that_answers_says_why() {
     let (gone, locked) = (RedisServer::start(), RedisServer::start());
-    locked.cmd(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    locked
+        .cmd(&["CONFIG", "SET", "requirepass", "secret"])
+        .await;
     for urls in [[gone.url(), locked.url()], [locked.url(), gone.url()]] {
         gone.kill();
         let connected = ClientBuilder::cluster(urls).connect().await;
-        assert!(matches!(connected, Err(Error::Denied { .. })), "{connected:?}");
+        assert!(
+            matches!(connected, Err(Error::Denied { .. })),
+            "{connected:?}"
+        );
     }
 }
 
