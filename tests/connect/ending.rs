@@ -60,6 +60,30 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     ends(&server).await;
 }
 
+/// Who asks hears of the end at once, and does not wait for the server; also who asks to share a hold that is there.
+#[tokio::test]
+async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).watchdog_lease(LONG * 10);
+    let builder = builder.command_timeout(LONG * 2);
+    let client = builder.connect().await.unwrap();
+    let reading = client.get_read_write_lock("shared").read_lock();
+    let reading_for = reading.lock_for(LONG).await.unwrap();
+    let (lock, more) = (client.get_lock("asked"), reading.lock_for(LONG * 5));
+    let (mut asking, mut joining) = (Box::pin(lock.lock()), Box::pin(more));
+    server.freeze();
+    assert!(poll_once(&mut asking).await.is_none() && poll_once(&mut joining).await.is_none());
+    let closing = client.clone();
+    let shutdown = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+    assert!(matches!(soon(asking).await, Err(Error::Closed)));
+    assert!(matches!(soon(joining).await, Err(Error::Closed)));
+    assert!(!shutdown.is_finished());
+    server.resume();
+    reading_for.unlock().await.unwrap();
+    soon(shutdown).await.unwrap();
+    ends(&server).await;
+}
+
 #[tokio::test]
 async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     let server = RedisServer::start();

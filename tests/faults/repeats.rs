@@ -5,7 +5,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::Fault;
 
 use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, RELEASE, TIMEOUT, calls, hasty, proxied};
-use crate::common::{clean, count, gone, ms, poll_once, soon, subscribed};
+use crate::common::{LONG, clean, count, gone, ms, poll_once, soon, subscribed};
 
 /// Said before the first write: what it answers was certainly not executed.
 const REFUSALS: [(&str, &str); 6] = [
@@ -116,6 +116,25 @@ async fn i2_a_hold_count_that_could_not_be_written_is_written_later() {
         right("the count of one that was dropped is written").await;
         outer.unlock().await.unwrap();
     }
+    clean(&server).await;
+}
+
+/// Nobody waits for the next renewal to learn it.
+#[tokio::test]
+async fn i8_a_hold_count_that_finds_no_hold_tells_the_loss() {
+    let (server, proxy) = proxied().await;
+    // The next renewal is later than the test waits.
+    let builder = watchlock::Client::builder(&proxy.url()).watchdog_lease(LONG * 10);
+    let client = builder.connect().await.unwrap();
+    let outer = client.get_lock("gone").lock().await.unwrap();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    let refused = answer("OOM command not allowed when used memory > 'maxmemory'.");
+    let aim = proxy.inject(refused).on(calls(RELEASE, "gone"));
+    let aim = aim.arm();
+    server.cmd(&["DEL", "gone"]).await;
+    drop(inner);
+    assert_eq!(soon(outer.lost()).await, LostReason::Missing);
+    assert_eq!(aim.fired(), 1);
     clean(&server).await;
 }
 

@@ -49,6 +49,27 @@ async fn a_loss_is_told_once_with_name_and_reason() {
     assert_eq!(lost, 1, "{:?}", log.all());
 }
 
+/// Its end was wanted: nothing is lost.
+#[tokio::test]
+async fn a_level_that_is_left_to_its_lease_is_told_of_to_nobody() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let rw = client.get_read_write_lock("left");
+    let plain = client.get_lock("alone").lock_for(ms(400)).await.unwrap();
+    let kept = rw.read_lock().lock().await.unwrap();
+    let left = rw.read_lock().lock_for(ms(400)).await.unwrap();
+    let view = left.hold();
+    left.let_expire().unwrap();
+    plain.let_expire().unwrap();
+    gone(&server, "alone").await;
+    eventually("its lease is over", LONG, async || !view.is_valid()).await;
+    kept.check().unwrap();
+    kept.unlock().await.unwrap();
+    soon(client.shutdown(LONG)).await;
+    assert_eq!(log.count(Level::WARN, &["hold lost"]), 0, "{:?}", log.all());
+}
+
 #[tokio::test]
 async fn an_outage_is_told_at_its_beginning_and_at_its_end() {
     let log = Log::new().await;

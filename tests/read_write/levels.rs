@@ -239,6 +239,7 @@ async fn a_downgraded_fixed_lease_goes_on() {
     let write = lock.write_lock().lock_for(ms(800)).await.unwrap();
     let reading = write.downgrade().await.unwrap();
     assert!(reading.valid_for() <= ms(800) && reading.is_valid());
+    assert!(server.pttl("x").await <= 800, "no longer than it was");
     assert!(try_read(&client, "x").await.is_some());
     assert_eq!(soon(reading.lost()).await, LostReason::Expired);
     drop(reading);
