@@ -131,6 +131,38 @@ async fn who_waits_is_granted_when_the_replica_is_back() {
     guard.unlock().await.unwrap();
 }
 
+/// A script that the server does not know yet goes by its text: to be told so would cost a `WAIT`.
+#[tokio::test]
+async fn what_a_server_never_ran_costs_one_wait_too() {
+    let pair = Pair::start().await;
+    for number in 0..kinds(&pair.connect().await).len() {
+        let client = pair.connect().await;
+        let (kind, lock) = kinds(&client).swap_remove(number);
+        pair.master.cmd(&["SCRIPT", "FLUSH"]).await;
+        let waits = pair.master.calls_of("wait").await;
+        let guard = lock.lock().await.unwrap();
+        let waited = pair.master.calls_of("wait").await - waits;
+        // The second of several is asked for when the first is there.
+        assert_eq!(waited, if kind == "multi" { 2 } else { 1 }, "{kind}");
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_ends_leaves_no_connection() {
+    let pair = Pair::start().await;
+    // That of the replica.
+    let others = pair.master.connections().await;
+    let client = pair.connect().await;
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    soon(client.shutdown(LONG)).await;
+    eventually("it is gone", LONG, async || {
+        pair.master.connections().await == others
+    })
+    .await;
+}
+
 /// The third answer comes without waiting: the server is asked to wait no more than once a second.
 #[tokio::test]
 async fn after_two_in_a_row_it_is_said_at_once_and_found_out_when_that_is_over() {

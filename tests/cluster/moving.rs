@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Backoff, Client, Lock};
+use watchlock::{Backoff, Client, Lock, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 
@@ -94,6 +94,46 @@ async fn a_waiter_whose_slot_moved_is_woken_at_the_new_node() {
     listens((from + 1) % 3).await;
     guard.unlock().await.unwrap();
     soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+/// The node does not end it, since a classic channel belongs to no slot; nor does the connection, while others need it.
+#[tokio::test]
+async fn nobody_listens_any_more_where_a_slot_was() {
+    let cluster = RedisCluster::masters().await;
+    let builder = || Client::builder(&cluster.url()).publish(Publish::Classic);
+    let holder = builder().connect().await.unwrap();
+    let waiter = builder().connect().await.unwrap();
+    let slot = cluster.slot_of(NAME).await;
+    let from = cluster.owner(slot).await.unwrap();
+    let mut stays = String::new();
+    for number in 0.. {
+        stays = format!("stays:{number}");
+        let its_slot = cluster.slot_of(&stays).await;
+        if its_slot != slot && cluster.owner(its_slot).await == Some(from) {
+            break;
+        }
+    }
+    let listen = async |node: usize, name: &str, how_many: u64| {
+        eventually("so many listen there", LONG, async || {
+            cluster.node(node).subscribers(&channel(name)).await == how_many
+        })
+        .await;
+    };
+    let mut all = Vec::new();
+    for name in [NAME, &stays] {
+        let guard = holder.get_lock(name).lock().await.unwrap();
+        let lock = waiter.get_lock(name);
+        all.push((guard, tokio::spawn(async move { lock.lock().await })));
+        listen(from, name, 1).await;
+    }
+    cluster.move_slot(slot, (from + 1) % 3).await;
+    listen((from + 1) % 3, NAME, 1).await;
+    listen(from, NAME, 0).await;
+    listen(from, &stays, 1).await;
+    for (guard, waits) in all {
+        guard.unlock().await.unwrap();
+        soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+    }
 }
 
 #[tokio::test]

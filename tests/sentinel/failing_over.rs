@@ -107,6 +107,36 @@ async fn a_hold_that_the_new_master_does_not_have_is_lost_at_once() {
     assert!(matches!(held.unlock().await, Err(Error::Lost { .. })));
 }
 
+/// It goes on as a master, answers everybody and ends no connection: only the sentinels say that it is none any more.
+#[tokio::test]
+async fn an_old_master_that_cannot_be_told_is_left_at_once() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let client = connect(&deployment).await;
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    replicated(new, "held").await;
+    let rights = ["default", "-replicaof", "-slaveof"];
+    old.cmd(&[&["ACL", "SETUSER"], &rights[..]].concat()).await;
+    deployment.fail_over().await;
+    eventually("the hold is asserted at the new master", LONG, async || {
+        new.calls_of("pexpire").await > 0
+    })
+    .await;
+    held.check().unwrap();
+    let late = try_once(&client, "late")
+        .await
+        .unwrap()
+        .expect("it is free");
+    assert!(new.exists("late").await && !old.exists("late").await);
+    late.unlock().await.unwrap();
+    held.unlock().await.unwrap();
+    assert!(!new.exists("held").await);
+    let role = old.info("replication", "role").await;
+    assert_eq!(role.as_deref(), Some("master"));
+}
+
 /// It goes on as a master until the sentinels tell it otherwise, and answers whoever is still connected.
 #[tokio::test]
 async fn an_old_master_that_wakes_up_harms_nobody() {
