@@ -100,6 +100,22 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     ends(&server).await;
 }
 
+/// Not that its hold was lost, which is no news: nothing can be had from this client any more.
+#[tokio::test]
+async fn an_owner_whose_client_has_ended_is_told_so() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_lock("late");
+    let guard = lock.lock().await.unwrap();
+    soon(client.shutdown(ms(100))).await;
+    assert!(matches!(soon(lock.lock()).await, Err(Error::Closed)));
+    let tried = soon(lock.try_lock(Duration::ZERO, Lease::Watchdog)).await;
+    assert!(matches!(tried, Err(Error::Closed)));
+    drop(guard);
+    ends(&server).await;
+}
+
 #[tokio::test]
 async fn a_shutdown_tells_what_was_left() {
     let server = RedisServer::start();

@@ -155,6 +155,38 @@ async fn a_denied_wake_up_is_told_once() {
     }
 }
 
+/// F11
+#[tokio::test]
+async fn a_refused_subscription_is_told_once_and_so_is_its_end() {
+    const APP: [&str; 3] = ["ACL", "SETUSER", "app"];
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">secret", "~*", "+@all"];
+    server.cmd(&[&APP[..], &rights[..]].concat()).await;
+    let url = server.url().replace("//", "//app:secret@");
+    let client = Client::connect(&url).await.unwrap();
+    let guard = connect(&server).await.get_lock("deaf").lock().await;
+    let lock = client.get_lock("deaf");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("it was refused again and again", LONG, async || {
+        let stats = server.info("commandstats", "cmdstat_subscribe").await;
+        let refused = ["rejected_calls=0", "rejected_calls=1,"];
+        stats.is_some_and(|stats| !refused.iter().any(|few| stats.contains(few)))
+    })
+    .await;
+    let told = log.count(Level::WARN, &["subscribing was refused", "deaf"]);
+    assert_eq!(told, 1, "{:?}", log.all());
+    server.cmd(&[&APP[..], &["&*"]].concat()).await;
+    let again = ["subscribing works again", "deaf"];
+    eventually("its end is told", LONG, async || {
+        log.count(Level::INFO, &again) == 1
+    })
+    .await;
+    guard.unwrap().unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    assert_eq!(log.count(Level::INFO, &again), 1);
+}
+
 #[tokio::test]
 async fn a_task_that_waits_for_itself_is_warned_once() {
     let log = Log::new().await;
