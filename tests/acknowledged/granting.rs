@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use watchlock::{Client, ConfigError, Error, Lease, Lock, MultiLock};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, gone, ms, soon, try_once};
-use crate::{Pair, few};
+use crate::{Pair, WITHIN, few};
 
 /// A lock of each kind.
 pub(crate) fn kinds(client: &Client) -> Vec<(&'static str, Arc<dyn Lock>)> {
@@ -146,6 +147,44 @@ async fn what_a_server_never_ran_costs_one_wait_too() {
         assert_eq!(waited, if kind == "multi" { 2 } else { 1 }, "{kind}");
         guard.unlock().await.unwrap();
     }
+}
+
+/// The connection of what is acknowledged is one of its own; one that is fine is kept.
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_replaced_and_no_other() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    let builder = Client::builder(&proxy.url()).acknowledged_by(1, WITHIN);
+    let client = builder.command_timeout(4 * WITHIN).connect().await.unwrap();
+    let made = async || {
+        let made = pair
+            .master
+            .info("stats", "total_connections_received")
+            .await;
+        made.and_then(|made| made.parse::<u64>().ok()).unwrap()
+    };
+    drop(
+        try_once(&client, "warm")
+            .await
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .await,
+    );
+    let before = made().await;
+    for _ in 0..5 {
+        let guard = try_once(&client, "x").await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    assert_eq!(made().await, before);
+    proxy.black_hole(Direction::Replies);
+    proxy.heal();
+    // Those that are there stay deaf.
+    assert!(try_once(&client, "x").await.is_err());
+    eventually("a new one is made", LONG, async || {
+        try_once(&client, "x").await.is_ok_and(|got| got.is_some())
+    })
+    .await;
 }
 
 #[tokio::test]

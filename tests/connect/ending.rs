@@ -100,6 +100,23 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     ends(&server).await;
 }
 
+/// Who gives back hears of the end, and does not wait for a server that does not answer.
+#[tokio::test]
+async fn an_unlock_that_is_on_its_way_ends_with_its_client() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).command_timeout(ms(800));
+    let client = builder.connect().await.unwrap();
+    let guard = client.get_lock("given back").lock().await.unwrap();
+    server.freeze();
+    let mut unlocking = Box::pin(guard.unlock());
+    assert!(poll_once(&mut unlocking).await.is_none());
+    let report = soon(client.shutdown(ms(100))).await;
+    assert_eq!(report.unreleased, ["given back"]);
+    let ended = soon(unlocking).await;
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    server.resume();
+}
+
 /// Not that its hold was lost, which is no news: nothing can be had from this client any more.
 #[tokio::test]
 async fn an_owner_whose_client_has_ended_is_told_so() {

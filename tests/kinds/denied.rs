@@ -18,6 +18,7 @@ for_every_kind! {
     f11_a_denied_subscription_is_made_up_for_by_polls,
     i8_denied_renewals_are_repeated_until_the_validity_ends,
     one_denied_name_does_not_cost_the_others_their_renewal,
+    one_name_that_was_denied_for_a_while_is_renewed_again,
     f11_a_user_deleted_in_the_middle_is_denied_and_comes_back,
     f11_a_user_that_is_back_within_the_lease_keeps_its_holds,
 }
@@ -262,6 +263,32 @@ async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static K
     for (i, guard) in guards.into_iter().enumerate() {
         assert_eq!(guard.unlock().await.is_err(), i == 5, "{i}");
     }
+}
+
+/// It is renewed along with others, and refused alone.
+async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Kind) {
+    let scene = limited(kind, SHORT * 3).await;
+    let mut guards = Vec::new();
+    for name in ["bad", "good:1", "good:2"] {
+        guards.push(scene.lock(name).lock().await.unwrap());
+    }
+    user(&scene.server, &["resetkeys", "~*good*"]).await;
+    eventually("a renewal was refused", LONG, async || {
+        let refused = scene.server.info("errorstats", "errorstat_NOPERM").await;
+        refused.is_some()
+    })
+    .await;
+    all_rights(&scene.server).await;
+    let renewals = scene.server.calls_of("pexpire").await;
+    eventually("all are renewed again and again", LONG, async || {
+        scene.server.calls_of("pexpire").await >= renewals + 3 * 3
+    })
+    .await;
+    for guard in guards {
+        guard.check().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    scene.clean().await;
 }
 
 async fn f11_a_user_deleted_in_the_middle_is_denied_and_comes_back(kind: &'static Kind) {
