@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Error, Lease};
+use watchlock::{ClientBuilder, Error, Lease};
 use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, is_free, soon, try_once};
-use crate::connect;
+use crate::{builder, connect};
 
 /// By when a client goes on after a fail-over.
 const GOES_ON: Duration = Duration::from_secs(1);
@@ -107,21 +108,28 @@ async fn a_hold_that_the_new_master_does_not_have_is_lost_at_once() {
     assert!(matches!(held.unlock().await, Err(Error::Lost { .. })));
 }
 
-/// It goes on as a master, answers everybody and ends no connection: only the sentinels say that it is none any more.
-#[tokio::test]
-async fn an_old_master_that_cannot_be_told_is_left_at_once() {
-    let deployment = SentinelDeployment::start().await;
-    let [old, new] = deployment.servers() else {
-        panic!("two servers")
-    };
-    let client = connect(&deployment).await;
-    let held = try_once(&client, "held").await.unwrap().unwrap();
-    replicated(new, "held").await;
+/// The sentinels can neither make a replica of it nor end its connections: it goes on as a master.
+async fn cannot_be_told(old: &RedisServer) {
     let rights = ["default", "-replicaof", "-slaveof"];
     old.cmd(&[&["ACL", "SETUSER"], &rights[..]].concat()).await;
-    deployment.fail_over().await;
+}
+
+/// What is held is held at the new master, and what comes, comes there, though the old one goes on.
+async fn goes_over(
+    builder: ClientBuilder,
+    old: &RedisServer,
+    new: &RedisServer,
+    fail: impl AsyncFnOnce(),
+) {
+    let client = builder.watchdog_lease(LONG * 10).connect().await.unwrap();
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    replicated(new, "held").await;
+    // What is replicated may be counted, too; the next renewal is later than this waits.
+    let before = new.calls_of("pexpire").await;
+    cannot_be_told(old).await;
+    fail().await;
     eventually("the hold is asserted at the new master", LONG, async || {
-        new.calls_of("pexpire").await > 0
+        new.calls_of("pexpire").await > before
     })
     .await;
     held.check().unwrap();
@@ -135,6 +143,40 @@ async fn an_old_master_that_cannot_be_told_is_left_at_once() {
     assert!(!new.exists("held").await);
     let role = old.info("replication", "role").await;
     assert_eq!(role.as_deref(), Some("master"));
+}
+
+#[tokio::test]
+async fn an_old_master_that_cannot_be_told_is_left_at_once() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let fail = async || deployment.fail_over().await;
+    goes_over(builder(&deployment), old, new, fail).await;
+}
+
+/// Nobody could listen when the sentinels told of it, and the old master goes on.
+#[tokio::test]
+async fn a_fail_over_that_was_not_heard_of_is_found_by_asking() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
+    let builder = ClientBuilder::sentinel(proxies.iter().map(Proxy::url), SERVICE);
+    let builder = builder.server_url(&deployment.server_url());
+    let fail = async || {
+        for proxy in &proxies {
+            proxy.refuse();
+            proxy.reset_all();
+        }
+        deployment.fail_over().await;
+        deployment.master_after(old, deployment.sentinels()).await;
+        for proxy in &proxies {
+            proxy.accept();
+        }
+    };
+    goes_over(builder, old, new, fail).await;
 }
 
 /// It goes on as a master until the sentinels tell it otherwise, and answers whoever is still connected.
