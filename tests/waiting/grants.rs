@@ -13,27 +13,35 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, clean, connect, gone, ms, poll_once, soon, subscribed};
 
+type Trying = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
+
+/// A client, and a wait of its own for `line` that was granted, and that nobody polls any more.
+async fn granted(server: &RedisServer, lease: Lease) -> (Client, Trying) {
+    let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
+    let builder = builder.command_timeout(ms(800)).pass_on(false);
+    let client = builder.connect().await.unwrap();
+    let lock = client.get_lock("line");
+    let first = lock.lock().await.unwrap();
+    let mut waiting: Trying = Box::pin(async move { lock.try_lock(LONG * 10, lease).await });
+    assert!(poll_once(&mut waiting).await.is_none());
+    subscribed(server, "line").await;
+    let grants = server.calls_of("hset").await;
+    first.unlock().await.unwrap();
+    eventually("it was granted", LONG, async || {
+        server.calls_of("hset").await > grants
+    })
+    .await;
+    (client, waiting)
+}
+
 /// It is taken back after a command time-out, or ends with its lease before; the keeper has nothing to do with it
 /// any more, and looks after everything else.
 #[tokio::test]
 async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
     for lease in [Lease::Watchdog, Lease::Fixed(ms(150))] {
         let server = RedisServer::start();
-        let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
-        let builder = builder.command_timeout(ms(800)).pass_on(false);
-        let client = builder.connect().await.unwrap();
+        let (client, waiting) = granted(&server, lease).await;
         let kept = client.get_lock("kept").lock().await.unwrap();
-        let first = client.get_lock("line").lock().await.unwrap();
-        let lock = client.get_lock("line");
-        let mut waiting = Box::pin(lock.try_lock(LONG * 10, lease));
-        assert!(poll_once(&mut waiting).await.is_none());
-        subscribed(&server, "line").await;
-        let grants = server.calls_of("hset").await;
-        first.unlock().await.unwrap();
-        eventually("it was granted", LONG, async || {
-            server.calls_of("hset").await > grants
-        })
-        .await;
         gone(&server, "line").await;
         eventually("the job of the name is over", LONG, async || {
             server.channels().await.is_empty()
@@ -56,20 +64,7 @@ async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
 async fn i8_a_grant_that_is_over_when_it_is_collected_is_asked_for_once_more() {
     for lease in [Lease::Watchdog, Lease::Fixed(ms(400))] {
         let server = RedisServer::start();
-        let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
-        let builder = builder.command_timeout(ms(800)).pass_on(false);
-        let client = builder.connect().await.unwrap();
-        let first = client.get_lock("line").lock().await.unwrap();
-        let lock = client.get_lock("line");
-        let mut waiting = Box::pin(lock.try_lock(LONG * 10, lease));
-        assert!(poll_once(&mut waiting).await.is_none());
-        subscribed(&server, "line").await;
-        let grants = server.calls_of("hset").await;
-        first.unlock().await.unwrap();
-        eventually("it was granted", LONG, async || {
-            server.calls_of("hset").await > grants
-        })
-        .await;
+        let (_client, waiting) = granted(&server, lease).await;
         gone(&server, "line").await;
         let guard = soon(waiting).await.unwrap().expect("nobody has it");
         guard.check().unwrap();
