@@ -279,11 +279,8 @@ async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Ki
     })
     .await;
     all_rights(&scene.server).await;
-    let renewals = scene.server.calls_of("pexpire").await;
-    eventually("all are renewed again and again", LONG, async || {
-        scene.server.calls_of("pexpire").await >= renewals + 3 * 3
-    })
-    .await;
+    // Longer than the lease: what is still held was renewed.
+    tokio::time::sleep(SHORT * 3).await;
     for guard in guards {
         guard.check().unwrap();
         guard.unlock().await.unwrap();
