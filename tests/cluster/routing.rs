@@ -60,8 +60,9 @@ async fn of_several_addresses_that_fail_the_one_that_answers_says_why() {
     locked
         .cmd(&["CONFIG", "SET", "requirepass", "secret"])
         .await;
-    for urls in [[gone.url(), locked.url()], [locked.url(), gone.url()]] {
-        gone.kill();
+    let orders = [[gone.url(), locked.url()], [locked.url(), gone.url()]];
+    gone.kill();
+    for urls in orders {
         let connected = ClientBuilder::cluster(urls).connect().await;
         assert!(
             matches!(connected, Err(Error::Denied { .. })),

@@ -60,7 +60,7 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     ends(&server).await;
 }
 
-/// Who asks hears of the end at once, and does not wait for the server; also who asks to share a hold that is there.
+/// Its caller is told at once and does not wait for the server. The same goes for one who asks to share a hold.
 #[tokio::test]
 async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
     let server = RedisServer::start();
@@ -68,7 +68,7 @@ async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
     let builder = builder.command_timeout(LONG * 2);
     let client = builder.connect().await.unwrap();
     let reading = client.get_read_write_lock("shared").read_lock();
-    let reading_for = reading.lock_for(LONG).await.unwrap();
+    let holding = reading.lock_for(LONG).await.unwrap();
     let (lock, more) = (client.get_lock("asked"), reading.lock_for(LONG * 5));
     let (mut asking, mut joining) = (Box::pin(lock.lock()), Box::pin(more));
     server.freeze();
@@ -79,7 +79,7 @@ async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
     assert!(matches!(soon(joining).await, Err(Error::Closed)));
     assert!(!shutdown.is_finished());
     server.resume();
-    reading_for.unlock().await.unwrap();
+    holding.unlock().await.unwrap();
     soon(shutdown).await.unwrap();
     ends(&server).await;
 }
@@ -100,7 +100,7 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     ends(&server).await;
 }
 
-/// Who gives back hears of the end, and does not wait for a server that does not answer.
+/// Its caller is told when the client ends, though the server never answers.
 #[tokio::test]
 async fn an_unlock_that_is_on_its_way_ends_with_its_client() {
     let server = RedisServer::start();
@@ -117,7 +117,7 @@ async fn an_unlock_that_is_on_its_way_ends_with_its_client() {
     server.resume();
 }
 
-/// Not that its hold was lost, which is no news: nothing can be had from this client any more.
+/// `Closed` comes before `Lost`: no lock can be taken through this client any more.
 #[tokio::test]
 async fn an_owner_whose_client_has_ended_is_told_so() {
     let server = RedisServer::start();

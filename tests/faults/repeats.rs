@@ -119,7 +119,7 @@ async fn i2_a_hold_count_that_could_not_be_written_is_written_later() {
     clean(&server).await;
 }
 
-/// Nobody waits for the next renewal to learn it.
+/// The holder is told before the next renewal.
 #[tokio::test]
 async fn i8_a_hold_count_that_finds_no_hold_tells_the_loss() {
     let (server, proxy) = proxied().await;

@@ -49,16 +49,16 @@ async fn a_loss_is_told_once_with_name_and_reason() {
     assert_eq!(lost, 1, "{:?}", log.all());
 }
 
-/// Its end was wanted: nothing is lost.
+/// Its end was wanted.
 #[tokio::test]
-async fn a_level_that_is_left_to_its_lease_is_told_of_to_nobody() {
+async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
     let rw = client.get_read_write_lock("left");
-    let plain = client.get_lock("alone").lock_for(ms(400)).await.unwrap();
+    let plain = client.get_lock("alone").lock_for(SHORT).await.unwrap();
     let kept = rw.read_lock().lock().await.unwrap();
-    let left = rw.read_lock().lock_for(ms(400)).await.unwrap();
+    let left = rw.read_lock().lock_for(SHORT).await.unwrap();
     let view = left.hold();
     left.let_expire().unwrap();
     plain.let_expire().unwrap();

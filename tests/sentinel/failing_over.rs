@@ -114,7 +114,7 @@ async fn cannot_be_told(old: &RedisServer) {
     old.cmd(&[&["ACL", "SETUSER"], &rights[..]].concat()).await;
 }
 
-/// What is held is held at the new master, and what comes, comes there, though the old one goes on.
+/// The hold is kept at the new master and new locks are taken there, though the old one goes on.
 async fn goes_over(
     builder: ClientBuilder,
     old: &RedisServer,
@@ -124,7 +124,7 @@ async fn goes_over(
     let client = builder.watchdog_lease(LONG * 10).connect().await.unwrap();
     let held = try_once(&client, "held").await.unwrap().unwrap();
     replicated(new, "held").await;
-    // What is replicated may be counted, too; the next renewal is later than this waits.
+    // Redis 6.2 counts replicated commands, too. The next renewal is due later than this test waits.
     let before = new.calls_of("pexpire").await;
     cannot_be_told(old).await;
     fail().await;
@@ -155,7 +155,7 @@ async fn an_old_master_that_cannot_be_told_is_left_at_once() {
     goes_over(builder(&deployment), old, new, fail).await;
 }
 
-/// Nobody could listen when the sentinels told of it, and the old master goes on.
+/// The client was cut off from all sentinels when they announced it.
 #[tokio::test]
 async fn a_fail_over_that_was_not_heard_of_is_found_by_asking() {
     let deployment = SentinelDeployment::start().await;
