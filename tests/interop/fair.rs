@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use watchlock::{Client, Error, Lease, LockGuard};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::{Reply, Worker};
 
@@ -92,6 +93,22 @@ impl Scene {
             Ok(owner) => drop(self.java("unlock", owner, Value::Null).await),
             Err(guard) => guard.unlock().await.expect("our own lock"),
         }
+    }
+
+    /// Up to when Redisson keeps a place.
+    async fn given_up_in(&self, place: &str) -> Duration {
+        let score: f64 = self.server.query(&["ZSCORE", SCORES, place]).await;
+        Duration::from_millis((score as u64).saturating_sub(self.now_ms().await))
+    }
+
+    async fn now_ms(&self) -> u64 {
+        let time: Vec<String> = self.server.query(&["TIME"]).await;
+        time[0].parse::<u64>().unwrap() * 1000
+    }
+
+    async fn give_up(&self, place: &str, at_ms: u64) {
+        let score = at_ms.to_string();
+        self.server.cmd(&["ZADD", SCORES, &score, place]).await;
     }
 
     async fn nothing_is_left(&self) {
@@ -243,12 +260,7 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     let rust = scene.rust_waits().await;
     scene.java.kill();
     let head = scene.queue().await.remove(0);
-    let time: Vec<String> = scene.server.query(&["TIME"]).await;
-    let score = time[0].parse::<u64>().unwrap() * 1000 + 3_000;
-    scene
-        .server
-        .cmd(&["ZADD", SCORES, &score.to_string(), &head])
-        .await;
+    scene.give_up(&head, scene.now_ms().await + 3_000).await;
     held.unlock().await.unwrap();
     let released = Instant::now();
     scene.serves(rust, &[]).await;
@@ -256,6 +268,38 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     assert!(waited > Duration::from_millis(1_500), "{waited:?}");
     assert!(waited < Duration::from_secs(8), "{waited:?}");
     scene.nothing_is_left().await;
+}
+
+/// Redisson gives up places of its own only when it was answered. A try without a wait asks for all of the time.
+#[tokio::test]
+async fn a_try_of_java_that_was_not_answered_keeps_a_place_until_its_time_is_over() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let Some(java) = Worker::java() else { return };
+    java.open(&proxy.url(), None).await.expect("a client");
+    let rust = Client::connect(&server.url()).await.expect("a client");
+    let scene = Scene { server, java, rust };
+    // Behind who has the lock for 30 s.
+    for (wait_ms, seconds) in [(0, 290..=330), (400, 0..=30)] {
+        let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+        // From here on the server knows the script.
+        let busy = scene.java("try_lock", "b", json!({"wait_ms": 0})).await;
+        assert_eq!(busy["acquired"], false);
+        proxy.hold(Direction::Replies);
+        let fields = json!({"owner": "b", "kind": "fair", "name": LINE, "wait_ms": wait_ms});
+        let tried = tokio::spawn(scene.java.request("try_lock", fields));
+        scene.queued(1).await;
+        tried.await.unwrap().outcome.expect_err("no answer");
+        assert_eq!(scene.queue().await.len(), 1, "it gave its place up");
+        let given_up = scene.given_up_in(&scene.queue().await[0]).await;
+        assert!(seconds.contains(&given_up.as_secs()), "{given_up:?}");
+        scene.give_up(&scene.queue().await[0], 1).await;
+        proxy.heal();
+        held.unlock().await.unwrap();
+        let next = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+        next.unlock().await.unwrap();
+        scene.nothing_is_left().await;
+    }
 }
 
 /// Redisson's scripts drop a head whose score is over, and its waiter goes to the tail.
@@ -268,7 +312,7 @@ async fn a_waiter_of_rust_keeps_its_place_though_java_dropped_it() {
     let first = scene.rust_waits().await;
     let second = scene.rust_waits().await;
     for place in scene.queue().await {
-        scene.server.cmd(&["ZADD", SCORES, "1", &place]).await;
+        scene.give_up(&place, 1).await;
     }
     let before = scene.queue().await;
     // It drops both, and queues.

@@ -54,8 +54,9 @@ impl Plan {
         }
         self.downgrades = false;
         if client == Kind::Java && first.kind == LockKind::Fair {
-            // How long a dead one keeps its place in the queue; without an end it would be five minutes.
-            self.wait_ms.get_or_insert(400);
+            // How long one that is dead, or was not answered, keeps its place in the queue. For Redisson, no wait and one
+            // without an end are five minutes.
+            self.wait_ms = Some(self.wait_ms.unwrap_or(400).max(1));
         }
     }
 }
