@@ -97,8 +97,9 @@ impl Scene {
 
     /// Up to when Redisson keeps a place.
     async fn given_up_in(&self, place: &str) -> Duration {
-        let score: f64 = self.server.query(&["ZSCORE", SCORES, place]).await;
-        Duration::from_millis((score as u64).saturating_sub(self.now_ms().await))
+        let score: String = self.server.query(&["ZSCORE", SCORES, place]).await;
+        let score: u64 = score.parse().expect("a whole number");
+        Duration::from_millis(score.saturating_sub(self.now_ms().await))
     }
 
     async fn now_ms(&self) -> u64 {
