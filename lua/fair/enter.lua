@@ -15,19 +15,19 @@ local function append(id, arrival)
   end
   call('ZADD', waiters, text(arrival), id)
 end
--- Gives hold ids of one client a place each, unless they have one. What is refused leaves nothing behind, and is
--- returned.
+-- Gives hold ids of one client a place each, unless they have one. What is refused is returned, and leaves nothing.
 local function enqueue(ids)
-  local new = {}
+  local new, waits = {}, false
   local done, refused = pcall(function()
     for i, id in ipairs(ids) do
-      if not arrival_of(id) and call('HEXISTS', lock, id) == 0 then
+      if arrival_of(id) then waits = true
+      elseif call('HEXISTS', lock, id) == 0 then
         new[#new + 1] = id
         append(id, now_us + i)
       end
     end
-    -- Nothing is new, and the client was vouched for lately: done. Else what needs no memory comes first.
-    if #new == 0 and vouched_until(ids[1]) > now + VOUCH / 2 then return end
+    -- Nothing is new, and nobody waits or the client was vouched for lately: done. Else what needs no memory first.
+    if #new == 0 and (not waits or vouched_until(ids[1]) > now + VOUCH / 2) then return end
     keep()
     call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))
   end)
