@@ -5,6 +5,7 @@
 //! 2. Until it is known that there is a cluster, everything goes by the lane *home*. It rests from then on.
 //! 3. A closed fleet opens no lane.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +106,12 @@ impl Fleet {
         let lanes = self.lanes.read();
         let lanes = lanes.iter().flatten();
         lanes.map(|(_, lane)| Arc::clone(lane)).collect()
+    }
+
+    /// The nodes of a cluster, by their numbers, that a lane leads to.
+    pub(crate) fn reached(&self) -> BTreeSet<u32> {
+        let lanes = self.lanes.read();
+        lanes.iter().flatten().map(|(number, _)| *number).collect()
     }
 
     /// Those on which nothing was heard for `span`.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use watchlock::{Client, Lease, LostReason};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, soon};
 use crate::scene::Load;
@@ -20,6 +21,15 @@ async fn elsewhere(cluster: &RedisCluster, master: usize) -> String {
         }
     }
     unreachable!("some name is elsewhere")
+}
+
+/// Connections that are not those of other nodes.
+async fn clients_of(node: &RedisServer) -> usize {
+    let clients = node.clients().await;
+    clients
+        .iter()
+        .filter(|client| client["flags"] == "N")
+        .count()
 }
 
 #[tokio::test]
@@ -61,6 +71,24 @@ async fn t5_holds_are_verified_at_the_new_master() {
     replica.cmd(&["DEL", NAME]).await;
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     cluster.node(master).resume();
+}
+
+/// Nothing is sent for a hold with a lease of its own, and its holder does nothing else.
+#[tokio::test]
+async fn i8_a_hold_that_is_not_renewed_is_lost_soon_after_its_node_forgot_it() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    // Not at the node whose address the client was given.
+    let name = elsewhere(&cluster, 0).await;
+    let node = cluster.server_of(&name).await;
+    let guard = client.get_lock(&name).lock_for(LONG * 20).await.unwrap();
+    eventually("the keeper is connected, too", LONG, async || {
+        clients_of(node).await == 2
+    })
+    .await;
+    node.restart();
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    assert!(guard.unlock().await.unwrap_err().is_lost());
 }
 
 #[tokio::test]

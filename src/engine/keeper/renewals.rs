@@ -4,10 +4,13 @@
 //!    when, and by how many batches, is [`asking`](super::asking)'s; which calls those are is [`calls`](super::calls)'s.
 //! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
 //!    after a silence. Whatever happens to it, the schedule has an entry not later than that end (I8).
+//! 3. A node of a cluster that has holds is talked to, or nobody would hear that it lost them: one to which no renewal
+//!    goes is asked for its holds once, and its connection is looked after from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
@@ -21,10 +24,17 @@ use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::slot::{Slot, Target};
 
+/// How often nodes are looked for that have holds and are not talked to.
+const REACH: Duration = Duration::from_secs(1);
+
 /// The holds of each node of a cluster, by its number; of the one server (0) otherwise. The trouble of one does not
 /// delay the others.
 #[derive(Default)]
-pub(super) struct Wards(BTreeMap<u32, Ward>);
+pub(super) struct Wards {
+    nodes: BTreeMap<u32, Ward>,
+    /// When nodes are next looked for that are not talked to.
+    reach_from: Moment,
+}
 
 struct Ward {
     asking: Asking<Arc<Hold>>,
@@ -47,16 +57,16 @@ impl Ward {
 
 impl Wards {
     fn of(&mut self, node: u32, core: &Core) -> &mut Ward {
-        self.0.entry(node).or_insert_with(|| Ward::new(core))
+        self.nodes.entry(node).or_insert_with(|| Ward::new(core))
     }
 
     fn is_failing(&self, node: u32) -> bool {
-        let ward = self.0.get(&node);
+        let ward = self.nodes.get(&node);
         ward.is_some_and(|ward| ward.asking.is_failing())
     }
 
     fn is_troubled(&self) -> bool {
-        self.0.values().any(|ward| ward.asking.is_troubled())
+        self.nodes.values().any(|ward| ward.asking.is_troubled())
     }
 }
 
@@ -147,6 +157,27 @@ pub(super) fn verify_in(keeper: &Keeper, slots: &BTreeSet<Slot>) {
     });
 }
 
+/// Has the holds asked for of nodes that the keeper does not talk to, from time to time.
+pub(super) fn reach(keeper: &Keeper) {
+    let core = &keeper.core;
+    if core.schedule.is_empty() || !core.backend.cluster().is_joined() {
+        return;
+    }
+    let now = core.now();
+    {
+        let mut wards = keeper.wards.lock();
+        if now < wards.reach_from {
+            return;
+        }
+        wards.reach_from = now + REACH;
+    }
+    let reached = core.keeper_fleet.reached();
+    verify_where(keeper, |hold| {
+        let node = node_of(core, hold);
+        node != 0 && !reached.contains(&node)
+    });
+}
+
 fn verify_where(keeper: &Keeper, is_meant: impl Fn(&Hold) -> bool) {
     let mut holds = keeper.core.holds();
     holds.retain(|hold| hold.phase() == Phase::Held && is_meant(hold));
@@ -186,7 +217,7 @@ pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
     let now = keeper.core.now();
     let mut wards = keeper.wards.lock();
     let mut next = Moment::NEVER;
-    for (node, Ward { asking, .. }) in &mut wards.0 {
+    for (node, Ward { asking, .. }) in &mut wards.nodes {
         while let Some(batch) = asking.take(now) {
             chores.spawn(renew_batch(Arc::clone(keeper), *node, batch));
         }
@@ -194,7 +225,7 @@ pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
     }
     // A node may have left.
     wards
-        .0
+        .nodes
         .retain(|_, ward| ward.unverified || !ward.asking.is_idle());
     next
 }

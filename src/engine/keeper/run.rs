@@ -37,6 +37,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     loop {
         let now = core.now();
         renewals::look(&keeper);
+        renewals::reach(&keeper);
         let next_call = renewals::ask(&keeper, &mut chores.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
