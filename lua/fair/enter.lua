@@ -26,7 +26,7 @@ local function enqueue(ids)
         append(id, now_us + i)
       end
     end
-    -- Nothing is new, and nobody waits or the client was vouched for lately: done. Else what needs no memory first.
+    -- Nothing is new, and nobody is to be vouched for, or was lately. Else keep() comes first: it needs no memory.
     if #new == 0 and (not waits or vouched_until(ids[1]) > now + VOUCH / 2) then return end
     keep()
     call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))

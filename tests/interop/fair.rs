@@ -95,8 +95,8 @@ impl Scene {
         }
     }
 
-    /// Up to when Redisson keeps a place.
-    async fn given_up_in(&self, place: &str) -> Duration {
+    /// How long Redisson still keeps a place.
+    async fn kept_for(&self, place: &str) -> Duration {
         let score: String = self.server.query(&["ZSCORE", SCORES, place]).await;
         let score: u64 = score.parse().expect("a whole number");
         Duration::from_millis(score.saturating_sub(self.now_ms().await))
@@ -107,8 +107,8 @@ impl Scene {
         time[0].parse::<u64>().unwrap() * 1000
     }
 
-    async fn give_up(&self, place: &str, at_ms: u64) {
-        let score = at_ms.to_string();
+    async fn keep_until(&self, place: &str, ms: u64) {
+        let score = ms.to_string();
         self.server.cmd(&["ZADD", SCORES, &score, place]).await;
     }
 
@@ -261,7 +261,7 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     let rust = scene.rust_waits().await;
     scene.java.kill();
     let head = scene.queue().await.remove(0);
-    scene.give_up(&head, scene.now_ms().await + 3_000).await;
+    scene.keep_until(&head, scene.now_ms().await + 3_000).await;
     held.unlock().await.unwrap();
     let released = Instant::now();
     scene.serves(rust, &[]).await;
@@ -271,7 +271,7 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     scene.nothing_is_left().await;
 }
 
-/// Redisson gives up places of its own only when it was answered. A try without a wait asks for all of the time.
+/// Redisson takes a waiter out of the queue only after an answer. A wait of 0 gives it a place for five minutes.
 #[tokio::test]
 async fn a_try_of_java_that_was_not_answered_keeps_a_place_until_its_time_is_over() {
     let server = RedisServer::start();
@@ -280,7 +280,7 @@ async fn a_try_of_java_that_was_not_answered_keeps_a_place_until_its_time_is_ove
     java.open(&proxy.url(), None).await.expect("a client");
     let rust = Client::connect(&server.url()).await.expect("a client");
     let scene = Scene { server, java, rust };
-    // Behind who has the lock for 30 s.
+    // The lease of the lock, 30 s, is added.
     for (wait_ms, seconds) in [(0, 290..=330), (400, 0..=30)] {
         let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
         // From here on the server knows the script.
@@ -292,9 +292,9 @@ async fn a_try_of_java_that_was_not_answered_keeps_a_place_until_its_time_is_ove
         scene.queued(1).await;
         tried.await.unwrap().outcome.expect_err("no answer");
         assert_eq!(scene.queue().await.len(), 1, "it gave its place up");
-        let given_up = scene.given_up_in(&scene.queue().await[0]).await;
-        assert!(seconds.contains(&given_up.as_secs()), "{given_up:?}");
-        scene.give_up(&scene.queue().await[0], 1).await;
+        let kept = scene.kept_for(&scene.queue().await[0]).await;
+        assert!(seconds.contains(&kept.as_secs()), "{kept:?}");
+        scene.keep_until(&scene.queue().await[0], 1).await;
         proxy.heal();
         held.unlock().await.unwrap();
         let next = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
@@ -313,7 +313,7 @@ async fn a_waiter_of_rust_keeps_its_place_though_java_dropped_it() {
     let first = scene.rust_waits().await;
     let second = scene.rust_waits().await;
     for place in scene.queue().await {
-        scene.give_up(&place, 1).await;
+        scene.keep_until(&place, 1).await;
     }
     let before = scene.queue().await;
     // It drops both, and queues.

@@ -152,7 +152,7 @@ async fn enqueue_gives_places_in_order_and_takes_no_lock() {
 async fn who_has_the_lock_gets_no_place() {
     let scene = Scene::new();
     scene.acquire(MINE, "1").await;
-    // A question that comes late must not leave a word for a client that waits for nothing: it would have no TTL.
+    // A request for a place that comes late must not vouch for a client that waits for nothing.
     assert_eq!(scene.enqueue(&[MINE]).await, (1, 0));
     assert_eq!(scene.server.keys().await, [LOCK]);
     scene.enqueue(&[MINE, LATER]).await;

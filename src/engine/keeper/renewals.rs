@@ -4,8 +4,8 @@
 //!    when, and by how many batches, is [`asking`](super::asking)'s; which calls those are is [`calls`](super::calls)'s.
 //! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
 //!    after a silence. Whatever happens to it, the schedule has an entry not later than that end (I8).
-//! 3. A node of a cluster that has holds is talked to, or nobody would hear that it lost them: one to which no renewal
-//!    goes is asked for its holds once, and its connection is looked after from then on.
+//! 3. The keeper has a connection to each node of a cluster that has holds, or it would not notice that such a node
+//!    restarted empty. Where no renewal goes, it asks for the holds once, and that opens the connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::engine::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::slot::{Slot, Target};
 
-/// How often nodes are looked for that have holds and are not talked to.
+/// How often the keeper looks for nodes that have holds and that it is not connected to.
 const REACH: Duration = Duration::from_secs(1);
 
 /// The holds of each node of a cluster, by its number; of the one server (0) otherwise. The trouble of one does not
@@ -32,7 +32,7 @@ const REACH: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Wards {
     nodes: BTreeMap<u32, Ward>,
-    /// When nodes are next looked for that are not talked to.
+    /// When the keeper next looks for nodes that it is not connected to.
     reach_from: Moment,
 }
 
@@ -157,10 +157,11 @@ pub(super) fn verify_in(keeper: &Keeper, slots: &BTreeSet<Slot>) {
     });
 }
 
-/// Has the holds asked for of nodes that the keeper does not talk to, from time to time.
+/// Asks for the holds of nodes that the keeper is not connected to, from time to time.
 pub(super) fn reach(keeper: &Keeper) {
     let core = &keeper.core;
-    if core.schedule.is_empty() || !core.backend.cluster().is_joined() {
+    let cluster = core.backend.cluster();
+    if core.schedule.is_empty() || !cluster.is_joined() {
         return;
     }
     let now = core.now();
@@ -172,10 +173,11 @@ pub(super) fn reach(keeper: &Keeper) {
         wards.reach_from = now + REACH;
     }
     let reached = core.keeper_fleet.reached();
-    verify_where(keeper, |hold| {
-        let node = node_of(core, hold);
-        node != 0 && !reached.contains(&node)
-    });
+    let nodes = cluster.nodes().into_iter().map(|node| node.number);
+    let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
+    if !unreached.is_empty() {
+        verify_where(keeper, |hold| unreached.contains(&node_of(core, hold)));
+    }
 }
 
 fn verify_where(keeper: &Keeper, is_meant: impl Fn(&Hold) -> bool) {

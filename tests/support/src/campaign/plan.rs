@@ -54,8 +54,8 @@ impl Plan {
         }
         self.downgrades = false;
         if client == Kind::Java && first.kind == LockKind::Fair {
-            // How long one that is dead, or was not answered, keeps its place in the queue. For Redisson, no wait and one
-            // without an end are five minutes.
+            // Redisson keeps the place of a call that died or got no answer for as long as the call was to wait, and
+            // for five minutes where that is without an end or 0.
             self.wait_ms = Some(self.wait_ms.unwrap_or(400).max(1));
         }
     }
