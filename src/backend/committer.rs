@@ -112,9 +112,17 @@ impl Committer {
         };
         let generation = connected.generation;
         let turn = connected.turn.take();
+        let lane = Arc::clone(&self.lane);
         // What has no answer when this is dropped is unanswered.
         let exchange = self.exchange(connected, entries, acknowledged);
-        let exchange = timers.within(limit, exchange);
+        let exchange = async {
+            tokio::select! {
+                biased;
+                done = timers.within(limit, exchange) => done,
+                // Somebody found it deaf: what is queued is not to wait for it.
+                () = lane.has_left(generation) => None,
+            }
+        };
         let done = match turn {
             None => exchange.await,
             // Nothing that the old master says counts.

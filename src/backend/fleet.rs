@@ -98,6 +98,11 @@ impl Fleet {
         &self.home
     }
 
+    /// For how long an answer may wait for replicas.
+    pub(super) fn acknowledged_within(&self) -> Duration {
+        self.config.acks.map_or(Duration::ZERO, |acks| acks.within)
+    }
+
     /// All that are in use.
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
         if !self.cluster.is_joined() {

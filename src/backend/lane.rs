@@ -7,7 +7,7 @@
 //! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
 //!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
 //! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
-//!    a half-open link tells nobody.
+//!    a half-open link tells nobody. [Renewals](super::together) have less time, and leave it sooner.
 //! 3. When sentinels name another master the connection is given up, also one that was being made just then.
 //! 4. A connection to a server that became a replica stays in use until it may be left: it answers, and
 //!    what is sent meanwhile must not wait for the next one.
@@ -317,6 +317,13 @@ impl Lane {
             self.wanted.notify_one();
             self.config.broken.raise(self.node());
         }
+    }
+
+    /// Waits until connection `left` is not in use any more.
+    pub(super) async fn has_left(&self, left: u64) {
+        let is_used = |link: &Link| matches!(link, Link::Up { connected, .. } if connected.generation == left);
+        // The lane itself keeps the other end.
+        let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
 
     /// Whether the lane is connected, and which connection it is.

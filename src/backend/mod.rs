@@ -51,6 +51,7 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::redirect::Redirect;
 pub(crate) use self::send::{round_trip, slots_of};
 pub(crate) use self::timers::Timers;
+use self::together::give_up;
 pub(crate) use self::together::{TELLING, send_together};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
@@ -141,6 +142,17 @@ impl Pending {
             self.overdue();
             Err(Failure::no_reply())
         })
+    }
+
+    /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
+    /// this one was silent for `limit`, and that is `telling`.
+    async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
+        let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
+        let outcome = self.within(limit).await;
+        if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
+            give_up(&lane, generation, limit, telling);
+        }
+        outcome
     }
 }
 

@@ -4,6 +4,8 @@
 //!    the pipeline is answered, and who goes on from there is told later.
 //! 2. A pipeline that is cut off or not answered in time says nothing of any of its commands.
 //! 3. Where replicas must acknowledge, the commit lane makes pipelines of its own.
+//! 4. What is not answered in time leaves its connection, if it waited for long enough to tell: longer than an answer
+//!    may wait for replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,9 +45,12 @@ pub(crate) async fn send_together(
             Err(failure) => tell(index, Err(failure)),
         }
     }
-    let alone = alone.into_iter().map(async |(index, pending)| {
-        tell(index, pending.within(limit).await);
-    });
+    let telling = TELLING + fleet.acknowledged_within();
+    let alone = alone
+        .into_iter()
+        .map(async |(index, pending): (_, Pending)| {
+            tell(index, pending.within_one_try(limit, telling).await);
+        });
     let shares = shares
         .into_iter()
         .map(|share| share.send(fleet, limit, tell));
@@ -81,7 +86,7 @@ impl Share {
         let (generation, began) = (lane.generation(), lane.now());
         let exchange = lane.timers().within(limit, exchanged(&lane, &mut calls));
         let Some(results) = exchange.await else {
-            give_up(&lane, generation, limit);
+            give_up(&lane, generation, limit, TELLING);
             for (index, _) in calls {
                 tell(index, Err(Failure::no_reply()));
             }
@@ -105,10 +110,11 @@ impl Share {
     }
 }
 
-/// The next try shall be on another connection, while there is time for one.
-fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration) {
+/// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
+/// `telling`.
+pub(super) fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Duration) {
     lane.overdue();
-    let silent = limit >= TELLING && lane.is_silent_for(limit);
+    let silent = limit >= telling && lane.is_silent_for(limit);
     if let Some(generation) = generation.filter(|_| silent) {
         lane.replace(generation);
     }

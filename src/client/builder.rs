@@ -394,8 +394,7 @@ impl ClientBuilder {
         }
         let (engine, _) = start(config, dialer, cluster, false)?;
         let fleet = engine.core.backend.callers_fleet()?;
-        greet(&engine.core, fleet.home()).await?;
-        fleet.settle();
+        greet(&engine.core, &fleet).await?;
         Ok(Client::of(engine))
     }
 

@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::backend::class::is_unknown_command;
 use crate::backend::hello::Hello;
-use crate::backend::{Class, Dialer, Failure, Lane, TOO_OLD, round_trip, slots_of};
+use crate::backend::{Class, Dialer, Failure, Fleet, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
@@ -21,12 +21,14 @@ const OLDEST: (u64, u64) = (6, 2);
 /// The lease of the probe's lock.
 const PROBE_LEASE: Duration = Duration::from_secs(5);
 
-/// All of it within one connect time-out.
-pub(super) async fn greet(core: &Core, lane: &Lane) -> Result<(), Error> {
+/// By the fleet's connection home, which is given up when there is a cluster. All of it within one connect time-out.
+pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     let limit = core.backend.config().connect_timeout;
-    let introducing = Box::pin(introduce(core, lane));
+    let introducing = Box::pin(introduce(core, fleet.home()));
     let introduced = core.backend.timers().within(limit, introducing).await;
-    introduced.unwrap_or_else(|| Err(Failure::no_connection().into()))
+    introduced.unwrap_or_else(|| Err(Failure::no_connection().into()))?;
+    fleet.settle();
+    Ok(())
 }
 
 /// Greets as soon as there is a server, for a client that did not wait for it. Ends with the keeper, whose
@@ -34,7 +36,7 @@ pub(super) async fn greet(core: &Core, lane: &Lane) -> Result<(), Error> {
 pub(super) async fn greet_later(core: Arc<Core>) {
     let mut delays = core.config.backoff.delays(fastrand::u64(..));
     while core.check_open().is_ok() {
-        let error = match greet(&core, core.keeper_fleet.home()).await {
+        let error = match greet(&core, &core.keeper_fleet).await {
             Ok(()) => return,
             Err(error) => error,
         };

@@ -361,7 +361,7 @@ impl QuorumBuilder {
 async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
     let core = &engine.core;
     let fleet = core.backend.callers_fleet()?;
-    greet(core, fleet.home()).await?;
+    greet(core, &fleet).await?;
     let connected = fleet.home().connected();
     let server = connected.and_then(|connected| connected.server);
     let silent = || Error::from(Failure::no_connection());

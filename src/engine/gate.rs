@@ -352,8 +352,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.queue.has_listeners()
     }
 
-    pub(crate) fn known(&self) -> &Known {
-        &self.known
+    /// What the next try, or look, is planned by. What a join was told is nothing to a look at the hold itself.
+    pub(crate) fn known(&self, now: Moment) -> &Known {
+        let looks = self.seat.held().is_some() && !self.is_head_joinable(now);
+        if looks { &Known::Nothing } else { &self.known }
     }
 
     /// The hold, or attempt, in the seat.

@@ -11,6 +11,7 @@ use super::effects::Effects;
 use super::gate::{Gate, Rules};
 use super::hold::Hold;
 use super::joint::Joint;
+use super::kind::Kind;
 use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket};
 use crate::clock::Moment;
@@ -40,8 +41,8 @@ pub(crate) enum Step<C> {
     Leave(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
-    /// The job has ended.
-    Over,
+    /// The job has ended. With it ends the mark that was first left for a lock of this kind then; Redis is to be told.
+    Over { mark: Option<(Kind, Moment)> },
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -67,7 +68,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         self.job = None;
         self.wakeups.listening(false);
-        Step::Over
+        // Under the same lock: without a job nobody would take it away.
+        let mark = self.take_mark_away();
+        Step::Over { mark }
     }
 
     /// What is to be done for what has the seat, if anything.
@@ -128,7 +131,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Whether the first who waits may share the hold in the seat.
-    fn is_head_joinable(&self, now: Moment) -> bool {
+    pub(super) fn is_head_joinable(&self, now: Moment) -> bool {
         let head = self.queue.head();
         head.is_some_and(|head| self.is_joinable(head, now))
     }

@@ -1,9 +1,11 @@
 //! What keeps a hold, and what does not.
 
-use watchlock::{Error, LostReason};
+use watchlock::{Client, Error, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Match, Proxy};
 
-use crate::Pair;
-use crate::common::{SHORT, ms, soon, try_once};
+use crate::common::{LONG, SHORT, ms, soon, try_once};
+use crate::{Pair, WITHIN};
 
 /// A master that was cut off from its replicas goes on to answer, and its holders must not believe it.
 #[tokio::test]
@@ -56,4 +58,27 @@ async fn a_replica_that_stalls_for_a_moment_costs_no_hold() {
     tokio::time::sleep(ms(5000)).await;
     guard.check().unwrap();
     guard.unlock().await.unwrap();
+}
+
+/// Within a lease a second connection is tried, however long a command may take.
+#[tokio::test]
+async fn connections_that_fell_silent_cost_no_hold() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    let client = Client::builder(&proxy.url())
+        .acknowledged_by(1, WITHIN)
+        .command_timeout(LONG)
+        .watchdog_lease(SHORT * 5)
+        .connect()
+        .await
+        .unwrap();
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    let waits = proxy.count(Match::command("WAIT"));
+    let renewed = waits.seen() + 1;
+    eventually("renewed", LONG, async || waits.seen() > renewed).await;
+    // Those that are there stay deaf.
+    proxy.black_hole(Direction::Replies);
+    proxy.heal();
+    tokio::time::sleep(SHORT * 6).await;
+    guard.check().unwrap();
 }

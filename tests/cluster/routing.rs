@@ -34,6 +34,23 @@ async fn a_plain_address_leads_to_the_whole_cluster() {
     assert!(cluster.keys().await.is_empty());
 }
 
+/// It was only asked for the nodes.
+#[tokio::test]
+async fn a_lazy_client_leaves_the_address_that_was_given_when_the_nodes_are_known() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::builder(&cluster.url()).connect_lazy().unwrap();
+    let given = cluster.node(0);
+    eventually("it has asked there", LONG, async || {
+        given.calls_of("cluster|slots").await > 0
+    })
+    .await;
+    eventually("nothing leads there", LONG, async || {
+        given.connections().await == 0
+    })
+    .await;
+    drop(client);
+}
+
 #[tokio::test]
 async fn one_of_several_addresses_is_enough() {
     let cluster = RedisCluster::masters().await;

@@ -8,7 +8,7 @@ use watchlock::Lease;
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, connect_short, ms, poll_once, soon};
+use crate::common::{LONG, clean, connect, connect_short, ms, poll_once, soon, without_polls};
 use crate::{reads, try_read, try_write};
 
 const MARKS: &str = "watchlock_writers:{x}";
@@ -232,6 +232,45 @@ async fn a_writer_that_gives_up_lets_those_behind_it_in() {
         .await
         .unwrap();
     first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// What a reader was told a while ago is no reason to look at the own hold again and again.
+#[tokio::test]
+async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
+    let server = RedisServer::start();
+    let client = without_polls(&server).connect().await.unwrap();
+    let lock = client.get_read_write_lock("x");
+    let reading = lock.read_lock().lock().await.unwrap();
+    // Longer than what is promised, so it has to be asked for.
+    let hour = Lease::Fixed(Duration::from_secs(3_600));
+    eventually(
+        "a reader is refused for a writer elsewhere",
+        LONG,
+        async || {
+            let now: Vec<u64> = server.query(&["TIME"]).await;
+            let heeded = (now[0] * 1_000 + now[1] / 1_000 + 1_000).to_string();
+            server.cmd(&["ZADD", MARKS, &heeded, "somebody"]).await;
+            let reader = lock.read_lock().try_lock(Duration::ZERO, hour).await;
+            reader.unwrap().is_none()
+        },
+    )
+    .await;
+    server.cmd(&["DEL", MARKS]).await;
+    let write = lock.write_lock();
+    let mut writing = Box::pin(write.lock());
+    assert!(poll_once(&mut writing).await.is_none());
+    eventually("it listens", LONG, async || {
+        server.subscribers("redisson_rwlock:{x}").await > 0
+    })
+    .await;
+    tokio::time::sleep(ms(1_200)).await; // what the reader was told is over
+    server.reset_calls().await;
+    tokio::time::sleep(ms(500)).await; // silence is what is looked at
+    let asked = server.calls_of("evalsha").await;
+    assert!(asked < 20, "{asked} questions in half a second");
+    reading.unlock().await.unwrap();
+    soon(writing).await.unwrap().unlock().await.unwrap();
     clean(&server).await;
 }
 

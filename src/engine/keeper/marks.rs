@@ -41,7 +41,7 @@ impl Line {
         let now = self.now();
         let first = self.at(|gate, _| gate.first_alone().cloned());
         let Some(first) = first else {
-            self.take_mark_away();
+            self.unmark(self.at(|gate, _| gate.take_mark_away()));
             return Moment::NEVER;
         };
         if now >= self.mark_at {
@@ -63,8 +63,9 @@ impl Line {
         }
     }
 
-    fn take_mark_away(&self) {
-        let Some((kind, since)) = self.at(|gate, _| gate.take_mark_away()) else {
+    /// Tells Redis, and then the gate, that `mark` has ended, if there is one.
+    pub(super) fn unmark(&self, mark: Option<(Kind, Moment)>) {
+        let Some((kind, since)) = mark else {
             return;
         };
         let core = Arc::clone(&self.keeper.core);

@@ -161,8 +161,8 @@ impl Line {
                 self.event(until).await;
             }
             Step::Linger => self.linger().await,
-            Step::Over => {
-                self.mark();
+            Step::Over { mark } => {
+                self.unmark(mark);
                 self.end().await;
                 return false;
             }
@@ -389,7 +389,7 @@ impl Line {
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
-        let (known, listeners) = self.at(|gate, _| (gate.known().clone(), gate.has_listeners()));
+        let (known, listeners) = self.at(|gate, _| (gate.known(now).clone(), gate.has_listeners()));
         let known = if std::mem::take(&mut self.cut) {
             Known::Failed(Failure::no_connection())
         } else {

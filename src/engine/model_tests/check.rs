@@ -139,6 +139,11 @@ impl World {
             "{choice:?}: a queue that nobody serves"
         );
         assert_eq!(self.job, self.gate.job().is_some(), "{choice:?}");
+        let marked = self.gate.marked.as_ref().filter(|mark| !mark.leaves);
+        assert!(
+            self.job || marked.is_none(),
+            "{choice:?}: a mark that nobody takes away"
+        );
         let claimed: HashSet<_> = self.reaps.iter().map(|(hold, _)| hold.number).collect();
         assert_eq!(
             claimed.len(),
@@ -149,7 +154,7 @@ impl World {
 
     /// A join that failed is made again at the next poll.
     fn knows_nothing(&self) -> bool {
-        matches!(self.gate.known(), Known::Nothing)
+        matches!(self.gate.known(self.now), Known::Nothing)
     }
 
     /// What holds of a hold that is shared.

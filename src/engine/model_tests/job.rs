@@ -82,9 +82,9 @@ impl World {
                 self.at(|gate, _| gate.job_looks_at(far));
             }
             Step::Leave(until) => self.asleep = Asleep::Left(until),
-            Step::Over => {
+            Step::Over { mark } => {
                 self.job = false;
-                self.mark_again();
+                self.unmark(mark);
                 self.places.end_job();
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
@@ -102,11 +102,8 @@ impl World {
         }
         let now = self.now;
         let Some(first) = self.gate.first_alone().cloned() else {
-            if let Some((_, since)) = self.at(|gate, _| gate.take_mark_away()) {
-                let hold = self.nobodys_hold();
-                let command = self.send(&hold, What::Unmarks, KEEPER);
-                self.unmarks.push((command, since));
-            }
+            let mark = self.at(|gate, _| gate.take_mark_away());
+            self.unmark(mark);
             return;
         };
         if now >= self.mark_at {
@@ -114,6 +111,15 @@ impl World {
             self.heeded(&first);
             let hold = self.nobodys_hold();
             self.send(&hold, What::Marks, KEEPER);
+        }
+    }
+
+    /// As `Line::unmark`.
+    fn unmark(&mut self, mark: Option<(Kind, Moment)>) {
+        if let Some((_, since)) = mark {
+            let hold = self.nobodys_hold();
+            let command = self.send(&hold, What::Unmarks, KEEPER);
+            self.unmarks.push((command, since));
         }
     }
 
