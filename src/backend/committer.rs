@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use super::commit::{Commit, Entry};
 use super::lane::{Connected, Lane};
 use super::send::{connected, heard, is_unknown_script, read};
-use super::{Answer, Failure};
+use super::{Answer, Failure, TELLING};
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
@@ -104,8 +105,8 @@ impl Committer {
             return fail_all(entries, &self.not_replicated(got));
         }
         let limit = self.lane.command_timeout();
-        let timers = self.lane.timers().clone();
-        let mut connected = match timers.within(limit, connected(&self.lane)).await {
+        let connecting = self.lane.timers().within(limit, connected(&self.lane));
+        let mut connected = match connecting.await {
             Some(Ok(connected)) => connected,
             Some(Err(failure)) => return fail_all(entries, &failure),
             None => return fail_all(entries, &Failure::no_connection()),
@@ -113,23 +114,17 @@ impl Committer {
         let generation = connected.generation;
         let turn = connected.turn.take();
         let lane = Arc::clone(&self.lane);
+        let telling = TELLING + self.acks.within;
         // What has no answer when this is dropped is unanswered.
         let exchange = self.exchange(connected, entries, acknowledged);
-        let exchange = async {
-            tokio::select! {
-                biased;
-                done = timers.within(limit, exchange) => done,
-                // Somebody found it deaf: what is queued is not to wait for it.
-                () = lane.has_left(generation) => None,
-            }
-        };
+        let exchange = unless_deaf(&lane, generation, telling, exchange);
         let done = match turn {
             None => exchange.await,
             // Nothing that the old master says counts.
             Some(mut turn) => turn.within(exchange).await.flatten(),
         };
         if !matches!(done, Some(Ok(()))) {
-            self.lane.replace(generation);
+            lane.replace(generation);
         }
     }
 
@@ -304,6 +299,27 @@ impl Commit {
             (self.call, self.text) = (undo.encode(), None);
             self.call.publish_as(lane.publish());
         }
+    }
+}
+
+/// Awaits what goes on on a connection for a command time-out; for less, but at least for `telling`, when that was found
+/// deaf and left meanwhile: what is queued is not to wait for it either.
+async fn unless_deaf<T>(
+    lane: &Lane,
+    generation: u64,
+    telling: Duration,
+    exchange: impl Future<Output = T>,
+) -> Option<T> {
+    let limit = lane.command_timeout();
+    let first = limit.min(telling);
+    let mut exchange = pin!(exchange);
+    if let Some(done) = lane.timers().within(first, exchange.as_mut()).await {
+        return Some(done);
+    }
+    tokio::select! {
+        biased;
+        done = lane.timers().within(limit - first, exchange) => done,
+        () = lane.has_left(generation) => None,
     }
 }
 
