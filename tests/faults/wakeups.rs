@@ -130,6 +130,53 @@ async fn i5_two_names_that_share_a_channel_are_both_woken() {
     clean(&server).await;
 }
 
+/// The end of the subscription before it is on its way.
+#[tokio::test]
+async fn i5_who_comes_while_the_subscription_of_its_channel_ends_is_woken() {
+    let (server, proxy) = proxied().await;
+    let (_one, guard) = held(&server, "x").await;
+    let (_other, braced) = held(&server, "{x}").await;
+    let (_third, keeps) = held(&server, "keeps the connection").await;
+    let builder = Client::builder(&proxy.url()).command_timeout(HALF_A_MINUTE);
+    let client = builder.backoff(minute()).connect().await.unwrap();
+    let keeping = wait_for(client.get_lock("keeps the connection"));
+    let first = wait_for(client.get_lock("x"));
+    subscribed(&server, "x").await;
+    let ends = Match::command("UNSUBSCRIBE");
+    let aim = proxy
+        .inject(Fault::DelayReply(ms(1_000)))
+        .on(ends)
+        .nth(1)
+        .arm();
+    guard.unlock().await.unwrap();
+    gets_in(first).await;
+    eventually("it ends", BEFORE_THE_LEASE, async || aim.fired() == 1).await;
+    let second = wait_for(client.get_lock("{x}"));
+    subscribed(&server, "x").await;
+    braced.unlock().await.unwrap();
+    gets_in(second).await;
+    keeps.unlock().await.unwrap();
+    gets_in(keeping).await;
+    clean(&server).await;
+}
+
+/// The subscription's own connection is asked every five seconds.
+#[tokio::test]
+async fn who_waits_is_quiet() {
+    let server = RedisServer::start();
+    let (_stranger, guard) = held(&server, "quiet").await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let waiter = wait_for(client.get_lock("quiet"));
+    subscribed(&server, "quiet").await;
+    server.reset_calls().await;
+    tokio::time::sleep(ms(2_000)).await; // silence is what is looked at
+    let asked = server.calls_of("ping").await;
+    assert!(asked <= 3, "{asked} pings in two seconds");
+    guard.unlock().await.unwrap();
+    gets_in(waiter).await;
+    clean(&server).await;
+}
+
 /// The server cuts a subscriber that does not keep up.
 #[tokio::test]
 async fn f19_i5_a_subscriber_that_the_server_cut_off_comes_back_and_tries() {
