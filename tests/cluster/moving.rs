@@ -92,8 +92,21 @@ async fn a_waiter_whose_slot_moved_is_woken_at_the_new_node() {
     cluster.move_slot(slot, (from + 1) % 3).await;
     // Neither a poll nor a command of the waiter: it is the end of its subscription that tells it.
     listens((from + 1) % 3).await;
+    nothing_listens(&cluster, from).await;
     guard.unlock().await.unwrap();
     soon(waits).await.unwrap().unwrap().unlock().await.unwrap();
+    for node in 0..3 {
+        nothing_listens(&cluster, node).await;
+    }
+}
+
+/// Waits until no connection of a node speaks the protocol in which waiters listen; Redis tells it from 7.0 on.
+async fn nothing_listens(cluster: &RedisCluster, node: usize) {
+    eventually("the connection has ended", LONG, async || {
+        let clients: String = cluster.node(node).query(&["CLIENT", "LIST"]).await;
+        !clients.contains("resp=3")
+    })
+    .await;
 }
 
 /// A classic channel belongs to no slot, so the node does not end the subscription by itself.
