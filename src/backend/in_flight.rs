@@ -290,4 +290,27 @@ mod tests {
         assert_eq!((one.woken(), other.woken()), (1, 0));
         assert!(one.poll(&mut first).is_ready());
     }
+
+    /// A future may move from task to task.
+    #[test]
+    fn the_task_that_polled_last_is_woken_by_its_end() {
+        let told = Told::default();
+        let mut flight = told.in_flight();
+        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        assert!(one.poll(&mut flight).is_pending());
+        assert!(other.poll(&mut flight).is_pending());
+        flight.clone().end_with(9);
+        assert_eq!((one.woken(), other.woken()), (0, 1));
+        assert_eq!(other.poll(&mut flight), Poll::Ready(9));
+        // What is seen by another clone as well.
+        let told = Told::default();
+        let mut first = told.in_flight();
+        let mut second = first.clone();
+        assert!(first.is_same(&second) && !first.is_same(&flight));
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut first).is_pending());
+        told.0.lock().1 = true;
+        assert_eq!(one.poll(&mut second), Poll::Ready(7));
+        assert_eq!(other.woken(), 1);
+    }
 }

@@ -8,7 +8,7 @@ use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, TIMEOUT, hasty, minute, proxied};
-use crate::common::{clean, connect, connect_short, ms, subscribed};
+use crate::common::{clean, connect, connect_short, ms, poll_once, soon, subscribed};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_millis(700);
@@ -148,5 +148,51 @@ async fn a_refused_ping_does_not_end_a_subscription() {
     held.unlock().await.unwrap();
     let got = tokio::time::timeout(BEFORE_THE_LEASE, waiter).await;
     got.unwrap().unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Its first poll sent the release; the task that waits for the answer is another one.
+#[tokio::test]
+async fn i6_an_unlock_that_moved_to_another_task_ends_in_time() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let lock = client.get_lock("held");
+    let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
+    let silent = proxy
+        .inject(Fault::SwallowRequest)
+        .on(Match::script(super::RELEASE));
+    let silent = silent.always().arm();
+    let mut unlocking = Box::pin(guard.unlock());
+    assert!(poll_once(&mut unlocking).await.is_none());
+    let unlocked = soon(tokio::spawn(unlocking)).await.unwrap();
+    assert!(
+        matches!(unlocked, Err(Error::Unavailable { .. })),
+        "{unlocked:?}"
+    );
+    silent.cancel();
+    clean(&server).await;
+}
+
+/// One time-out, not that of its caller and then one of the keeper.
+#[tokio::test]
+async fn i6_an_unlock_that_nobody_answers_ends_with_the_first_time_out() {
+    let timeout = TIMEOUT * 10;
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).command_timeout(timeout);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("held");
+    let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
+    let silence = Fault::SwallowRequest;
+    proxy
+        .inject(silence)
+        .on(Match::script(super::RELEASE))
+        .arm();
+    let began = Instant::now();
+    match guard.unlock().await {
+        Ok(()) | Err(Error::Unavailable { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let took = began.elapsed();
+    assert!(took < timeout + timeout / 2, "{took:?}");
     clean(&server).await;
 }

@@ -1,10 +1,12 @@
 //! What a server refuses for long: how much a wait puts up with. What each refusal is told as is in `tests/kinds`.
 
-use watchlock::Error;
+use watchlock::{Backoff, Client, Error, Lease};
 use watchlock_support::eventually;
+use watchlock_support::proxy::Fault;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, clean, soon};
+use super::{ACQUIRE, REENTER, calls, proxied};
+use crate::common::{LONG, SHORT, clean, connect, ms, soon, subscribed, try_once};
 
 fn is_refused(error: &Error) -> bool {
     matches!(
@@ -38,11 +40,11 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
     let server = RedisServer::start();
     let client = crate::common::without_polls(&server).unavailable_after(patience);
     let client = client.connect().await.unwrap();
-    let stranger = crate::common::connect(&server).await;
+    let stranger = connect(&server).await;
     let held = stranger.get_lock("long").lock().await.unwrap();
     let lock = client.get_lock("long");
     let waiter = tokio::spawn(async move { lock.lock().await });
-    crate::common::subscribed(&server, "long").await;
+    subscribed(&server, "long").await;
     // A fixed lease tells when more than its patience has passed.
     let clock = stranger.get_lock("clock").lock_for(patience + SHORT).await;
     let clock = clock.unwrap();
@@ -66,5 +68,95 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
         .unlock()
         .await
         .unwrap();
+    clean(&server).await;
+}
+
+/// Between two troubles the server answered: the second one begins anew.
+#[tokio::test]
+async fn patience_with_a_server_begins_anew_with_each_trouble() {
+    let patience = SHORT * 3;
+    let (server, proxy) = proxied().await;
+    let polls = Backoff::new().base(ms(20)).cap(ms(100));
+    let builder = Client::builder(&proxy.url()).backoff(polls);
+    let client = builder.unavailable_after(patience).connect().await.unwrap();
+    let stranger = crate::common::connect(&server).await;
+    let held = stranger.get_lock("twice").lock().await.unwrap();
+    let lock = client.get_lock("twice");
+    let tries = proxy.count(calls(ACQUIRE, "twice"));
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    crate::common::subscribed(&server, "twice").await;
+    let trouble = async || {
+        let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());
+        let aim = proxy.inject(loading).on(calls(ACQUIRE, "twice")).arm();
+        eventually("one try is refused", LONG, async || aim.fired() == 1).await;
+    };
+    trouble().await;
+    let before = tries.seen();
+    eventually("and the next is answered", LONG, async || {
+        tries.seen() > before + 1
+    })
+    .await;
+    // A fixed lease tells when more than its patience has passed.
+    let clock = stranger
+        .get_lock("clock")
+        .lock_for(patience + SHORT)
+        .await
+        .unwrap();
+    clock.lost().await;
+    drop(clock);
+    trouble().await;
+    held.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap();
+    guard
+        .expect("two refused tries are no outage")
+        .unlock()
+        .await
+        .unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn one_try_that_is_refused_is_one_try() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url())
+        .command_timeout(LONG)
+        .connect()
+        .await
+        .unwrap();
+    for (name, fault, tries) in [
+        (
+            "refused",
+            Fault::Answer("LOADING Redis is loading the dataset in memory".into()),
+            1,
+        ),
+        // On the caller's lane, and on the keeper's, which may have been cut as well.
+        ("cut", Fault::ResetBefore, 3),
+    ] {
+        let aim = proxy.inject(fault).on(calls(ACQUIRE, name)).always().arm();
+        let tried = soon(try_once(&client, name)).await;
+        assert!(tried.unwrap_err().is_transient());
+        assert_eq!(aim.fired(), tries, "{name}");
+        aim.cancel();
+    }
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_reentry_that_is_refused_is_repeated_with_pauses() {
+    let (server, proxy) = proxied().await;
+    let builder = Client::builder(&proxy.url()).unavailable_after(ms(600));
+    let client = builder.connect().await.unwrap();
+    let outer = client.get_lock("pause").lock().await.unwrap();
+    let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());
+    let aim = proxy
+        .inject(loading)
+        .on(calls(REENTER, "pause"))
+        .always()
+        .arm();
+    let refused = soon(outer.reenter(Lease::Watchdog)).await;
+    assert!(refused.unwrap_err().is_transient());
+    assert!((2..40).contains(&aim.fired()), "{}", aim.fired());
+    aim.cancel();
+    outer.unlock().await.unwrap();
     clean(&server).await;
 }

@@ -241,3 +241,21 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_before_its_key_is_gone() {
     assert!(guard.unlock().await.unwrap_err().is_lost());
     clean(&server).await;
 }
+
+/// Who would wait for ever, with a lease that is shorter than the way to Redis.
+#[tokio::test]
+async fn i6_who_is_granted_the_lock_too_late_again_and_again_is_told() {
+    let (server, proxy) = proxied().await;
+    let builder = Client::builder(&proxy.url()).unavailable_after(ms(1_000));
+    let client = builder.connect().await.unwrap();
+    let late = Fault::DelayReply(ms(300));
+    let aim = proxy
+        .inject(late)
+        .on(calls(ACQUIRE, "short"))
+        .always()
+        .arm();
+    let told = soon(client.get_lock("short").lock_for(ms(100))).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    assert!(aim.fired() > 1, "it was tried again");
+    clean(&server).await;
+}

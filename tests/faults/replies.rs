@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease};
+use watchlock::{Backoff, Client, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Proxy};
 
 use super::{
-    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RENEW, TIMEOUT, calls, hasty, proxied,
+    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, RENEW, TIMEOUT, calls, hasty,
+    proxied,
 };
-use crate::common::{SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
+use crate::common::{LONG, SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
 
 /// Within a lease a second connection is tried, however long a command may take.
 #[tokio::test]
@@ -183,5 +184,30 @@ async fn a_silent_connection_is_replaced() {
     assert!(free().await);
     assert!(proxy.accepted() > accepted);
     drop(client);
+    clean(&server).await;
+}
+
+/// For as long as the old acquire may do harm, and no longer.
+#[tokio::test]
+async fn f4_the_release_behind_an_unanswered_acquire_is_repeated_for_its_lease() {
+    let (server, proxy) = proxied().await;
+    let quick = Backoff::new().cap(ms(100));
+    let client = hasty(&proxy.url()).backoff(quick).connect().await.unwrap();
+    proxy
+        .inject(Fault::SwallowReply)
+        .on(calls(ACQUIRE, "twice"))
+        .arm();
+    let releases = proxy.count(calls(RELEASE, "twice"));
+    let guard = soon(client.get_lock("twice").lock_for(SHORT * 2))
+        .await
+        .unwrap();
+    drop(guard);
+    eventually("it is repeated", LONG, async || releases.seen() >= 3).await;
+    eventually("and then no more", LONG, async || {
+        let before = releases.seen();
+        tokio::time::sleep(ms(500)).await; // silence is what is looked at
+        releases.seen() == before
+    })
+    .await;
     clean(&server).await;
 }

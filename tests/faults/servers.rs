@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use watchlock::{Client, Error, LockGuard, LostReason};
 use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, TIMEOUT, hasty};
@@ -90,4 +91,31 @@ async fn f22_a_stall_shorter_than_the_lease_costs_nothing() {
     guard.check().unwrap();
     guard.unlock().await.unwrap();
     clean(&server).await;
+}
+
+/// Nothing renews it: only the question to a quiet connection finds out, and not only the first of them.
+#[tokio::test]
+async fn f6_i8_a_hold_that_is_not_renewed_is_lost_soon_after_a_restart_that_forgets() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let ten_minutes = HALF_A_MINUTE * 20;
+    let builder = Client::builder(&proxy.url()).watchdog_lease(ten_minutes);
+    let client = builder.connect().await.unwrap();
+    let guard = client
+        .get_lock("fixed")
+        .lock_for(ten_minutes)
+        .await
+        .unwrap();
+    eventually(
+        "the connection is asked again and again",
+        HALF_A_MINUTE,
+        async || {
+            let asked = proxy.commands().get("PING").copied();
+            asked.is_some_and(|asked| asked >= 6)
+        },
+    )
+    .await;
+    server.restart();
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    assert!(guard.unlock().await.unwrap_err().is_lost());
 }

@@ -193,3 +193,22 @@ async fn f19_i5_a_subscriber_that_the_server_cut_off_comes_back_and_tries() {
     gets_in(waiter).await;
     clean(&server).await;
 }
+
+/// The server has it, and nobody has heard of that.
+#[tokio::test]
+async fn i7_a_subscription_is_ended_whose_waiter_left_before_it_was_confirmed() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "late").await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let late = Fault::DelayReply(ms(800));
+    proxy.inject(late).on(Match::command("SUBSCRIBE")).arm();
+    let waiter = wait_for(client.get_lock("late"));
+    subscribed(&server, "late").await;
+    waiter.abort();
+    eventually("nobody listens", BEFORE_THE_LEASE, async || {
+        server.channels().await.is_empty()
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    clean(&server).await;
+}

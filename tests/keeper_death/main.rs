@@ -129,3 +129,24 @@ async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
     }
     drop(fuse);
 }
+
+/// One of its tasks dies: nobody could say what that left behind. Here it is the renewal that finds no hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_dies_with_each_of_its_tasks() {
+    sabotaged();
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).watchdog_lease(Duration::from_millis(1_200));
+    let client = builder.connect().await.unwrap();
+    let kept = client.get_lock("kept").lock_for(LIMIT * 6).await.unwrap();
+    let waiter = {
+        let lock = client.get_lock("kept");
+        tokio::spawn(async move { lock.lock().await.map(drop) })
+    };
+    let fuse = client.get_lock("fuse").lock().await.unwrap();
+    server.cmd(&["DEL", "fuse"]).await;
+    assert_eq!(in_time(kept.lost()).await, LostReason::KeeperEnded);
+    let waited = in_time(waiter).await.unwrap();
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    is_dead(kept.unlock().await);
+    drop(fuse);
+}
