@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Backoff, Client, Lock, Publish};
+use watchlock::{Backoff, Client, Lock, LostReason, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 
@@ -192,4 +192,23 @@ async fn a_hold_is_kept_alive_through_a_slow_move() {
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
     assert!(cluster.keys().await.is_empty());
+}
+
+/// A long lease is renewed by nobody, and no connection breaks: only the move says that there is something to ask.
+#[tokio::test]
+async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let guard = client.get_lock(NAME).lock_for(LONG * 20).await.unwrap();
+    let slot = cluster.slot_of(NAME).await;
+    let from = cluster.owner(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    cluster.begin_move(slot, to).await;
+    cluster.node(from).cmd(&["DEL", NAME]).await;
+    cluster.finish_move(slot, to).await;
+    // Somebody is sent to the new node; the ten seconds of the keeper's own question are not waited for.
+    let other = client.get_lock(&format!("{{{NAME}}}:other"));
+    assert!(!other.is_locked().await.unwrap());
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    assert!(guard.unlock().await.unwrap_err().is_lost());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use watchlock::{Client, LockGuard, LostReason};
 use watchlock_support::cluster::RedisCluster;
 
-use crate::common::{SHORT, ms, soon};
+use crate::common::{LONG, SHORT, ms, soon};
 
 /// Locks that the node `owner` has.
 async fn held_at(
@@ -76,5 +76,25 @@ async fn a_node_that_forgets_scripts_costs_no_hold() {
     while Instant::now() < end {
         cluster.node(0).cmd(&["SCRIPT", "FLUSH"]).await;
         stay_held(&guards, ms(20)).await;
+    }
+}
+
+/// A long lease is renewed by nobody: that a connection to its node broke is the only reason to ask for it.
+#[tokio::test]
+async fn holds_are_asked_for_at_the_node_whose_connections_broke() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    for owner in 0..3 {
+        let mut number = 0;
+        while cluster.owner_of(&format!("long:{number}")).await != owner {
+            number += 1;
+        }
+        let name = format!("long:{number}");
+        let guard = client.get_lock(&name).lock_for(LONG * 20).await.unwrap();
+        let node = cluster.node(owner);
+        node.cmd(&["DEL", &name]).await;
+        guard.check().unwrap();
+        node.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     }
 }

@@ -1,7 +1,11 @@
 //! Shutdown, and the end of the last clone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
@@ -244,4 +248,37 @@ async fn a_client_ends_with_waiters_that_are_dropped() {
     guard.unlock().await.unwrap();
     drop(holder);
     ends(&server).await;
+}
+
+/// Whoever comes in that moment leaves nothing in what others read by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_is_not_kept_up_by_readers_that_come_meanwhile() {
+    let server = RedisServer::start();
+    for _ in 0..40 {
+        let client = connect(&server).await;
+        let lock = client.get_read_write_lock("read").read_lock();
+        let held = lock.lock().await.unwrap();
+        let read = Arc::new(AtomicU64::new(0));
+        let reading = spawn_blocking({
+            let (lock, read, runtime) = (lock.clone(), Arc::clone(&read), Handle::current());
+            // Most of these ask nobody.
+            move || loop {
+                match runtime.block_on(lock.lock()) {
+                    Ok(guard) => drop(guard),
+                    Err(error) => return error,
+                }
+                read.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        eventually("they come", LONG, async || {
+            read.load(Ordering::Relaxed) > 100
+        })
+        .await;
+        let closing = client.clone();
+        let shutdown = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+        assert!(matches!(soon(reading).await.unwrap(), Error::Closed));
+        held.unlock().await.unwrap();
+        let report = soon(shutdown).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
 }

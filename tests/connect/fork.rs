@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, Error, Lease, LostReason, MultiLock};
@@ -248,4 +248,25 @@ fn in_a_forked_child_no_drop_blocks_or_gives_back() {
         waiting.await.unwrap().unlock().await.unwrap();
         clean(&server).await;
     });
+}
+
+/// Outside of any runtime the last handle waits for its keeper; a child has none.
+#[test]
+fn in_a_forked_child_the_last_handle_waits_for_nobody() {
+    let (_server, home, client) = start();
+    let lock = client.get_lock("x");
+    drop(lock);
+    let mut last = Some(client);
+    // One that is quick is enough: a busy machine may be slow five times in a row, hardly twenty times.
+    let quick = (0..20).any(|_| {
+        in_child(LONG, || {
+            let began = Instant::now();
+            drop(last.take());
+            that("it is quick", began.elapsed() < ms(400))
+        })
+        .is_ok()
+    });
+    assert!(quick);
+    let client = last.expect("the parent's");
+    home.block_on(client.shutdown(LONG));
 }

@@ -1,10 +1,10 @@
 //! The connection for messages when it is refused for a while.
 
-use watchlock::Client;
+use watchlock::{Backoff, Client};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, connect, soon, subscribed, try_once};
+use crate::common::{LONG, connect, ms, soon, subscribed, try_once};
 
 const CLERK: [&str; 3] = ["ACL", "SETUSER", "clerk"];
 
@@ -81,4 +81,30 @@ async fn a_channel_that_stays_denied_is_asked_for_ever_more_rarely() {
         .unlock()
         .await
         .unwrap();
+}
+
+/// Where messages do not arrive the polls begin with the first delay, however long the longest is.
+#[tokio::test]
+async fn who_may_not_subscribe_polls_from_the_first_delay_on() {
+    let server = RedisServer::start();
+    drop(clerk(&server).await);
+    server.cmd(&[&CLERK[..], &["resetchannels"]].concat()).await;
+    let url = format!("redis://clerk:old@127.0.0.1:{}/", server.port());
+    let polls = Backoff::new().base(ms(20)).cap(ms(60_000));
+    let client = Client::builder(&url)
+        .backoff(polls)
+        .connect()
+        .await
+        .unwrap();
+    let stranger = connect(&server).await;
+    let guard = stranger.get_lock("hot").lock_for(LONG * 20).await.unwrap();
+    let lock = client.get_lock("hot");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    // The caller's try and the job's; then 20 ms, 40, 80, 160, 320.
+    eventually("it polls", LONG / 2, async || {
+        server.calls_of("hgetall").await >= 7
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    waiting.abort();
 }

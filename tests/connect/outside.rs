@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, gone, ms, try_once};
+use crate::common::{LONG, clean, gone, ms, poll_once, soon, try_once};
 
 struct Unpark(Thread);
 
@@ -302,4 +302,38 @@ fn an_unlock_while_its_runtime_is_shut_down_is_made_by_the_keeper() {
         );
         home.block_on(gone(&server, "x"));
     }
+}
+
+#[test]
+fn an_unlock_outside_ends_with_its_client() {
+    let (server, home, client) = start();
+    let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
+    server.freeze();
+    let mut unlocking = Box::pin(guard.unlock());
+    assert!(block_on(poll_once(&mut unlocking)).is_none());
+    let ending = home.spawn(async move { client.shutdown(ms(100)).await });
+    let unlocked = block_on(unlocking);
+    assert!(matches!(unlocked, Err(Error::Closed)), "{unlocked:?}");
+    home.block_on(ending).unwrap();
+    server.resume();
+}
+
+#[test]
+fn a_write_level_is_unlocked_outside_and_leaves_the_lock_to_readers() {
+    let (server, home, client) = start();
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = home.block_on(lock.write_lock().lock()).unwrap();
+    let reading = home.block_on(lock.read_lock().lock()).unwrap();
+    block_on(write.unlock()).unwrap();
+    let here = client.get_read_write_lock("x").read_lock();
+    let here = home.block_on(soon(here.lock())).unwrap();
+    home.block_on(async {
+        let other = Client::connect(&server.url()).await.unwrap();
+        let there = other.get_read_write_lock("x").read_lock();
+        soon(there.lock()).await.unwrap().unlock().await.unwrap();
+        here.unlock().await.unwrap();
+        reading.unlock().await.unwrap();
+        clean(&server).await;
+    });
 }

@@ -47,6 +47,8 @@ async fn a_client_that_holds_nothing_says_nothing() {
     })
     .await;
     held.unlock().await.unwrap();
+    // A release that is made in the background is made once.
+    drop(client.get_lock("dropped").lock().await.unwrap());
     clean(&server).await;
     let seen = proxy.commands();
     tokio::time::sleep(ms(1500)).await; // nothing to wait for: silence is what is looked at

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchlock::{Backoff, Client, ConfigError, Error, Lease, Lock, LockGuard, SpinLock};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Proxy;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, count, ms, poll_once, soon, subscribed, without_polls};
@@ -266,4 +266,59 @@ async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_without_a_word_to_
     }
     assert_eq!(server.calls_of("evalsha").await, 0);
     assert!(server.keys().await.is_empty());
+}
+
+/// The next poll of the one ahead was planned half a minute ahead, or more, when it left.
+#[tokio::test]
+async fn i5_who_polls_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace() {
+    let server = RedisServer::start();
+    let (holder, client) = (connect(&server).await, connect(&server).await);
+    let guard = holder.get_lock("pace").lock_for(LONG * 4).await.unwrap();
+    let mut rarely = queued(client.get_spin_lock_with("pace", rare())).await;
+    let lock = client.get_spin_lock("pace");
+    let behind = async { lock.try_lock(ms(300), Lease::Watchdog).await };
+    let behind = tokio::select! {
+        behind = behind => behind,
+        _ = &mut rarely => panic!("it is held"),
+    };
+    assert!(behind.unwrap().is_none(), "so long it waits already");
+    let waits = queued(lock.clone()).await;
+    guard.unlock().await.unwrap();
+    drop(rarely);
+    let polled = tokio::time::timeout(LONG / 3, waits).await;
+    let guard = polled.expect("by its own polls");
+    guard.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// What one doubts is not known to the next one either.
+#[tokio::test]
+async fn two_tries_behind_a_spin_waiter_that_polls_rarely_ask() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let builder = Client::builder(&proxy.url()).backoff(minute);
+    let client = builder.command_timeout(LONG).connect().await.unwrap();
+    let guard = holder.get_lock("two").lock_for(LONG * 4).await.unwrap();
+    let mut spin = queued(client.get_spin_lock_with("two", rare())).await;
+    // When this one has waited, that one was told.
+    let quick = client.get_spin_lock_with("two", rare());
+    let behind = async { quick.try_lock(ms(300), Lease::Watchdog).await };
+    let behind = tokio::select! {
+        behind = behind => behind,
+        _ = &mut spin => panic!("it is held"),
+    };
+    assert!(behind.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    proxy.hold(Direction::Requests);
+    let lock = client.get_lock("two");
+    let mut first = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    let mut second = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut first).await.is_none());
+    assert!(poll_once(&mut second).await.is_none(), "nobody knows");
+    drop((spin, first));
+    proxy.heal();
+    let got = soon(second).await.unwrap().expect("the lock is free");
+    got.unlock().await.unwrap();
 }

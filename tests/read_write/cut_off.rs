@@ -8,7 +8,7 @@ use watchlock_support::proxy::{Aim, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::cut::{after, at_every_await};
-use crate::common::{LONG, clean, connect, ms, soon};
+use crate::common::{LONG, SHORT, clean, connect, ms, poll_once, script, soon};
 use crate::try_write;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -239,5 +239,102 @@ async fn f3_a_downgrade_whose_request_or_reply_is_lost_lets_readers_in_all_the_s
             is_left_to(&other, reader(&other)).await;
         }
     }
+    clean(&server).await;
+}
+
+/// The hold that is there came from an acquire whose reply was lost; that is no affair of who asks to share it.
+#[tokio::test]
+async fn f3_a_join_that_comes_to_nothing_costs_no_reader_its_hold() {
+    let (server, proxy, client, other) = scene().await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    // The server knows the scripts.
+    let first = lock.lock().await.unwrap();
+    lock.lock_for(MINUTE).await.unwrap().unlock().await.unwrap();
+    first.unlock().await.unwrap();
+    let lost = lose(&proxy, &Fault::SwallowReply);
+    let first = soon(lock.lock()).await.unwrap();
+    assert_eq!(lost.fired(), 1, "it was asked for twice");
+    let releases = Match::script(&script("rw/release.lua").unwrap()).and(Match::arg("x"));
+    let releases = proxy.count(releases);
+    let swallowed = lose(&proxy, &Fault::SwallowRequest);
+    let longer = soon(lock.try_lock(Duration::ZERO, MINUTE)).await;
+    assert!(longer.unwrap_err().is_transient());
+    assert_eq!(swallowed.fired(), 1, "it was a join");
+    tokio::time::sleep(ms(200)).await; // nothing to wait for: silence is what is looked at
+    assert_eq!(releases.seen(), 0);
+    first.verify().await.unwrap();
+    assert!(try_write(&other, "x").await.is_none(), "it is read");
+    first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn who_waits_to_write_is_not_told_of_a_trouble_that_was_over_long_ago() {
+    let (patience, server) = (SHORT * 2, RedisServer::start());
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).unavailable_after(patience);
+    let client = builder.connect().await.unwrap();
+    let lock = client.get_read_write_lock("x");
+    let read = lock.read_lock();
+    let loading = || Fault::Answer("LOADING Redis is loading the dataset in memory".into());
+    // The server knows the scripts.
+    let first = read.lock().await.unwrap();
+    let longer = read.lock_for(MINUTE).await.unwrap();
+    longer.unlock().await.unwrap();
+    first.unlock().await.unwrap();
+    let first = read.lock().await.unwrap();
+    let refused = lose(&proxy, &loading());
+    let longer = soon(read.lock_for(MINUTE)).await.unwrap();
+    assert_eq!(refused.fired(), 1);
+    let write = lock.write_lock();
+    let waiting = tokio::spawn(async move { write.lock().await });
+    // A fixed lease tells when more than its patience has passed.
+    let clock = client
+        .get_lock("clock")
+        .lock_for(patience + SHORT)
+        .await
+        .unwrap();
+    clock.lost().await;
+    drop(clock);
+    longer.unlock().await.unwrap();
+    let refused = lose(&proxy, &loading());
+    drop(soon(first.unlock()).await);
+    assert_eq!(refused.fired(), 1);
+    let guard = soon(waiting).await.unwrap();
+    guard
+        .expect("one refused release is no outage")
+        .unlock()
+        .await
+        .unwrap();
+    clean(&server).await;
+}
+
+/// They ask by the question that is under way, or behind it.
+#[tokio::test]
+async fn one_try_beside_a_join_under_way_is_not_busy_because_of_readers() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_read_write_lock("x").read_lock();
+    let first = lock.lock().await.unwrap();
+    let aim = lose(&proxy, &Fault::DelayReply(ms(300)));
+    // Longer than what is promised, so it has to be asked for.
+    let mut joins = Box::pin(lock.lock_for(MINUTE));
+    assert!(poll_once(&mut joins).await.is_none());
+    let once = lock.try_lock(Duration::ZERO, MINUTE);
+    let short = lock.try_lock(ms(20), MINUTE);
+    let (joined, once, short) = soon(async { tokio::join!(joins, once, short) }).await;
+    assert_eq!(aim.fired(), 1);
+    joined.unwrap().unlock().await.unwrap();
+    for tried in [once, short] {
+        tried
+            .unwrap()
+            .expect("readers share")
+            .unlock()
+            .await
+            .unwrap();
+    }
+    first.unlock().await.unwrap();
     clean(&server).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LostReason};
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::server::RedisServer;
 
 use watchlock_support::eventually;
@@ -181,17 +181,20 @@ async fn giving_the_write_level_back_leaves_the_lock_to_its_read_levels() {
 async fn a_dropped_write_level_leaves_the_lock_to_its_read_levels() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
-    let owner = a.new_owner();
-    let lock = owner.get_read_write_lock("x");
-    let write = lock.write_lock().lock().await.unwrap();
-    let reading = lock.read_lock().lock().await.unwrap();
-    drop(write);
-    let theirs = soon(b.get_read_write_lock("x").read_lock().lock())
-        .await
-        .unwrap();
-    assert!(reading.is_valid());
-    reading.unlock().await.unwrap();
-    theirs.unlock().await.unwrap();
+    // The keeper tells Redis, and then its own client's readers.
+    for client in [&b, &a] {
+        let owner = a.new_owner();
+        let lock = owner.get_read_write_lock("x");
+        let write = lock.write_lock().lock().await.unwrap();
+        let reading = lock.read_lock().lock().await.unwrap();
+        drop(write);
+        let theirs = soon(client.get_read_write_lock("x").read_lock().lock())
+            .await
+            .unwrap();
+        assert!(reading.is_valid());
+        reading.unlock().await.unwrap();
+        theirs.unlock().await.unwrap();
+    }
     clean(&server).await;
 }
 
@@ -316,4 +319,55 @@ async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
     eventually("nothing is left", LONG, async || !read.is_held()).await;
     assert!(soon(longer).await.unwrap_err().is_lost());
     server.resume();
+}
+
+/// A Java peer may read beside it and cut the key short: so no more is vouched for than is asserted all the time.
+#[tokio::test]
+async fn a_long_lease_that_was_downgraded_is_vouched_for_and_asserted_as_a_readers() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(9);
+    let client = Client::builder(&server.url()).watchdog_lease(lease);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_read_write_lock("x");
+    let hour = Duration::from_secs(3_600);
+    let write = lock.write_lock().lock_for(hour).await.unwrap();
+    assert!(write.valid_for() > lease);
+    let reading = write.downgrade().await.unwrap();
+    assert!(reading.valid_for() <= lease, "{:?}", reading.valid_for());
+    server.cmd(&["PEXPIRE", "x", "20000"]).await;
+    eventually("it has its lease again", LONG, async || {
+        server.pttl("x").await > 3_000_000
+    })
+    .await;
+    reading.check().unwrap();
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// As strangers may cut the key short, it is asserted all the time, counted from the extension.
+#[tokio::test]
+async fn a_read_level_that_is_extended_is_asserted_a_third_of_a_lease_later() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let watchdog = LONG * 10;
+    let builder = Client::builder(&server.url())
+        .clock(clock)
+        .watchdog_lease(watchdog);
+    let client = builder.connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock_for(watchdog).await.unwrap();
+    reading.extend(watchdog * 10).await.unwrap();
+    let before = server.calls_of("evalsha").await;
+    // Far from the end of what was promised first, and behind a third of it.
+    ahead.advance(watchdog / 2);
+    eventually("it is asserted", LONG, async || {
+        server.calls_of("evalsha").await > before
+    })
+    .await;
+    eventually("and vouched for as long as before", LONG, async || {
+        reading.valid_for() > watchdog / 10 * 9
+    })
+    .await;
+    reading.unlock().await.unwrap();
+    clean(&server).await;
 }

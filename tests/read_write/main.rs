@@ -4,6 +4,7 @@
 mod common;
 
 mod cut_off;
+mod grants;
 mod levels;
 mod readers;
 mod seams;

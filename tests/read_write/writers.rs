@@ -293,3 +293,69 @@ async fn a_writer_gets_in_at_once_when_the_last_reader_goes() {
     guard.expect("it is told").unwrap().unlock().await.unwrap();
     clean(&server).await;
 }
+
+/// Nothing lingers then, so the job ends with the one who waited.
+#[tokio::test]
+async fn a_writer_that_may_not_listen_takes_its_mark_away() {
+    let server = RedisServer::start();
+    let rights = ["on", ">deaf", "~*", "&*", "+@all", "-@pubsub", "+publish"];
+    server
+        .cmd(&[&["ACL", "SETUSER", "deaf"][..], &rights[..]].concat())
+        .await;
+    let url = format!("redis://deaf:deaf@127.0.0.1:{}/", server.port());
+    let (a, b) = (
+        connect(&server).await,
+        watchlock::Client::connect(&url).await.unwrap(),
+    );
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let write = b.get_read_write_lock("x").write_lock();
+    let writing = tokio::spawn(async move { write.lock().await.map(drop) });
+    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    let away = server.calls_of("zrem").await;
+    writing.abort();
+    // By itself it would end without a word.
+    eventually("it is taken away", LONG, async || {
+        server.calls_of("zrem").await > away
+    })
+    .await;
+    assert!(!server.exists(MARKS).await);
+    reading.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// A client waits for the end of a mark before it ends itself; not for one that is gone.
+#[tokio::test]
+async fn a_client_whose_writer_gave_up_before_ends_at_once() {
+    let server = RedisServer::start();
+    let a = connect(&server).await;
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let b = connect(&server).await;
+        let write = b.get_read_write_lock("x").write_lock();
+        let mut writing = Box::pin(write.lock());
+        assert!(poll_once(&mut writing).await.is_none());
+        eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+        drop(writing);
+        eventually("the mark is gone", LONG, async || {
+            !server.exists(MARKS).await
+        })
+        .await;
+        // By the connection that took it away, so the client has heard of that.
+        let _ = b
+            .get_read_write_lock("x")
+            .read_lock()
+            .is_locked()
+            .await
+            .unwrap();
+        let closing = std::time::Instant::now();
+        soon(b.shutdown(LONG)).await;
+        took.push(closing.elapsed());
+    }
+    reading.unlock().await.unwrap();
+    let shortest = took.iter().min();
+    assert!(
+        shortest.is_some_and(|shortest| *shortest < ms(300)),
+        "{took:?}"
+    );
+}

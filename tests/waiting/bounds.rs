@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Clock, Error, Lease};
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, soon, subscribed, try_once};
+use crate::common::{
+    LONG, clean, connect, ms, poll_once, soon, subscribed, try_once, without_polls,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const COMMAND: Duration = Duration::from_millis(300);
@@ -199,4 +203,104 @@ async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     proxy.heal();
     let guard = soon(once).await.unwrap().expect("the lock is free");
     guard.unlock().await.unwrap();
+}
+
+/// The hold ahead is lost in an outage, and nobody answers its last release: that is not waited for.
+#[tokio::test]
+async fn i6_who_waits_behind_a_hold_that_is_lost_in_an_outage_is_told() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&server.url()).clock(clock);
+    let builder = builder.command_timeout(COMMAND).unavailable_after(ms(600));
+    let client = builder.connect().await.unwrap();
+    let lock = client.get_lock("lost");
+    let held = lock.lock_for(HOUR).await.unwrap();
+    let mut waiting = Box::pin(lock.lock());
+    assert!(poll_once(&mut waiting).await.is_none());
+    subscribed(&server, "lost").await;
+    server.freeze();
+    ahead.advance(HOUR * 2);
+    assert_eq!(soon(held.lost()).await, LostReason::Expired);
+    let told = soon(waiting).await;
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    server.resume();
+}
+
+/// What is under way at the end of a wait is listened to for up to a command time-out.
+#[tokio::test]
+async fn a_short_wait_awaits_an_attempt_under_way_and_then_knows() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    let slow = proxy
+        .inject(Fault::DelayReply(ms(300)))
+        .on(Match::script(ACQUIRE).and(Match::key("short")))
+        .arm();
+    let lock = client.get_lock("short");
+    let first = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await }
+    });
+    eventually("it is under way", LONG, async || slow.fired() == 1).await;
+    let tried = soon(lock.try_lock(ms(20), Lease::Watchdog)).await;
+    assert!(tried.unwrap().is_none(), "it is held by now");
+    soon(first).await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+/// As after a suspend, before the keeper had a look.
+#[tokio::test]
+async fn busy_is_not_said_because_of_a_hold_of_ours_that_is_over() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&server.url()).clock(clock);
+    let client = builder.command_timeout(LONG / 3).connect().await.unwrap();
+    let held = client.get_lock("asleep").lock_for(LONG).await.unwrap();
+    server.cmd(&["DEL", "asleep"]).await;
+    ahead.advance(LONG * 2);
+    let got = soon(try_once(&client, "asleep")).await.unwrap();
+    got.expect("nobody has it").unlock().await.unwrap();
+    assert!(held.check().is_err());
+}
+
+/// The one who waits is woken for it: its own timer may have stood still.
+#[tokio::test]
+async fn one_try_behind_the_holders_lease_is_answered_at_once() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let (clock, ahead) = Clock::driven();
+    let builder = without_polls(&server).clock(clock);
+    let client = builder.command_timeout(LONG / 3).connect().await.unwrap();
+    let lock = client.get_lock("asks");
+    let held = holder.get_lock("asks").lock_for(LONG * 4).await.unwrap();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    subscribed(&server, "asks").await;
+    assert!(try_once(&client, "asks").await.unwrap().is_none());
+    ahead.advance(LONG * 8);
+    let once = soon(try_once(&client, "asks")).await;
+    assert!(once.unwrap().is_none(), "Redis says that it is held");
+    waiting.abort();
+    held.unlock().await.unwrap();
+}
+
+/// By its own time-out it would be told, too, but later than this test waits.
+#[tokio::test]
+async fn one_try_behind_one_who_is_told_busy_hears_it_as_soon_as_that_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let held = connect(&server).await.get_lock("way").lock().await.unwrap();
+    let builder = Client::builder(&proxy.url()).command_timeout(LONG * 2);
+    let client = builder.connect().await.unwrap();
+    assert!(try_once(&client, "way").await.unwrap().is_none());
+    let lock = client.get_lock("way");
+    proxy.hold(Direction::Requests);
+    let mut first = Box::pin(lock.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut once = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut once).await.is_none());
+    proxy.heal();
+    assert!(soon(once).await.unwrap().is_none());
+    drop(first);
+    held.unlock().await.unwrap();
+    clean(&server).await;
 }

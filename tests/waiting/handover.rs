@@ -341,3 +341,24 @@ async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
     drop((guard, line.lock));
     clean(&line.server).await;
 }
+
+/// It got the lock, was forced out, and only then hears of both: it tries again.
+#[tokio::test]
+async fn a_try_that_was_sent_along_and_forced_out_is_made_again() {
+    let patient = |builder: ClientBuilder| builder.command_timeout(Duration::from_secs(60));
+    let mut line = Line::by(1, patient).await;
+    // Replies come in order: that of the try behind this one.
+    let late = Fault::DelayReply(ms(3_000));
+    let on = Match::script(RELEASE).and(Match::key("line"));
+    line.proxy.inject(late).on(on).arm();
+    let tries = line.server.calls_of("hset").await;
+    drop(line.guard);
+    one_more_than(tries, &line.server).await;
+    // By the caller's connection, so it is answered at once.
+    assert!(soon(line.lock.force_unlock()).await.unwrap());
+    let next = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
+    next.verify().await.expect("Redis has it");
+    next.unlock().await.unwrap();
+    drop(line.lock);
+    clean(&line.server).await;
+}

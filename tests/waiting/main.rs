@@ -10,4 +10,5 @@ mod grants;
 mod handover;
 mod passing;
 mod starvation;
+mod turns;
 mod wakeups;

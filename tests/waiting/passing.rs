@@ -601,3 +601,26 @@ async fn i8_who_was_passed_a_hold_is_told_in_time_when_redis_is_gone() {
     scene.clock.advance(ms(1_200));
     assert_eq!(soon(second.lost()).await, LostReason::Expired);
 }
+
+/// The same of a count that its caller writes.
+#[tokio::test]
+async fn t4_a_hold_whose_count_is_being_written_is_not_passed_on() {
+    let scene = Scene::new().await;
+    let first = scene.lock().await;
+    let inner = first.reenter(Lease::Watchdog).await.unwrap();
+    let second = scene.waiter().await;
+    scene.settles().await;
+    let field = scene.field().await;
+    let late = Fault::DelayRequest(ms(300));
+    let on = of_script("lock/release.lua").and(Match::key(NAME));
+    let aim = scene.proxy.inject(late).on(on).arm();
+    let writing = tokio::spawn(inner.unlock());
+    eventually("its count is on its way", LONG, async || aim.fired() == 1).await;
+    first.unlock().await.unwrap();
+    let second = got(second).await;
+    assert_ne!(scene.field().await, field, "it was released");
+    soon(writing).await.unwrap().unwrap();
+    assert_eq!(count(&scene.server, NAME).await, 1);
+    second.unlock().await.unwrap();
+    scene.ends().await;
+}

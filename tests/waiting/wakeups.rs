@@ -5,7 +5,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, connect, ms, soon};
+use crate::common::{LONG, connect, ms, soon, subscribed, without_polls};
 
 #[tokio::test]
 async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
@@ -29,4 +29,35 @@ async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let guard = soon(waiter).await.unwrap().unwrap();
     assert_eq!(proxy.commands()["SUBSCRIBE"], 1);
     guard.unlock().await.unwrap();
+}
+
+/// The job of the name listens on for a second after its last waiter. A machine may be late: one of some rounds is not.
+#[tokio::test]
+async fn i5_who_comes_while_its_client_still_listens_is_woken_by_that_subscription() {
+    let server = RedisServer::start();
+    let stranger = connect(&server).await.get_lock("on");
+    let client = without_polls(&server).connect().await.unwrap();
+    let lock = client.get_lock("on");
+    for _ in 0..10 {
+        let held = stranger.lock().await.unwrap();
+        let (again, waiting) = (lock.clone(), lock.clone());
+        let waiter = tokio::spawn(async move { waiting.lock().await });
+        subscribed(&server, "on").await;
+        held.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        let held = stranger.lock().await.unwrap();
+        let subscribed_before = server.calls_of("subscribe").await;
+        let tries = server.calls_of("evalsha").await;
+        let waiter = tokio::spawn(async move { again.lock().await });
+        eventually("it tried", LONG, async || {
+            server.calls_of("evalsha").await > tries
+        })
+        .await;
+        held.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        if server.calls_of("subscribe").await == subscribed_before {
+            return;
+        }
+    }
+    panic!("its subscription was of no use");
 }

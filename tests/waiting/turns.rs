@@ -1,0 +1,73 @@
+//! Whose turn it is between clients: one that had its turn holds back for a moment of its clock, which stands still here.
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+use watchlock::{Client, Clock, Error, LockGuard};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, channel, clean, ms, soon, without_polls};
+
+type Waiting = JoinHandle<Result<LockGuard, Error>>;
+
+/// One who waits; it is in the queue of its client.
+fn waits(client: &Client) -> Waiting {
+    let lock = client.get_lock("turn");
+    let mut waiting = Box::pin(async move { lock.lock_for(LONG * 4).await });
+    assert!((&mut waiting).now_or_never().is_none());
+    tokio::spawn(waiting)
+}
+
+async fn both_listen(server: &RedisServer) {
+    eventually("both listen", LONG, async || {
+        server.subscribers(&channel("turn")).await == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_had_its_turn_leaves_the_next_one_to_those_who_come_and_to_nobody_else() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (clock, ahead) = Clock::driven();
+    let builder = without_polls(&server).pass_on(false).clock(clock);
+    let quick = builder.connect().await.unwrap();
+    let minute = watchlock::Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    // Nothing is overdue while the proxy holds it up.
+    let slow = Client::builder(&proxy.url())
+        .backoff(minute)
+        .command_timeout(LONG * 2);
+    let slow = slow.unavailable_after(LONG * 2).connect().await.unwrap();
+    ahead.stop();
+    let held = quick.get_lock("turn").lock_for(LONG * 4).await.unwrap();
+    let (theirs, next) = (waits(&slow), waits(&quick));
+    both_listen(&server).await;
+    // The quickest would be the one that released.
+    proxy.latency(ms(50));
+    soon(held.unlock()).await.unwrap();
+    let theirs = soon(theirs).await.unwrap().unwrap();
+    assert!(!next.is_finished());
+    // It had as many turns as there are others: so it is ours.
+    soon(theirs.unlock()).await.unwrap();
+    let held = soon(next).await.unwrap().unwrap();
+    proxy.latency(ms(0));
+
+    // One listens and does not come: it is waited for a moment, and no longer.
+    let (theirs, next) = (waits(&slow), waits(&quick));
+    both_listen(&server).await;
+    proxy.hold(Direction::Requests);
+    soon(held.unlock()).await.unwrap();
+    tokio::time::sleep(ms(200)).await; // that it does not come is what is looked at
+    assert!(!next.is_finished(), "the moment is not over");
+    ahead.advance(ms(1));
+    let held = soon(next).await.unwrap().unwrap();
+    // Nobody came: the next ones are not offered.
+    let next = waits(&quick);
+    soon(held.unlock()).await.unwrap();
+    let held = soon(next).await.unwrap().unwrap();
+    proxy.heal();
+    held.unlock().await.unwrap();
+    soon(theirs).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
