@@ -162,30 +162,3 @@ async fn i8_nobody_enters_a_hold_whose_grant_goes_back() {
     held.unlock().await.unwrap();
     clean(&server).await;
 }
-
-/// The end of the stranger's lease is no reason to look at the own hold.
-#[tokio::test]
-async fn who_waits_behind_what_was_a_strangers_asks_at_its_polls_only() {
-    let server = RedisServer::start();
-    let stranger = connect(&server).await;
-    let client = without_polls(&server).connect().await.unwrap();
-    let lock = client.get_lock("line");
-    stranger
-        .get_lock("line")
-        .lock_for(ms(500))
-        .await
-        .unwrap()
-        .let_expire()
-        .unwrap();
-    let first = soon(lock.lock()).await.unwrap();
-    let mut second = Box::pin(lock.lock());
-    assert!(poll_once(&mut second).await.is_none());
-    subscribed(&server, "line").await;
-    tokio::time::sleep(ms(100)).await; // the look at the confirmation
-    server.reset_calls().await;
-    tokio::time::sleep(ms(500)).await; // nothing to wait for: silence is what is looked at
-    let asked = server.calls_of("evalsha").await;
-    assert!(asked < 20, "{asked} questions in half a second");
-    first.unlock().await.unwrap();
-    soon(second).await.unwrap().unlock().await.unwrap();
-}
