@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Lease, LockGuard, LostReason};
+use watchlock::{Backoff, Client, Lease, LockGuard, LostReason};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 
@@ -159,4 +159,38 @@ async fn what_was_granted_is_there_behind_a_fail_over() {
     let lock = client.get_lock(NAME);
     let told = few(lock.try_lock(ms(100), Lease::Watchdog).await);
     assert_eq!((told.wanted, told.got), (1, 0));
+}
+
+/// What replicas acknowledge may tell others something: here nobody polls.
+#[tokio::test]
+async fn who_waits_to_read_is_woken_by_a_downgrade_that_is_acknowledged() {
+    let cluster = RedisCluster::start().await;
+    let client = connect(&cluster).await;
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let other = Client::builder(&cluster.url())
+        .backoff(minute)
+        .connect()
+        .await
+        .unwrap();
+    let write = client.get_read_write_lock(NAME).write_lock();
+    let write = write.lock_for(LONG * 10).await.unwrap();
+    let read = other.get_read_write_lock(NAME).read_lock();
+    let waiting = tokio::spawn(async move { read.lock().await });
+    let node = cluster.server_of(NAME).await;
+    let channel = format!("redisson_rwlock:{{{NAME}}}");
+    eventually("it listens", LONG, async || {
+        node.subscribers(&channel).await > 0
+    })
+    .await;
+    // As in read_write/levels: the try behind the confirmation shall be busy. What is told before it is no less heard.
+    tokio::time::sleep(ms(50)).await;
+    let reading = write.downgrade().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    reading.unlock().await.unwrap();
 }

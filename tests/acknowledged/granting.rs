@@ -320,3 +320,28 @@ fn a_runtime_that_ends_takes_no_lock_along_and_no_other_caller() {
         gone(&pair.master, "x").await;
     });
 }
+
+/// Of each kind: one of them is a plain command, and asks on by a script when it took nothing.
+#[tokio::test]
+async fn a_lock_of_another_client_is_busy_whatever_its_kind() {
+    let pair = Pair::start().await;
+    let (holder, other) = (pair.connect().await, pair.connect().await);
+    for ((kind, lock), (_, wanted)) in kinds(&holder).into_iter().zip(kinds(&other)) {
+        let guard = lock.lock().await.unwrap();
+        let tried = wanted.try_lock(Duration::ZERO, Lease::Watchdog).await;
+        if kind == "read" {
+            tried
+                .unwrap()
+                .expect("many may read")
+                .unlock()
+                .await
+                .unwrap();
+        } else {
+            assert!(
+                tried.unwrap_or_else(|e| panic!("{kind}: {e:?}")).is_none(),
+                "{kind}"
+            );
+        }
+        guard.unlock().await.unwrap();
+    }
+}

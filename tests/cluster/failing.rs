@@ -6,7 +6,7 @@ use watchlock::{Client, Lease, LostReason};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
 
-use crate::common::{LONG, ms, soon};
+use crate::common::{LONG, ms, soon, try_once};
 use crate::scene::Load;
 
 const NAME: &str = "job";
@@ -148,4 +148,36 @@ async fn a_fail_over_by_agreement_fails_nothing() {
     tokio::time::sleep(ms(500)).await;
     let seen = load.stop().await;
     assert_eq!((seen.overlaps, seen.errors), (0, Vec::new()));
+}
+
+/// Nobody holds or waits, so nobody else will ask: a try that found its node dead does.
+#[tokio::test]
+async fn a_single_try_that_finds_its_node_dead_has_the_slots_asked_for() {
+    let cluster = RedisCluster::start().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let master = cluster.owner_of(NAME).await;
+    cluster.node(master).kill();
+    cluster.replaced(master).await;
+    let questions = async || {
+        let mut all = 0;
+        for node in cluster.nodes().iter().filter(|node| node.is_running()) {
+            let calls = node.calls().await;
+            let about = calls
+                .iter()
+                .filter(|(command, _)| command.starts_with("cluster"));
+            all += about.map(|(_, count)| count).sum::<u64>();
+        }
+        all
+    };
+    let before = questions().await;
+    // It may be in time for the answer or not.
+    drop(try_once(&client, NAME).await);
+    eventually("the slots are asked for", LONG, async || {
+        questions().await > before
+    })
+    .await;
+    eventually("the new master grants", LONG, async || {
+        try_once(&client, NAME).await.is_ok_and(|got| got.is_some())
+    })
+    .await;
 }

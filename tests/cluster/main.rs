@@ -9,6 +9,7 @@ mod at_once;
 mod encrypted;
 mod failing;
 mod kinds;
+mod links;
 mod moving;
 mod names;
 mod renewals;

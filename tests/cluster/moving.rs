@@ -203,6 +203,17 @@ async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     let slot = cluster.slot_of(NAME).await;
     let from = cluster.owner(slot).await.unwrap();
     let to = (from + 1) % 3;
+    // The keeper is connected to the new node, or it would ask there for that reason.
+    let mut number = 0;
+    while cluster.owner_of(&format!("stays:{number}")).await != to {
+        number += 1;
+    }
+    let stays = client.get_lock(&format!("stays:{number}"));
+    let stays = stays.lock().await.unwrap();
+    eventually("it is connected", LONG, async || {
+        cluster.node(to).connections().await == 2
+    })
+    .await;
     cluster.begin_move(slot, to).await;
     cluster.node(from).cmd(&["DEL", NAME]).await;
     cluster.finish_move(slot, to).await;
@@ -211,4 +222,5 @@ async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     assert!(!other.is_locked().await.unwrap());
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     assert!(guard.unlock().await.unwrap_err().is_lost());
+    stays.unlock().await.unwrap();
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use watchlock::{Client, ClientBuilder, ConfigError, Error, Lease, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
-use watchlock_support::server::RedisServer;
+use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::server::{RedisServer, ServerOptions};
 
-use crate::common::{LONG, channel, soon};
+use crate::common::{LONG, channel, ms, soon, try_once};
 
 /// Names that are in different slots, at different nodes.
 fn names() -> impl Iterator<Item = String> {
@@ -174,4 +175,98 @@ async fn holds_of_every_node_are_renewed() {
         .try_lock(Duration::ZERO, lease)
         .await;
     assert!(again.unwrap().is_some());
+}
+
+/// Nodes that do not know by which name they are reached are where the address leads that answered.
+#[tokio::test]
+async fn nodes_that_do_not_name_their_host_are_where_the_address_leads() {
+    let unnamed = ("cluster-preferred-endpoint-type", "unknown-endpoint");
+    let cluster = RedisCluster::with(3, 0, |options| options.config_since_7(unnamed.0, unnamed.1));
+    let cluster = cluster.await;
+    // Nobody listens there, at no port.
+    let nowhere = "redis://127.0.0.2:1/".to_owned();
+    for client in [
+        Client::connect(&cluster.url()).await,
+        ClientBuilder::cluster([nowhere, cluster.url()])
+            .connect()
+            .await,
+    ] {
+        let client = client.unwrap();
+        for name in names() {
+            let guard = soon(client.get_lock(&name).lock()).await.unwrap();
+            assert!(cluster.server_of(&name).await.exists(&name).await, "{name}");
+            guard.unlock().await.unwrap();
+        }
+    }
+}
+
+/// No node had it when the client came, and nobody holds anything or waits: a try is a reason to ask.
+#[tokio::test]
+async fn a_slot_that_gets_its_first_node_is_found_by_tries_alone() {
+    let options = |options: ServerOptions| options.config("cluster-require-full-coverage", "no");
+    let cluster = RedisCluster::with(3, 0, options).await;
+    let slot = cluster.slot_of("x").await.to_string();
+    eventually("nobody has it", LONG, async || {
+        let mut had = false;
+        for node in cluster.nodes() {
+            // Refused by who does not know of any node that has it.
+            had |= node.try_cmd(&["CLUSTER", "DELSLOTS", &slot]).await.is_ok();
+        }
+        !had
+    })
+    .await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let error = try_once(&client, "x").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    cluster.node(0).cmd(&["CLUSTER", "ADDSLOTS", &slot]).await;
+    eventually("it is found", LONG, async || {
+        try_once(&client, "x").await.is_ok()
+    })
+    .await;
+}
+
+/// One that denies has not answered.
+#[tokio::test]
+async fn an_address_that_denies_keeps_nobody_from_the_next() {
+    let (locked, cluster) = (RedisServer::start(), RedisCluster::masters().await);
+    locked
+        .cmd(&["CONFIG", "SET", "requirepass", "secret"])
+        .await;
+    let late = Proxy::to(cluster.node(0));
+    late.latency(ms(200));
+    let builder = ClientBuilder::cluster([locked.url(), late.url()]).connect_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    let guard = soon(client.get_lock("x").lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// Who denies says why, also when another hangs up after that.
+#[tokio::test]
+async fn a_denial_is_told_although_the_last_address_hangs_up() {
+    let (open, locked) = (RedisServer::start(), RedisServer::start());
+    locked
+        .cmd(&["CONFIG", "SET", "requirepass", "secret"])
+        .await;
+    let late = Proxy::to(&open);
+    late.latency(ms(200));
+    late.inject(Fault::ResetBefore)
+        .on(Match::command("HELLO"))
+        .arm();
+    let connected = ClientBuilder::cluster([late.url(), locked.url()]).connect_timeout(LONG);
+    let connected = connected.connect().await;
+    assert!(
+        matches!(connected, Err(Error::Denied { .. })),
+        "{connected:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_address_that_was_given_is_left_when_the_nodes_are_known() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    eventually("nothing leads there", LONG, async || {
+        cluster.node(0).connections().await == 0
+    })
+    .await;
+    drop(client);
 }

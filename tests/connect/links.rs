@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use watchlock::{Client, Lease};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Match, Proxy};
+use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, is_free, ms, soon, subscribed, try_once};
+use crate::common::{LONG, clean, is_free, ms, poll_once, soon, subscribed, try_once};
 use crate::works;
 
 /// Waits until the server has exactly that many.
@@ -225,4 +225,55 @@ async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up
         clean(&server).await;
         assert!(releases.seen() <= 4, "{} releases", releases.seen());
     }
+}
+
+/// It failed on the connection before, and is heard when there is another.
+#[tokio::test]
+async fn a_failure_that_is_heard_late_costs_no_second_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    let (late, other) = (client.get_lock("late"), client.get_lock("other"));
+    assert!(!other.is_locked().await.unwrap());
+    let cut = proxy
+        .inject(Fault::ResetBefore)
+        .on(Match::key("late"))
+        .arm();
+    let mut asking = Box::pin(late.is_locked());
+    assert!(poll_once(&mut asking).await.is_none());
+    eventually("it is cut", LONG, async || {
+        cut.fired() > 0 && proxy.connections() == 0
+    })
+    .await;
+    let before = proxy.accepted();
+    assert!(!other.is_locked().await.unwrap());
+    assert_eq!(proxy.accepted(), before + 1);
+    assert!(!soon(asking).await.unwrap());
+    assert_eq!(
+        proxy.accepted(),
+        before + 1,
+        "the one that is there is good"
+    );
+}
+
+#[tokio::test]
+async fn a_single_server_is_not_asked_for_slots() {
+    let server = RedisServer::start();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    for _ in 0..3 {
+        cut(&server).await;
+        let calls = server.calls_of("pexpire").await;
+        eventually("the hold was verified", LONG, async || {
+            server.calls_of("pexpire").await > calls
+        })
+        .await;
+    }
+    let calls = server.calls().await;
+    assert!(
+        !calls.keys().any(|name| name.starts_with("cluster")),
+        "{calls:?}"
+    );
+    guard.unlock().await.unwrap();
 }

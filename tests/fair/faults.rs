@@ -7,7 +7,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, script, soon, without_polls};
+use crate::common::{LONG, clean, connect, ms, poll_once, script, soon, without_polls};
 use crate::{LINE, Waiter, queue, queued, waiter};
 
 /// A client behind a proxy.
@@ -322,6 +322,128 @@ async fn i7_a_place_that_is_given_behind_its_own_release_is_given_back() {
     }
     eventually("nothing is left", LONG, async || {
         server.query::<usize>(&["DBSIZE"]).await == 0
+    })
+    .await;
+}
+
+/// Nobody polls for it here: the client has the lock itself, so all that keeps the place is that it vouches.
+#[tokio::test]
+async fn f3_a_client_vouches_for_a_place_whose_reply_was_lost() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let (client, proxy) = behind(&server).await;
+    let held = client.get_fair_lock(LINE).lock().await.unwrap();
+    let lost = proxy
+        .inject(Fault::SwallowReply)
+        .on(of_script("enqueue"))
+        .arm();
+    let (first, place) = waiter(&server, &client).await;
+    assert_eq!(lost.fired(), 1);
+    let (second, next) = waiter(&server, &other).await;
+    // Longer than a client is waited for that says nothing.
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    held.unlock().await.unwrap();
+    let guard = soon(first).await.unwrap().unwrap();
+    assert!(server.hash(LINE).await.contains_key(&place));
+    assert_eq!(queue(&server).await, [next]);
+    guard.unlock().await.unwrap();
+    serves(second).await;
+    drop((client, other));
+    clean(&server).await;
+}
+
+/// Others' places are being asked for, and that is not answered, when its turn comes to be tried for: the try gives it
+/// its place, which is the only one that it has.
+#[tokio::test]
+async fn i5_who_was_given_a_place_by_a_try_waits_by_that_one() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    drop(client.get_fair_lock("warm").lock().await.unwrap());
+    let held = client.get_fair_lock(LINE).lock().await.unwrap();
+    let (stranger, _) = waiter(&server, &other).await;
+    proxy
+        .inject(Fault::DelayReply(ms(3_000)))
+        .on(of_script("enqueue"))
+        .arm();
+    let (leaves, _) = waiter(&server, &client).await;
+    leaves.abort();
+    queued(&server, 1).await;
+    let lock = client.get_fair_lock(LINE);
+    let mut waiting = Box::pin(async move { lock.lock().await });
+    assert!(poll_once(&mut waiting).await.is_none());
+    let waiting = tokio::spawn(waiting);
+    soon(held.unlock()).await.unwrap();
+    let first = soon(stranger).await.unwrap().unwrap();
+    eventually("it listens at its only place", LONG, async || {
+        let places = queue(&server).await;
+        let [place] = &places[..] else { return false };
+        let channel = format!("redisson_lock__channel:{{line}}:{place}");
+        server.subscribers(&channel).await == 1
+    })
+    .await;
+    first.unlock().await.unwrap();
+    serves(waiting).await;
+    drop((client, other));
+    clean(&server).await;
+}
+
+#[tokio::test]
+async fn f4_i7_a_place_that_was_given_up_and_comes_late_is_given_back() {
+    let server = RedisServer::start();
+    let (client, proxy) = behind(&server).await;
+    let held = client.get_fair_lock(LINE).lock().await.unwrap();
+    let late = Fault::DelayRequest(ms(10_000));
+    let aim = proxy.inject(late).on(of_script("enqueue")).arm();
+    // Nothing is heard for a second, and it asks again by another connection.
+    let (waiting, _) = waiter(&server, &client).await;
+    assert_eq!(aim.fired(), 1);
+    let given = server.calls_of("rpush").await;
+    waiting.abort();
+    eventually("its place is gone", LONG, async || {
+        server.keys().await == [LINE]
+    })
+    .await;
+    eventually("what was given up has run", LONG, async || {
+        server.calls_of("rpush").await > given
+    })
+    .await;
+    eventually("it is taken back", LONG, async || {
+        server.keys().await == [LINE]
+    })
+    .await;
+    held.unlock().await.unwrap();
+    drop(client);
+    clean(&server).await;
+}
+
+/// A place has no lease: what gives it may run long after that of its waiter would be over.
+#[tokio::test]
+async fn f4_a_place_that_is_given_late_is_taken_back_however_short_the_lease_was() {
+    let late = ms(6_000);
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let (client, proxy) = behind(&server).await;
+    drop(client.get_fair_lock("warm").lock().await.unwrap());
+    let held = other.get_fair_lock(LINE).lock().await.unwrap();
+    let aim = proxy
+        .inject(Fault::DelayRequest(late))
+        .on(of_script("enqueue"))
+        .arm();
+    let lock = client.get_fair_lock(LINE);
+    let waiting = tokio::spawn(async move { lock.lock_for(ms(200)).await });
+    eventually("it was hit", LONG, async || aim.fired() == 1).await;
+    // Asked for once more, by another connection.
+    queued(&server, 1).await;
+    waiting.abort();
+    queued(&server, 0).await;
+    tokio::time::sleep(late + ms(500)).await; // by then the old one has come
+    queued(&server, 0).await;
+    held.unlock().await.unwrap();
+    eventually("nothing is left", LONG, async || {
+        server.keys().await.is_empty()
     })
     .await;
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use watchlock::Client;
-use watchlock_support::proxy::Proxy;
+use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::counted::Counted;
-use crate::common::{LONG, connect, soon};
+use crate::common::{LONG, connect, ms, script, soon};
 use crate::{LINE, waiter};
 
 #[tokio::test]
@@ -58,4 +58,24 @@ async fn a_turn_among_clients_costs_the_same_however_many_wait() {
         let per_turn = counted.commands() / u64::try_from(waiting).unwrap();
         assert!(per_turn <= 6, "{waiting} wait: {per_turn}");
     }
+}
+
+/// Its place was answered, so nothing can come behind its release: that is not repeated.
+#[tokio::test]
+async fn a_hold_that_waited_is_released_once() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    let held = other.get_fair_lock(LINE).lock().await.unwrap();
+    let (waiting, _) = waiter(&server, &client).await;
+    held.unlock().await.unwrap();
+    let guard = soon(waiting).await.unwrap().unwrap();
+    let text = script("fair/release.lua").expect("a script");
+    let releases = proxy.count(Match::script(&text).and(Match::key(LINE)));
+    guard.unlock().await.unwrap();
+    // Nothing to wait for: a repeated one would come after 20 ms, 40 ms, and so on.
+    tokio::time::sleep(ms(1_500)).await;
+    assert_eq!(releases.seen(), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Backoff, Client, Error, Lease};
+use watchlock::{Backoff, Client, Clock, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Proxy};
 
@@ -210,4 +210,31 @@ async fn f4_the_release_behind_an_unanswered_acquire_is_repeated_for_its_lease()
     })
     .await;
     clean(&server).await;
+}
+
+/// Also where a command time-out is too short for a single silence to say anything.
+#[tokio::test]
+async fn f3_a_silent_connection_is_replaced_however_short_a_command_may_take() {
+    let (_server, proxy) = proxied().await;
+    let (clock, ahead) = Clock::driven();
+    ahead.stop();
+    let builder = Client::builder(&proxy.url()).clock(clock);
+    let builder = builder.watchdog_lease(SHORT * 2).command_timeout(ms(50));
+    let client = builder.connect().await.unwrap();
+    let guard = client.get_lock("silent").lock().await.unwrap();
+    eventually("the keeper is connected", BEFORE_THE_LEASE, async || {
+        proxy.commands().contains_key("PING")
+    })
+    .await;
+    let before = proxy.accepted();
+    let silence = proxy.inject(Fault::SwallowRequest);
+    let silence = silence.on(calls(RENEW, "silent")).arm();
+    // A renewal is due, and a connection that is quiet is not asked yet.
+    ahead.advance(ms(900));
+    eventually("it is replaced", BEFORE_THE_LEASE, async || {
+        silence.fired() > 0 && proxy.accepted() > before
+    })
+    .await;
+    drop(guard);
+    client.shutdown(Duration::ZERO).await;
 }

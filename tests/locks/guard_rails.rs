@@ -1,7 +1,7 @@
 //! What a client costs in counts that cannot flake: bytes of its futures, and commands when it holds nothing. What the
 //! operations of each kind cost is in `tests/kinds`. The limits are today's numbers; who raises one says why.
 
-use watchlock::Client;
+use watchlock::{Client, Clock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -54,4 +54,43 @@ async fn a_client_that_holds_nothing_says_nothing() {
     tokio::time::sleep(ms(1500)).await; // nothing to wait for: silence is what is looked at
     let now = proxy.commands();
     assert_eq!(now, seen, "not even a PING");
+}
+
+/// What was heard of within a second is not asked whether it is there; by a clock that stands still that is all.
+#[tokio::test]
+async fn a_connection_in_use_is_not_asked_whether_it_is_there() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (clock, ahead) = Clock::driven();
+    ahead.stop();
+    // No question is repeated because a machine was slow to answer it.
+    let builder = Client::builder(&proxy.url())
+        .clock(clock)
+        .command_timeout(LONG);
+    let client = builder.watchdog_lease(LONG * 10).connect().await.unwrap();
+    let pings = || proxy.commands().get("PING").copied().unwrap_or(0);
+    let sections = async || {
+        for _ in 0..20 {
+            client
+                .get_lock("x")
+                .lock()
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
+        }
+    };
+    let held = client.get_lock("held").lock().await.unwrap();
+    // The keeper says its first word, by which it connects.
+    eventually("it asks", LONG, async || pings() > 0).await;
+    sections().await;
+    assert_eq!(pings(), 1);
+    ahead.advance(ms(1_500));
+    sections().await;
+    eventually("the keeper asks again", LONG, async || pings() >= 3).await;
+    sections().await;
+    // One ahead of the first command; of the keeper's a question, with one ahead of it.
+    assert!(pings() <= 4, "{}", pings());
+    held.unlock().await.unwrap();
 }

@@ -307,3 +307,40 @@ async fn a_server_that_cannot_be_one_of_a_quorum_is_told_once() {
     assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
     drop(quorum);
 }
+
+/// F11. A name that is not waited for any more does not keep that from being told.
+#[tokio::test]
+async fn the_end_of_a_refusal_is_told_when_nobody_who_waits_is_refused() {
+    const APP: [&str; 3] = ["ACL", "SETUSER", "app"];
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">secret", "~*", "+@all"];
+    server.cmd(&[&APP[..], &rights[..]].concat()).await;
+    let client = Client::connect(&server.url().replace("//", "//app:secret@"))
+        .await
+        .unwrap();
+    let holder = connect(&server).await;
+    let _gone = holder.get_lock("gone").lock().await.unwrap();
+    let deaf = holder.get_lock("deaf").lock().await.unwrap();
+    let lock = client.get_lock("gone");
+    let goes = tokio::spawn(async move { lock.lock().await });
+    eventually("it is told", LONG, async || {
+        log.count(Level::WARN, &["subscribing was refused", "gone"]) == 1
+    })
+    .await;
+    goes.abort();
+    assert!(goes.await.unwrap_err().is_cancelled());
+    let lock = client.get_lock("deaf");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("the other one is refused", LONG, async || {
+        log.count(Level::DEBUG, &["not subscribed, polling", "deaf"]) >= 1
+    })
+    .await;
+    server.cmd(&[&APP[..], &["&*"]].concat()).await;
+    eventually("its end is told", LONG, async || {
+        log.count(Level::INFO, &["subscribing works again", "deaf"]) == 1
+    })
+    .await;
+    deaf.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+}

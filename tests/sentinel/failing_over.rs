@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use watchlock::{ClientBuilder, Error, Lease};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Proxy;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{ClientInfo, RedisServer};
 
 use crate::common::{LONG, is_free, soon, try_once};
 use crate::{builder, connect};
@@ -243,4 +243,135 @@ async fn who_waits_is_woken_by_the_new_master() {
     held.unlock().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     old.resume();
+}
+
+/// The same with a try under way at a master that stands still: it is made again at the new one, and not waited for.
+#[tokio::test]
+async fn what_is_under_way_is_given_up_when_a_fail_over_is_found_by_asking() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
+    let builder = ClientBuilder::sentinel(proxies.iter().map(Proxy::url), SERVICE)
+        .server_url(&deployment.server_url())
+        .command_timeout(2 * LONG);
+    let client = builder.connect().await.unwrap();
+    assert!(is_free(&client, "warm").await);
+    for proxy in &proxies {
+        proxy.refuse();
+        proxy.reset_all();
+    }
+    old.freeze();
+    let ghost = tokio::spawn({
+        let lock = client.get_lock("ghost");
+        async move { lock.try_lock(2 * LONG, Lease::Watchdog).await }
+    });
+    deployment.master_after(old, deployment.sentinels()).await;
+    assert!(!ghost.is_finished());
+    for proxy in &proxies {
+        proxy.accept();
+    }
+    // Long before the command time-out.
+    let guard = soon(ghost).await.unwrap().unwrap().expect("granted");
+    assert!(new.exists("ghost").await, "by the new master");
+    old.resume();
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// None of the sentinels is needed: here only the last one can be reached.
+#[tokio::test]
+async fn the_last_sentinel_alone_tells_of_a_fail_over() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let cut_off: Vec<_> = deployment.sentinels()[..2].iter().map(Proxy::to).collect();
+    for proxy in &cut_off {
+        proxy.refuse();
+    }
+    let last = deployment.sentinels()[2].url();
+    let urls = cut_off.iter().map(Proxy::url).chain([last]);
+    let builder = ClientBuilder::sentinel(urls, SERVICE).server_url(&deployment.server_url());
+    let fail = async || deployment.fail_over().await;
+    goes_over(builder, old, new, fail).await;
+}
+
+/// Connections of clients: sentinels name theirs, and a replica has a flag.
+async fn clients_of(server: &RedisServer) -> usize {
+    let all = server.clients().await;
+    let is_client = |client: &&ClientInfo| {
+        let named = client
+            .get("name")
+            .is_some_and(|name| name.starts_with("sentinel-"));
+        !named && !client.get("flags").is_some_and(|flags| flags.contains('S'))
+    };
+    all.iter().filter(is_client).count()
+}
+
+/// It says nothing, and the old master goes on as one: its connection is given up all the same.
+#[tokio::test]
+async fn who_is_idle_leaves_an_old_master_that_cannot_be_told() {
+    let deployment = SentinelDeployment::start().await;
+    let old = &deployment.servers()[0];
+    let client = connect(&deployment).await;
+    assert!(is_free(&client, "warm").await);
+    assert!(clients_of(old).await >= 1);
+    cannot_be_told(old).await;
+    deployment.fail_over().await;
+    eventually("it is left", LONG, async || clients_of(old).await == 0).await;
+    let role = old.info("replication", "role").await;
+    assert_eq!(role.as_deref(), Some("master"));
+}
+
+/// Nor are the links to the sentinels cut: they went deaf, and nobody tells of that.
+#[tokio::test]
+async fn a_fail_over_behind_links_that_went_deaf_is_found_by_asking() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
+    let builder = ClientBuilder::sentinel(proxies.iter().map(Proxy::url), SERVICE);
+    let builder = builder.server_url(&deployment.server_url());
+    let fail = async || {
+        // By then the look that comes a second after the first one is over, too.
+        let was_asked = |proxy: &Proxy| proxy.commands().contains_key("PING");
+        eventually("each was asked whether it is there", LONG, async || {
+            proxies.iter().all(was_asked)
+        })
+        .await;
+        for proxy in &proxies {
+            proxy.black_hole(Direction::Both);
+        }
+        deployment.fail_over().await;
+        deployment.master_after(old, deployment.sentinels()).await;
+        // Those that are there stay deaf.
+        proxies.iter().for_each(Proxy::heal);
+    };
+    goes_over(builder, old, new, fail).await;
+}
+
+/// Nor does it listen to the old one any more, which goes on and has nothing to tell.
+#[tokio::test]
+async fn who_waits_listens_to_the_new_master_though_the_old_one_goes_on() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    let (client, other) = (connect(&deployment).await, connect(&deployment).await);
+    let held = try_once(&client, "x").await.unwrap().unwrap();
+    let waiter = tokio::spawn({
+        let lock = other.get_lock("x");
+        async move { lock.lock().await }
+    });
+    crate::common::subscribed(old, "x").await;
+    replicated(new, "x").await;
+    cannot_be_told(old).await;
+    deployment.fail_over().await;
+    deployment.master_after(old, deployment.sentinels()).await;
+    crate::common::subscribed(new, "x").await;
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
 }

@@ -4,10 +4,12 @@ use std::time::Instant;
 
 use tokio::net::TcpListener;
 use watchlock::{ClientBuilder, ConfigError, Error};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{is_free, ms, try_once};
+use crate::common::{LONG, is_free, ms, try_once};
 use crate::{builder, connect};
 
 #[tokio::test]
@@ -181,4 +183,31 @@ async fn a_replica_that_sentinels_name_is_no_master() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("not a master"), "{source}");
+}
+
+/// Who listens to a sentinel that answers goes on listening by the same connection.
+#[tokio::test]
+async fn each_sentinel_is_listened_to_by_one_connection() {
+    let deployment = SentinelDeployment::start().await;
+    let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
+    let client = ClientBuilder::sentinel(proxies.iter().map(Proxy::url), SERVICE)
+        .server_url(&deployment.server_url())
+        // No silence of a busy machine is taken for one of a sentinel.
+        .connect_timeout(LONG)
+        .command_timeout(LONG)
+        .connect()
+        .await
+        .unwrap();
+    let said = |proxy: &Proxy, word: &str| proxy.commands().get(word).copied().unwrap_or(0);
+    // Every five seconds; a listening that ended with the first answer would have begun anew by the second.
+    eventually(
+        "each was asked twice whether it is there",
+        LONG,
+        async || proxies.iter().all(|proxy| said(proxy, "PING") >= 2),
+    )
+    .await;
+    for proxy in &proxies {
+        assert_eq!(said(proxy, "SUBSCRIBE"), 1);
+    }
+    drop(client);
 }
