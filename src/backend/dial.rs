@@ -396,3 +396,40 @@ impl Dialer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(port: u16) -> Place {
+        ("h".to_owned(), port)
+    }
+
+    #[test]
+    fn what_leads_elsewhere_or_might_is_given_up() {
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
+        let followed = dialer.followed.as_ref().unwrap();
+        assert!(!dialer.switch_to(&place(1)), "nothing leads anywhere");
+        Asking::begin(&followed.led).led_to(place(1));
+        let first = followed.switches.turn();
+        assert!(!dialer.switch_to(&place(1)), "it leads there");
+        assert!(!first.is_over());
+        assert!(dialer.switch_to(&place(2)));
+        assert!(first.is_over());
+        Asking::begin(&followed.led).led_to(place(2));
+        let second = followed.switches.turn();
+        assert!(
+            !dialer.switch_to(&place(2)),
+            "the old one is forgotten, and nobody asks"
+        );
+        let asking = Asking::begin(&followed.led);
+        assert!(
+            dialer.switch_to(&place(2)),
+            "who asks may have been told of the old one"
+        );
+        assert!(second.is_over());
+        drop(asking);
+        assert!(!dialer.switch_to(&place(2)));
+    }
+}

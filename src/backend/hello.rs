@@ -57,3 +57,24 @@ impl Hello {
         self.version.is_some_and(|own| own < version)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_not_older_than_itself() {
+        let text = |text: &str| Value::BulkString(text.into());
+        for (version, older) in [
+            ("6.0.20", true),
+            ("6.2.0", false),
+            ("6.2.14", false),
+            ("7.0.15", false),
+            ("10.1.0", false),
+            ("", false),
+        ] {
+            let hello = Hello::from_value(&Value::Array(vec![text("version"), text(version)]));
+            assert_eq!(hello.is_older_than((6, 2)), older, "{version}");
+        }
+    }
+}

@@ -313,4 +313,46 @@ mod tests {
         assert_eq!(one.poll(&mut second), Poll::Ready(7));
         assert_eq!(other.woken(), 1);
     }
+
+    /// A waker may run any code: this one has the future polled before it returns.
+    #[derive(Default)]
+    struct Polls(Mutex<Option<InFlight<u8>>>, AtomicU64);
+
+    impl Wake for Polls {
+        fn wake(self: Arc<Self>) {
+            let Some(flight) = self.0.lock().take() else {
+                return;
+            };
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || tell.send(flight.now_or_never()));
+            // Never, if a lock is held that the poll wants.
+            let told = told.recv_timeout(std::time::Duration::from_secs(30));
+            self.1
+                .store(told.ok().flatten().unwrap_or(0).into(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn nothing_is_woken_under_a_lock() {
+        for ended in [false, true] {
+            let told = Told::default();
+            let mut first = told.in_flight();
+            let mut second = first.clone();
+            let (polls, other) = (Arc::<Polls>::default(), Arc::<Task>::default());
+            let waker = Waker::from(Arc::clone(&polls));
+            assert!(
+                first
+                    .poll_unpin(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            *polls.0.lock() = Some(first);
+            if ended {
+                second.end_with(7);
+            } else {
+                told.0.lock().1 = true;
+                assert!(other.poll(&mut second).is_ready());
+            }
+            assert_eq!(polls.1.load(Ordering::Relaxed), 7);
+        }
+    }
 }

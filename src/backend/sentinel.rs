@@ -325,4 +325,46 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_epoch_is_read_from_what_a_sentinel_says_of_the_master() {
+        let flat = b"*4\r\n$4\r\nname\r\n$1\r\nx\r\n$12\r\nconfig-epoch\r\n$2\r\n17\r\n";
+        assert_eq!(epoch(&redis::parse_redis_value(flat).unwrap()), Some(17));
+        let map = b"%1\r\n$12\r\nconfig-epoch\r\n$2\r\n17\r\n";
+        assert_eq!(epoch(&redis::parse_redis_value(map).unwrap()), Some(17));
+        assert_eq!(epoch(&Value::Nil), None, "the right for it is missing");
+    }
+
+    /// One that may not be asked about the epoch says 0.
+    #[test]
+    fn an_address_has_the_latest_epoch_that_anybody_said_of_it() {
+        let said = [(2, 0), (1, 4), (2, 5), (1, 4)];
+        let said = said.map(|(port, epoch)| Some(master(port, epoch)));
+        let votes = votes(4, said.into());
+        assert_eq!(votes.decided(), None);
+        assert_eq!(port(votes.outcome("x").ok()), Some(2));
+    }
+
+    #[test]
+    fn a_denial_says_more_than_a_silence_whichever_comes_first() {
+        let denied = || {
+            let value = redis::parse_redis_value(b"-NOAUTH Authentication required.\r\n");
+            Failure::connecting(value.unwrap().extract_error().unwrap_err())
+        };
+        for first in [true, false] {
+            let mut votes = Votes::of(2);
+            for denies in [first, !first] {
+                votes.count(Err(if denies {
+                    denied()
+                } else {
+                    Failure::no_connection()
+                }));
+            }
+            assert_eq!(
+                votes.outcome("x").unwrap_err().class,
+                Class::Denied,
+                "first: {first}"
+            );
+        }
+    }
 }

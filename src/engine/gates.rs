@@ -77,3 +77,21 @@ impl Gates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::Family;
+
+    #[test]
+    fn a_gate_is_there_for_as_long_as_something_is_at_it() {
+        let gates = Gates::new();
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap());
+        gates.with(&names, |_| ());
+        assert!(gates.names().is_empty(), "a look leaves nothing");
+        gates.with(&names, |gate| gate.job = Some(Arc::default()));
+        assert_eq!(gates.names().len(), 1);
+        gates.with(&names, |gate| gate.job = None);
+        assert!(gates.names().is_empty());
+    }
+}

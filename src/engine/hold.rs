@@ -345,3 +345,32 @@ impl Hold {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::engine::made_tests::{LEASE, origin};
+
+    #[test]
+    fn who_asks_when_it_is_lost_already_is_told_at_once() {
+        let now = Moment::from_nanos(1_000);
+        let hold = Hold::trying(origin(1), Moment::NEVER);
+        let term = LEASE.term(now);
+        assert!(hold.with(|state| state.grant(Level::Fixed, term, now)));
+        hold.announce(LostReason::Shutdown);
+        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Shutdown));
+        assert_eq!(
+            hold.lost_for_good().now_or_never(),
+            None,
+            "an announcement is none"
+        );
+        hold.with(|state| state.lose(LostReason::Missing));
+        assert_eq!(
+            hold.lost_for_good().now_or_never(),
+            Some(LostReason::Missing)
+        );
+        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Missing));
+    }
+}

@@ -170,3 +170,26 @@ impl Joint {
         effects.change(&self.hold, change);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::made_tests::{LEASE, origin};
+
+    /// The keeper may look at one more than once, and whoever is left is not that one.
+    #[test]
+    fn a_share_that_left_is_none_of_those_that_are_there() {
+        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+        let term = LEASE.term(now);
+        let hold = Hold::trying(origin(1), Moment::NEVER);
+        assert!(hold.with(|state| state.grant(Level::Watchdog, term, now)));
+        let shares = [2, 3].map(|number| Hold::share(&hold, origin(number), Level::Watchdog, term));
+        let mut joint = Joint::new(hold, false);
+        joint.begin(&shares[0], &mut effects);
+        assert!(joint.add(&shares[1], now, &mut effects));
+        assert!(joint.has(&shares[0]) && joint.has(&shares[1]) && !joint.is_single());
+        joint.remove(&shares[0], now, now, &mut effects);
+        assert!(!joint.has(&shares[0]) && joint.has(&shares[1]) && joint.is_single());
+        let _ = effects.carry_out();
+    }
+}

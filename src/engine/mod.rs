@@ -41,4 +41,6 @@ pub(crate) use self::core::{Core, Mail};
 pub(crate) use self::keep_alive::Engine;
 
 #[cfg(test)]
+mod made_tests;
+#[cfg(test)]
 mod model_tests;

@@ -211,3 +211,124 @@ impl OwnerState {
         taken.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::hold::Origin;
+    use crate::engine::kind::{Commands, Kind, Says};
+    use crate::lease::LeaseMs;
+    use crate::names::Family;
+
+    const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
+
+    struct Test {
+        shared: bool,
+    }
+
+    impl Commands for Test {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn has_shares(&self) -> bool {
+            self.shared
+        }
+
+        fn is_shared(&self) -> bool {
+            self.shared
+        }
+    }
+
+    fn at(secs: u64) -> Moment {
+        Moment::default() + Duration::from_secs(1_000 + secs)
+    }
+
+    /// Held from `at(0)` on, with one level.
+    fn held(number: u64, shared: bool) -> Arc<Hold> {
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap());
+        let commands: Says = if shared {
+            Says::OfAll(&Test { shared: true })
+        } else {
+            Says::OfAll(&Test { shared: false })
+        };
+        let origin = Origin {
+            kind: Kind { names, commands },
+            id: number.to_string().into(),
+            number,
+            lease: LEASE,
+            owner: None,
+            entered_by: number,
+            task: None,
+        };
+        let hold = Hold::trying(origin, Moment::NEVER);
+        assert!(hold.with(|state| state.grant(Level::Watchdog, LEASE.term(at(0)), at(0))));
+        hold
+    }
+
+    fn lose(hold: &Hold) {
+        assert!(hold.with(|state| state.lose(LostReason::Missing)));
+    }
+
+    #[test]
+    fn what_is_given_back_is_forgotten() {
+        for shared in [false, true] {
+            let (owner, one, two) = (OwnerState::new(), held(1, shared), held(2, shared));
+            owner.insert(&one);
+            if shared {
+                owner.insert(&two);
+                owner.remove(&two);
+                let mut inner = owner.inner.lock();
+                let left = inner
+                    .of(true)
+                    .get(one.kind.names())
+                    .map_or(0, |holds| holds.len());
+                assert_eq!(left, 1);
+            }
+            owner.remove(&one);
+            let inner = owner.inner.lock();
+            assert!(inner.holds.is_empty() && inner.shared.is_empty());
+        }
+    }
+
+    #[test]
+    fn beside_a_fresh_level_a_lost_one_counts_while_somebody_has_a_guard_of_it() {
+        let (owner, old, fresh) = (OwnerState::new(), held(1, true), held(2, true));
+        let names = old.kind.names();
+        owner.insert(&old);
+        lose(&old);
+        owner.insert(&fresh);
+        assert!(matches!(owner.find(names, true, at(1)), Found::Live(_)));
+        owner.remove(&fresh);
+        let lost = owner.find(names, true, at(1));
+        assert!(matches!(lost, Found::Lost(LostReason::Missing)));
+    }
+
+    #[test]
+    fn beside_a_fresh_level_a_lost_one_that_was_detached_is_forgotten() {
+        let (owner, old, fresh) = (OwnerState::new(), held(1, true), held(2, true));
+        owner.insert(&old);
+        assert!(owner.detach(&old, Level::Watchdog));
+        lose(&old);
+        owner.insert(&fresh);
+        assert!(owner.take_detached(old.kind.names(), true).is_none());
+    }
+
+    #[test]
+    fn a_detached_level_whose_lease_is_over_blocks_nothing_also_before_anybody_saw_that() {
+        for shared in [false, true] {
+            let (owner, hold) = (OwnerState::new(), held(1, shared));
+            owner.insert(&hold);
+            let names = hold.kind.names();
+            assert!(matches!(owner.find(names, shared, at(1)), Found::Live(_)));
+            let guard = owner.find(names, shared, at(31));
+            assert!(matches!(guard, Found::Lost(LostReason::Expired)));
+            let (owner, hold) = (OwnerState::new(), held(2, shared));
+            owner.insert(&hold);
+            assert!(owner.detach(&hold, Level::Watchdog));
+            assert!(matches!(owner.find(names, shared, at(31)), Found::Nothing));
+        }
+    }
+}

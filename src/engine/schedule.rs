@@ -126,34 +126,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::hold::Origin;
-    use crate::engine::kind::{Commands, Kind, Says};
-    use crate::lease::LeaseMs;
-    use crate::names::{Family, Names};
-
-    struct Plain;
-
-    impl Commands for Plain {
-        fn name(&self) -> &'static str {
-            "plain"
-        }
-    }
-
-    fn hold(number: u64) -> Arc<Hold> {
-        let origin = Origin {
-            kind: Kind {
-                names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-                commands: Says::OfAll(&Plain),
-            },
-            id: number.to_string().into(),
-            number,
-            lease: LeaseMs::from_millis(30_000),
-            owner: None,
-            entered_by: number,
-            task: None,
-        };
-        Hold::trying(origin, Moment::NEVER)
-    }
+    use crate::engine::made_tests::hold;
 
     fn at(ms: u64) -> Moment {
         Moment::default() + Duration::from_millis(ms)

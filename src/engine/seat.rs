@@ -266,3 +266,18 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::made_tests::hold;
+
+    #[test]
+    fn a_joint_hold_is_found_by_itself_alone() {
+        let (one, other) = (hold(1), hold(2));
+        let joint = Joint::new(Arc::clone(&one), true);
+        let mut seat = Seat::<u32>::Shared { joint, join: None };
+        assert!(seat.joint(&one).is_some());
+        assert!(seat.joint(&other).is_none(), "one that is over asks late");
+    }
+}

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, ConfigError, Error, Lease};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, gone, ms, poll_once, soon, try_once};
+use crate::common::{LONG, clean, count, gone, ms, poll_once, soon, try_once};
 
 struct Unpark(Thread);
 
@@ -176,6 +177,11 @@ fn a_level_is_unlocked_outside() {
     let inner = home.block_on(guard.reenter(Lease::Watchdog)).unwrap();
     block_on(inner.unlock()).unwrap();
     assert_eq!(guard.hold_count(), 1);
+    home.block_on(eventually(
+        "the keeper writes the count",
+        LONG,
+        async || count(&server, "x").await == 1,
+    ));
     home.block_on(guard.unlock()).unwrap();
     home.block_on(clean(&server));
 }

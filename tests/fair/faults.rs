@@ -7,7 +7,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, script, soon, without_polls};
+use crate::common::{LONG, clean, connect, ms, script, soon, without_polls};
 use crate::{LINE, Waiter, queue, queued, waiter};
 
 /// A client behind a proxy.
@@ -348,44 +348,6 @@ async fn f3_a_client_vouches_for_a_place_whose_reply_was_lost() {
     assert_eq!(queue(&server).await, [next]);
     guard.unlock().await.unwrap();
     serves(second).await;
-    drop((client, other));
-    clean(&server).await;
-}
-
-/// Others' places are being asked for, and that is not answered, when its turn comes to be tried for: the try gives it
-/// its place, which is the only one that it has.
-#[tokio::test]
-async fn i5_who_was_given_a_place_by_a_try_waits_by_that_one() {
-    let server = RedisServer::start();
-    let other = connect(&server).await;
-    let proxy = Proxy::to(&server);
-    let client = Client::builder(&proxy.url()).command_timeout(LONG);
-    let client = client.connect().await.unwrap();
-    drop(client.get_fair_lock("warm").lock().await.unwrap());
-    let held = client.get_fair_lock(LINE).lock().await.unwrap();
-    let (stranger, _) = waiter(&server, &other).await;
-    proxy
-        .inject(Fault::DelayReply(ms(3_000)))
-        .on(of_script("enqueue"))
-        .arm();
-    let (leaves, _) = waiter(&server, &client).await;
-    leaves.abort();
-    queued(&server, 1).await;
-    let lock = client.get_fair_lock(LINE);
-    let mut waiting = Box::pin(async move { lock.lock().await });
-    assert!(poll_once(&mut waiting).await.is_none());
-    let waiting = tokio::spawn(waiting);
-    soon(held.unlock()).await.unwrap();
-    let first = soon(stranger).await.unwrap().unwrap();
-    eventually("it listens at its only place", LONG, async || {
-        let places = queue(&server).await;
-        let [place] = &places[..] else { return false };
-        let channel = format!("redisson_lock__channel:{{line}}:{place}");
-        server.subscribers(&channel).await == 1
-    })
-    .await;
-    first.unlock().await.unwrap();
-    serves(waiting).await;
     drop((client, other));
     clean(&server).await;
 }

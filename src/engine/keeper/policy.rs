@@ -243,4 +243,32 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_head_that_is_served_again_keeps_its_plan_and_its_pace() {
+        let ms = Duration::from_millis;
+        let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
+        let now = Moment::default() + Duration::from_secs(10);
+        let busy = Known::Busy(None);
+        for backoff in [None, Some(own)] {
+            let mut policy = WaitPolicy::new(Backoff::new(), 7);
+            policy.serve(1, backoff);
+            let planned = policy.next_try(now, &busy, true, false);
+            policy.serve(1, backoff);
+            assert_eq!(
+                policy.next_try(now + ms(1), &busy, true, false),
+                planned,
+                "by 1"
+            );
+        }
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        for expected in [1, 2, 4, 8] {
+            policy.serve(1, Some(own));
+            assert_eq!(
+                now.until(policy.next_try(now, &busy, false, false)),
+                ms(expected)
+            );
+            policy.again();
+        }
+    }
 }
