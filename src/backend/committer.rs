@@ -318,7 +318,7 @@ async fn unless_deaf<T>(
     }
     tokio::select! {
         biased;
-        done = lane.timers().within(limit - first, exchange) => done,
+        done = lane.timers().within(limit.saturating_sub(first), exchange) => done,
         () = lane.has_left(generation) => None,
     }
 }

@@ -284,7 +284,7 @@ mod tests {
                 let left = inner
                     .of(true)
                     .get(one.kind.names())
-                    .map_or(0, |holds| holds.len());
+                    .map_or(0, SmallVec::len);
                 assert_eq!(left, 1);
             }
             owner.remove(&one);

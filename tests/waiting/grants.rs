@@ -11,9 +11,7 @@ use watchlock::{Client, Error, Lease, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{
-    LONG, SHORT, clean, connect, gone, ms, poll_once, soon, subscribed, without_polls,
-};
+use crate::common::{LONG, SHORT, clean, connect, gone, ms, poll_once, soon, subscribed};
 
 type Trying = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
 

@@ -139,16 +139,21 @@ impl World {
             "{choice:?}: a queue that nobody serves"
         );
         assert_eq!(self.job, self.gate.job().is_some(), "{choice:?}");
-        let marked = self.gate.marked.as_ref().filter(|mark| !mark.leaves);
-        assert!(
-            self.job || marked.is_none(),
-            "{choice:?}: a mark that nobody takes away"
-        );
+        self.check_mark(choice);
         let claimed: HashSet<_> = self.reaps.iter().map(|(hold, _)| hold.number).collect();
         assert_eq!(
             claimed.len(),
             self.reaps.len(),
             "{choice:?}: one reaper a hold"
+        );
+    }
+
+    /// Without a job nobody would take it away.
+    fn check_mark(&self, choice: Choice) {
+        let marked = self.gate.marked.as_ref().filter(|mark| !mark.leaves);
+        assert!(
+            self.job || marked.is_none(),
+            "{choice:?}: a mark that stays"
         );
     }
 

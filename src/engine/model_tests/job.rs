@@ -84,7 +84,7 @@ impl World {
             Step::Leave(until) => self.asleep = Asleep::Left(until),
             Step::Over { mark } => {
                 self.job = false;
-                self.unmark(mark);
+                self.unmark(mark.as_ref());
                 self.places.end_job();
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
@@ -103,7 +103,7 @@ impl World {
         let now = self.now;
         let Some(first) = self.gate.first_alone().cloned() else {
             let mark = self.at(|gate, _| gate.take_mark_away());
-            self.unmark(mark);
+            self.unmark(mark.as_ref());
             return;
         };
         if now >= self.mark_at {
@@ -115,11 +115,11 @@ impl World {
     }
 
     /// As `Line::unmark`.
-    fn unmark(&mut self, mark: Option<(Kind, Moment)>) {
+    fn unmark(&mut self, mark: Option<&(Kind, Moment)>) {
         if let Some((_, since)) = mark {
             let hold = self.nobodys_hold();
             let command = self.send(&hold, What::Unmarks, KEEPER);
-            self.unmarks.push((command, since));
+            self.unmarks.push((command, *since));
         }
     }
 
