@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 
 use super::core::Core;
 use super::count::{self, Writing};
+use super::gate::Gate;
 use super::hold::Hold;
 use super::outcomes::{GivenBack, SentAs};
 use super::owner::Entered;
@@ -249,6 +250,9 @@ pub(crate) fn let_expire(core: &Core, entered: &Entered) -> bool {
         core.schedule.forget(hold);
         hold.end(Ok(()));
         core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
+    } else if left && core.is_closing() {
+        // Whoever ends the client waits for what somebody has.
+        core.at(hold.kind.names(), Gate::let_go);
     }
     left
 }

@@ -292,7 +292,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The client ends: what nobody here has is left to Redis, and to its lease.
-    pub(super) fn let_go(&mut self, effects: &mut Effects) {
+    pub(crate) fn let_go(&mut self, effects: &mut Effects) {
         let Seat::Shared { joint, .. } = &self.seat else {
             return;
         };

@@ -29,6 +29,7 @@ for_every_kind! {
     let_expire_leaves_the_key_to_its_lease_as_a_strangers,
     let_expire_is_refused_where_others_need_the_hold,
     let_expire_of_a_lost_hold_says_so,
+    a_shutdown_waits_no_longer_for_what_is_left_to_its_lease,
     i7_nothing_is_renewed_after_the_last_release,
     f12_i4_a_hold_that_lost_its_lease_gets_it_again,
     f12_one_bad_key_does_not_cost_the_others_their_renewal,
@@ -397,6 +398,17 @@ async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
     scene.server.reset_calls().await;
     tokio::time::sleep(SHORT).await; // nothing to wait for: silence is what is looked at
     assert_eq!(scene.calls().await, 0);
+}
+
+async fn a_shutdown_waits_no_longer_for_what_is_left_to_its_lease(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let guard = scene.lock("left").lock_for(MINUTE * 10).await.unwrap();
+    let client = scene.client.clone();
+    let shutdown = tokio::spawn(async move { client.shutdown(Duration::MAX).await });
+    assert_eq!(soon(guard.lost()).await, LostReason::Shutdown);
+    guard.let_expire().unwrap();
+    assert!(soon(shutdown).await.unwrap().is_clean());
+    assert!(scene.server.exists("left").await);
 }
 
 /// A lease that somebody took away is given back by the renewal, and the waiters' patience with it.

@@ -105,7 +105,11 @@ impl World {
             Seat::Trying(attempt) if attempt.command == command => attempt.ticket.number,
             _ => 0,
         };
+        let busy = matches!(answer, Answered::Busy(_));
         let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        if let Some((_, settled)) = &settled {
+            self.check_known(*settled, busy, early && tried_for != 0);
+        }
         self.next_in_queue(command);
         if settled.is_some() {
             self.shut = shut.unwrap_or(self.shut);
@@ -123,6 +127,19 @@ impl World {
     }
 
     /// As `settle::settle_release`: whether it is over.
+    /// What is known of the lock behind an answer to an attempt.
+    fn check_known(&self, settled: Settled, busy: bool, early: bool) {
+        let has_it = matches!(settled, Settled::Held | Settled::Joined);
+        let trouble = self.gate.failing_since.is_some();
+        assert!(
+            !(trouble && (busy || has_it)),
+            "{settled:?}: an answer ends the trouble"
+        );
+        let nothing = matches!(self.gate.known, Known::Nothing);
+        assert!(nothing || !has_it, "{settled:?}: it is not a stranger's");
+        assert!(nothing || !(busy && early), "answered by the hold before");
+    }
+
     pub(super) fn settle_release(
         &mut self,
         hold: &Arc<Hold>,
