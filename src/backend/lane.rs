@@ -422,6 +422,7 @@ impl Lane {
                 Ok(dialed) => {
                     *generation += 1;
                     self.heard();
+                    let was_away = *generation == 1 && self.has_failed();
                     let connected = Connected {
                         connection: dialed.connection,
                         generation: *generation,
@@ -432,10 +433,19 @@ impl Lane {
                         connected,
                         leave_from,
                     });
+                    if was_away {
+                        // It may have lost what it had; there was no connection whose end would have told.
+                        self.config.broken.raise(self.node());
+                    }
                 }
                 Err(failure) => self.fail(failure),
             }
         }
+    }
+
+    /// Whether an attempt to connect failed since there was a connection.
+    fn has_failed(&self) -> bool {
+        matches!(&*self.link.borrow(), Link::Down { failures, .. } if *failures > 0)
     }
 
     fn settle(&self, up: Link) {

@@ -177,6 +177,17 @@ async fn a_socket_that_is_not_there_is_unavailable() {
 
 #[cfg(not(feature = "tls"))]
 #[tokio::test]
+async fn without_the_feature_certificates_are_refused() {
+    let builder = Client::builder("redis://127.0.0.1/").tls(watchlock::Tls::new());
+    let error = builder.connect_lazy().unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::TlsDisabled)),
+        "{error:?}"
+    );
+}
+
+#[cfg(not(feature = "tls"))]
+#[tokio::test]
 async fn without_the_feature_tls_is_refused() {
     for url in [
         "rediss://127.0.0.1/",

@@ -53,6 +53,23 @@ async fn a_verification_that_runs_is_joined() {
     }
 }
 
+/// What it lost meanwhile nobody was connected to notice, but for the caller, who says nothing more.
+#[tokio::test]
+async fn i8_a_server_that_was_away_when_the_keeper_came_is_asked_for_what_it_has() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let caller = proxy.accepted();
+    proxy.refuse();
+    let guard = fixed(&client, "held", 10 * LONG).await;
+    // The keeper comes as soon as something is held, and again and again; at least twice by then.
+    tokio::time::sleep(ms(500)).await;
+    server.restart();
+    assert_eq!(proxy.accepted(), caller, "it was refused");
+    proxy.accept();
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+}
+
 /// One that is near its end has no time to wait for an answer; the others have.
 #[tokio::test]
 async fn a_hold_near_its_end_does_not_hurry_the_others() {

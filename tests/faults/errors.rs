@@ -144,7 +144,7 @@ async fn one_try_that_is_refused_is_one_try() {
 #[tokio::test]
 async fn a_reentry_that_is_refused_is_repeated_with_pauses() {
     let (server, proxy) = proxied().await;
-    let builder = Client::builder(&proxy.url()).unavailable_after(ms(600));
+    let builder = Client::builder(&proxy.url()).unavailable_after(ms(3_000));
     let client = builder.connect().await.unwrap();
     let outer = client.get_lock("pause").lock().await.unwrap();
     let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());

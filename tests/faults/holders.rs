@@ -246,7 +246,7 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_before_its_key_is_gone() {
 #[tokio::test]
 async fn i6_who_is_granted_the_lock_too_late_again_and_again_is_told() {
     let (server, proxy) = proxied().await;
-    let builder = Client::builder(&proxy.url()).unavailable_after(ms(1_000));
+    let builder = Client::builder(&proxy.url()).unavailable_after(ms(3_000));
     let client = builder.connect().await.unwrap();
     let late = Fault::DelayReply(ms(300));
     let aim = proxy

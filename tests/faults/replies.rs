@@ -198,7 +198,7 @@ async fn f4_the_release_behind_an_unanswered_acquire_is_repeated_for_its_lease()
         .on(calls(ACQUIRE, "twice"))
         .arm();
     let releases = proxy.count(calls(RELEASE, "twice"));
-    let guard = soon(client.get_lock("twice").lock_for(SHORT * 2))
+    let guard = soon(client.get_lock("twice").lock_for(SHORT * 4))
         .await
         .unwrap();
     drop(guard);
