@@ -434,7 +434,7 @@ impl Lane {
                         leave_from,
                     });
                     if was_away {
-                        // It may have lost what it had; there was no connection whose end would have told.
+                        // The server may have lost what it had while it was away, and no connection broke to tell of that.
                         self.config.broken.raise(self.node());
                     }
                 }

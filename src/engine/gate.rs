@@ -352,7 +352,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.queue.has_listeners()
     }
 
-    /// What the next try, or look, is planned by. What a join was told is nothing to a look at the hold itself.
+    /// What is known of others' holds, by which the next try is planned. A look at our own hold is planned without it:
+    /// what a refused join was told says nothing of that.
     pub(crate) fn known(&self, now: Moment) -> &Known {
         let looks = self.seat.held().is_some() && !self.is_head_joinable(now);
         if looks { &Known::Nothing } else { &self.known }

@@ -251,7 +251,7 @@ pub(crate) fn let_expire(core: &Core, entered: &Entered) -> bool {
         hold.end(Ok(()));
         core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
     } else if left && core.is_closing() {
-        // Whoever ends the client waits for what somebody has.
+        // The end of a client waits for holds that somebody has. Nobody has this one any more.
         core.at(hold.kind.names(), Gate::let_go);
     }
     left

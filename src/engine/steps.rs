@@ -41,7 +41,8 @@ pub(crate) enum Step<C> {
     Leave(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
-    /// The job has ended. With it ends the mark that was first left for a lock of this kind then; Redis is to be told.
+    /// The job has ended, and with it the mark of a waiting writer, if there was one: its kind, and when it was first
+    /// left. Redis is to be told.
     Over { mark: Option<(Kind, Moment)> },
 }
 

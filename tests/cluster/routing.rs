@@ -183,7 +183,7 @@ async fn nodes_that_do_not_name_their_host_are_where_the_address_leads() {
     let unnamed = ("cluster-preferred-endpoint-type", "unknown-endpoint");
     let cluster = RedisCluster::with(3, 0, |options| options.config_since_7(unnamed.0, unnamed.1));
     let cluster = cluster.await;
-    // Nobody listens there, at no port.
+    // Nobody listens there.
     let nowhere = "redis://127.0.0.2:1/".to_owned();
     for client in [
         Client::connect(&cluster.url()).await,
@@ -225,7 +225,7 @@ async fn a_slot_that_gets_its_first_node_is_found_by_tries_alone() {
     .await;
 }
 
-/// One that denies has not answered.
+/// A denial is no answer: the next address is asked.
 #[tokio::test]
 async fn an_address_that_denies_keeps_nobody_from_the_next() {
     let (locked, cluster) = (RedisServer::start(), RedisCluster::masters().await);

@@ -250,7 +250,7 @@ async fn a_client_ends_with_waiters_that_are_dropped() {
     ends(&server).await;
 }
 
-/// Whoever comes in that moment leaves nothing in what others read by.
+/// A reader that comes while the client ends leaves no level behind in the shared hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_is_not_kept_up_by_readers_that_come_meanwhile() {
     let server = RedisServer::start();
@@ -261,7 +261,7 @@ async fn a_shutdown_is_not_kept_up_by_readers_that_come_meanwhile() {
         let read = Arc::new(AtomicU64::new(0));
         let reading = spawn_blocking({
             let (lock, read, runtime) = (lock.clone(), Arc::clone(&read), Handle::current());
-            // Most of these ask nobody.
+            // Most of these enter without a command.
             move || loop {
                 match runtime.block_on(lock.lock()) {
                     Ok(guard) => drop(guard),

@@ -82,7 +82,7 @@ async fn a_connection_in_use_is_not_asked_whether_it_is_there() {
         }
     };
     let held = client.get_lock("held").lock().await.unwrap();
-    // The keeper says its first word, by which it connects.
+    // The keeper's first question, for which it connects.
     eventually("it asks", LONG, async || pings() > 0).await;
     sections().await;
     assert_eq!(pings(), 1);
@@ -90,7 +90,7 @@ async fn a_connection_in_use_is_not_asked_whether_it_is_there() {
     sections().await;
     eventually("the keeper asks again", LONG, async || pings() >= 3).await;
     sections().await;
-    // One ahead of the first command; of the keeper's a question, with one ahead of it.
+    // Callers: one ahead of the first command. The keeper: its question, and one ahead of that.
     assert!(pings() <= 4, "{}", pings());
     held.unlock().await.unwrap();
 }

@@ -291,7 +291,7 @@ async fn i5_who_polls_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace()
     clean(&server).await;
 }
 
-/// What one doubts is not known to the next one either.
+/// A try that has to ask leaves nothing behind by which the next one could say "busy".
 #[tokio::test]
 async fn two_tries_behind_a_spin_waiter_that_polls_rarely_ask() {
     let server = RedisServer::start();
@@ -302,7 +302,7 @@ async fn two_tries_behind_a_spin_waiter_that_polls_rarely_ask() {
     let client = builder.command_timeout(LONG).connect().await.unwrap();
     let guard = holder.get_lock("two").lock_for(LONG * 4).await.unwrap();
     let mut spin = queued(client.get_spin_lock_with("two", rare())).await;
-    // When this one has waited, that one was told.
+    // When this one has given up, the first one has heard that the lock is busy.
     let quick = client.get_spin_lock_with("two", rare());
     let behind = async { quick.try_lock(ms(300), Lease::Watchdog).await };
     let behind = tokio::select! {

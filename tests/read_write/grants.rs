@@ -9,7 +9,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, ms, poll_once, soon};
 
-/// The hold that all share keeps it: nobody has looked at that since.
+/// Nobody has looked at the hold that all levels share since then.
 #[tokio::test]
 async fn i8_after_a_suspend_the_first_look_at_a_level_says_that_it_is_over() {
     let server = RedisServer::start();
@@ -67,7 +67,7 @@ async fn who_sees_too_late_that_it_may_share_a_hold_starts_afresh() {
     clean(&server).await;
 }
 
-/// It would be renewed for ever.
+/// Otherwise the keeper would renew it for ever.
 #[tokio::test]
 async fn i9_a_read_level_that_nobody_collects_is_given_back() {
     let server = RedisServer::start();
@@ -137,7 +137,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     clean(&server).await;
 }
 
-/// Its answer finds the seat of somebody else.
+/// When its answer comes, the hold that it asked for is over.
 #[tokio::test]
 async fn who_asks_to_share_a_hold_that_runs_out_meanwhile_gets_a_fresh_one() {
     let server = RedisServer::start();

@@ -263,7 +263,7 @@ async fn busy_is_not_said_because_of_a_hold_of_ours_that_is_over() {
     assert!(held.check().is_err());
 }
 
-/// The one who waits is woken for it: its own timer may have stood still.
+/// The name's job is woken to ask: its own timer may have stood still.
 #[tokio::test]
 async fn one_try_behind_the_holders_lease_is_answered_at_once() {
     let server = RedisServer::start();
@@ -283,7 +283,7 @@ async fn one_try_behind_the_holders_lease_is_answered_at_once() {
     held.unlock().await.unwrap();
 }
 
-/// By its own time-out it would be told, too, but later than this test waits.
+/// Its own time-out would end it, too, but later than this test waits.
 #[tokio::test]
 async fn one_try_behind_one_who_is_told_busy_hears_it_as_soon_as_that_one() {
     let server = RedisServer::start();

@@ -342,7 +342,7 @@ async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
     clean(&line.server).await;
 }
 
-/// It got the lock, was forced out, and only then hears of both: it tries again.
+/// It got the lock and was forced out before it heard of either: it tries again.
 #[tokio::test]
 async fn a_try_that_was_sent_along_and_forced_out_is_made_again() {
     let patient = |builder: ClientBuilder| builder.command_timeout(Duration::from_secs(60));

@@ -602,7 +602,7 @@ async fn i8_who_was_passed_a_hold_is_told_in_time_when_redis_is_gone() {
     assert_eq!(soon(second.lost()).await, LostReason::Expired);
 }
 
-/// The same of a count that its caller writes.
+/// The same when the caller writes the count, and not the keeper.
 #[tokio::test]
 async fn t4_a_hold_whose_count_is_being_written_is_not_passed_on() {
     let scene = Scene::new().await;

@@ -48,7 +48,7 @@ async fn who_had_its_turn_leaves_the_next_one_to_those_who_come_and_to_nobody_el
     soon(held.unlock()).await.unwrap();
     let theirs = soon(theirs).await.unwrap().unwrap();
     assert!(!next.is_finished());
-    // It had as many turns as there are others: so it is ours.
+    // Each other client has had its turn, so the next one is ours.
     soon(theirs.unlock()).await.unwrap();
     let held = soon(next).await.unwrap().unwrap();
     proxy.latency(ms(0));
@@ -62,7 +62,7 @@ async fn who_had_its_turn_leaves_the_next_one_to_those_who_come_and_to_nobody_el
     assert!(!next.is_finished(), "the moment is not over");
     ahead.advance(ms(1));
     let held = soon(next).await.unwrap().unwrap();
-    // Nobody came: the next ones are not offered.
+    // Nobody came, so the next turns are not left to others.
     let next = waits(&quick);
     soon(held.unlock()).await.unwrap();
     let held = soon(next).await.unwrap().unwrap();
