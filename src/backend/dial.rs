@@ -1,7 +1,8 @@
 //! How connections are made: from an address, or by a pool's manager; and where they lead now.
 //!
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
-//! where to, anew for each connection. When they tell of another master, what leads to the old one is given up
+//! where to, anew for each connection. Connections of one turn lead to one place: when the sentinels tell of another
+//! master, or name another one to whoever asks, the turn is over, and what was connected in it is given up
 //! ([`switches`](super::switches)).
 //!
 //! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
@@ -20,6 +21,7 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
@@ -56,21 +58,29 @@ struct Followed {
     sentinels: Sentinels,
     switches: Switches,
     led: Mutex<Led>,
+    /// Told when somebody who asked was sent elsewhere.
+    found: Notify,
 }
 
 /// Where connections of the present turn lead.
 #[derive(Default)]
 struct Led {
-    places: Vec<Place>,
+    place: Option<Place>,
     /// The last master that a sentinel told of.
     told: Option<Place>,
     /// How many ask the sentinels just now.
     asking: usize,
 }
 
+impl Led {
+    fn leads_elsewhere(&self, place: &Place) -> bool {
+        self.place.as_ref().is_some_and(|led| led != place)
+    }
+}
+
 impl Followed {
     fn switch(&self, led: &mut Led, place: &Place) {
-        led.places.clear();
+        led.place = None;
         self.switches.switch();
         if led.told.replace(place.clone()).as_ref() != Some(place) {
             tracing::info!("another server is the master now");
@@ -79,26 +89,31 @@ impl Followed {
 }
 
 /// Somebody asks the sentinels.
-struct Asking<'a>(&'a Mutex<Led>);
+struct Asking<'a>(&'a Followed);
 
 impl<'a> Asking<'a> {
-    fn begin(led: &'a Mutex<Led>) -> Self {
-        led.lock().asking += 1;
-        Self(led)
+    fn begin(followed: &'a Followed) -> Self {
+        followed.led.lock().asking += 1;
+        Self(followed)
     }
 
-    /// The connection that is made now leads there.
+    /// The connection that is made now leads there. Where others lead elsewhere nobody can say who is right: all of them
+    /// ask anew, this one, too.
     fn led_to(&self, place: Place) {
-        let mut led = self.0.lock();
-        if !led.places.contains(&place) {
-            led.places.push(place);
+        let Self(followed) = self;
+        let mut led = followed.led.lock();
+        if led.leads_elsewhere(&place) {
+            followed.switch(&mut led, &place);
+            followed.found.notify_one();
+        } else {
+            led.place = Some(place);
         }
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.lock().asking -= 1;
+        self.0.led.lock().asking -= 1;
     }
 }
 
@@ -133,6 +148,7 @@ impl Dialer {
             sentinels: Sentinels::from_urls(urls, service, secrets)?,
             switches: Switches::new(),
             led: Mutex::default(),
+            found: Notify::new(),
         };
         let mut dialer = Self::new(Address::from_url(template)?, None);
         dialer.followed = Some(followed);
@@ -211,7 +227,7 @@ impl Dialer {
             return false;
         };
         let mut led = followed.led.lock();
-        if led.asking == 0 && led.places.iter().all(|led| led == place) {
+        if led.asking == 0 && !led.leads_elsewhere(place) {
             return false;
         }
         followed.switch(&mut led, place);
@@ -227,11 +243,19 @@ impl Dialer {
             return false;
         };
         let mut led = followed.led.lock();
-        let elsewhere = led.places.iter().any(|led| *led != place);
+        let elsewhere = led.leads_elsewhere(&place);
         if elsewhere {
             followed.switch(&mut led, &place);
         }
         elsewhere
+    }
+
+    /// Waits until somebody who asked the sentinels was sent elsewhere than those before.
+    pub(crate) async fn found_elsewhere(&self) {
+        match &self.followed {
+            Some(followed) => followed.found.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Where a connection leads that is made now.
@@ -239,7 +263,7 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
-        let asking = Asking::begin(&followed.led);
+        let asking = Asking::begin(followed);
         let place = followed.sentinels.master().await?;
         let address = self.address.at(&place.0, place.1);
         let address = address.map_err(|_| Failure::no_connection())?;
@@ -411,19 +435,19 @@ mod tests {
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
         assert!(!dialer.switch_to(&place(1)), "nothing leads anywhere");
-        Asking::begin(&followed.led).led_to(place(1));
+        Asking::begin(followed).led_to(place(1));
         let first = followed.switches.turn();
         assert!(!dialer.switch_to(&place(1)), "it leads there");
         assert!(!first.is_over());
         assert!(dialer.switch_to(&place(2)));
         assert!(first.is_over());
-        Asking::begin(&followed.led).led_to(place(2));
+        Asking::begin(followed).led_to(place(2));
         let second = followed.switches.turn();
         assert!(
             !dialer.switch_to(&place(2)),
             "the old one is forgotten, and nobody asks"
         );
-        let asking = Asking::begin(&followed.led);
+        let asking = Asking::begin(followed);
         assert!(
             dialer.switch_to(&place(2)),
             "who asks may have been told of the old one"
@@ -431,5 +455,24 @@ mod tests {
         assert!(second.is_over());
         drop(asking);
         assert!(!dialer.switch_to(&place(2)));
+    }
+
+    #[tokio::test]
+    async fn who_is_sent_elsewhere_ends_the_turn_of_all() {
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
+        let followed = dialer.followed.as_ref().unwrap();
+        let turn = followed.switches.turn();
+        Asking::begin(followed).led_to(place(1));
+        Asking::begin(followed).led_to(place(1));
+        assert!(!turn.is_over());
+        assert_eq!(dialer.found_elsewhere().now_or_never(), None);
+        Asking::begin(followed).led_to(place(2));
+        assert!(turn.is_over());
+        assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
+        let turn = followed.switches.turn();
+        // Who was right is found by asking again.
+        Asking::begin(followed).led_to(place(1));
+        assert!(!turn.is_over());
     }
 }

@@ -179,6 +179,32 @@ async fn a_fail_over_that_was_not_heard_of_is_found_by_asking() {
     goes_over(builder, old, new, fail).await;
 }
 
+/// Sentinels that do not tell say it to whoever connects: here the keeper, for the first hold. What led to the old master
+/// before leads to the new one then.
+#[tokio::test]
+async fn a_fail_over_that_the_first_hold_finds_is_followed_by_all() {
+    let deployment = SentinelDeployment::start().await;
+    let [old, new] = deployment.servers() else {
+        panic!("two servers")
+    };
+    for sentinel in deployment.sentinels() {
+        let denied = ["ACL", "SETUSER", "default", "-subscribe"];
+        sentinel.cmd(&denied).await;
+    }
+    let client = connect(&deployment).await;
+    assert!(clients_of(old).await >= 1);
+    cannot_be_told(old).await;
+    deployment.fail_over().await;
+    deployment.master_after(old, deployment.sentinels()).await;
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    assert!(old.exists("held").await, "nobody could know by then");
+    assert_eq!(soon(held.lost()).await, watchlock::LostReason::Missing);
+    let late = try_once(&client, "late").await.unwrap().unwrap();
+    assert!(new.exists("late").await && !old.exists("late").await);
+    late.check().unwrap();
+    late.unlock().await.unwrap();
+}
+
 /// It goes on as a master until the sentinels tell it otherwise, and answers whoever is still connected.
 #[tokio::test]
 async fn an_old_master_that_wakes_up_harms_nobody() {

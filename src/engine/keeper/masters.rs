@@ -2,8 +2,9 @@
 //!
 //! 1. Each sentinel tells for itself, so that none of them is needed. What it told while nobody listened is made good
 //!    by asking, as soon as somebody listens again; and once more a moment later, for those who connected meanwhile.
-//! 2. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
-//! 3. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
+//! 2. Whoever connects asks, too, and may be the first to be sent elsewhere.
+//! 3. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
+//! 4. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,6 +32,17 @@ pub(super) fn watch(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     let sentinels = keeper.core.backend.config().dialer.sentinels();
     for index in 0..sentinels.map_or(0, Sentinels::len) {
         chores.spawn(listen(Arc::clone(keeper), index));
+    }
+    if sentinels.is_some() {
+        chores.spawn(follow(Arc::clone(keeper)));
+    }
+}
+
+/// Goes where somebody was sent who connects. From one time to the next somebody connects anew, which is paced.
+async fn follow(keeper: Arc<Keeper>) {
+    loop {
+        keeper.core.backend.config().dialer.found_elsewhere().await;
+        switched(&keeper);
     }
 }
 
