@@ -100,6 +100,10 @@ fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
     assert!(!state.write_ends(Some(1), true));
     assert!(!state.still_needs_count());
     assert!(state.write_is_due() && !state.write_is_due());
+    let mut state = held(Level::Watchdog, lease(1_000));
+    state.write_begins();
+    assert!(!state.write_is_due(), "another one is under way");
+    assert!(state.write_ends(Some(1), true));
     assert_eq!(state.leave(Level::Watchdog, at(1), at(2)), Left::Last);
     assert!(!state.still_needs_count(), "nobody needs it any more");
 }
@@ -177,4 +181,56 @@ fn what_nobody_was_promised_is_not_waited_for() {
     assert_eq!(state.owed_until(), at(300));
     state.owe(at(2_000));
     assert_eq!(state.owed_until(), state.lease_ends());
+}
+
+#[test]
+fn a_hold_is_over_at_the_end_of_its_validity_and_looked_at_just_before() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let mut state = held(Level::Fixed, lease(1_000));
+    let end = state.valid_until();
+    let due = |now| state.due(plan, now, now, Duration::ZERO);
+    let look = end.minus(EARLY);
+    assert_eq!(due(look.minus(Duration::from_nanos(1))), Due::Later(look));
+    assert_eq!(due(look), Due::Lose);
+    state.expire(end.minus(Duration::from_nanos(1)));
+    assert_eq!(state.phase(), Phase::Held);
+    state.expire(end);
+    assert_eq!(state.phase(), Phase::Lost(LostReason::Expired));
+}
+
+#[test]
+fn what_is_over_is_not_asserted_any_more() {
+    let mut state = held(Level::Fixed, lease(30_000));
+    state.assure(lease(1_000), at(0));
+    let end = state.valid_until();
+    state.asserted(at(900), end);
+    assert_eq!(state.phase(), Phase::Lost(LostReason::Expired));
+    assert_eq!(state.vouched_until(), end);
+}
+
+#[test]
+fn a_last_release_is_overdue_when_it_was_said() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let mut state = held(Level::Watchdog, lease(30_000));
+    assert_eq!(state.leave(Level::Watchdog, at(1), at(5_000)), Left::Last);
+    let due = |now| state.due(plan, now, now, Duration::ZERO);
+    assert_eq!(due(at(1)), Due::Later(at(5_000)));
+    assert_eq!(due(at(5_000)), Due::Finish);
+}
+
+#[test]
+fn what_is_passed_on_is_promised_for_as_long_as_before() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let mut state = held(Level::Watchdog, lease(30_000));
+    assert_eq!(state.leave(Level::Watchdog, at(1), at(5_000)), Left::Last);
+    let next = state.pass_on(plan, at(2)).unwrap();
+    assert_eq!(next.valid_until(), state.valid_until());
+    assert_eq!(next.lease_ends(), state.lease_ends());
+    assert_eq!(next.owed_until(), state.owed_until());
 }
