@@ -1,29 +1,66 @@
-//! Holds for unit tests.
+//! Holds, tickets and kinds for unit tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Duration;
 
+use super::gate::Rules;
 use super::hold::{Hold, Origin};
 use super::kind::{Commands, Kind, Says};
+use super::owner::OwnerState;
+use super::state::{Level, RenewalPlan};
+use super::ticket::{Patience, Request, Ticket};
 use crate::clock::Moment;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
 
 pub(crate) const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
-struct Plain;
+pub(crate) const RULES: Rules = Rules {
+    command_timeout: Duration::from_secs(5),
+    unavailable_after: Duration::from_secs(10),
+    plan: RenewalPlan { lease: LEASE },
+    passes_on: false,
+};
 
-impl Commands for Plain {
+/// Seconds after the start of a test.
+pub(crate) fn at(seconds: u64) -> Moment {
+    Moment::from_nanos(1_000_000_000) + Duration::from_secs(seconds)
+}
+
+/// How a lock of a kind is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Plain,
+    Reads,
+    Writes,
+}
+
+impl Commands for Sort {
     fn name(&self) -> &'static str {
-        "plain"
+        "made"
+    }
+
+    fn has_shares(&self) -> bool {
+        *self != Self::Plain
+    }
+
+    fn is_shared(&self) -> bool {
+        *self == Self::Reads
+    }
+}
+
+pub(crate) fn kind(sort: Sort) -> Kind {
+    Kind {
+        names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+        commands: Says::OfOne(Arc::new(sort)),
     }
 }
 
 pub(crate) fn origin(number: u64) -> Origin {
     Origin {
-        kind: Kind {
-            names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
-            commands: Says::OfAll(&Plain),
-        },
+        kind: kind(Sort::Plain),
         id: number.to_string().into(),
         number,
         lease: LEASE,
@@ -36,4 +73,56 @@ pub(crate) fn origin(number: u64) -> Origin {
 /// One that is tried for.
 pub(crate) fn hold(number: u64) -> Arc<Hold> {
     Hold::trying(origin(number), Moment::NEVER)
+}
+
+/// One that was granted at the start.
+pub(crate) fn held(number: u64, level: Level) -> Arc<Hold> {
+    let hold = hold(number);
+    assert!(hold.with(|state| state.grant(level, LEASE.term(at(0)), at(0))));
+    hold
+}
+
+/// Of nobody, under the watchdog, from the start.
+pub(crate) fn request(sort: Sort, patience: Patience) -> Request {
+    Request {
+        kind: kind(sort),
+        owner: None,
+        lease: LEASE,
+        level: Level::Watchdog,
+        patience,
+        since: at(0),
+    }
+}
+
+/// One who waits for ever.
+pub(crate) fn ticket(number: u64, sort: Sort) -> Arc<Ticket> {
+    Ticket::new(number, request(sort, Patience::Forever))
+}
+
+pub(crate) fn of_owner(request: Request, owner: &Arc<OwnerState>) -> Request {
+    Request {
+        owner: Some(Arc::clone(owner)),
+        ..request
+    }
+}
+
+/// How often it was woken.
+#[derive(Default)]
+pub(crate) struct Woken(AtomicUsize);
+
+impl Woken {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let woken = Arc::new(Self::default());
+        (Arc::clone(&woken), Waker::from(woken))
+    }
+
+    pub(crate) fn times(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }

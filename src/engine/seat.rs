@@ -12,10 +12,10 @@
 //!
 //! 1. A hold of this client that is valid has the seat of its name. A lost one leaves it at once.
 //! 2. An answer belongs to a command, not to a hold: of two tries of one attempt only the present one counts.
-//! 4. A hold that is shared has the seat together with all its shares. Whoever wants a share, and may not have it
-//!    without asking, asks by a *join*: one at a time, beside the hold.
 //! 3. A try that was sent along with a release waits in `Releasing` and gets the seat with its answer, also
 //!    when its caller is gone by then: it may have got the lock.
+//! 4. A hold that is shared has the seat together with all its shares. Whoever wants a share, and may not have it
+//!    without asking, asks by a *join*: one at a time, beside the hold.
 
 use std::sync::Arc;
 
@@ -268,16 +268,5 @@ impl<C: Clone + PartialEq> Seat<C> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::made_tests::hold;
-
-    #[test]
-    fn a_joint_hold_is_found_by_itself_alone() {
-        let (one, other) = (hold(1), hold(2));
-        let joint = Joint::new(Arc::clone(&one), true);
-        let mut seat = Seat::<u32>::Shared { joint, join: None };
-        assert!(seat.joint(&one).is_some());
-        assert!(seat.joint(&other).is_none(), "one that is over asks late");
-    }
-}
+#[path = "seat_tests.rs"]
+mod tests;

@@ -346,3 +346,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         joint.into_iter().flat_map(Joint::shares)
     }
 }
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;

@@ -227,3 +227,7 @@ fn collect_by(joint: &mut Joint, rules: Rules) -> Option<Moment> {
     let (_, since) = joint.uncollected()?;
     Some(since + rules.command_timeout)
 }
+
+#[cfg(test)]
+#[path = "steps_tests.rs"]
+mod tests;

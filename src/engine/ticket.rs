@@ -262,3 +262,7 @@ impl Ticket {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "ticket_tests.rs"]
+mod tests;
