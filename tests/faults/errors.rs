@@ -5,7 +5,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::Fault;
 use watchlock_support::server::RedisServer;
 
-use super::{ACQUIRE, REENTER, calls, proxied};
+use super::{ACQUIRE, REENTER, RELEASE, calls, proxied};
 use crate::common::{LONG, SHORT, clean, connect, ms, soon, subscribed, try_once};
 
 fn is_refused(error: &Error) -> bool {
@@ -138,6 +138,32 @@ async fn one_try_that_is_refused_is_one_try() {
         assert_eq!(aim.fired(), tries, "{name}");
         aim.cancel();
     }
+    clean(&server).await;
+}
+
+/// To ask again would not change it: neither who waits nor who gives back does.
+#[tokio::test]
+async fn what_is_denied_is_asked_once() {
+    let (server, proxy) = proxied().await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let lock = client.get_lock("denied");
+    let denied = |script| {
+        let text = "NOPERM User default has no permissions to run the 'evalsha' command";
+        let denied = proxy.inject(Fault::Answer(text.into()));
+        denied.on(calls(script, "denied")).always().arm()
+    };
+    let acquires = denied(ACQUIRE);
+    let error = soon(lock.lock()).await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert_eq!(acquires.fired(), 1);
+    acquires.cancel();
+    let guard = lock.lock().await.unwrap();
+    let releases = denied(RELEASE);
+    let error = soon(guard.unlock()).await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert_eq!(releases.fired(), 1);
+    releases.cancel();
+    assert!(lock.force_unlock().await.unwrap(), "left to its lease");
     clean(&server).await;
 }
 
