@@ -167,6 +167,26 @@ async fn what_is_denied_is_asked_once() {
     clean(&server).await;
 }
 
+/// It is repeated until the lease is over, and given up then: the lock is free in Redis, and so it is here.
+#[tokio::test]
+async fn a_release_that_is_refused_to_the_end_of_its_lease_holds_nobody_up() {
+    let (server, proxy) = proxied().await;
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(500));
+    let client = builder.unavailable_after(LONG).connect().await.unwrap();
+    let lock = client.get_lock("kept");
+    let guard = lock.lock_for(SHORT).await.unwrap();
+    let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());
+    let refused = proxy.inject(loading).on(calls(RELEASE, "kept"));
+    let refused = refused.always().arm();
+    let view = guard.hold();
+    drop(guard);
+    let again = soon(lock.lock()).await.unwrap();
+    assert!(refused.fired() >= 2 && !view.is_valid());
+    refused.cancel();
+    again.unlock().await.unwrap();
+    clean(&server).await;
+}
+
 #[tokio::test]
 async fn a_reentry_that_is_refused_is_repeated_with_pauses() {
     let (server, proxy) = proxied().await;
