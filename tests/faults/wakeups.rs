@@ -168,10 +168,12 @@ async fn who_waits_is_quiet() {
     let client = without_polls(&server).connect().await.unwrap();
     let waiter = wait_for(client.get_lock("quiet"));
     subscribed(&server, "quiet").await;
+    let began = std::time::Instant::now();
     server.reset_calls().await;
     tokio::time::sleep(ms(2_000)).await; // silence is what is looked at
     let asked = server.calls_of("ping").await;
-    assert!(asked <= 3, "{asked} pings in two seconds");
+    let span = began.elapsed();
+    assert!(asked <= 1 + span.as_secs(), "{asked} pings in {span:?}");
     guard.unlock().await.unwrap();
     gets_in(waiter).await;
     clean(&server).await;
