@@ -26,6 +26,8 @@ mod rotating;
 mod runtimes;
 mod secrets;
 mod servers;
+#[cfg(target_os = "linux")]
+mod sockets;
 #[cfg(feature = "tls")]
 mod tls;
 mod tls_server;
