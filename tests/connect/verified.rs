@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Lease, LockGuard, LostReason};
+use watchlock::{Client, Clock, Lease, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -208,4 +208,29 @@ fn an_attempt_that_was_released_by_force_is_made_again() {
         assert!(try_once(&client, "x").await.unwrap().is_some());
         clean(&server).await;
     });
+}
+
+/// Under the watchdog it is as good as a renewal; a fixed lease ends when it was to end.
+#[tokio::test]
+async fn t3_what_is_verified_is_valid_for_the_watchdogs_lease_or_for_what_is_left() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&server.url()).watchdog_lease(LONG);
+    let client = builder.clock(clock).connect().await.unwrap();
+    let watched = try_once(&client, "watched").await.unwrap().unwrap();
+    let left_alone = fixed(&client, "fixed", LONG).await;
+    // Before any renewal is due.
+    ahead.advance(LONG / 4);
+    for (guard, name) in [(&watched, "watched"), (&left_alone, "fixed")] {
+        server.cmd(&["PEXPIRE", name, "5000"]).await;
+        guard.verify().await.unwrap();
+        let left = server.pttl(name).await.try_into().unwrap();
+        let renewed = guard.valid_for() > LONG * 7 / 8;
+        assert_eq!(renewed, name == "watched", "{:?}", guard.valid_for());
+        assert_eq!(ms(left) > LONG * 7 / 8, renewed, "{name}: {left} ms");
+        assert!(ms(left) > LONG / 2, "{name}: {left} ms");
+    }
+    watched.unlock().await.unwrap();
+    left_alone.unlock().await.unwrap();
+    clean(&server).await;
 }
