@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::backend::hello::Hello;
 use crate::backend::{Lane, Pending};
@@ -32,7 +32,8 @@ pub(crate) struct Node {
     silent: AtomicBool,
     /// The steward asks it.
     probed: AtomicBool,
-    missed: Mutex<Missed>,
+    /// Somebody is watching for a word of it.
+    watched: AtomicBool,
     /// It is none of the quorum.
     unfit: AtomicBool,
     /// What it said of itself when it was looked at last.
@@ -59,42 +60,6 @@ pub(super) enum Answer {
     Busy(Option<Moment>),
 }
 
-/// When a word of a node was last missed; while somebody watches for one.
-#[derive(Default)]
-pub(super) struct Missed(Option<Moment>);
-
-/// What a look for a word comes to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Nobody has to watch any more.
-    Heard,
-    Silent,
-    /// Another word was missed at this time, after the last that was heard.
-    Since(Moment),
-}
-
-impl Missed {
-    /// A word is missed. Whether somebody is to watch for it: nobody does yet.
-    pub(super) fn miss(&mut self, now: Moment) -> bool {
-        self.0.replace(now).is_none()
-    }
-
-    /// After the time that a node has to answer what was asked at `since`.
-    pub(super) fn look(&mut self, since: Moment, heard: Moment) -> Look {
-        if heard >= since
-            && let Some(missed) = self.0.filter(|missed| *missed > heard)
-        {
-            return Look::Since(missed);
-        }
-        self.0 = None;
-        if heard >= since {
-            Look::Heard
-        } else {
-            Look::Silent
-        }
-    }
-}
-
 impl Node {
     /// One that said this of itself, or nothing yet.
     pub(crate) fn new(engine: Arc<Engine>, run_id: Option<Arc<str>>) -> Self {
@@ -106,7 +71,7 @@ impl Node {
             engine,
             silent: AtomicBool::new(run_id.is_none()),
             probed: AtomicBool::new(false),
-            missed: Mutex::default(),
+            watched: AtomicBool::new(false),
             unfit: AtomicBool::new(false),
             about: Mutex::new(About {
                 run_id,
@@ -141,9 +106,9 @@ impl Node {
         self.unfit.swap(now, Ordering::Relaxed)
     }
 
-    /// Whether somebody watches for a word of it.
-    pub(super) fn missed(&self) -> MutexGuard<'_, Missed> {
-        self.missed.lock()
+    /// Notes whether somebody is watching for a word of it. True when that is a change.
+    pub(super) fn is_watched(&self, now: bool) -> bool {
+        self.watched.swap(now, Ordering::Relaxed) != now
     }
 
     /// It answered. Whether it had been silent.
@@ -239,40 +204,5 @@ impl Node {
         };
         let pending = Pending::start(&fleet, Call::ping());
         pending.within(limit).await.is_ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Moment {
-        Moment::default() + Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn a_node_that_says_nothing_is_silent() {
-        let mut missed = Missed::default();
-        assert!(missed.miss(at(2)));
-        assert_eq!(missed.look(at(2), at(1)), Look::Silent);
-        assert!(missed.miss(at(3)), "nobody watches any more");
-    }
-
-    #[test]
-    fn a_node_that_answers_is_watched_no_more() {
-        let mut missed = Missed::default();
-        missed.miss(at(2));
-        assert_eq!(missed.look(at(2), at(2)), Look::Heard);
-        assert!(missed.miss(at(3)));
-    }
-
-    #[test]
-    fn what_was_said_to_the_first_is_no_answer_to_the_second() {
-        let mut missed = Missed::default();
-        missed.miss(at(2));
-        assert!(!missed.miss(at(4)), "somebody watches");
-        assert_eq!(missed.look(at(2), at(3)), Look::Since(at(4)));
-        assert!(!missed.miss(at(5)), "and goes on");
-        assert_eq!(missed.look(at(4), at(3)), Look::Silent);
     }
 }

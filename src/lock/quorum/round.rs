@@ -20,7 +20,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::Nodes;
 use super::gate::Tried;
-use super::node::{Answer, Look, Trying};
+use super::node::{Answer, Trying};
 use super::rules::{Outcome, Said, Votes};
 use super::ticket::{Patience, Request};
 use super::token;
@@ -33,8 +33,6 @@ use crate::lock::by_now::hear_by_now;
 use crate::lock::composite::{Composite, Level};
 
 type Tries = FuturesUnordered<Trying>;
-/// Nodes that have not answered, by their places, and how they were asked.
-type Unheard = Vec<(usize, Option<Arc<Lane>>)>;
 
 /// What the nodes said to a round.
 struct Ballot<'a> {
@@ -275,7 +273,7 @@ async fn late(
     request: &Request,
     hold: &Arc<Composite>,
     mut tries: Tries,
-    mut unheard: Unheard,
+    mut unheard: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
     let mut timeout = pin!(tokio::time::sleep(limit));
@@ -304,33 +302,17 @@ async fn late(
     }
 }
 
-/// Watches whether anything is heard of these nodes. One task at a time for each: short holds come by the thousand.
-async fn watch(nodes: &Arc<Nodes>, places: Unheard, limit: Duration) {
-    let now = nodes.now();
-    let missed = places
-        .into_iter()
-        .filter(|(place, _)| nodes.all[*place].missed().miss(now));
-    join_all(missed.map(|(place, lane)| watch_one(nodes, place, lane, now, limit))).await;
-}
-
-/// Whoever misses a word meanwhile is watched for, too: what was said before is no answer to that.
-async fn watch_one(
-    nodes: &Arc<Nodes>,
-    place: usize,
-    lane: Option<Arc<Lane>>,
-    mut since: Moment,
-    limit: Duration,
-) {
-    loop {
-        tokio::time::sleep(nodes.now().until(since + limit)).await;
-        let heard = lane
-            .as_ref()
-            .map_or(Moment::default(), |lane| lane.heard_at());
-        let look = nodes.all[place].missed().look(since, heard);
-        match look {
-            Look::Heard => return,
-            Look::Silent => return nodes.fell_silent(place),
-            Look::Since(missed) => since = missed,
+/// Looks whether anything is heard of these nodes. One look at a time for each: short holds come by the thousand.
+async fn watch(nodes: &Arc<Nodes>, mut places: Vec<(usize, Option<Arc<Lane>>)>, limit: Duration) {
+    places.retain(|(place, _)| nodes.all[*place].is_watched(true));
+    if places.is_empty() {
+        return;
+    }
+    tokio::time::sleep(limit).await;
+    for (place, lane) in places {
+        nodes.all[place].is_watched(false);
+        if lane.is_none_or(|lane| lane.is_silent_for(limit)) {
+            nodes.fell_silent(place);
         }
     }
 }
