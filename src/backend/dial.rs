@@ -2,7 +2,7 @@
 //!
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
 //! where to, anew for each connection. Connections of one turn lead to one place: when the sentinels tell of another
-//! master, or name another one to whoever asks, the turn is over, and what was connected in it is given up
+//! master, or send a new connection to another one, the turn is over, and what was connected in it is given up
 //! ([`switches`](super::switches)).
 //!
 //! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
@@ -58,7 +58,7 @@ struct Followed {
     sentinels: Sentinels,
     switches: Switches,
     led: Mutex<Led>,
-    /// Told when somebody who asked was sent elsewhere.
+    /// Told when a new connection was sent to another place than the earlier ones.
     found: Notify,
 }
 
@@ -97,8 +97,8 @@ impl<'a> Asking<'a> {
         Self(followed)
     }
 
-    /// The connection that is made now leads there. Where others lead elsewhere nobody can say who is right: all of them
-    /// ask anew, this one, too.
+    /// The sentinels send this connection there. If earlier ones lead elsewhere, one of the two answers is outdated, and
+    /// it is not known which: all are made anew, this one, too.
     fn led_to(&self, place: Place) {
         let Self(followed) = self;
         let mut led = followed.led.lock();
@@ -250,7 +250,7 @@ impl Dialer {
         elsewhere
     }
 
-    /// Waits until somebody who asked the sentinels was sent elsewhere than those before.
+    /// Waits until a new connection was sent to another place than the earlier ones.
     pub(crate) async fn found_elsewhere(&self) {
         match &self.followed {
             Some(followed) => followed.found.notified().await,

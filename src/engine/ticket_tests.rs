@@ -83,7 +83,7 @@ fn a_hold_that_is_shared_has_no_owner_and_its_shares_have() {
 }
 
 #[test]
-fn who_tries_once_or_a_kind_without_a_queue_has_no_place_in_one() {
+fn a_kind_without_a_queue_has_no_places() {
     for patience in [Patience::Once, Patience::Forever] {
         let ticket = Ticket::new(1, request(Sort::Plain, patience));
         assert!(!ticket.may_have_place());

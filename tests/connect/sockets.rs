@@ -8,8 +8,8 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, soon, try_once};
 
-/// The local ports of connections that the system asks for a sign of life.
-fn kept_alive() -> BTreeSet<String> {
+/// The local ports of connections with a keepalive timer.
+fn with_keepalive() -> BTreeSet<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
     let rows = table.lines().skip(1);
     let rows = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
@@ -21,11 +21,11 @@ fn kept_alive() -> BTreeSet<String> {
         .collect()
 }
 
-/// Each connection to `server`, those of the background thread among them.
-pub(crate) async fn are_kept_alive(client: &Client, server: &RedisServer) {
+/// Each connection to `server` has one, those of the background thread among them.
+pub(crate) async fn have_keepalive(client: &Client, server: &RedisServer) {
     let guard = try_once(client, "x").await.unwrap().expect("it is free");
-    eventually("each socket has a timer for it", LONG, async || {
-        let kept = kept_alive();
+    eventually("each socket has a keepalive timer", LONG, async || {
+        let kept = with_keepalive();
         let clients = server.clients().await;
         let ports = clients
             .iter()
@@ -37,16 +37,16 @@ pub(crate) async fn are_kept_alive(client: &Client, server: &RedisServer) {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_cut_silently_is_noticed_by_the_system() {
+async fn connections_have_keepalive() {
     let server = RedisServer::start();
     let client = Client::connect(&server.url()).await.unwrap();
-    are_kept_alive(&client, &server).await;
+    have_keepalive(&client, &server).await;
 }
 
 #[tokio::test]
-async fn so_is_one_by_a_given_client() {
+async fn connections_of_a_given_client_have_keepalive() {
     let server = RedisServer::start();
     let given = watchlock::redis::Client::open(server.url()).unwrap();
     let client = soon(Client::builder_from(&given).connect()).await.unwrap();
-    are_kept_alive(&client, &server).await;
+    have_keepalive(&client, &server).await;
 }

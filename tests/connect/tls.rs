@@ -216,9 +216,9 @@ async fn texts_that_are_no_certificates_are_told_before_anything_is_sent() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn an_encrypted_connection_that_was_cut_silently_is_noticed_by_the_system() {
+async fn encrypted_connections_have_keepalive() {
     let tls = TlsServer::start().await;
     let trusts = Tls::new().ca_pem(pem(&tls, "ca.crt"));
     let client = soon(with(&tls, trusts).connect()).await.unwrap();
-    crate::sockets::are_kept_alive(&client, &tls.server).await;
+    crate::sockets::have_keepalive(&client, &tls.server).await;
 }

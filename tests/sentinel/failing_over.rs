@@ -179,8 +179,8 @@ async fn a_fail_over_that_was_not_heard_of_is_found_by_asking() {
     goes_over(builder, old, new, fail).await;
 }
 
-/// Sentinels that do not tell say it to whoever connects: here the keeper, for the first hold. What led to the old master
-/// before leads to the new one then.
+/// The sentinels deny `SUBSCRIBE`, so only a new connection finds the new master: here the keeper's, for the first hold.
+/// Callers leave the old master then, too.
 #[tokio::test]
 async fn a_fail_over_that_the_first_hold_finds_is_followed_by_all() {
     let deployment = SentinelDeployment::start().await;

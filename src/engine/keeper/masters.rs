@@ -2,7 +2,7 @@
 //!
 //! 1. Each sentinel tells for itself, so that none of them is needed. What it told while nobody listened is made good
 //!    by asking, as soon as somebody listens again; and once more a moment later, for those who connected meanwhile.
-//! 2. Whoever connects asks, too, and may be the first to be sent elsewhere.
+//! 2. Each new connection asks, too, and may be the first that is sent to the new master.
 //! 3. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
 //! 4. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
 
@@ -38,7 +38,8 @@ pub(super) fn watch(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
     }
 }
 
-/// Goes where somebody was sent who connects. From one time to the next somebody connects anew, which is paced.
+/// Moves everything over when a new connection was sent to another master. That cannot happen more often than
+/// connections are made, which is paced.
 async fn follow(keeper: Arc<Keeper>) {
     loop {
         keeper.core.backend.config().dialer.found_elsewhere().await;
