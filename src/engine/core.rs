@@ -32,6 +32,8 @@ pub(crate) enum Mail {
     Release(Arc<Hold>),
     /// Write the hold count of this hold.
     Write(Arc<Hold>),
+    /// Clear up after this hold, whose validity ended. Its holder knows.
+    Bury(Arc<Hold>, LostReason),
     /// See through what is under way, and end.
     Close,
 }

@@ -18,9 +18,9 @@ use super::asking::{Asking, BATCH, Batch};
 use super::{Keeper, calls};
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::Core;
 use crate::engine::hold::Hold;
 use crate::engine::state::{Due, EARLY, Phase};
+use crate::engine::{Core, Mail};
 use crate::error::LostReason;
 use crate::slot::{Slot, Target};
 
@@ -109,7 +109,7 @@ fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold
     // An entry is up to a tenth of a period before its renewal; further only when an answer came late, and
     // then it is looked at again.
     let horizon = now + core.plan.period() / 5;
-    let (mut due, mut lost) = (Vec::new(), Vec::new());
+    let mut due = Vec::new();
     for hold in holds {
         let (what, phase) = hold.with(|state| {
             let what = state.due(core.plan, now, horizon, core.jitter());
@@ -122,13 +122,11 @@ fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold
             (Due::Renew, _) => due.push(hold),
             (Due::Later(moment), _) => drop(core.schedule.no_later_than(&hold, moment)),
             (Due::Finish, _) => finish(core, &hold),
-            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => lost.push((hold, reason)),
+            // Its holder knows by now. Thousands may end at about the same time: what else is to be done for one
+            // must not keep the next holder waiting.
+            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => core.post(Mail::Bury(hold, reason)),
             (Due::Lose | Due::Nothing, _) => {}
         }
-    }
-    // Their holders know by now; what else is to be done for one must not keep the next one waiting.
-    for (hold, reason) in lost {
-        core.bury(&hold, reason);
     }
     due
 }

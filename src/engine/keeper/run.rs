@@ -88,6 +88,7 @@ impl Chores {
             Mail::Write(hold) => {
                 self.all.spawn(counts::write(keeper, hold));
             }
+            Mail::Bury(hold, reason) => keeper.core.bury(&hold, reason),
             Mail::Close => {}
         }
     }

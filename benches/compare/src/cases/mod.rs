@@ -9,6 +9,7 @@ mod holding;
 mod idle;
 mod kinds;
 mod link;
+mod outage;
 mod quorum;
 mod reentry;
 mod several;
@@ -37,6 +38,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     }
     if plan.wants("holding") {
         holding::run(bench, &mut findings);
+    }
+    if plan.wants("outage") {
+        outage::run(bench, &mut findings);
     }
     if plan.wants("cluster") {
         cluster::run(bench, &mut findings);

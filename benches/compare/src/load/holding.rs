@@ -70,7 +70,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     }))
 }
 
-fn name(number: usize) -> String {
+pub(super) fn name(number: usize) -> String {
     format!("bench:hold:{number}")
 }
 

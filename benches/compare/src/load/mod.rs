@@ -9,6 +9,7 @@ pub(crate) mod contended;
 pub(crate) mod crowd;
 pub(crate) mod holding;
 pub(crate) mod idle;
+pub(crate) mod outage;
 pub(crate) mod pairs;
 pub(crate) mod quorum;
 pub(crate) mod readers;
@@ -68,6 +69,8 @@ pub(crate) enum Load {
     Crowd { tasks: usize },
     /// Locks held and kept alive.
     Holding { holds: usize },
+    /// Locks held when the server ends, and how many of them it is that one task awaits the loss of.
+    Outage { holds: usize, each: usize },
     /// Locks of a cluster's masters that answer, beside others whose master, at `node`, falls silent.
     Beside {
         well: Vec<String>,
@@ -119,6 +122,7 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
         }
         Load::Crowd { tasks } => json(&crowd::run(&lock, tasks, window).await?),
         Load::Holding { holds } => json(&holding::run(&lock, &job.url, holds, window).await?),
+        Load::Outage { holds, each } => json(&outage::run(&lock, &job.url, holds, each).await?),
         Load::Beside { well, ill, node } => {
             json(&beside::run(&lock, [well, ill], &node, window).await?)
         }

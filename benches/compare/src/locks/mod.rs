@@ -10,6 +10,7 @@ mod watchlock;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,18 @@ pub struct Majorities {
     pub all: Vec<f64>,
     /// Of a quorum that lacks a minority and knows of it.
     pub some: Vec<f64>,
+}
+
+/// The lease of what is held in an outage.
+pub(crate) const OUTAGE_LEASE: Duration = Duration::from_secs(9);
+
+/// A hold that tells of its loss.
+pub trait Watched: Send + Sync {
+    /// How long it is valid.
+    fn valid_for(&self) -> Duration;
+
+    /// Ends once it is lost.
+    fn lost(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// What an entrant can do.
@@ -123,6 +136,17 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     /// Holds `name` and keeps it alive; `None` when the crate does not renew.
     fn hold(&self, _name: &str) -> impl Future<Output = Result<Option<Held>>> + Send {
         std::future::ready(Ok(None))
+    }
+
+    /// A client that keeps what it holds alive with a lease of [`OUTAGE_LEASE`]; `None` when the crate tells nobody
+    /// of a loss.
+    fn with_short_lease(&self, _url: &str) -> impl Future<Output = Result<Option<Self>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Holds `name`, says until when that is valid and what ends once the hold is lost.
+    fn watched(&self, _name: &str) -> impl Future<Output = Result<Box<dyn Watched>>> + Send {
+        std::future::ready(Err("its holders are told of no loss".into()))
     }
 }
 

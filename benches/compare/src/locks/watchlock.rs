@@ -1,11 +1,12 @@
 //! watchlock, as its quickstart shows it: a watchdog lease, a handle made anew for each section.
 
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Lease, MultiLock, Quorum};
+use watchlock::{Client, Lease, LockGuard, MultiLock, Quorum};
 
 use super::majority::Majority;
-use super::{Held, LockUnderTest, Majorities, Setup, Together};
+use super::{Held, LockUnderTest, Majorities, OUTAGE_LEASE, Setup, Together, Watched};
 use crate::Result;
 
 /// Time enough for a replica that works.
@@ -119,6 +120,28 @@ impl LockUnderTest for Watchlock {
 
     async fn hold(&self, name: &str) -> Result<Option<Held>> {
         Ok(Some(Box::new(self.client.get_lock(name).lock().await?)))
+    }
+
+    async fn with_short_lease(&self, url: &str) -> Result<Option<Self>> {
+        let builder = Client::builder(url).watchdog_lease(OUTAGE_LEASE);
+        let client = builder.connect().await?;
+        Ok(Some(Self { client }))
+    }
+
+    async fn watched(&self, name: &str) -> Result<Box<dyn Watched>> {
+        Ok(Box::new(self.client.get_lock(name).lock().await?))
+    }
+}
+
+impl Watched for LockGuard {
+    fn valid_for(&self) -> Duration {
+        self.valid_for()
+    }
+
+    fn lost(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            self.lost().await;
+        })
     }
 }
 
