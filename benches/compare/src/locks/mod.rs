@@ -138,7 +138,7 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// A client that keeps what it holds alive with a lease of [`OUTAGE_LEASE`]; `None` when the crate tells nobody
+    /// A client that keeps what it holds alive with a lease of 9 s; `None` when the crate tells nobody
     /// of a loss.
     fn with_short_lease(&self, _url: &str) -> impl Future<Output = Result<Option<Self>>> + Send {
         std::future::ready(Ok(None))
