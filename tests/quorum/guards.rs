@@ -301,6 +301,31 @@ async fn what_is_left_to_its_lease_stays_on_the_servers() {
     assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 5);
 }
 
+/// A server that had granted it, and whose answer was not here yet, released it again.
+#[tokio::test]
+async fn what_is_answered_behind_a_hold_left_to_its_lease_is_left_to_it_too() {
+    let five = Five::start();
+    let (urls, late) = two_behind_proxies(&five);
+    let quorum = of(&urls).node_timeout(ms(10_000)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    end(lock.lock().await.unwrap()).await;
+    five.clean().await;
+    for proxy in &late {
+        proxy.hold(Direction::Replies);
+    }
+    let guard = soon(lock.lock_for(ms(30_000))).await.unwrap();
+    five.until(5, "x").await;
+    guard.let_expire().unwrap();
+    for proxy in &late {
+        proxy.heal();
+    }
+    let end_of_watch = std::time::Instant::now() + ms(500);
+    while std::time::Instant::now() < end_of_watch {
+        assert_eq!(five.have(&[3, 4], "x").await, 2, "it stays");
+    }
+    assert!(try_once(&lock).await.is_none());
+}
+
 #[tokio::test]
 async fn a_server_that_lost_it_keeps_nobody_from_leaving_it_to_its_lease() {
     let five = Five::start();

@@ -134,10 +134,20 @@ impl Composite {
         }
     }
 
-    /// Its only level is about to be parted with: what the children say from now on is no loss.
-    pub(super) fn ends(&self) {
+    /// Takes the children of its only level, to leave them to their leases: what they say from now on is no loss, and
+    /// those that come later are left to theirs. Nothing while somebody else uses that level.
+    pub(super) fn leave_to_lease(&self, crew: &Crew) -> Option<Vec<(usize, LockGuard)>> {
         self.look();
-        self.inner.lock().standing.end();
+        // Under the lock by which a child is taken in: it is among these, or comes later.
+        let mut inner = self.inner.lock();
+        let children = crew.take()?;
+        inner.standing.leave_to_lease();
+        Some(children)
+    }
+
+    /// Whether its children were left to their leases.
+    pub(in crate::lock) fn is_left_to_lease(&self) -> bool {
+        self.look() == Phase::LeftToLease
     }
 
     /// The level stays after all.
@@ -204,7 +214,7 @@ impl Composite {
         match self.look() {
             Phase::Held(left) => Child::Valid(left),
             Phase::Lost(_, reason) => Child::Lost(reason),
-            Phase::Over => Child::Over,
+            Phase::Over | Phase::LeftToLease => Child::Over,
         }
     }
 
@@ -214,7 +224,7 @@ impl Composite {
         }
         match self.look() {
             Phase::Held(left) => left,
-            Phase::Lost(..) | Phase::Over => Duration::ZERO,
+            Phase::Lost(..) | Phase::Over | Phase::LeftToLease => Duration::ZERO,
         }
     }
 
@@ -230,7 +240,7 @@ impl Composite {
                 let name = child.map_or(&*self.name, HoldView::name);
                 Err(Error::lost(reason).about(name))
             }
-            Phase::Over => Err(Error::not_owner().about(&self.name)),
+            Phase::Over | Phase::LeftToLease => Err(Error::not_owner().about(&self.name)),
         }
     }
 
@@ -247,7 +257,7 @@ impl Composite {
     }
 
     /// Puts a child into this place, with its guards, each for its crew. False when it is not held any more: then they
-    /// are given back.
+    /// are turned away.
     pub(super) fn take_in(&self, place: usize, guards: Vec<(Arc<Crew>, LockGuard)>) -> bool {
         let Some((_, first)) = guards.first() else {
             return false;
@@ -268,13 +278,24 @@ impl Composite {
             inner.children = children.into();
             true
         });
-        drop((unwanted, guards));
+        drop(unwanted);
+        for (_, guard) in guards.into_iter().flatten() {
+            self.turn_away(guard);
+        }
         self.has_changed();
         taken
     }
 
+    /// A child that comes too late goes the way of the others: it is left to its lease, or given back.
+    fn turn_away(&self, child: LockGuard) {
+        if self.is_left_to_lease() {
+            // What is refused is given back.
+            drop(child.let_expire());
+        }
+    }
+
     /// Takes a child into this place that was entered once, under the watchdog or not. False when it is not held any
-    /// more, or could not be entered as often as the others: then it is given back.
+    /// more, or could not be entered as often as the others: then it is left to its lease, if they were, or given back.
     pub(in crate::lock) async fn adopt(
         &self,
         place: usize,
@@ -298,7 +319,12 @@ impl Composite {
                 Err(_) => return false,
             }
         }
-        guards.extend(same.map(|crew| (crew, child)));
+        match same {
+            Some(crew) => guards.push((crew, child)),
+            // It has no level any more.
+            None if guards.is_empty() => self.turn_away(child),
+            None => {}
+        }
         self.take_in(place, guards)
     }
 
@@ -368,7 +394,7 @@ impl Composite {
                 }
                 match self.look() {
                     Phase::Lost(_, reason) => return reason,
-                    Phase::Over => pending().await,
+                    Phase::Over | Phase::LeftToLease => pending().await,
                     Phase::Held(_) if Arc::ptr_eq(&children, &self.children()) => return told,
                     Phase::Held(_) => {}
                 }

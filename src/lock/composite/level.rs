@@ -287,9 +287,11 @@ impl Level {
         self.may_expire()?;
         let (mut refused, mut first) = (Vec::new(), None);
         let mut parted = 0;
-        let children = self.take_children()?;
-        self.hold.ends();
-        for (place, child) in children {
+        let Some(crew) = &self.crew else {
+            return Ok(());
+        };
+        let children = self.hold.leave_to_lease(crew);
+        for (place, child) in children.ok_or_else(|| self.about(LeaseError::OtherLevels))? {
             match child.let_expire().map_err(GuardError::into_parts) {
                 Ok(()) => parted += 1,
                 Err((child, error)) => {
@@ -298,9 +300,7 @@ impl Level {
                 }
             }
         }
-        if parted < self.hold.needed()
-            && let Some(crew) = &self.crew
-        {
+        if parted < self.hold.needed() {
             crew.put_back(refused);
             self.hold.goes_on();
             return Err(first.unwrap_or_else(Error::not_owner));

@@ -3,7 +3,7 @@
 //! 1. While it is held, its validity is the `needed`-th largest of its children's.
 //! 2. It is lost when fewer than `needed` are valid and one of the others is lost; the reason is that of the first that
 //!    was lost, in their order. It is over when the others were all given back.
-//! 3. Lost and over are final: what is said of a child later changes nothing.
+//! 3. Lost, over and left to its lease are final: what is said of a child later changes nothing.
 
 use std::time::Duration;
 
@@ -30,7 +30,10 @@ pub(in crate::lock) enum Phase {
     Held(Duration),
     /// By this child.
     Lost(usize, LostReason),
+    /// Its last level was given back.
     Over,
+    /// Its children were left to their leases.
+    LeftToLease,
 }
 
 /// The state machine.
@@ -86,9 +89,14 @@ impl Standing {
         self.end.get_or_insert(Phase::Over);
     }
 
-    /// It was not given back after all.
+    /// Its children are left to their leases: it cannot be lost any more.
+    pub(super) fn leave_to_lease(&mut self) {
+        self.end.get_or_insert(Phase::LeftToLease);
+    }
+
+    /// They were not left after all.
     pub(super) fn goes_on(&mut self) {
-        self.end.take_if(|end| *end == Phase::Over);
+        self.end.take_if(|end| *end == Phase::LeftToLease);
     }
 }
 
@@ -194,6 +202,7 @@ mod tests {
                         prop_assert_eq!(said[child], Child::Lost(reason));
                     }
                     Phase::Over => prop_assert!(lost == 0 && left.len() < needed),
+                    Phase::LeftToLease => prop_assert!(false, "nobody left it"),
                 }
                 if !matches!(phase, Phase::Held(_)) {
                     end = Some(phase);

@@ -5,7 +5,7 @@
 //!    and undone by its own client.
 //! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts. When the hold ends,
 //!    tries without an answer are dropped as by 2: the next round of this client would take what they get for a busy
-//!    lock.
+//!    lock. When it was left to its lease, so is what they get.
 //! 4. A hold is valid by its children's ends, each counted from its own send (T2). Whether it is when all is done, the
 //!    caller sees who collects it: that comes last.
 
@@ -266,7 +266,7 @@ fn join_later(
     nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
 }
 
-/// Hears what is answered behind a round that got the lock, until the hold is over. Which nodes say nothing at all is
+/// Hears what is answered behind a round that got the lock, until the hold is given back or lost. Which nodes say nothing at all is
 /// found out all the same, by the connections on which they were asked.
 async fn late(
     nodes: &Arc<Nodes>,
@@ -278,10 +278,15 @@ async fn late(
 ) {
     let mut timeout = pin!(tokio::time::sleep(limit));
     let mut over = pin!(hold.over());
+    let mut left_to_lease = false;
     loop {
         let (place, answer) = tokio::select! {
             biased;
-            () = &mut over => {
+            () = &mut over, if !left_to_lease => {
+                left_to_lease = hold.is_left_to_lease();
+                if left_to_lease {
+                    continue;
+                }
                 drop((tries, over));
                 return watch(nodes, unheard, limit).await;
             }
