@@ -1,8 +1,9 @@
-//! Where a server is, and connections there: by redis-rs, or through TLS of our own.
+//! Where a server is, and connections there.
 //!
+//! Connections are those of redis-rs, over sockets that are opened here, so that they are [driven](super::drive) here.
 //! redis-rs takes the process's provider of cryptography, which would have to be installed behind the
 //! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
-//! that the application made brings its own TLS, whichever that is.
+//! that the application made connects by itself: with its own TLS, whichever that is, and its own driver.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,9 +14,14 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     PushInfo, RedisResult,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::drive::Connection;
 use super::failure::Failure;
+use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use crate::error::ConfigError;
@@ -31,6 +37,8 @@ const QUEUE: usize = 1024;
 #[derive(Clone)]
 pub(super) struct Address {
     client: redis::Client,
+    /// Whether it is a client that the application made. Some of its settings cannot be read.
+    given: bool,
     #[cfg(feature = "tls")]
     tls: Option<Encryption>,
 }
@@ -48,6 +56,7 @@ impl Address {
         let tls = Encryption::for_address(info.addr(), &Tls::new())?;
         Ok(Self {
             client: opened(info)?,
+            given: false,
             #[cfg(feature = "tls")]
             tls,
         })
@@ -65,6 +74,7 @@ impl Address {
     pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self {
             client: opened(client.get_connection_info().clone())?,
+            given: true,
             #[cfg(feature = "tls")]
             tls: None,
         })
@@ -122,10 +132,7 @@ impl Address {
     }
 
     /// A connection for commands.
-    pub(super) async fn multiplexed(
-        &self,
-        timeout: Duration,
-    ) -> RedisResult<MultiplexedConnection> {
+    pub(super) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -138,7 +145,7 @@ impl Address {
         &self,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Connection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -151,17 +158,40 @@ impl Address {
         address.connect_with(config).await
     }
 
-    async fn connect_with(
-        &self,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
+    async fn connect_with(&self, config: AsyncConnectionConfig) -> RedisResult<Connection> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return Box::pin(self.encrypted(tls, config)).await;
         }
-        self.client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
+        let info = self.client.get_connection_info();
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) if !self.given => {
+                let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
+                self.driven(stream, config).await
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) if !self.given => {
+                self.driven(UnixStream::connect(path).await?, config).await
+            }
+            _ => {
+                let connecting = self
+                    .client
+                    .get_multiplexed_async_connection_with_config(&config);
+                connecting.await.map(Connection::of)
+            }
+        }
+    }
+
+    /// A connection over `stream` that is driven here.
+    async fn driven(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<Connection> {
+        let settings = self.client.get_connection_info().redis_settings();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        Ok(Connection::driven(connection, driver))
     }
 
     #[cfg(feature = "tls")]
@@ -169,15 +199,9 @@ impl Address {
         &self,
         tls: &Encryption,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let info = self.client.get_connection_info();
-        let stream = tls.connect(info).await?;
-        let settings = info.redis_settings();
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(settings, stream, config).await?;
-        // It ends with the connection's last clone.
-        tokio::spawn(driver);
-        Ok(connection)
+    ) -> RedisResult<Connection> {
+        let stream = tls.connect(self.client.get_connection_info()).await?;
+        self.driven(stream, config).await
     }
 
     /// A connection for subscriptions.

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::drive::Connection;
 use parking_lot::{Mutex, RwLock};
 use redis::PushInfo;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -71,7 +71,7 @@ impl Node {
         &self,
         limit: Duration,
         pushes: UnboundedSender<PushInfo>,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<Connection, Failure> {
         let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
         self.greet(&mut connection, limit).await?;
         Ok(connection)
@@ -80,7 +80,7 @@ impl Node {
     /// The first words on a connection: the node may be of another version by now.
     pub(super) async fn greet(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Connection,
         limit: Duration,
     ) -> Result<(), Failure> {
         let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;

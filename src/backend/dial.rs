@@ -20,12 +20,13 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
-use redis::aio::{MultiplexedConnection, PubSub};
+use redis::aio::PubSub;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
 use super::class::Class;
+use super::drive::Connection;
 use super::failure::Failure;
 use super::hello::Hello;
 use super::sentinel::{Place, Sentinels, check_master};
@@ -275,7 +276,7 @@ impl Dialer {
     pub(crate) async fn connect(
         &self,
         timeout: Duration,
-    ) -> Result<(MultiplexedConnection, Option<Turn>), Failure> {
+    ) -> Result<(Connection, Option<Turn>), Failure> {
         let connecting = async {
             match &self.pool {
                 None => self.in_turn(|| self.to_master(timeout).boxed()).await,
@@ -283,7 +284,7 @@ impl Dialer {
                     let made = pool.manager().create().await;
                     let mut connection = made.map_err(Failure::connecting)?;
                     connection.set_response_timeout(NO_TIMEOUT);
-                    Ok((connection, None))
+                    Ok((Connection::of(connection), None))
                 }
             }
         };
@@ -291,7 +292,7 @@ impl Dialer {
     }
 
     /// Of several addresses of a cluster, the first that answers.
-    async fn to_any(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
+    async fn to_any(&self, timeout: Duration) -> Result<Connection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
             let address = address.identified(self.secrets.as_ref())?;
@@ -333,7 +334,7 @@ impl Dialer {
         }
     }
 
-    async fn to_master(&self, timeout: Duration) -> Result<MultiplexedConnection, Failure> {
+    async fn to_master(&self, timeout: Duration) -> Result<Connection, Failure> {
         if !self.seeds.is_empty() {
             return self.to_any(timeout).await;
         }
@@ -350,7 +351,7 @@ impl Dialer {
     pub(crate) async fn connect_by_address(
         &self,
         timeout: Duration,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<Connection, Failure> {
         let connecting = async {
             let connected = self.whereto().await?.multiplexed(timeout).await;
             connected.map_err(Failure::connecting)
@@ -376,7 +377,7 @@ impl Dialer {
         &self,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<Connection, Failure> {
         let connecting = async {
             let address = self.address.identified(self.secrets.as_ref())?;
             let connected = address.pushing(timeout, pushes).await;

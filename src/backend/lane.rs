@@ -14,11 +14,10 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
@@ -26,6 +25,7 @@ use super::alarm::Alarm;
 use super::cluster::Node;
 use super::commit::Commits;
 use super::dial::Dialer;
+use super::drive::Connection;
 use super::failure::Failure;
 use super::pace::Pace;
 use super::server::{self, Server};
@@ -86,7 +86,7 @@ impl LaneConfig {
 
 /// A new connection.
 struct Dialed {
-    connection: MultiplexedConnection,
+    connection: Connection,
     turn: Option<Turn>,
     server: Option<Server>,
 }
@@ -98,6 +98,8 @@ pub(crate) struct Lane {
     heard_at: AtomicU64,
     /// The ways of commands that replicas must acknowledge, if they must.
     commits: Option<Commits>,
+    /// Whether a batch of commands is queued that nobody drives yet.
+    full: AtomicBool,
     config: LaneConfig,
 }
 
@@ -118,7 +120,7 @@ enum Link {
 /// A connection of a lane.
 #[derive(Clone)]
 pub(crate) struct Connected {
-    pub(crate) connection: MultiplexedConnection,
+    pub(crate) connection: Connection,
     /// Which of the lane's connections it is.
     pub(crate) generation: u64,
     /// Of the master that it leads to, where that may change.
@@ -171,6 +173,7 @@ impl Lane {
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
             commits,
+            full: AtomicBool::new(false),
             config,
         });
         let ends = EndsWithTask(Arc::clone(&lane));
@@ -183,6 +186,23 @@ impl Lane {
         match &*self.link.borrow() {
             Link::Up { connected, .. } => Some(connected.clone()),
             Link::Down { .. } | Link::Over(_) => None,
+        }
+    }
+
+    /// A batch of commands is queued: somebody is to drive the connection.
+    pub(super) fn is_full(&self) {
+        // Relaxed: whoever does not see it leaves it to the connection's own task.
+        self.full.store(true, Ordering::Relaxed);
+    }
+
+    /// Drives the connection if a batch of commands is queued. It may wake anybody, so no lock may be held.
+    pub(super) fn drive_if_full(&self) {
+        // Relaxed, as above.
+        if self.full.load(Ordering::Relaxed)
+            && self.full.swap(false, Ordering::Relaxed)
+            && let Some(connected) = self.connected()
+        {
+            connected.connection.drive();
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod cluster;
 mod commit;
 mod committer;
 pub(crate) mod dial;
+mod drive;
 mod failure;
 mod fleet;
 pub(crate) mod hello;
@@ -20,6 +21,7 @@ mod redirect;
 mod send;
 pub(crate) mod sentinel;
 mod server;
+mod socket;
 mod survey;
 mod switches;
 pub(crate) mod timers;
@@ -43,6 +45,7 @@ pub(crate) use self::class::Class;
 use self::cluster::Cluster;
 use self::commit::Commit;
 pub(crate) use self::dial::Dialer;
+pub(crate) use self::drive::Connection;
 pub(crate) use self::failure::{Failure, TOO_OLD};
 pub(crate) use self::fleet::Fleet;
 pub(crate) use self::in_flight::InFlight;
@@ -169,10 +172,15 @@ impl Future for Pending {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
         let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
-        catch_unwind(polling).unwrap_or_else(|_| {
+        let polled = catch_unwind(polling).unwrap_or_else(|_| {
             self.overdue();
             Poll::Ready(Err(Failure::no_reply()))
-        })
+        });
+        if polled.is_pending() {
+            // Here, where no lock is held.
+            self.lane.drive_if_full();
+        }
+        polled
     }
 }
 

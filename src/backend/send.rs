@@ -140,7 +140,7 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
         ..
     } = connected;
     let mut sent_at = lane.now();
-    let mut result = connection.send_packed_command(call.cmd()).await;
+    let mut result = connection.send(call.cmd(), || lane.is_full()).await;
     if goes_on(call, &result) {
         let going_on = go_on(lane, &mut connection, call, (result, sent_at), false);
         (result, sent_at) = Box::pin(going_on).await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::drive::Connection;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::MultiplexedConnection;
 
 use super::dial::Dialer;
 use super::failure::Failure;
@@ -21,7 +21,7 @@ const ASKED: usize = 3;
 
 /// Who can be asked.
 enum Source {
-    Connected(MultiplexedConnection, Box<str>),
+    Connected(Connection, Box<str>),
     Address(Arc<Dialer>),
 }
 

@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::Arc;
 
-use redis::io::tcp::socket2::SockRef;
 use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -14,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::socket;
 use crate::error::ConfigError;
 use crate::secrets::Tls;
 
@@ -68,8 +68,7 @@ impl Encryption {
             return Err(io::Error::from(io::ErrorKind::Unsupported).into());
         };
         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        tune(&stream, info)?;
+        let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
         Ok(self.connector.connect(name, stream).await?)
     }
 }
@@ -122,17 +121,4 @@ fn of_the_system() -> RootCertStore {
         );
     }
     store
-}
-
-/// As redis-rs does.
-fn tune(stream: &TcpStream, info: &ConnectionInfo) -> io::Result<()> {
-    let settings = info.tcp_settings();
-    stream.set_nodelay(settings.nodelay())?;
-    let socket = SockRef::from(stream);
-    if let Some(keepalive) = settings.keepalive() {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(settings.user_timeout())?;
-    Ok(())
 }

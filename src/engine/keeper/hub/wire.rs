@@ -4,10 +4,11 @@
 //! protocol takes the end of a subscription for an answer, and its listener would be deaf without knowing.
 
 use futures_util::StreamExt;
-use redis::aio::{MultiplexedConnection, PubSub, PubSubSink, PubSubStream};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::backend::Connection;
 use crate::config::Publish;
 
 /// Said behind another message, for waiters of Redisson (`lua/rw/release.lua`): to us it is no news.
@@ -26,7 +27,7 @@ pub(super) enum News {
 #[derive(Clone)]
 pub(super) enum Sink {
     Server(PubSubSink),
-    Node(MultiplexedConnection, Publish),
+    Node(Connection, Publish),
 }
 
 /// Where it comes from.
@@ -43,7 +44,7 @@ pub(super) fn to_server(pubsub: PubSub) -> (Sink, Stream) {
 
 /// Both ends of a connection to a node, whose pushes come out of `pushes`.
 pub(super) fn to_node(
-    connection: MultiplexedConnection,
+    connection: Connection,
     publish: Publish,
     pushes: UnboundedReceiver<PushInfo>,
 ) -> (Sink, Stream) {
@@ -91,7 +92,7 @@ impl Sink {
     }
 }
 
-async fn said(connection: &mut MultiplexedConnection, cmd: &Cmd) -> RedisResult<()> {
+async fn said(connection: &mut Connection, cmd: &Cmd) -> RedisResult<()> {
     let reply = connection.send_packed_command(cmd).await;
     reply.and_then(Value::extract_error).map(drop)
 }

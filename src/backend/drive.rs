@@ -1,0 +1,420 @@
+//! A connection, and what drives it.
+//!
+//! A connection of redis-rs is a queue of commands, and a *driver* that writes what is queued and reads what is
+//! answered. As a task by itself the driver runs when the scheduler thinks best. Where each task that is ready is run
+//! in turn it comes last: the server has nothing to do until all have queued their commands, and then they have nothing
+//! to do until it has answered all. Where the task that was woken last runs first, it comes at once: each command is a
+//! write of its own, and a read of its own for the server. With many commands in flight either costs more than the
+//! lock. So:
+//!
+//! 1. While fewer than [`FEW`] commands are in flight the driver runs as its task does.
+//! 2. From then on its task lets others go first, once, before it drives: what they queue is one write.
+//! 3. Whoever queues the last command of a *batch*, a quarter of those in flight but at least [`FEW`], drives the
+//!    connection itself: the server works on that batch while the next is queued.
+//! 4. One drives at a time. Who finds another one driving leaves word, and that one drives once more: so nobody waits
+//!    for a lock, and nothing that happens meanwhile is missed.
+//! 5. The driver ends with its task, which ends with its runtime, or with the connection's last clone. From then on
+//!    whatever is put into the queue fails.
+
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
+use tokio::task::AbortHandle;
+
+/// From so many commands in flight on they are sent in batches, of at least as many.
+const FEW: usize = 4;
+
+/// A batch is this part of what is in flight.
+const PART: usize = 4;
+
+/// A connection to a server. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    redis: MultiplexedConnection,
+    /// None where redis-rs has the driver.
+    driven: Option<Arc<Driven>>,
+}
+
+/// Keeps the task of a driver alive.
+struct Driven {
+    drive: Arc<Drive>,
+    task: AbortHandle,
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Connection {
+    /// One whose driver runs on this runtime.
+    pub(super) fn driven(
+        redis: MultiplexedConnection,
+        driver: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let drive = Drive::new(driver.boxed());
+        let task = tokio::spawn(run(Arc::clone(&drive))).abort_handle();
+        Self {
+            redis,
+            driven: Some(Arc::new(Driven { drive, task })),
+        }
+    }
+
+    /// One that redis-rs drives.
+    pub(super) fn of(redis: MultiplexedConnection) -> Self {
+        Self {
+            redis,
+            driven: None,
+        }
+    }
+
+    /// Sends a command and hears its reply. `is_full` is called when a batch is: the connection is to be driven then,
+    /// by the caller as soon as it has no lock any more, since that may wake anybody.
+    pub(super) async fn send(&mut self, cmd: &Cmd, is_full: impl Fn()) -> RedisResult<Value> {
+        let Some(driven) = &self.driven else {
+            return self.redis.send_packed_command(cmd).await;
+        };
+        let sent = Sent::new(&driven.drive);
+        let mut replied = pin!(self.redis.send_packed_command(cmd));
+        let mut is_queued = false;
+        poll_fn(|context| {
+            let polled = replied.as_mut().poll(context);
+            if !is_queued && polled.is_pending() {
+                is_queued = true;
+                if sent.fills_a_batch() {
+                    is_full();
+                }
+            }
+            polled
+        })
+        .await
+    }
+
+    /// Writes what is queued, and passes on what is there to be read.
+    pub(super) fn drive(&self) {
+        if let Some(driven) = &self.driven {
+            driven.drive.drive();
+        }
+    }
+}
+
+impl Deref for Connection {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.redis
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.redis
+    }
+}
+
+/// A command in flight.
+struct Sent<'a> {
+    drive: &'a Drive,
+    in_flight: usize,
+}
+
+impl<'a> Sent<'a> {
+    fn new(drive: &'a Drive) -> Self {
+        // Relaxed, as all of these numbers: they say when it is worth it to drive, and nothing is read by them.
+        let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { drive, in_flight }
+    }
+
+    /// It is queued now; whether it is the last one of a batch.
+    fn fills_a_batch(&self) -> bool {
+        let queued = self.drive.queued.fetch_add(1, Ordering::Relaxed) + 1;
+        queued >= FEW.max(self.in_flight / PART)
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.drive.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A driver, for whoever drives it.
+struct Drive {
+    /// None once it is over.
+    driver: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// That of its task, which is told of all news.
+    waker: OnceLock<Waker>,
+    /// By 4: somebody wants it driven who found it driven by somebody else, or will look in a moment.
+    again: AtomicBool,
+    /// Its task is gone, or is to go.
+    over: AtomicBool,
+    /// Commands without a reply.
+    in_flight: AtomicUsize,
+    /// Commands that were queued since it was driven last.
+    queued: AtomicUsize,
+}
+
+impl Drive {
+    fn new(driver: BoxFuture<'static, ()>) -> Arc<Self> {
+        Arc::new(Self {
+            driver: Mutex::new(Some(driver)),
+            waker: OnceLock::new(),
+            again: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+        })
+    }
+
+    /// Drives, or has the one who does so drive once more. Nothing before its task ran: that has all news then.
+    fn drive(&self) {
+        let Some(waker) = self.waker.get() else {
+            return;
+        };
+        // Sequentially consistent, both: who stores and finds the lock taken is seen by the one who has it, since that
+        // one looks once more behind the unlock.
+        self.again.store(true, Ordering::SeqCst);
+        while self.again.load(Ordering::SeqCst) {
+            let Some(mut driver) = self.driver.try_lock() else {
+                return;
+            };
+            self.again.store(false, Ordering::SeqCst);
+            if !self.goes_on(&mut driver, waker) {
+                let ended = driver.take();
+                drop(driver);
+                drop(ended);
+                if !self.over.swap(true, Ordering::SeqCst) {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+    }
+
+    /// Polls the driver; whether there is one afterwards.
+    fn goes_on(&self, driver: &mut Option<BoxFuture<'static, ()>>, waker: &Waker) -> bool {
+        let Some(driver) = driver.as_mut().filter(|_| !self.is_over()) else {
+            return false;
+        };
+        self.queued.store(0, Ordering::Relaxed);
+        let polling = AssertUnwindSafe(|| driver.poll_unpin(&mut Context::from_waker(waker)));
+        // By 5: one that panics is over as well.
+        matches!(catch_unwind(polling), Ok(Poll::Pending))
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    fn has_many(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) >= FEW
+    }
+}
+
+/// The task of a driver.
+async fn run(drive: Arc<Drive>) {
+    let ends = EndsWithTask(drive);
+    let mut let_others_go = false;
+    poll_fn(|context| {
+        let drive = &ends.0;
+        drive.waker.get_or_init(|| context.waker().clone());
+        // By 2. Also before it reads: the more replies it finds, the more tasks queue their next command at once.
+        let_others_go = !let_others_go && drive.has_many();
+        if let_others_go {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        drive.drive();
+        if drive.is_over() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+/// By 5: what is left of a driver ends when its task is dropped.
+struct EndsWithTask(Arc<Drive>);
+
+impl Drop for EndsWithTask {
+    fn drop(&mut self) {
+        let Self(drive) = self;
+        drive.over.store(true, Ordering::SeqCst);
+        drive.waker.get_or_init(|| Waker::noop().clone());
+        drive.drive();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    use redis::IntoConnectionInfo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    /// A connection, and the server's end of it.
+    async fn connect() -> (Connection, DuplexStream) {
+        let (near, far) = tokio::io::duplex(65_536);
+        let info = "redis://127.0.0.1/".into_connection_info().unwrap();
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&settings, near, config).await;
+        let (redis, driver) = made.unwrap();
+        let connection = Connection::driven(redis, driver);
+        // Its task has run.
+        tokio::task::yield_now().await;
+        (connection, far)
+    }
+
+    /// A command that was put into the queue, and whether it filled a batch.
+    fn queue(connection: &Connection) -> (BoxFuture<'static, RedisResult<Value>>, bool) {
+        let mut connection = connection.clone();
+        let is_full = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_full);
+        let mut sending = async move {
+            let ping = redis::cmd("PING");
+            let is_full = || told.store(true, Ordering::Relaxed);
+            connection.send(&ping, is_full).await
+        }
+        .boxed();
+        assert!((&mut sending).now_or_never().is_none());
+        (sending, is_full.load(Ordering::Relaxed))
+    }
+
+    /// How many commands the server has, without the driver's task having run.
+    fn arrived(far: &mut DuplexStream) -> usize {
+        let mut bytes = Vec::with_capacity(65_536);
+        let read = far.read_buf(&mut bytes).now_or_never();
+        read.map_or(0, |_| bytes.split(|byte| *byte == b'*').count() - 1)
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_a_quarter_of_what_is_in_flight_but_at_least_a_few() {
+        let (connection, mut far) = connect().await;
+        let mut all = Vec::new();
+        let mut full_at = Vec::new();
+        for number in 1..=40 {
+            let (sending, is_full) = queue(&connection);
+            all.push(sending);
+            if is_full {
+                full_at.push(number);
+                connection.drive();
+            }
+        }
+        assert_eq!(full_at[..4], [4, 8, 12, 16]);
+        assert_eq!(full_at[4..], [21, 27, 35]);
+        assert_eq!(arrived(&mut far), 35, "what is full is written at once");
+        // What was answered is not in flight any more, and what is dropped is not either.
+        far.write_all(&b"+PONG\r\n".repeat(35)).await.unwrap();
+        let rest = all.split_off(35);
+        for answered in all {
+            answered.await.unwrap();
+        }
+        drop(rest);
+        assert!((1..=3).all(|_| !queue(&connection).1));
+    }
+
+    /// What is queued while its task lets others go first is one write.
+    #[tokio::test]
+    async fn with_many_in_flight_its_task_lets_others_go_first() {
+        let (connection, mut far) = connect().await;
+        let mut all: Vec<_> = (0..2).map(|_| queue(&connection).0).collect();
+        tokio::task::yield_now().await;
+        assert_eq!(arrived(&mut far), 2, "few are written when its task runs");
+        all.extend((0..3).map(|_| queue(&connection).0));
+        let other = tokio::spawn(async move { arrived(&mut far) });
+        assert_eq!(other.await.unwrap(), 0, "another task comes first");
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_its_last_clone() {
+        let (connection, mut far) = connect().await;
+        let other = connection.clone();
+        drop(connection);
+        tokio::task::yield_now().await;
+        let mut byte = [0];
+        let read = far.read(&mut byte);
+        assert!(read.now_or_never().is_none(), "a clone is there");
+        drop(other);
+        let read = tokio::time::timeout(Duration::from_secs(30), far.read(&mut byte));
+        assert_eq!(read.await.unwrap().unwrap(), 0, "the connection is closed");
+    }
+
+    #[test]
+    fn it_ends_with_its_runtime() {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap()
+        };
+        let first = runtime();
+        let (mut connection, _far) = first.block_on(connect());
+        let (waiting, _) = queue(&connection);
+        drop(first);
+        runtime().block_on(async {
+            assert!(waiting.await.is_err());
+            let ping = redis::cmd("PING");
+            assert!(connection.send(&ping, || ()).await.is_err());
+        });
+    }
+
+    /// A driver that calls this whenever it is polled.
+    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> Arc<Drive> {
+        let mut poll = poll;
+        let drive = Drive::new(poll_fn(move |_| poll()).boxed());
+        drive.waker.get_or_init(|| Waker::noop().clone());
+        drive
+    }
+
+    /// A waker may run any code: one that wants it driven while it is being driven, for example.
+    #[test]
+    fn who_finds_it_driven_has_it_driven_once_more() {
+        let polls = Arc::new(AtomicU32::new(0));
+        let itself = Arc::new(OnceLock::<Arc<Drive>>::new());
+        let drive = drive_by({
+            let (polls, itself) = (Arc::clone(&polls), Arc::clone(&itself));
+            move || {
+                if polls.fetch_add(1, Ordering::Relaxed) == 0 {
+                    let drive = Arc::clone(itself.get().unwrap());
+                    std::thread::spawn(move || drive.drive()).join().unwrap();
+                }
+                Poll::Pending
+            }
+        });
+        itself.set(Arc::clone(&drive)).ok().unwrap();
+        drive.drive();
+        assert_eq!(polls.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn one_that_ends_or_panics_is_over_and_dropped() {
+        for panics in [false, true] {
+            let held = Arc::new(());
+            let drive = drive_by({
+                let held = Arc::clone(&held);
+                move || {
+                    assert!(!panics || Arc::strong_count(&held) == 0, "a bug");
+                    Poll::Ready(())
+                }
+            });
+            drive.drive();
+            assert!(drive.is_over());
+            assert_eq!(Arc::strong_count(&held), 1, "it is dropped");
+            drive.drive();
+        }
+    }
+}
