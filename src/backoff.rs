@@ -134,6 +134,16 @@ impl Delays {
         self.next = self.backoff.base;
     }
 
+    /// The shortest delay that there is. The next one is the first again.
+    pub(crate) fn shortest(&mut self) -> Duration {
+        self.reset();
+        if self.backoff.jitter {
+            self.backoff.base / 2
+        } else {
+            self.backoff.base
+        }
+    }
+
     /// The next delay.
     pub(crate) fn step(&mut self) -> Duration {
         let full = self.next;
@@ -195,6 +205,11 @@ mod tests {
             prop_assert!(backoff.validate().is_ok());
             let delays: Vec<_> = backoff.delays(seed).take(20).collect();
             prop_assert_eq!(&delays, &backoff.delays(seed).take(20).collect::<Vec<_>>());
+            let mut begun = backoff.delays(seed);
+            begun.nth(5);
+            let shortest = begun.shortest();
+            prop_assert!(delays.iter().all(|delay| *delay >= shortest));
+            prop_assert!(begun.step() <= base, "it begins anew");
             for delay in &delays {
                 prop_assert!(*delay >= base / 2 && *delay <= cap, "{:?}", delay);
             }

@@ -7,15 +7,26 @@
 //!    way, and begins with the backoff's first delay.
 //! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
 //!    were promised who wait behind it and have none, 2, holds for it as well then, also when they come later.
+//! 6. That pace does not slow down while the lock changes hands: when its lease ends later than was said before, somebody
+//!    gave it back and somebody else has it, or it was renewed. For [`RESTLESS`] from then on the shortest delay
+//!    counts. A client that has the lock in a row leaves it free for a [moment](crate::engine::row) only, which
+//!    a slow poll meets by luck.
 
 use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 use crate::engine::known::Known;
+use crate::engine::row::LONGEST;
 
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 pub(super) const OUTAGE: Duration = Duration::from_millis(200);
+
+/// For how long a lock that changed hands is expected to do so again: a row, and what a busy machine adds to it.
+const RESTLESS: Duration = LONGEST.saturating_mul(2);
+
+/// What is said of the end of one lease differs by less: it is counted in ms, from when the answer came.
+const SAME: Duration = Duration::from_millis(5);
 
 /// How much later than the holder's lease a try is made.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
@@ -25,8 +36,34 @@ pub(crate) struct WaitPolicy {
     delays: Delays,
     random: fastrand::Rng,
     planned: Option<Moment>,
-    /// Those of the head of the queue, when its kind has a backoff of its own, and its number.
-    own: Option<(u64, Delays)>,
+    /// That of the head of the queue, when its kind has a backoff of its own.
+    own: Option<Pace>,
+}
+
+/// How a ticket is tried for whose kind has a backoff of its own.
+struct Pace {
+    /// The ticket's number.
+    of: u64,
+    delays: Delays,
+    /// By 6: the latest end of a lease that was told.
+    lease_end: Option<Moment>,
+    restless_until: Moment,
+}
+
+impl Pace {
+    fn delay(&mut self, now: Moment, known: &Known) -> Duration {
+        if let Known::Busy(Some(until)) = known {
+            let before = self.lease_end.replace(*until);
+            if before.is_some_and(|before| before + SAME < *until) {
+                self.restless_until = now + RESTLESS;
+            }
+        }
+        if now < self.restless_until {
+            self.delays.shortest()
+        } else {
+            self.delays.step()
+        }
+    }
 }
 
 impl WaitPolicy {
@@ -42,11 +79,16 @@ impl WaitPolicy {
 
     /// It is about the head of the queue, the ticket of that number, with the backoff of its kind.
     pub(crate) fn serve(&mut self, head: u64, backoff: Option<Backoff>) {
-        if self.own.as_ref().map(|(of, _)| *of) == backoff.map(|_| head) {
+        if self.own.as_ref().map(|own| own.of) == backoff.map(|_| head) {
             return;
         }
         let seed = self.random.u64(..);
-        self.own = backoff.map(|backoff| (head, backoff.delays(seed)));
+        self.own = backoff.map(|backoff| Pace {
+            of: head,
+            delays: backoff.delays(seed),
+            lease_end: None,
+            restless_until: Moment::default(),
+        });
         self.planned = None;
     }
 
@@ -88,8 +130,8 @@ impl WaitPolicy {
     }
 
     fn plan(&mut self, now: Moment, known: &Known, listening: bool) -> Moment {
-        let delay = if let Some((_, delays)) = &mut self.own {
-            delays.step()
+        let delay = if let Some(own) = &mut self.own {
+            own.delay(now, known)
         } else if listening {
             self.delays.reset();
             self.cap.mul_f64(0.5 + self.random.f64() / 2.0)
@@ -146,6 +188,48 @@ mod tests {
         next(&mut policy, now, false);
         policy.serve(4, None);
         assert!(delay(&mut policy, false) <= ms(20));
+    }
+
+    #[test]
+    fn while_the_lock_changes_hands_that_pace_does_not_slow_down() {
+        let ms = Duration::from_millis;
+        let start = Moment::default() + Duration::from_secs(10);
+        for (jitter, shortest) in [(false, ms(2)), (true, ms(1))] {
+            let own = Backoff::new().base(ms(2)).cap(ms(128)).jitter(jitter);
+            let mut policy = WaitPolicy::new(Backoff::new(), 7);
+            policy.serve(1, Some(own));
+            // What is said at `now` of a lease that ends then.
+            let mut delay = |now: Moment, until| {
+                policy.again();
+                now.until(policy.next_try(now, &Known::Busy(Some(until)), false, false))
+            };
+            let first = start + Duration::from_secs(30);
+            let mut grown = Duration::ZERO;
+            for said in [first, first + ms(5), first + ms(2), first] {
+                let next = delay(start, said);
+                assert!(next > grown, "it is the same lease");
+                grown = next;
+            }
+            let later = first + ms(6);
+            for now in [start, start + ms(10), start + ms(19)] {
+                assert_eq!(delay(now, later), shortest);
+            }
+            assert!(
+                delay(start + ms(20), later) <= ms(2),
+                "from its first delay on"
+            );
+            assert!(
+                delay(start + ms(21), later) > shortest,
+                "nothing moved for long"
+            );
+            assert_eq!(delay(start + ms(22), later + ms(6)), shortest);
+            // The next one in the queue knows nothing of that.
+            policy.serve(2, Some(own.base(ms(50))));
+            policy.again();
+            let known = Known::Busy(Some(later + ms(30)));
+            let next = policy.next_try(start + ms(23), &known, false, false);
+            assert!((start + ms(23)).until(next) >= ms(25));
+        }
     }
 
     #[test]
