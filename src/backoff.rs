@@ -134,11 +134,11 @@ impl Delays {
         self.next = self.backoff.base;
     }
 
-    /// The shortest delay that there is. The next one is the first again.
+    /// A delay that is shorter than any other, for what is about to change. The next one is the first again.
     pub(crate) fn shortest(&mut self) -> Duration {
         self.reset();
         if self.backoff.jitter {
-            self.backoff.base / 2
+            self.backoff.base / 4
         } else {
             self.backoff.base
         }

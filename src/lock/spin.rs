@@ -30,7 +30,7 @@ impl LockKind for Spin {
 /// [`ReentrantLock`](crate::ReentrantLock) of that name, and differs in how it waits: it subscribes to nothing, and
 /// tries again by a [`Backoff`], by default 1 ms, 2 ms, … up to 128 ms, from the upper half of each; also
 /// when the holder's lease ends. While the lock changes hands, which a lease shows that ends later than the one before,
-/// it tries after half of the first delay: a client whose tasks take the lock in turn leaves it free for a millisecond
+/// it tries after a quarter of the first delay: a client whose tasks take the lock in turn leaves it free for a millisecond
 /// in eleven. In one client only the first in the queue tries, and a release of this client lets
 /// the next one in at once. Its release wakes whoever listens, as any does.
 ///
