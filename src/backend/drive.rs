@@ -11,8 +11,8 @@
 //! 2. From then on its task lets others go first, once, before it drives: what they queue is one write.
 //! 3. Whoever queues the last command of a *batch*, a quarter of those in flight but at least [`FEW`], drives the
 //!    connection itself: the server works on that batch while the next is queued.
-//! 4. One drives at a time. Who finds another one driving leaves word, and that one drives once more: so nobody waits
-//!    for a lock, and nothing that happens meanwhile is missed.
+//! 4. One drives at a time, and once. Who finds another one driving leaves word, and that one has the task woken: so
+//!    nobody waits for a lock, nobody drives for ever for others, and nothing that happens meanwhile is missed.
 //! 5. The driver ends with its task, which ends with its runtime, or with the connection's last clone. From then on
 //!    whatever is put into the queue fails.
 
@@ -155,7 +155,7 @@ struct Drive {
     driver: Mutex<Option<BoxFuture<'static, ()>>>,
     /// That of its task, which is told of all news.
     waker: OnceLock<Waker>,
-    /// By 4: somebody wants it driven who found it driven by somebody else, or will look in a moment.
+    /// Somebody wants it driven who found another one driving, or is about to look.
     again: AtomicBool,
     /// Its task is gone, or is to go.
     over: AtomicBool,
@@ -177,15 +177,15 @@ impl Drive {
         })
     }
 
-    /// Drives, or has the one who does so drive once more. Nothing before its task ran: that has all news then.
+    /// Drives, or has the task do so (by 4). Nothing before the task ran: it has all news then.
     fn drive(&self) {
         let Some(waker) = self.waker.get() else {
             return;
         };
-        // Sequentially consistent, both: who stores and finds the lock taken is seen by the one who has it, since that
-        // one looks once more behind the unlock.
-        self.again.store(true, Ordering::SeqCst);
-        while self.again.load(Ordering::SeqCst) {
+        loop {
+            // Sequentially consistent, all three: who stores and finds the lock taken is seen by the one who has it,
+            // since that one looks behind the unlock.
+            self.again.store(true, Ordering::SeqCst);
             let Some(mut driver) = self.driver.try_lock() else {
                 return;
             };
@@ -197,6 +197,15 @@ impl Drive {
                 if !self.over.swap(true, Ordering::SeqCst) {
                     waker.wake_by_ref();
                 }
+                return;
+            }
+            drop(driver);
+            if !self.again.load(Ordering::SeqCst) {
+                return;
+            }
+            // A task that is gone leaves it to this one to drop the driver.
+            if !self.is_over() {
+                return waker.wake_by_ref();
             }
         }
     }
@@ -259,6 +268,7 @@ impl Drop for EndsWithTask {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
     use std::time::Duration;
 
     use redis::IntoConnectionInfo;
@@ -372,39 +382,68 @@ mod tests {
         });
     }
 
-    /// A driver that calls this whenever it is polled.
-    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> Arc<Drive> {
-        let mut poll = poll;
-        let drive = Drive::new(poll_fn(move |_| poll()).boxed());
-        drive.waker.get_or_init(|| Waker::noop().clone());
-        drive
+    /// A task, and how often it was woken.
+    #[derive(Default)]
+    struct Task(AtomicU32);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// A waker may run any code: one that wants it driven while it is being driven, for example.
-    #[test]
-    fn who_finds_it_driven_has_it_driven_once_more() {
+    /// A driver that calls this whenever it is polled, and its task.
+    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<Task>) {
+        let mut poll = poll;
+        let drive = Drive::new(poll_fn(move |_| poll()).boxed());
+        let task = Arc::<Task>::default();
+        drive.waker.get_or_init(|| Waker::from(Arc::clone(&task)));
+        (drive, task)
+    }
+
+    /// What a driver's first poll does on another thread, to itself.
+    fn meanwhile(act: fn(&Arc<Drive>)) -> (Arc<Drive>, Arc<Task>, Arc<AtomicU32>) {
         let polls = Arc::new(AtomicU32::new(0));
         let itself = Arc::new(OnceLock::<Arc<Drive>>::new());
-        let drive = drive_by({
+        let (drive, task) = drive_by({
             let (polls, itself) = (Arc::clone(&polls), Arc::clone(&itself));
             move || {
                 if polls.fetch_add(1, Ordering::Relaxed) == 0 {
                     let drive = Arc::clone(itself.get().unwrap());
-                    std::thread::spawn(move || drive.drive()).join().unwrap();
+                    std::thread::spawn(move || act(&drive)).join().unwrap();
                 }
                 Poll::Pending
             }
         });
         itself.set(Arc::clone(&drive)).ok().unwrap();
+        (drive, task, polls)
+    }
+
+    /// A waker may run any code: one that wants it driven while it is being driven, for example.
+    #[test]
+    fn who_finds_another_one_driving_has_its_task_woken() {
+        let (drive, task, polls) = meanwhile(|drive| drive.drive());
+        drive.drive();
+        assert_eq!(polls.load(Ordering::Relaxed), 1, "nobody drives for others");
+        assert_eq!(task.0.load(Ordering::Relaxed), 1);
         drive.drive();
         assert_eq!(polls.load(Ordering::Relaxed), 2);
+        assert_eq!(task.0.load(Ordering::Relaxed), 1, "nobody came");
+    }
+
+    #[test]
+    fn a_task_that_ends_while_another_one_drives_takes_the_driver_along() {
+        let (drive, _, polls) = meanwhile(|drive| drop(EndsWithTask(Arc::clone(drive))));
+        drive.drive();
+        assert!(drive.driver.lock().is_none());
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn one_that_ends_or_panics_is_over_and_dropped() {
         for panics in [false, true] {
             let held = Arc::new(());
-            let drive = drive_by({
+            let (drive, task) = drive_by({
                 let held = Arc::clone(&held);
                 move || {
                     assert!(!panics || Arc::strong_count(&held) == 0, "a bug");
@@ -415,6 +454,7 @@ mod tests {
             assert!(drive.is_over());
             assert_eq!(Arc::strong_count(&held), 1, "it is dropped");
             drive.drive();
+            assert_eq!(task.0.load(Ordering::Relaxed), 1, "its task ends");
         }
     }
 }
