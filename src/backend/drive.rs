@@ -64,7 +64,9 @@ impl Connection {
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let drive = Drive::new(driver.boxed());
-        let task = tokio::spawn(run(Arc::clone(&drive))).abort_handle();
+        // Made here: a task may be dropped before it has run.
+        let ends = EndsWithTask(Arc::clone(&drive));
+        let task = tokio::spawn(run(ends)).abort_handle();
         Self {
             redis,
             driven: Some(Arc::new(Driven { drive, task })),
@@ -231,8 +233,7 @@ impl Drive {
 }
 
 /// The task of a driver.
-async fn run(drive: Arc<Drive>) {
-    let ends = EndsWithTask(drive);
+async fn run(ends: EndsWithTask) {
     let mut let_others_go = false;
     poll_fn(|context| {
         let drive = &ends.0;
@@ -276,18 +277,21 @@ mod tests {
 
     use super::*;
 
-    /// A connection, and the server's end of it.
+    /// A connection whose task has run, and the server's end of it.
     async fn connect() -> (Connection, DuplexStream) {
+        let made = just_connected().await;
+        tokio::task::yield_now().await;
+        made
+    }
+
+    async fn just_connected() -> (Connection, DuplexStream) {
         let (near, far) = tokio::io::duplex(65_536);
         let info = "redis://127.0.0.1/".into_connection_info().unwrap();
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&settings, near, config).await;
         let (redis, driver) = made.unwrap();
-        let connection = Connection::driven(redis, driver);
-        // Its task has run.
-        tokio::task::yield_now().await;
-        (connection, far)
+        (Connection::driven(redis, driver), far)
     }
 
     /// A command that was put into the queue, and whether it filled a batch.
@@ -335,7 +339,9 @@ mod tests {
             answered.await.unwrap();
         }
         drop(rest);
-        assert!((1..=3).all(|_| !queue(&connection).1));
+        let more: Vec<_> = (0..4).map(|_| queue(&connection)).collect();
+        let is_full: Vec<_> = more.iter().map(|(_, is_full)| *is_full).collect();
+        assert_eq!(is_full, [false, false, false, true]);
     }
 
     /// What is queued while its task lets others go first is one write.
@@ -345,7 +351,7 @@ mod tests {
         let mut all: Vec<_> = (0..2).map(|_| queue(&connection).0).collect();
         tokio::task::yield_now().await;
         assert_eq!(arrived(&mut far), 2, "few are written when its task runs");
-        all.extend((0..3).map(|_| queue(&connection).0));
+        all.extend((0..2).map(|_| queue(&connection).0));
         let other = tokio::spawn(async move { arrived(&mut far) });
         assert_eq!(other.await.unwrap(), 0, "another task comes first");
         drop(all);
@@ -371,15 +377,26 @@ mod tests {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_all().build().unwrap()
         };
-        let first = runtime();
-        let (mut connection, _far) = first.block_on(connect());
-        let (waiting, _) = queue(&connection);
-        drop(first);
-        runtime().block_on(async {
-            assert!(waiting.await.is_err());
-            let ping = redis::cmd("PING");
-            assert!(connection.send(&ping, || ()).await.is_err());
-        });
+        for has_run in [true, false] {
+            let first = runtime();
+            let (mut connection, _far) = first.block_on(async {
+                if has_run {
+                    connect().await
+                } else {
+                    just_connected().await
+                }
+            });
+            let (waiting, _) = queue(&connection);
+            drop(first);
+            runtime().block_on(async {
+                let limit = Duration::from_secs(30);
+                let waited = tokio::time::timeout(limit, waiting).await;
+                assert!(waited.unwrap().is_err());
+                let ping = redis::cmd("PING");
+                let sent = tokio::time::timeout(limit, connection.send(&ping, || ())).await;
+                assert!(sent.unwrap().is_err());
+            });
+        }
     }
 
     /// A task, and how often it was woken.
