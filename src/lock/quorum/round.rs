@@ -266,8 +266,8 @@ fn join_later(
     nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
 }
 
-/// Hears what is answered behind a round that got the lock, until the hold is given back or lost. Which nodes say nothing at all is
-/// found out all the same, by the connections on which they were asked.
+/// Hears what is answered behind a round that got the lock, until the hold is given back or lost. Which nodes say nothing
+/// at all is found out all the same, by the connections on which they were asked.
 async fn late(
     nodes: &Arc<Nodes>,
     request: &Request,
