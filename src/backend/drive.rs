@@ -254,7 +254,7 @@ async fn run(ends: EndsWithTask) {
     .await;
 }
 
-/// By 5: what is left of a driver ends when its task is dropped.
+/// By 5: the driver is dropped when its task is.
 struct EndsWithTask(Arc<Drive>);
 
 impl Drop for EndsWithTask {

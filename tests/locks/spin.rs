@@ -54,6 +54,32 @@ async fn polls_come_more_and_more_rarely_up_to_the_cap() {
     guard.unlock().await.unwrap();
 }
 
+/// A lease that ends later than was said before: somebody else has the lock, or it was renewed.
+#[tokio::test]
+async fn while_the_lock_changes_hands_polls_do_not_become_rarer() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    server.cmd(&["HSET", "busy", "stranger:1", "1"]).await;
+    server.cmd(&["PEXPIRE", "busy", "60000"]).await;
+    // 1, 10, 100, 1000, … ms: within a test's patience that makes six polls.
+    let growing = Backoff::new().base(ms(1)).factor(10.0).cap(ms(60_000));
+    let waiter = waiting(client.get_spin_lock_with("busy", growing.jitter(false)));
+    let polls = || proxy.commands().get("EVALSHA").copied().unwrap_or(0);
+    let mut lease_ms = 60_000;
+    eventually("it polls", LONG, async || {
+        lease_ms += 100;
+        server
+            .cmd(&["PEXPIRE", "busy", &lease_ms.to_string()])
+            .await;
+        polls() > 40
+    })
+    .await;
+    server.cmd(&["DEL", "busy"]).await;
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
 /// Who polls hears of no release, so what it was told a while ago is no answer to others.
 #[tokio::test]
 async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {

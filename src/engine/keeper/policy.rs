@@ -7,8 +7,8 @@
 //!    way, and begins with the backoff's first delay.
 //! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
 //!    were promised who wait behind it and have none, 2, holds for it as well then, also when they come later.
-//! 6. That pace does not slow down while the lock changes hands. It did when its lease ends later than was said before:
-//!    it was given back and taken again, or renewed. For [`RESTLESS`] from then on tries come after a quarter of the
+//! 6. That pace does not slow down while the lock changes hands. A lease that ends later than was said before shows it:
+//!    the lock was given back and taken again, or renewed. For [`RESTLESS`] from then on tries come after a quarter of the
 //!    first delay: timers count milliseconds, and the time that an answer takes is not to make it two. A client that
 //!    has the lock in a row leaves it free for a [moment](crate::engine::row) only, which a slow poll meets by luck.
 
