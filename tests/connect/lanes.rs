@@ -236,3 +236,38 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
     drop(guard);
     home.block_on(clean(&server));
 }
+
+/// Whoever queues the last command of a batch sends it: the connection's own task cannot run here.
+#[tokio::test]
+async fn a_batch_of_commands_waits_for_no_other_task() {
+    const TASKS: usize = 8;
+    let server = RedisServer::start();
+    // The keeper is not to take over what has no answer yet.
+    let builder = Client::builder(&server.url()).command_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    let warm = client.get_lock("warm").lock().await.unwrap();
+    warm.unlock().await.unwrap();
+    let names: Vec<_> = (0..TASKS).map(|number| format!("task:{number}")).collect();
+    let url = server.url();
+    let mut holders = tokio::task::JoinSet::new();
+    for name in &names {
+        let lock = client.get_lock(name);
+        holders.spawn(async move { lock.lock().await.unwrap() });
+    }
+    // Behind these tasks, and ahead of the connection's: nothing else runs on this thread meanwhile.
+    let blocking = tokio::spawn(async move {
+        let end = std::time::Instant::now() + LONG / 2;
+        let client = redis::Client::open(url).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut question = redis::cmd("EXISTS");
+        question.arg(&names);
+        loop {
+            let there: usize = question.query(&mut connection).unwrap();
+            if there == TASKS || std::time::Instant::now() > end {
+                return there;
+            }
+        }
+    });
+    assert_eq!(blocking.await.unwrap(), TASKS);
+    drop(holders.join_all().await);
+}
