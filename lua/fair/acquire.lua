@@ -19,16 +19,23 @@ if ttl_ms ~= -2 then
   by = holder()
   if not by then return { -3, 0 } end
 end
+local next_id
 if by ~= id then
-  local refused = waits and enqueue({ id })
+  -- Nobody queues for a lock that may be had. Who has a place is alive, and is vouched for before anybody is dropped.
+  local alive = not by and vouched_until(id)
+  local is_late = alive and alive < now + VOUCH / 2 and arrival_of(id)
+  local refused = waits and (by or is_late) and enqueue({ id })
   if refused then return refused end
   if by then return { waits and 1 or 0, ttl_ms } end
-  local first, last = head()
+  local first, last = head(id, alive)
+  refused = first and first ~= id and waits and enqueue({ id })
+  if refused then return refused end
   if first and not may_go_first(id, first, waits) then
     wake(first)
     return { waits and 1 or 0, last - now }
   end
-  if first and waits then leave_as(id, first) end
+  next_id = first
+  if first and waits then next_id = leave_as(id, first) end
   call('HSET', lock, id, '1')
 end
 -- Written also when it changes nothing: replicas can only acknowledge a write. A refused one takes a new field back.
@@ -37,4 +44,4 @@ if type(expires) == 'table' then
   if by ~= id then call('HDEL', lock, id) end
   return expires
 end
-return { -2, is_next(client_of(id)) }
+return { -2, is_next(client_of(id), next_id) }

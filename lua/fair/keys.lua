@@ -10,7 +10,7 @@ local VOUCH, DAY = 15000, 86400000
 
 -- No key outlives those who wait. Redisson's waiters are in two of them, so these stay a day longer.
 local function keep()
-  local last = tonumber(call('ZREVRANGE', scores, 0, 0, 'WITHSCORES')[2]) or now
+  local last = tonumber(call('ZREVRANGE', scores, '0', '0', 'WITHSCORES')[2]) or now
   local left = math.max(0, last - now)
   call('PEXPIRE', queue, text(left + DAY))
   call('PEXPIRE', scores, text(left + DAY))
@@ -29,7 +29,7 @@ local function tidy()
 end
 -- Takes one out. By how much those behind it are given up sooner.
 local function take_out(id, score)
-  call('LREM', queue, 1, id)
+  call('LREM', queue, '1', id)
   call('ZREM', scores, id)
   call('ZREM', waiters, id)
   return math.max(0, math.min(fair_wait, (score or now) - now))

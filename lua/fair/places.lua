@@ -7,20 +7,20 @@
 -- Publishes nothing
 -- Repeat    who has its place keeps it
 
--- Into the list, ahead of all that came later. Redisson drops heads, so all of its waiters did.
-local function insert(id, arrival)
-  for place, other in ipairs(call('LRANGE', queue, 0, -1)) do
-    if (arrival_of(other) or now_us) > arrival then
-      call('LINSERT', queue, 'BEFORE', other, id)
-      return place - 1
-    end
-  end
-  return call('RPUSH', queue, id) - 1
-end
 -- Puts those back that were dropped though they are vouched for, gives a score to who lacks one, and forgets others.
 local function restore()
+  -- Into the list, ahead of all that came later. Redisson drops heads, so all of its waiters did.
+  local function insert(id, arrival)
+    for place, other in ipairs(call('LRANGE', queue, '0', '-1')) do
+      if (arrival_of(other) or now_us) > arrival then
+        call('LINSERT', queue, 'BEFORE', other, id)
+        return place - 1
+      end
+    end
+    return call('RPUSH', queue, id) - 1
+  end
   local forgot = false
-  local ids, listed = call('LRANGE', queue, 0, -1), {}
+  local ids, listed = call('LRANGE', queue, '0', '-1'), {}
   for _, id in ipairs(ids) do listed[id] = true end
   local unscored = call('ZCARD', scores) < #ids
   for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do

@@ -24,14 +24,16 @@ local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
 local function vouched_until(id) return arrival_of(client_of(id)) or 0 end
 
+-- Numbers that never change are written as texts: Redis takes its time to turn a number into one.
 -- Who holds the lock; false when the key is no lock.
 local function holder()
   if call('HLEN', lock) ~= 1 then return false end
   local field = call('HGETALL', lock)
   return field[1] ~= 'mode' and string.match(field[2], '^%d+$') and field[1]
 end
--- Moves the scores of all from this place in the queue on.
+-- Moves the scores of all from this place in the queue on; the first of them, if there is one.
 local function shift(place, ms)
-  local ids = ms ~= 0 and call('LRANGE', queue, place, -1) or {}
-  for _, id in ipairs(ids) do call('ZADD', scores, 'XX', 'INCR', text(ms), id) end
+  local ids, by = call('LRANGE', queue, place, '-1'), text(ms)
+  for _, id in ipairs(ms ~= 0 and ids or {}) do call('ZADD', scores, 'XX', 'INCR', by, id) end
+  return ids[1]
 end

@@ -10,6 +10,12 @@
 -- Publishes '0' to the head of the queue when the lock is free
 -- Repeat    finds nothing to end, answers 0 and may wake the head again; never touches the TTL
 local id, count = ARGV[3], ARGV[4]
+local function leave()
+  local place = call('LPOS', queue, id)
+  local sooner = take_out(id, score_of(id))
+  if place then shift(place, -sooner) end
+  tidy()
+end
 if count ~= '0' then
   if call('HEXISTS', lock, id) == 0 then return 0 end
   -- The count is for readers; the hold stands without it when memory is short.
@@ -19,7 +25,7 @@ end
 
 local ended = redis.pcall('HDEL', lock, id)
 -- A holder gave its place up when it got the lock, unless memory was short then.
-if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then leave(id) end
+if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then leave() end
 if type(ended) == 'table' then return ended end
 local first = call('EXISTS', lock) == 0 and head()
 local heard = first and wake(first) or 0

@@ -1,4 +1,4 @@
--- Part of the fair lock's scripts: whose turn it is, and how one leaves.
+-- Part of the fair lock's scripts: whose turn it is.
 --
 -- KEYS[1] to KEYS[4] and
 -- ARGV[1], ARGV[2]   - as in queue.lua
@@ -6,31 +6,29 @@
 --
 -- Returns   nothing: the script behind it does
 -- Publishes '0' to the head, in wake()
--- Repeat    who left is not there any more
+-- Repeat    the head is the same, and may be woken again
 local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
 local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
 
--- Up to when one is waited for: ours while its client vouches for it, Redisson's up to its score.
-local function waited_for_until(id, score)
-  return arrival_of(id) and vouched_until(id) or score or 0
-end
-local function leave(id)
-  local place = call('LPOS', queue, id)
-  local sooner = take_out(id, score_of(id))
-  if place then shift(place, -sooner) end
-  tidy()
-end
--- Whose turn it is on a free lock, and up to when that one is waited for. Heads that nobody waits for are dropped.
-local function head()
-  if call('EXISTS', queue, scores, waiters) == 0 then return false end
+-- Whose turn it is on a free lock, and up to when that one is waited for; for `mine` up to `alive`, if that is known.
+-- Heads that nobody waits for are dropped.
+local function head(mine, alive)
+  local id = call('LINDEX', queue, '0')
+  if not id and call('EXISTS', scores, waiters) == 0 then return false end
+  -- The head that is also the first of ours: nobody ahead of it was dropped.
+  if id and id == call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1] then
+    local last = id == mine and alive or vouched_until(id)
+    if last > now then return id, last end
+  end
   local sooner, _, dropped = 0, pcall(restore)
   while true do
-    local id = call('LINDEX', queue, 0)
+    id = call('LINDEX', queue, '0')
     local score = id and score_of(id)
     score = score and score - sooner
-    local last = id and waited_for_until(id, score)
+    -- Ours is waited for while its client vouches for it, Redisson's up to its score.
+    local last = id and (arrival_of(id) and vouched_until(id) or score or 0)
     if not id or last > now then
-      shift(0, -sooner)
+      shift('0', -sooner)
       if dropped or not id then tidy() end
       return id, last
     end

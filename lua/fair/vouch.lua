@@ -17,7 +17,7 @@ restore()
 -- Redisson drops whoever's score is over. Who has less than two thirds of its time left, behind the one ahead of it,
 -- is given all of it, and those behind it as much more.
 local later, ahead = 0, now
-for _, id in ipairs(call('LRANGE', queue, 0, -1)) do
+for _, id in ipairs(call('LRANGE', queue, '0', '-1')) do
   local score = (score_of(id) or now) + later
   local left = score - math.max(now, ahead)
   if client_of(id) == client and left < fair_wait * 2 / 3 then

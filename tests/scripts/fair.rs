@@ -257,6 +257,33 @@ async fn a_release_wakes_the_head_alone() {
 }
 
 #[tokio::test]
+async fn a_lock_that_is_to_be_had_is_taken_without_a_place() {
+    let scene = Scene::new();
+    scene.server.reset_calls().await;
+    assert_eq!(scene.acquire(MINE, "1").await, (-2, 0));
+    assert_eq!(scene.server.calls_of("rpush").await, 0);
+    assert_eq!(scene.server.calls_of("zadd").await, 0);
+    assert_eq!(scene.server.keys().await, [LOCK]);
+}
+
+/// Nobody was dropped from it, since Redisson drops heads only.
+#[tokio::test]
+async fn a_queue_whose_head_came_first_is_not_read_to_find_whose_turn_it_is() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "0").await;
+    scene.enqueue(&[LATER]).await;
+    scene.enqueue(&[STRANGER]).await;
+    scene.java_waits(JAVA, "1").await;
+    scene.server.reset_calls().await;
+    assert_eq!(scene.release(MINE).await, 1);
+    assert_eq!(scene.server.calls_of("lrange").await, 0);
+    // Once, for the scores of those behind it.
+    assert_eq!(scene.acquire(LATER, "1").await, (-2, 0));
+    assert_eq!(scene.server.calls_of("lrange").await, 1);
+    assert_eq!(scene.queue().await, [STRANGER, JAVA]);
+}
+
+#[tokio::test]
 async fn the_dead_are_skipped_on_a_free_lock_only() {
     let scene = Scene::new();
     scene.acquire(MINE, "0").await;
