@@ -4,7 +4,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time used by all threads of this process, in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    cpu_ns(ClockId::ProcessCPUTime)
+}
+
+/// CPU time used by the calling thread, in nanoseconds.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    cpu_ns(ClockId::ThreadCPUTime)
+}
+
+fn cpu_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::wait_for_go;
 use crate::Result;
 use crate::locks::{Held, LockUnderTest};
 use crate::server::Counters;
-use crate::usage::{process_cpu_ns, resident_bytes};
+use crate::usage::{process_cpu_ns, resident_bytes, thread_cpu_ns};
 
 /// How many holds are taken at once.
 const TOGETHER: usize = 64;
@@ -21,7 +20,7 @@ const SAMPLE: usize = 50;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Holding {
     pub(crate) holds: usize,
-    /// Share of one core, client process.
+    /// Share of one core, client process, without the looks at the keys.
     pub(crate) client_core: f64,
     /// Share of one core, server.
     pub(crate) server_core: f64,
@@ -53,9 +52,15 @@ pub(crate) async fn run<L: LockUnderTest>(
     let server_bytes = Counters::read(url)?.since(&server).memory_bytes as f64 / holds as f64;
 
     let (start, cpu, server) = (Instant::now(), process_cpu_ns(), Counters::read(url)?);
-    let (min_ttl_ms, gone) = watch(url, holds, window).await?;
+    let watched = url.to_owned();
+    let watching = spawn_blocking(move || watch(&watched, holds, window));
+    let Watched {
+        min_ttl_ms,
+        gone,
+        cpu_ns,
+    } = watching.await??;
     let seconds = start.elapsed().as_secs_f64();
-    let cpu_seconds = (process_cpu_ns() - cpu) as f64 / 1e9;
+    let cpu_seconds = (process_cpu_ns() - cpu - cpu_ns) as f64 / 1e9;
     let server = Counters::read(url)?.since(&server);
     std::mem::forget(held); // the server goes away with the measurement
     Ok(Some(Holding {
@@ -93,11 +98,19 @@ async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec<Held>> {
     Ok(all)
 }
 
-/// Looks at the TTLs of a few keys again and again; the shortest, and how many were gone.
-async fn watch(url: &str, holds: usize, window: Duration) -> Result<(i64, usize)> {
+struct Watched {
+    min_ttl_ms: i64,
+    gone: usize,
+    /// CPU time of the looks themselves.
+    cpu_ns: u64,
+}
+
+/// Looks at the TTLs of a few keys again and again, on the calling thread.
+fn watch(url: &str, holds: usize, window: Duration) -> Result<Watched> {
+    let cpu = thread_cpu_ns();
     let mut connection = redis::Client::open(url)?.get_connection()?;
     let end = Instant::now() + window;
-    let (mut shortest, mut gone) = (i64::MAX, 0);
+    let (mut min_ttl_ms, mut gone) = (i64::MAX, 0);
     while Instant::now() < end {
         let mut pipe = redis::pipe();
         for _ in 0..SAMPLE.min(holds) {
@@ -108,8 +121,12 @@ async fn watch(url: &str, holds: usize, window: Duration) -> Result<(i64, usize)
         let ttls: Vec<_> = ttls.into_iter().flatten().collect();
         gone += ttls.iter().filter(|ttl| **ttl < 0).count();
         let kept = ttls.into_iter().filter(|ttl| *ttl >= 0);
-        shortest = kept.fold(shortest, i64::min);
-        sleep(Duration::from_millis(100)).await;
+        min_ttl_ms = kept.fold(min_ttl_ms, i64::min);
+        std::thread::sleep(Duration::from_millis(100));
     }
-    Ok((shortest, gone))
+    Ok(Watched {
+        min_ttl_ms,
+        gone,
+        cpu_ns: thread_cpu_ns() - cpu,
+    })
 }
