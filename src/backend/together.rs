@@ -41,7 +41,7 @@ pub(crate) async fn send_together(
             continue;
         }
         match fleet.lane(call.target()) {
-            Ok(lane) => add(&mut shares, lane, (index, call.encode())),
+            Ok(lane) => add(&mut shares, lane, (index, call)),
             Err(failure) => tell(index, Err(failure)),
         }
     }
@@ -58,12 +58,14 @@ pub(crate) async fn send_together(
 }
 
 /// The commands for one node, with their indices.
-struct Share {
+struct Share<'c, 'a> {
     lane: Arc<Lane>,
-    calls: Vec<(usize, Encoded)>,
+    calls: Vec<Indexed<'c, 'a>>,
 }
 
-fn add(shares: &mut Vec<Share>, lane: Arc<Lane>, call: (usize, Encoded)) {
+type Indexed<'c, 'a> = (usize, &'c Call<'a>);
+
+fn add<'c, 'a>(shares: &mut Vec<Share<'c, 'a>>, lane: Arc<Lane>, call: Indexed<'c, 'a>) {
     let known = shares.iter_mut().rev();
     let mut known = known.filter(|share| Arc::ptr_eq(&share.lane, &lane));
     match known.next() {
@@ -75,16 +77,16 @@ fn add(shares: &mut Vec<Share>, lane: Arc<Lane>, call: (usize, Encoded)) {
     }
 }
 
-impl Share {
+impl Share<'_, '_> {
     async fn send(
         self,
         fleet: &Arc<Fleet>,
         limit: Duration,
         tell: &(impl Fn(usize, Outcome) + Sync),
     ) {
-        let Self { lane, mut calls } = self;
+        let Self { lane, calls } = self;
         let (generation, began) = (lane.generation(), lane.now());
-        let exchange = lane.timers().within(limit, exchanged(&lane, &mut calls));
+        let exchange = lane.timers().within(limit, exchanged(&lane, &calls));
         let Some(results) = exchange.await else {
             give_up(&lane, generation, limit, TELLING);
             for (index, _) in calls {
@@ -102,7 +104,9 @@ impl Share {
         }
         let left = limit.saturating_sub(began.until(lane.now()));
         let elsewhere = elsewhere.into_iter().map(async |(index, call, wrong)| {
-            let following = lane.timers().within(left, follow(fleet, call, wrong));
+            let following = lane
+                .timers()
+                .within(left, follow(fleet, call.encode(), wrong));
             let outcome = following.await;
             tell(index, outcome.unwrap_or_else(|| Err(Failure::no_reply())));
         });
@@ -121,14 +125,11 @@ pub(super) fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, tel
 }
 
 /// All of them on one connection of `lane`, each with its result.
-async fn exchanged(lane: &Lane, calls: &mut [(usize, Encoded)]) -> Vec<Result<Answer, Wrong>> {
+async fn exchanged(lane: &Lane, calls: &[Indexed<'_, '_>]) -> Vec<Result<Answer, Wrong>> {
     let mut connected = match connected(lane).await {
         Ok(connected) => connected,
         Err(failure) => return all(calls.len(), &failure),
     };
-    for (_, call) in &mut *calls {
-        call.publish_as(lane.publish());
-    }
     let turn = connected.turn.take();
     let exchange = on_connection(lane, connected, calls);
     match turn {
@@ -149,7 +150,7 @@ fn all(count: usize, failure: &Failure) -> Vec<Result<Answer, Wrong>> {
 async fn on_connection(
     lane: &Lane,
     connected: Connected,
-    calls: &[(usize, Encoded)],
+    calls: &[Indexed<'_, '_>],
 ) -> Vec<Result<Answer, Wrong>> {
     let Connected {
         mut connection,
@@ -158,7 +159,13 @@ async fn on_connection(
         ..
     } = connected;
     let now = lane.now();
-    let cmds = calls.iter().map(|(_, call)| call.cmd().clone());
+    // What is rarely needed again is encoded again then.
+    let encode = |index: usize| {
+        let mut call = calls[index].1.encode();
+        call.publish_as(lane.publish());
+        call
+    };
+    let cmds = (0..calls.len()).map(|index| encode(index).into_cmd());
     let mut sent: Vec<_> = round(&mut connection, cmds, calls.len())
         .await
         .into_iter()
@@ -168,7 +175,7 @@ async fn on_connection(
     let unknown: Vec<usize> = (0..sent.len()).filter(unknown).collect();
     if !unknown.is_empty() {
         let now = lane.now();
-        let texts = unknown.iter().map(|index| text_of(&calls[*index].1));
+        let texts = unknown.iter().map(|index| text_of(encode(*index)));
         let results = round(&mut connection, texts, unknown.len()).await;
         for (index, result) in unknown.iter().zip(results) {
             sent[*index] = (result, now);
@@ -183,8 +190,8 @@ async fn on_connection(
 }
 
 /// A node knows a script by its text alone until it ran it.
-fn text_of(call: &Encoded) -> Cmd {
-    call.with_text().unwrap_or_else(|| call.cmd().clone())
+fn text_of(call: Encoded) -> Cmd {
+    call.with_text().unwrap_or_else(|| call.into_cmd())
 }
 
 /// One pipeline; a result for each of `count` commands.

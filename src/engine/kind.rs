@@ -11,7 +11,7 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{
-    Acquired, Call, Entered, Forced, Grants, Place, Released, Renewal, Renewed, Reply, lock,
+    Acquired, Call, Codes, Entered, Forced, Grants, Place, Released, Renewal, Renewed, Reply, lock,
 };
 
 /// Of which sort a try is.
@@ -179,7 +179,7 @@ pub(crate) trait Commands: Send + Sync {
         lock::renew(holds)
     }
 
-    fn renewed(&self, reply: &Reply) -> Option<Vec<Renewed>> {
+    fn renewed(&self, reply: &Reply) -> Option<Codes> {
         lock::renewed(reply)
     }
 

@@ -184,9 +184,9 @@ fn replies_are_those_of_the_plain_lock() {
     assert_eq!(kind.released(&of(0)), Some(Released::Missing));
     assert_eq!(Silent.looked(&of(0)), Some(false));
     assert_eq!(Silent.looked(&of(1)), Some(true));
-    let codes = Reply::Integers(vec![0, 0]);
+    let codes = Reply::Integers([0, 0].into());
     assert_eq!(Silent.forced(&codes), Some(Forced::Free));
-    let missing = Some(vec![Renewed::Missing; 2]);
+    let missing = Some([Renewed::Missing; 2].into_iter().collect());
     assert_eq!(Silent.renewed(&codes), missing);
     let hold = Renewal {
         names: &kind.names,

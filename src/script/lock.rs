@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, Script, VERIFY};
-use super::{Acquired, Call, Forced, Released, Renewal, Renewed, Reply};
+use super::{Acquired, Call, Codes, Forced, Released, Renewal, Renewed, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -91,7 +91,7 @@ pub(super) fn renew_by<'a>(script: &'static Script, holds: &[Renewal<'a>]) -> Ca
     call
 }
 
-pub(crate) fn renewed(reply: &Reply) -> Option<Vec<Renewed>> {
+pub(crate) fn renewed(reply: &Reply) -> Option<Codes> {
     let Reply::Integers(codes) = reply else {
         return None;
     };

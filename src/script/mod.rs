@@ -256,6 +256,10 @@ impl Encoded {
         &self.cmd
     }
 
+    pub(crate) fn into_cmd(self) -> Cmd {
+        self.cmd
+    }
+
     /// Has it publish as the node does that it is sent to.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
         let Some(before) = self.publishes.filter(|before| *before != publish) else {
@@ -358,7 +362,8 @@ impl ToRedisArgs for Arg<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Integer(i64),
-    Integers(Vec<i64>),
+    /// Most often one or two.
+    Integers(SmallVec<[i64; 2]>),
     /// Done, as a command says that has nothing to tell.
     Done,
     /// No reply of any of our calls.
@@ -376,7 +381,7 @@ impl Reply {
                     Value::Int(n) => Some(*n),
                     _ => None,
                 })
-                .collect::<Option<Vec<_>>>()
+                .collect::<Option<SmallVec<_>>>()
                 .map_or(Self::Other, Self::Integers),
             _ => Self::Other,
         }
@@ -453,6 +458,9 @@ pub(crate) enum Renewed {
     Missing,
     Unknown,
 }
+
+/// What it says of each of its holds.
+pub(crate) type Codes = SmallVec<[Renewed; 16]>;
 
 /// What a forced release did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ fn one(code: i64) -> Reply {
 }
 
 fn many(codes: &[i64]) -> Reply {
-    Reply::Integers(codes.to_vec())
+    Reply::Integers(codes.into())
 }
 
 fn busy_for(ms: u64) -> Acquired {
@@ -87,7 +87,7 @@ fn what_is_said_of_a_plain_hold() {
     }
     let renewed = lock::renewed(&many(&[1, 0, -1])).unwrap();
     let expected = [Renewed::Held, Renewed::Missing, Renewed::Unknown];
-    assert_eq!(renewed, expected);
+    assert_eq!(renewed.as_slice(), expected);
     assert_eq!(lock::renewed(&one(1)), None);
 }
 

@@ -6,7 +6,6 @@
 //!    once it is acknowledged, lengthens the validity.
 //! 2. A call that was refused as a whole is repeated for each of its holds: one bad name must not cost the others.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::script::{Call, Renewal, Renewed};
 pub(super) type Told = (u64, Arc<Hold>, Outcome);
 
 /// The holds of one call.
-type Part = Vec<Asked>;
+type Part<'a> = &'a [Asked];
 
 /// A hold that is asked for.
 struct Asked {
@@ -38,6 +37,20 @@ struct Asked {
 }
 
 impl Asked {
+    fn of(number: u64, hold: Arc<Hold>, keeper: &Keeper, now: Moment) -> Self {
+        let lease = lease_of(keeper, &hold, now);
+        Self {
+            number,
+            hold,
+            lease,
+        }
+    }
+
+    /// The same, for a call that is made now.
+    fn anew(&self, keeper: &Keeper, now: Moment) -> Self {
+        Self::of(self.number, Arc::clone(&self.hold), keeper, now)
+    }
+
     fn renewal(&self) -> Renewal<'_> {
         Renewal {
             names: self.hold.kind.names(),
@@ -46,8 +59,14 @@ impl Asked {
         }
     }
 
-    fn told(self, outcome: Outcome) -> Told {
-        (self.number, self.hold, outcome)
+    /// Those that agree in it share a call.
+    fn call(&self, by_slot: bool) -> impl Ord + use<> {
+        let target = by_slot.then(|| self.hold.kind.names().target());
+        (target, self.hold.kind.commands.name())
+    }
+
+    fn told(&self, outcome: Outcome) -> Told {
+        (self.number, Arc::clone(&self.hold), outcome)
     }
 }
 
@@ -65,48 +84,35 @@ pub(super) async fn ask_for(
     batch: Batch<Arc<Hold>>,
 ) -> (Vec<Told>, Option<Failure>) {
     let Batch { holds, patience } = batch;
-    let mut parts = parts_of(keeper, holds);
+    let joined = keeper.core.backend.cluster().is_joined();
+    let by_slot = joined || keeper.by_slot.load(Ordering::Relaxed);
+    let now = keeper.core.now();
+    let asked = holds.into_iter();
+    let mut asked: Vec<Asked> = asked
+        .map(|(number, hold)| Asked::of(number, hold, keeper, now))
+        .collect();
+    asked.sort_by_key(|asked| asked.call(by_slot));
+    let parts = asked.chunk_by(|one, next| one.call(by_slot) == next.call(by_slot));
+    let parts: Vec<Part> = parts.collect();
     let Answers { mut told, failed } = together(keeper, &parts, patience).await;
     let failure = failed.first().map(|(_, failure)| failure.clone());
-    let again = failed.into_iter().map(|(index, failure)| {
-        let part = std::mem::take(&mut parts[index]);
-        again(keeper, part, failure, patience)
-    });
-    let again: Vec<_> = again.collect();
+    let again = failed
+        .into_iter()
+        .map(|(index, failure)| again(keeper, parts[index], failure, patience));
     for more in join_all(again).await {
         told.extend(more);
     }
     (told, failure)
 }
 
-/// One for each kind of lock; in a cluster for each slot.
-fn parts_of(keeper: &Keeper, holds: Vec<(u64, Arc<Hold>)>) -> Vec<Part> {
-    let now = keeper.core.now();
-    let joined = keeper.core.backend.cluster().is_joined();
-    let by_slot = joined || keeper.by_slot.load(Ordering::Relaxed);
-    let mut parts = BTreeMap::<_, Part>::new();
-    for (number, hold) in holds {
-        let target = by_slot.then(|| hold.kind.names().target());
-        let part = parts.entry((hold.kind.commands.name(), target));
-        let lease = lease_of(keeper, &hold, now);
-        part.or_default().push(Asked {
-            number,
-            hold,
-            lease,
-        });
-    }
-    parts.into_values().collect()
-}
-
 /// A call for each part.
-async fn together(keeper: &Keeper, parts: &[Part], patience: Duration) -> Answers {
+async fn together(keeper: &Keeper, parts: &[Part<'_>], patience: Duration) -> Answers {
     let answers = Mutex::new(Answers::default());
     let tell = |index: usize, outcome: backend::Outcome| {
-        let part: &Part = &parts[index];
-        let mut answers = answers.lock();
-        match outcome.and_then(|answer| heard_all(keeper, part, &answer)) {
-            Ok(told) => answers.told.extend(told),
-            Err(failure) => answers.failed.push((index, failure)),
+        let Answers { told, failed } = &mut *answers.lock();
+        let heard = outcome.and_then(|answer| heard_all(keeper, parts[index], &answer, told));
+        if let Err(failure) = heard {
+            failed.push((index, failure));
         }
     };
     let mut renewals = Vec::new();
@@ -123,17 +129,23 @@ async fn together(keeper: &Keeper, parts: &[Part], patience: Duration) -> Answer
 }
 
 /// What an answer says of the holds of a call.
-fn heard_all(keeper: &Keeper, part: &Part, answer: &Answer) -> Result<Vec<Told>, Failure> {
+fn heard_all(
+    keeper: &Keeper,
+    part: Part<'_>,
+    answer: &Answer,
+    told: &mut Vec<Told>,
+) -> Result<(), Failure> {
     let codes = part.first().and_then(|asked| {
         let codes = asked.hold.kind.commands.renewed(&answer.reply);
         codes.filter(|codes| codes.len() == part.len())
     });
     let codes = codes.ok_or_else(Failure::strange_reply)?;
-    let told = part.iter().zip(codes).map(|(asked, code)| {
-        let outcome = heard(keeper, asked, code, answer);
-        (asked.number, Arc::clone(&asked.hold), outcome)
-    });
-    Ok(told.collect())
+    let heard = part
+        .iter()
+        .zip(codes)
+        .map(|(asked, code)| asked.told(heard(keeper, asked, code, answer)));
+    told.extend(heard);
+    Ok(())
 }
 
 /// What a code says of a hold, and what that leads to.
@@ -152,13 +164,13 @@ fn heard(keeper: &Keeper, asked: &Asked, code: Renewed, answer: &Answer) -> Outc
 }
 
 /// What becomes of the holds of a call that failed.
-async fn again(keeper: &Keeper, part: Part, failure: Failure, patience: Duration) -> Vec<Told> {
+async fn again(keeper: &Keeper, part: Part<'_>, failure: Failure, patience: Duration) -> Vec<Told> {
     if failure.class == Class::Split {
         return apart(keeper, part, patience).await;
     }
     if failure.is_transient() || part.len() == 1 {
         let outcome = of_failure(&failure, patience);
-        return part.into_iter().map(|asked| asked.told(outcome)).collect();
+        return part.iter().map(|asked| asked.told(outcome)).collect();
     }
     if failure.class == Class::CrossSlot {
         keeper.by_slot.store(true, Ordering::Relaxed);
@@ -167,18 +179,14 @@ async fn again(keeper: &Keeper, part: Part, failure: Failure, patience: Duration
 }
 
 /// Asks for each hold by a call of its own. When that is refused for all of them, it is not for single ones.
-async fn one_by_one(keeper: &Keeper, part: Part, patience: Duration) -> Vec<Told> {
+async fn one_by_one(keeper: &Keeper, part: Part<'_>, patience: Duration) -> Vec<Told> {
     let now = keeper.core.now();
-    let single = |asked: Asked| {
-        let lease = lease_of(keeper, &asked.hold, now);
-        vec![Asked { lease, ..asked }]
-    };
-    let mut singles: Vec<Part> = part.into_iter().map(single).collect();
+    let asked: Vec<Asked> = part.iter().map(|asked| asked.anew(keeper, now)).collect();
+    let singles: Vec<Part> = asked.chunks(1).collect();
     let Answers { mut told, failed } = together(keeper, &singles, patience).await;
     for (index, failure) in failed {
         let outcome = of_failure(&failure, patience);
-        let single = std::mem::take(&mut singles[index]).into_iter();
-        told.extend(single.map(|asked| asked.told(outcome)));
+        told.extend(singles[index].iter().map(|asked| asked.told(outcome)));
     }
     if told
         .iter()
@@ -193,12 +201,11 @@ async fn one_by_one(keeper: &Keeper, part: Part, patience: Duration) -> Vec<Told
 
 /// Asks for each hold by calls with one key: while a slot migrates no node may have all of them, and that may take
 /// longer than a lease.
-async fn apart(keeper: &Keeper, part: Part, patience: Duration) -> Vec<Told> {
-    let told = part.into_iter().map(async |mut asked| {
-        asked.lease = lease_of(keeper, &asked.hold, keeper.core.now());
+async fn apart(keeper: &Keeper, part: Part<'_>, patience: Duration) -> Vec<Told> {
+    let told = part.iter().map(async |asked| {
+        let asked = asked.anew(keeper, keeper.core.now());
         let outcome = renew_apart(keeper, &asked, patience).await;
-        let outcome = outcome.unwrap_or_else(|failure| of_failure(&failure, patience));
-        asked.told(outcome)
+        asked.told(outcome.unwrap_or_else(|failure| of_failure(&failure, patience)))
     });
     join_all(told).await
 }
