@@ -6,6 +6,7 @@
 //! 3. Where replicas must acknowledge, the commit lane makes pipelines of its own.
 //! 4. What is not answered in time leaves its connection, if it waited for long enough to tell: longer than an answer
 //!    may wait for replicas.
+//! 5. A node that does not know a script is told its text once: what comes behind it in the pipeline finds it known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::fleet::Fleet;
 use super::lane::{Connected, Lane};
 use super::send::{Wrong, connected, follow, heard, is_unknown_script};
 use super::{Answer, Outcome, Pending};
+use crate::clock::Moment;
 use crate::script::{Call, Encoded, Order};
 
 /// A silence that is shorter says nothing of the connection, nor of the server.
@@ -158,27 +160,19 @@ async fn on_connection(
         server,
         ..
     } = connected;
-    let now = lane.now();
-    // What is rarely needed again is encoded again then.
-    let encode = |index: usize| {
-        let mut call = calls[index].1.encode();
-        call.publish_as(lane.publish());
-        call
-    };
-    let cmds = (0..calls.len()).map(|index| encode(index).into_cmd());
-    let mut sent: Vec<_> = round(&mut connection, cmds, calls.len())
-        .await
-        .into_iter()
-        .map(|result| (result, now))
-        .collect();
-    let unknown = |index: &usize| is_unknown_script(&sent[*index].0);
-    let unknown: Vec<usize> = (0..sent.len()).filter(unknown).collect();
-    if !unknown.is_empty() {
-        let now = lane.now();
-        let texts = unknown.iter().map(|index| text_of(encode(*index)));
-        let results = round(&mut connection, texts, unknown.len()).await;
-        for (index, result) in unknown.iter().zip(results) {
-            sent[*index] = (result, now);
+    let mut sent: Vec<Sent> = vec![(Ok(Value::Nil), lane.now()); calls.len()];
+    let mut left: Vec<usize> = (0..calls.len()).collect();
+    for texts in [Texts::None, Texts::One, Texts::All] {
+        let sent_at = lane.now();
+        let encoded = left.iter().map(|index| encode(calls[*index].1, lane));
+        let cmds = written(encoded, texts);
+        let results = round(&mut connection, cmds, left.len()).await;
+        for (index, result) in left.iter().zip(results) {
+            sent[*index] = (result, sent_at);
+        }
+        left.retain(|index| is_unknown_script(&sent[*index].0));
+        if left.is_empty() {
+            break;
         }
     }
     let heard = sent.into_iter().map(|(result, sent_at)| {
@@ -189,9 +183,41 @@ async fn on_connection(
     heard.collect()
 }
 
-/// A node knows a script by its text alone until it ran it.
-fn text_of(call: Encoded) -> Cmd {
-    call.with_text().unwrap_or_else(|| call.into_cmd())
+type Sent = (RedisResult<Value>, Moment);
+
+/// What is rarely needed again is encoded again then.
+fn encode(call: &Call<'_>, lane: &Lane) -> Encoded {
+    let mut call = call.encode();
+    call.publish_as(lane.publish());
+    call
+}
+
+/// Which calls of a pipeline have the texts of their scripts with them: a node knows a script by its text alone until it
+/// ran it.
+#[derive(Clone, Copy)]
+enum Texts {
+    None,
+    /// The first of each script: those behind it find the script known.
+    One,
+    /// The first one may have been refused.
+    All,
+}
+
+fn written(calls: impl Iterator<Item = Encoded>, texts: Texts) -> impl Iterator<Item = Cmd> {
+    let mut told = Vec::new();
+    calls.map(move |call| {
+        let digest = call.digest();
+        let needed = match texts {
+            Texts::None => false,
+            Texts::One => !told.contains(&digest),
+            Texts::All => true,
+        };
+        let text = if needed { call.with_text() } else { None };
+        if needed {
+            told.push(digest);
+        }
+        text.unwrap_or_else(|| call.into_cmd())
+    })
 }
 
 /// One pipeline; a result for each of `count` commands.

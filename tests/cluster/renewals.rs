@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use watchlock::{Client, LockGuard, LostReason};
 use watchlock_support::cluster::RedisCluster;
+use watchlock_support::eventually;
 
 use crate::common::{LONG, SHORT, ms, soon};
 
@@ -77,6 +78,26 @@ async fn a_node_that_forgets_scripts_costs_no_hold() {
         cluster.node(0).cmd(&["SCRIPT", "FLUSH"]).await;
         stay_held(&guards, ms(20)).await;
     }
+}
+
+/// It finds the script known behind the first text of a pipeline.
+#[tokio::test]
+async fn a_node_that_forgot_a_script_is_told_its_text_once() {
+    let cluster = RedisCluster::masters().await;
+    let client = Client::connect(&cluster.url()).await.unwrap();
+    let guards = held_at(&cluster, &client, 0, 30).await;
+    let node = cluster.node(0);
+    // The keeper asks for them when it first connects there.
+    eventually("it asks", LONG, async || node.calls_of("eval").await > 0).await;
+    node.cmd(&["SCRIPT", "FLUSH"]).await;
+    node.reset_calls().await;
+    node.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let known = guards.len() as u64 - 1;
+    eventually("all are asked for", LONG, async || {
+        node.calls_of("evalsha").await > known * 2
+    })
+    .await;
+    assert_eq!(node.calls_of("eval").await, 1);
 }
 
 /// A long lease is renewed by nobody: that a connection to its node broke is the only reason to ask for it.
