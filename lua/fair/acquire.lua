@@ -11,22 +11,16 @@
 -- Publishes '0' to the head when the lock is free and it is somebody else's turn
 -- Repeat    finds its own field, or its place, and keeps it; the TTL may grow, never shrink
 local id, lease_ms, waits = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
-if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
-  return redis.error_reply('ERR lease out of range')
-end
-local ttl_ms, by = call('PTTL', lock), false
-if ttl_ms ~= -2 then
-  by = holder()
-  if not by then return { -3, 0 } end
-end
+if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then return redis.error_reply('ERR lease out of range') end
+local ttl_ms = call('PTTL', lock)
+local by = ttl_ms ~= -2 and holder()
+if ttl_ms ~= -2 and not by then return { -3, 0 } end
 local next_id
 if by ~= id then
   -- Nobody queues for a lock that may be had. Who has a place is alive, and is vouched for before anybody is dropped.
   local alive = not by and vouched_until(id)
-  local is_late = alive and alive < now + VOUCH / 2 and arrival_of(id)
-  local refused = waits and (by or is_late) and enqueue({ id })
-  if refused then return refused end
-  if by then return { waits and 1 or 0, ttl_ms } end
+  local refused = waits and (by or alive < now + VOUCH / 2 and arrival_of(id)) and enqueue({ id })
+  if refused or by then return refused or { waits and 1 or 0, ttl_ms } end
   local first, last = head(id, alive)
   refused = first and first ~= id and waits and enqueue({ id })
   if refused then return refused end
@@ -34,8 +28,7 @@ if by ~= id then
     wake(first)
     return { waits and 1 or 0, last - now }
   end
-  next_id = first
-  if first and waits then next_id = leave_as(id, first) end
+  if first and waits then next_id = leave_as(id, first) else next_id = first end
   call('HSET', lock, id, '1')
 end
 -- Written also when it changes nothing: replicas can only acknowledge a write. A refused one takes a new field back.

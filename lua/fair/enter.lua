@@ -6,18 +6,17 @@
 -- Returns   nothing: the script behind it does
 -- Publishes nothing
 -- Repeat    who is in the queue keeps its place
-
+local function append(id, arrival)
+  if not call('LPOS', queue, id) then
+    local last = call('LINDEX', queue, '-1')
+    local after = last and score_of(last) or now + call('PTTL', lock)
+    call('RPUSH', queue, id)
+    call('ZADD', scores, text(math.max(now, after) + fair_wait), id)
+  end
+  call('ZADD', waiters, text(arrival), id)
+end
 -- Gives hold ids of one client a place each, unless they have one. What is refused is returned, and leaves nothing.
 local function enqueue(ids)
-  local function append(id, arrival)
-    if not call('LPOS', queue, id) then
-      local last = call('LINDEX', queue, '-1')
-      local after = last and score_of(last) or now + call('PTTL', lock)
-      call('RPUSH', queue, id)
-      call('ZADD', scores, text(math.max(now, after) + fair_wait), id)
-    end
-    call('ZADD', waiters, text(arrival), id)
-  end
   local new, waits = {}, false
   local done, refused = pcall(function()
     for i, id in ipairs(ids) do
