@@ -17,7 +17,7 @@ local by = ttl_ms ~= -2 and holder()
 if ttl_ms ~= -2 and not by then return { -3, 0 } end
 local next_id
 if by ~= id then
-  -- Nobody queues for a lock that may be had. Who has a place is alive, and is vouched for before anybody is dropped.
+  -- Who may get the lock now needs no place. Who has one is alive: it is vouched for before anybody is dropped.
   local alive = not by and vouched_until(id)
   local refused = waits and (by or alive < now + VOUCH / 2 and arrival_of(id)) and enqueue({ id })
   if refused or by then return refused or { waits and 1 or 0, ttl_ms } end

@@ -7,8 +7,8 @@
 -- Publishes nothing
 -- Repeat    who left the queue has the lock
 
--- Whether the head is of this client: `id`, which is false when there is none; asked when it is nil, and not worth a
--- failure.
+-- Whether the head is of this client. `id` is the head, or false when there is none; without it Redis is asked, and an
+-- error there is no failure of the script.
 local function is_next(client, id)
   if id == nil then id = redis.pcall('LINDEX', queue, '0') end
   return type(id) == 'string' and client_of(id) == client and 1 or 0
@@ -22,8 +22,8 @@ local function may_go_first(id, first, waits)
   end
   return true
 end
--- The head leaves the queue with the lock: `id`. Who is the head then, or false. The places of a client are used in the
--- order of its waiters, so when the head is another of them, the two change places first.
+-- The head, `id`, leaves the queue with the lock; returns the next head, or false. The places of a client are used in
+-- the order of its waiters, so when the head is another of them, the two change places first.
 local function leave_as(id, first)
   if first ~= id then
     local place, score, arrival = call('LPOS', queue, id), score_of(id), arrival_of(id)

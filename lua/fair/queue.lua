@@ -18,13 +18,13 @@ local now = math.floor(now_us / 1000)
 -- In `waiters` arrivals are above this and vouches below.
 local ARRIVALS = '100000000000000'
 
+-- Constants in calls are texts, since Redis is slow to turn a number into one.
 local function text(number) return string.format('%.0f', number) end
 local function client_of(id) return string.match(id, '^(.*):') or id end
 local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
 local function vouched_until(id) return arrival_of(client_of(id)) or 0 end
 
--- Numbers that never change are written as texts: Redis takes its time to turn a number into one.
 -- Who holds the lock; false when the key is no lock.
 local function holder()
   if call('HLEN', lock) ~= 1 then return false end

@@ -10,8 +10,8 @@
 local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
 local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
 
--- Whose turn it is on a free lock, and up to when that one is waited for; for `mine` up to `alive`, if that is known.
--- Heads that nobody waits for are dropped.
+-- Whose turn it is on a free lock, and up to when that one is waited for. Heads that nobody waits for are dropped. Who
+-- calls may know already up to when `mine` is vouched for: `alive`.
 local function head(mine, alive)
   local id = call('LINDEX', queue, '0')
   if not id and call('EXISTS', scores, waiters) == 0 then return false end

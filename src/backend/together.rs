@@ -185,7 +185,7 @@ async fn on_connection(
 
 type Sent = (RedisResult<Value>, Moment);
 
-/// What is rarely needed again is encoded again then.
+/// Not kept: a call that is sent a second time, which is rare, is encoded a second time.
 fn encode(call: &Call<'_>, lane: &Lane) -> Encoded {
     let mut call = call.encode();
     call.publish_as(lane.publish());

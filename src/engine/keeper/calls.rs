@@ -59,7 +59,7 @@ impl Asked {
         }
     }
 
-    /// Those that agree in it share a call.
+    /// Holds for which this is the same share a call.
     fn call(&self, by_slot: bool) -> impl Ord + use<> {
         let target = by_slot.then(|| self.hold.kind.names().target());
         (target, self.hold.kind.commands.name())
