@@ -1,11 +1,13 @@
 //! What is sent again after a failure, and what is known of it then: releases, hold counts, tries.
 
-use watchlock::{Error, Lease, LostReason};
+use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Fault;
+use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
 
-use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, RELEASE, TIMEOUT, calls, hasty, proxied};
-use crate::common::{LONG, clean, count, gone, ms, poll_once, soon, subscribed};
+use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, RELEASE, RENEW, TIMEOUT};
+use super::{calls, hasty, proxied};
+use crate::common::{LONG, SHORT, clean, count, gone, ms, poll_once, soon, subscribed};
 
 /// Said before the first write: what it answers was certainly not executed.
 const REFUSALS: [(&str, &str); 6] = [
@@ -198,4 +200,28 @@ async fn i2_the_silence_of_an_old_try_does_not_end_the_next_one() {
     );
     assert_eq!(count(&server, "twice").await, 1);
     guard.unlock().await.unwrap();
+}
+
+/// In a pipeline a script goes by its text once; where that call is refused, those behind it are sent theirs.
+#[tokio::test]
+async fn a_text_that_is_refused_costs_those_behind_it_no_renewal() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).watchdog_lease(SHORT * 3);
+    let client = builder.connect().await.unwrap();
+    let lock = async |name| client.get_lock(name).lock().await.unwrap();
+    let guards = [lock("first").await, lock("second").await];
+    let of = |command: &str, key: &str| calls(RENEW, key).and(Match::command(command));
+    let no = answer("ERR not this one");
+    // Refused as a whole, so each hold is asked for by a call of its own.
+    let both = calls(RENEW, "first").and(Match::key("second"));
+    let both = proxy.inject(no.clone()).on(both).always().arm();
+    let first = proxy.inject(no).on(of("EVAL", "first")).always().arm();
+    let digests = proxy.count(of("EVALSHA", "second"));
+    let texts = proxy.count(of("EVAL", "second"));
+    eventually("the second is renewed", LONG, async || texts.seen() == 1).await;
+    // With the first one, alone, and again behind the text of the first.
+    assert_eq!(digests.seen(), 3);
+    assert_eq!((both.fired(), first.fired()), (1, 1));
+    drop(guards);
 }
