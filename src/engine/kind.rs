@@ -224,8 +224,14 @@ pub(crate) trait Commands: Send + Sync {
 /// granted or released. Redis grants the lock to the first place only; a client uses its places in the order of its
 /// waiters.
 pub(crate) trait RedisQueue {
-    /// Gives places to hold ids of this client, in this order. Grants nothing.
-    fn enqueue<'a>(&'a self, names: &'a Names, hold_ids: &[&'a str]) -> Call<'a>;
+    /// Gives places to hold ids of this client, in this order; none, if the one that its waiter `ahead` of them had is
+    /// lost. Grants nothing.
+    fn enqueue<'a>(
+        &'a self,
+        names: &'a Names,
+        ahead: Option<&'a str>,
+        hold_ids: &[&'a str],
+    ) -> Call<'a>;
 
     /// Keeps the places of `client`, which is to be said every few seconds.
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a>;

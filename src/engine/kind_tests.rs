@@ -62,7 +62,7 @@ impl Commands for Queued {
 }
 
 impl RedisQueue for Queued {
-    fn enqueue<'a>(&'a self, _names: &'a Names, _hold_ids: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
         Call::ping()
     }
 

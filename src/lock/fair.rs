@@ -123,8 +123,13 @@ impl Commands for InOrder {
 }
 
 impl RedisQueue for InOrder {
-    fn enqueue<'a>(&'a self, names: &'a Names, hold_ids: &[&'a str]) -> Call<'a> {
-        fair::enqueue(names, self.wait, hold_ids)
+    fn enqueue<'a>(
+        &'a self,
+        names: &'a Names,
+        ahead: Option<&'a str>,
+        hold_ids: &[&'a str],
+    ) -> Call<'a> {
+        fair::enqueue(names, self.wait, ahead, hold_ids)
     }
 
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {

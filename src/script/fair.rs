@@ -87,9 +87,14 @@ pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str
         .publishes()
 }
 
-/// Gives places in the queue to hold ids of one client, in this order.
-pub(crate) fn enqueue<'a>(names: &'a Names, wait: LeaseMs, hold_ids: &[&'a str]) -> Call<'a> {
-    let call = call(&FAIR_ENQUEUE, names, wait);
+/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one.
+pub(crate) fn enqueue<'a>(
+    names: &'a Names,
+    wait: LeaseMs,
+    ahead: Option<&'a str>,
+    hold_ids: &[&'a str],
+) -> Call<'a> {
+    let call = call(&FAIR_ENQUEUE, names, wait).arg(ahead.unwrap_or(""));
     hold_ids
         .iter()
         .fold(call, |call, hold_id| call.arg(*hold_id))
@@ -104,7 +109,7 @@ pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Cal
 pub(crate) fn placed(reply: &Reply) -> Option<Place> {
     let (count, next) = pair(reply)?;
     Some(Place {
-        count: usize::try_from(count).unwrap_or(0),
+        count: usize::try_from(count).ok()?,
         next_is_ours: next == 1,
     })
 }

@@ -436,7 +436,8 @@ pub(crate) enum Released {
 /// What is known of the places that a client has in a queue that Redis keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// How many it has; of places that were just given, that they were.
+    /// How many it has. Of places that were asked for: 1 when they were given, 0 when none was, since those ahead of
+    /// them are lost.
     pub(crate) count: usize,
     /// Whether the first of all is one of them.
     pub(crate) next_is_ours: bool,

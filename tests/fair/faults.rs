@@ -1,6 +1,6 @@
 //! Lost replies, cut connections, forgotten scripts and data: who waits comes to its turn, and nothing is left.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use watchlock::{Client, Error};
 use watchlock_support::eventually;
@@ -8,7 +8,7 @@ use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, ms, script, soon, without_polls};
-use crate::{LINE, Waiter, queue, queued, waiter};
+use crate::{LINE, QUEUE, SCORES, WAITERS, Waiter, queue, queued, waiter};
 
 /// A client behind a proxy.
 async fn behind(server: &RedisServer) -> (Client, Proxy) {
@@ -137,6 +137,56 @@ async fn f6_who_waits_when_redis_loses_its_data_queues_anew() {
     }
     assert!(matches!(held.unlock().await, Err(Error::Lost { .. })));
     drop((one, other));
+    clean(&server).await;
+}
+
+/// They have not heard of it then, and came first all the same.
+#[tokio::test]
+async fn f6_who_comes_after_the_queue_was_lost_is_behind_the_waiters_of_its_client() {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let held = one.get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..3 {
+        waiters.push(waiter(&server, &other).await.0);
+    }
+    let places = queue(&server).await;
+    server.cmd(&["DEL", QUEUE, SCORES, WAITERS]).await;
+    let lock = other.get_fair_lock(LINE);
+    waiters.push(tokio::spawn(async move { lock.lock().await }));
+    queued(&server, 4).await;
+    assert_eq!(queue(&server).await[..3], places);
+    held.unlock().await.unwrap();
+    for waiter in waiters {
+        serves(waiter).await;
+    }
+    drop((one, other));
+    clean(&server).await;
+}
+
+/// Whoever comes meanwhile would overtake them. The first of them has a place again by its next try.
+#[tokio::test]
+async fn f6_places_are_looked_for_as_soon_as_a_connection_broke() {
+    let server = RedisServer::start();
+    let other = connect(&server).await;
+    let (client, proxy) = behind(&server).await;
+    let held = other.get_fair_lock(LINE).lock().await.unwrap();
+    let (first, place) = waiter(&server, &client).await;
+    let (second, _) = waiter(&server, &client).await;
+    let (places, placed) = (queue(&server).await, Instant::now());
+    let channel = format!("redisson_lock__channel:{{line}}:{place}");
+    let listens = async || server.subscribers(&channel).await == 1;
+    eventually("it listens", LONG, listens).await;
+    server.cmd(&["DEL", QUEUE, SCORES, WAITERS]).await;
+    assert!(proxy.reset_subscribers() > 0);
+    queued(&server, 2).await;
+    assert_eq!(queue(&server).await, places);
+    // They are looked for every 5 s.
+    assert!(placed.elapsed() < Duration::from_secs(5));
+    held.unlock().await.unwrap();
+    serves(first).await;
+    serves(second).await;
+    drop((client, other));
     clean(&server).await;
 }
 

@@ -132,7 +132,10 @@ impl World {
             .collect();
         let ids: Vec<_> = new.iter().map(|place| place.id.as_str()).collect();
         self.told.push(format!("{client} queues {ids:?}"));
-        let answer: (i64, i64) = self.run("enqueue", &ids).await;
+        let mut before = self.line.iter().rev();
+        let ahead = before.find(|place| place.client == client);
+        let ahead = ahead.map_or(String::new(), |place| place.id.clone());
+        let answer: (i64, i64) = self.run("enqueue", &[&[&*ahead], &*ids].concat()).await;
         assert_eq!(answer.0, 1);
         self.line.extend(new);
     }
@@ -264,7 +267,7 @@ impl World {
         let own = format!("{}:", uuid(client));
         let ids: Vec<_> = listed.iter().filter(|id| id.starts_with(&own)).collect();
         if let Some(first) = ids.first() {
-            self.run::<Value>("enqueue", &[first]).await;
+            self.run::<Value>("enqueue", &["", first]).await;
         }
         // Where they are: among those who live, in the order of the list.
         let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
@@ -374,7 +377,7 @@ impl World {
         if self.first_of(client).is_none() {
             let place = self.new_place(client);
             self.line.push(place.clone());
-            self.run::<Value>("enqueue", &[&place.id]).await;
+            self.run::<Value>("enqueue", &["", &place.id]).await;
         }
         self.run::<Value>("vouch", &[&uuid(client)]).await;
     }

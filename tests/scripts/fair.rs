@@ -46,7 +46,13 @@ impl Scene {
     }
 
     async fn enqueue(&self, ids: &[&str]) -> (i64, i64) {
-        self.run("enqueue", ids).await.unwrap()
+        self.enqueue_behind("", ids).await
+    }
+
+    async fn enqueue_behind(&self, ahead: &str, ids: &[&str]) -> (i64, i64) {
+        self.run("enqueue", &[&[ahead], ids].concat())
+            .await
+            .unwrap()
     }
 
     async fn release(&self, id: &str) -> i64 {
@@ -127,6 +133,21 @@ async fn who_waits_has_a_place_however_often_it_tries_and_who_does_not_has_none(
     }
     scene.server.cmd(&["PERSIST", LOCK]).await;
     assert_eq!(scene.acquire(MINE, "1").await, (1, -1));
+}
+
+/// They ask again, and are to be ahead.
+#[tokio::test]
+async fn enqueue_gives_no_place_ahead_of_one_that_was_lost() {
+    let scene = Scene::new();
+    assert_eq!(scene.acquire(MINE, "0").await, (-2, 0));
+    for _ in 0..2 {
+        assert_eq!(scene.enqueue_behind(MINE, &[LATER]).await, (1, 1), "holds");
+    }
+    scene.release(MINE).await;
+    assert_eq!(scene.enqueue_behind(LATER, &[MINE]).await, (1, 1), "waits");
+    scene.server.cmd(&["FLUSHALL"]).await;
+    assert_eq!(scene.enqueue_behind(LATER, &[MINE]).await, (0, 0), "lost");
+    assert!(scene.server.keys().await.is_empty());
 }
 
 #[tokio::test]
@@ -430,7 +451,7 @@ async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
         let calls: [(&str, &[&str]); 4] = [
             ("acquire", &[STRANGER, LEASE, "1"]),
             ("acquire", &[STRANGER, LEASE, "0"]),
-            ("enqueue", &[STRANGER]),
+            ("enqueue", &["", STRANGER]),
             ("force_release", &[CLIENT]),
         ];
         for (file, args) in calls {
@@ -471,7 +492,7 @@ async fn i4_whichever_command_is_denied_no_key_is_left_without_a_ttl() {
         scene.acquire(STRANGER, "0").await;
         let steps: [(&str, &[&str]); 6] = [
             ("acquire", &[MINE, LEASE, "1"]),
-            ("enqueue", &[LATER]),
+            ("enqueue", &["", LATER]),
             ("vouch", &[CLIENT]),
             ("release", &[STRANGER, "0"]),
             ("acquire", &[MINE, LEASE, "1"]),
@@ -498,7 +519,7 @@ async fn without_memory_places_are_kept_and_given_back_and_new_ones_are_refused(
     scene.falls_silent(CLIENT).await;
     let before = scene.state().await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &[LATER]).await;
+    let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &["", LATER]).await;
     assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
     let refused: RedisResult<(i64, i64)> = scene.run("acquire", &[LATER, LEASE, "1"]).await;
     assert_eq!(code(&refused.unwrap_err()), Some("OOM"));

@@ -2,9 +2,11 @@
 //!
 //! 1. One command of these is under way at a time, so waiters that come meanwhile share the next one. It goes over the
 //!    keeper's lane, as the tries do: who is tried for has its place before.
-//! 2. Redis forgets the places of a client that is silent for 15 s. So all of them are vouched for every 5 s, whatever
-//!    else the job does, and a client that finds fewer than it has asks for all of them again.
-//! 3. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
+//! 2. Redis forgets the places of a client that is silent for 15 s, and all of them when it loses its data. So they are
+//!    vouched for every 5 s, whatever else the job does, and when a connection broke. A client that finds fewer than it
+//!    has asks for all of them again, in the order of its waiters.
+//! 3. Until then nobody of the client who comes later is given one: it would be ahead of those who lost theirs.
+//! 4. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
 //!    release is repeated.
 
 use std::sync::Arc;
@@ -42,8 +44,8 @@ struct Sent {
     since: Moment,
     /// Whose places it asks for; none when it vouches.
     asks_for: Vec<Arc<Hold>>,
-    /// How many places there are to be.
-    places: usize,
+    /// What it is answered when none of the others was lost.
+    expects: usize,
 }
 
 impl Places {
@@ -70,48 +72,75 @@ impl Places {
             self.next = Moment::NEVER;
             return;
         };
-        let due = now >= self.next;
-        let again = self.lost && due;
-        let count = places.len();
-        let asks_for = places.into_iter().filter(|(_, IsNew(new))| *new || again);
-        let asks_for: Vec<_> = asks_for.map(|(hold, _)| hold).collect();
-        if due || !asks_for.is_empty() {
-            self.send(core, kind, asks_for, count, now);
+        let first_new = places.iter().position(|(_, IsNew(new))| *new);
+        if first_new.is_none() && now < self.next {
+            return;
         }
+        let again = std::mem::take(&mut self.lost);
+        let first = if again { Some(0) } else { first_new };
+        let Some(first) = first else {
+            return self.vouch(core, kind, places.len(), now);
+        };
+        let ahead = first.checked_sub(1).map(|last| Arc::clone(&places[last].0));
+        let asks_for = places.into_iter().skip(first).map(|(hold, _)| hold);
+        self.ask(core, kind, ahead.as_deref(), asks_for.collect(), now);
     }
 
-    fn send(
+    /// A connection broke: Redis may know less than it did.
+    pub(super) fn doubt(&mut self) {
+        self.next = self.next.min(Moment::default());
+    }
+
+    /// Asks for places, behind the one `ahead` that this client has.
+    fn ask(
         &mut self,
         core: &Core,
         kind: Kind,
+        ahead: Option<&Hold>,
         asks_for: Vec<Arc<Hold>>,
-        places: usize,
         now: Moment,
     ) {
         let Some(queue) = kind.commands.queue() else {
             return;
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
-        let call = if ids.is_empty() {
-            queue.vouch(kind.names(), core.client_text())
-        } else {
-            queue.enqueue(kind.names(), &ids)
-        };
+        let ahead = ahead.map(|hold| &*hold.id);
+        let call = queue.enqueue(kind.names(), ahead, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {
             hold.with(|state| state.asks_for_place(true));
         }
-        // The first poll sends it.
-        let _ = command.clone().now_or_never();
-        self.lost &= asks_for.is_empty();
-        self.next = now + PERIOD;
-        self.sent = Some(Sent {
+        let expects = 1;
+        self.send(Sent {
             kind,
             command,
             since: now,
             asks_for,
-            places,
+            expects,
         });
+    }
+
+    fn vouch(&mut self, core: &Core, kind: Kind, expects: usize, now: Moment) {
+        let Some(queue) = kind.commands.queue() else {
+            return;
+        };
+        let call = queue.vouch(kind.names(), core.client_text());
+        let command = Pending::start(&core.keeper_fleet, call.in_order());
+        let asks_for = Vec::new();
+        self.send(Sent {
+            kind,
+            command,
+            since: now,
+            asks_for,
+            expects,
+        });
+    }
+
+    fn send(&mut self, sent: Sent) {
+        // The first poll sends it.
+        let _ = sent.command.clone().now_or_never();
+        self.next = sent.since + PERIOD;
+        self.sent = Some(sent);
     }
 
     /// When there is something to do, if nothing else happens.
@@ -167,19 +196,19 @@ impl Places {
             (Ok(answer), Some(queue)) => queue.placed(&answer.reply),
             _ => None,
         };
-        let vouched = sent.asks_for.is_empty();
-        match place {
-            Some(place) => {
-                self.lost |= vouched && place.count < sent.places;
-                core.at(sent.kind.names(), |gate, _| {
-                    gate.wakeups.next_is_ours(place.next_is_ours);
-                });
-            }
-            None => self.lost |= !vouched,
+        let now = core.now();
+        let Some(place) = place else {
+            self.lost |= !sent.asks_for.is_empty();
+            self.next = self.next.min(now + AGAIN);
+            return;
+        };
+        if place.count < sent.expects {
+            self.lost = true;
+            self.next = self.next.min(now);
         }
-        if place.is_none() || self.lost {
-            self.next = self.next.min(core.now() + AGAIN);
-        }
+        core.at(sent.kind.names(), |gate, _| {
+            gate.wakeups.next_is_ours(place.next_is_ours);
+        });
     }
 
     /// Sees through what is under way.

@@ -381,6 +381,9 @@ impl Line {
                 // Subscribing anew may fail as well: then the next try must not be as far as was planned.
                 self.policy.again();
                 self.cut = true;
+                if let Some(places) = &mut self.places {
+                    places.doubt();
+                }
                 Event::Nothing
             }
             Heard::Failed => Event::Nothing,

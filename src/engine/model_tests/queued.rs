@@ -28,7 +28,7 @@ pub(super) struct Places {
 }
 
 impl RedisQueue for Side {
-    fn enqueue<'a>(&'a self, _: &'a Names, _: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
         unreachable!("the world carries it")
     }
 
@@ -100,12 +100,13 @@ impl World {
             *number += 1;
             Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
         });
-        let again = self.places.lost;
-        let asked = given.into_iter().filter(|(_, IsNew(new))| *new || again);
-        let asked: Vec<_> = asked.map(|(hold, _)| hold).collect();
-        if asked.is_empty() {
+        let first_new = given.iter().position(|(_, IsNew(new))| *new);
+        let first = if self.places.lost { Some(0) } else { first_new };
+        let Some(first) = first.filter(|_| !given.is_empty()) else {
             return;
-        }
+        };
+        let asked = given.into_iter().skip(first).map(|(hold, _)| hold);
+        let asked: Vec<_> = asked.collect();
         for hold in &asked {
             hold.with(|state| state.asks_for_place(true));
         }
