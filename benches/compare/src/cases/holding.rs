@@ -19,7 +19,8 @@ const MOST_FOR_PEERS: usize = 10_000;
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     let mut table = Table::new(
         "Holding: locks kept alive, and nothing else going on",
-        "Shares of one core. Shortest TTL: of keys drawn at random, several times a second.",
+        "Shares of one core, behind the first 10 s, in which each lock is renewed once. Shortest TTL: of keys drawn at \
+         random, several times a second.",
     );
     let columns = [
         "client core",

@@ -13,10 +13,13 @@ use crate::usage::{process_cpu_ns, resident_bytes, thread_cpu_ns};
 
 /// How many holds are taken at once.
 const TOGETHER: usize = 64;
+/// For so long nothing is counted: each lock is renewed once meanwhile, for which servers are connected to and told
+/// scripts.
+const FIRST_PERIOD: Duration = Duration::from_secs(10);
 /// How many keys each look at the TTLs reads.
 const SAMPLE: usize = 50;
 
-/// What keeping locks costs.
+/// What keeping locks costs, from their second renewal on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Holding {
     pub(crate) holds: usize,
@@ -51,6 +54,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     let client_bytes = resident_bytes().saturating_sub(memory) as f64 / holds as f64;
     let server_bytes = Counters::read(url)?.since(&server).memory_bytes as f64 / holds as f64;
 
+    tokio::time::sleep(FIRST_PERIOD).await;
     let (start, cpu, server) = (Instant::now(), process_cpu_ns(), Counters::read(url)?);
     let watched = url.to_owned();
     let watching = spawn_blocking(move || watch(&watched, holds, window));
