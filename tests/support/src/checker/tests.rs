@@ -474,6 +474,22 @@ fn a_hold_is_not_lost_before_its_time() {
 }
 
 #[test]
+fn a_hold_may_be_deleted_while_its_acquire_is_under_way_and_not_behind_its_loss() {
+    let record = Record::Deleted {
+        from: 100 * MS,
+        until: 101 * MS,
+        name: None,
+    };
+    let deleted = || story().and(record.clone());
+    let lost = |story: Story, from, until| {
+        let held = story.lock(1, (from, until), 1).lost(1, until + 2);
+        held.fails(1, (until + 3, until + 4), "lost")
+    };
+    lost(deleted(), 90, 110).breaks(&[]);
+    lost(deleted(), 10, 15).breaks(&[Invariant::I8]);
+}
+
+#[test]
 fn deleted_data_ends_a_window_and_is_learnt() {
     let deleted = || {
         let record = Record::Deleted {

@@ -137,6 +137,15 @@ fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
         .min()
 }
 
+/// Whether a deletion may have hit a hold in this time: also when its acquire was on its way, and came before or behind
+/// it.
+fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
+    let hit = |(when, name, _): &(Span, Option<&str>, _)| {
+        name.is_none_or(|name| hold.has(name)) && when.overlaps(been)
+    };
+    model.deleted.iter().any(hit)
+}
+
 /// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
 /// not bring it back. An owner that reads under its own write is told by the release of that.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
@@ -170,7 +179,7 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
     let looked_at = Span::new(told.saturating_sub(before).min(first.span.from), told);
     let excused = model.disturbed(hold.client, looked_at)
         || hold.end == End::Deleted
-        || deletion(model, hold).is_some();
+        || may_be_deleted(model, hold, Span::new(first.span.from, told));
     let due = first
         .span
         .from
