@@ -39,7 +39,7 @@ test: ## all tests, examples and documentation tests
 
 servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
-	CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
+	export $(threads) && CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
 
 failover: ## what a lock survives when the master is killed, case by case, on two servers
 	@scripts/failover.sh

@@ -198,10 +198,14 @@ impl Lane {
     /// Drives the connection if a batch of commands is queued. It may wake anybody, so no lock may be held.
     pub(super) fn drive_if_full(&self) {
         // Relaxed, as above.
-        if self.full.load(Ordering::Relaxed)
-            && self.full.swap(false, Ordering::Relaxed)
-            && let Some(connected) = self.connected()
-        {
+        if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
+            self.drive();
+        }
+    }
+
+    /// Drives the connection, if there is one. It may wake anybody, so no lock may be held.
+    pub(super) fn drive(&self) {
+        if let Some(connected) = self.connected() {
             connected.connection.drive();
         }
     }

@@ -131,6 +131,12 @@ impl Pending {
         Self { outcome, lane }
     }
 
+    /// Sends it now, and not when the task of its connection runs. It may wake anybody, so no lock may be held.
+    pub(crate) fn send_at_once(mut self) {
+        let _ = (&mut self).now_or_never();
+        self.lane.drive();
+    }
+
     /// No reply came within a command time-out: whoever awaits it hears that.
     pub(crate) fn overdue(&self) {
         self.lane.overdue();

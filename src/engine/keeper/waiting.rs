@@ -267,13 +267,22 @@ impl Line {
         self.policy.again();
         let core = Arc::clone(&self.keeper.core);
         let now = core.now();
+        let mut tried = None;
         self.at(|gate, _| {
             let mark = marks::of(gate, head, &core, now);
-            gate.call_up(head, now, |joint| match joint {
-                Some(joint) => start_join(&core.keeper_fleet, joint, head),
-                None => start_try(&core, head, mark, now),
+            gate.call_up(head, now, |joint| {
+                let (hold, command) = match joint {
+                    Some(joint) => start_join(&core.keeper_fleet, joint, head),
+                    None => start_try(&core, head, mark, now),
+                };
+                tried = Some(command.clone());
+                (hold, command)
             })
         });
+        // The lock is free until it arrives.
+        if let Some(command) = tried {
+            command.send_at_once();
+        }
     }
 
     /// Watches over our own hold while others wait, and over a grant that nobody collects.
