@@ -1,9 +1,9 @@
-//! Which holds Redis is to be asked for, and in which calls: state over time as a value.
+//! Which holds Redis is to be asked for, and which of them together: state over time as a value.
 //!
-//! 1. A hold is in one call at a time. Who wants it asked meanwhile has it asked once more after the answer.
+//! 1. A hold is in one batch at a time. Who wants it asked meanwhile has it asked once more after the answer.
 //! 2. What is nearest its end goes first, and never with what has time to wait for an answer.
-//! 3. At most [`CALLS`] are out, so that an answer does not wait for all that was asked before it.
-//! 4. While calls fail there is one at a time, ever more rarely: it finds out for all when that is over.
+//! 3. At most [`OUT`] are out, so that an answer does not wait for all that was asked before it.
+//! 4. While they fail there is one at a time, ever more rarely: it finds out for all when that is over.
 //! 5. A hold that was refused for itself is asked for again after a quarter of what it has left.
 //! 6. A hold that has ended is forgotten when its turn comes.
 
@@ -13,11 +13,11 @@ use std::time::Duration;
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 
-/// How many holds one call asks for.
-pub(super) const BATCH: usize = 100;
+/// How many holds are asked for together: enough that in a cluster many of them share a slot, and with it a call.
+pub(super) const BATCH: usize = 1000;
 
-/// How many calls are out at a time.
-const CALLS: usize = 16;
+/// How many batches are out at a time.
+const OUT: usize = 4;
 
 /// The shortest wait for an answer, and until a hold that was refused is asked for again.
 const LEAST: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ const HURRY: Duration = Duration::from_millis(50);
 /// By when a hold ends, and its number.
 type Key = (Moment, u64);
 
-/// One call.
+/// What is asked for together.
 #[derive(Debug)]
 pub(super) struct Batch<T> {
     pub(super) holds: Vec<(u64, T)>,
@@ -43,7 +43,7 @@ pub(super) enum Outcome {
     Known,
     /// Refused for itself, or not answered within a patience that was too short to tell.
     Refused,
-    /// The call failed.
+    /// Its call failed.
     Failed,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Outcome {
 enum Mark {
     /// In `wanted` or in `later`.
     Waits,
-    /// In a call.
+    /// In a batch.
     Asked { again: bool },
 }
 
@@ -107,9 +107,9 @@ impl<T> Asking<T> {
         }
     }
 
-    /// The next call, if one may be made now.
+    /// The next batch, if one may be asked for now.
     pub(super) fn take(&mut self, now: Moment) -> Option<Batch<T>> {
-        if !self.may_call(now) {
+        if !self.may_ask(now) {
             return None;
         }
         self.bring_up(now);
@@ -128,7 +128,7 @@ impl<T> Asking<T> {
         Some(Batch { holds, patience })
     }
 
-    /// A call of [`take`](Self::take) has ended, with this for each of its holds.
+    /// A batch of [`take`](Self::take) was answered, with this for each of its holds.
     pub(super) fn answered(&mut self, holds: impl Iterator<Item = (u64, T, Outcome)>, now: Moment) {
         self.out -= 1;
         let mut failed = false;
@@ -156,7 +156,7 @@ impl<T> Asking<T> {
         }
     }
 
-    /// When there is a call to make, if nothing changes before.
+    /// When there is a batch to ask for, if nothing changes before.
     pub(super) fn next(&self, now: Moment) -> Moment {
         let first = match (self.wanted.is_empty(), self.later.keys().next()) {
             (false, _) => now,
@@ -167,7 +167,7 @@ impl<T> Asking<T> {
             // Its end is a change.
             Some(_) if self.out > 0 => Moment::NEVER,
             Some(failing) => first.max(failing.next),
-            None if self.out >= CALLS => Moment::NEVER,
+            None if self.out >= OUT => Moment::NEVER,
             None => first,
         }
     }
@@ -187,10 +187,10 @@ impl<T> Asking<T> {
         self.failing.is_some()
     }
 
-    fn may_call(&self, now: Moment) -> bool {
+    fn may_ask(&self, now: Moment) -> bool {
         match &self.failing {
             Some(failing) => self.out == 0 && now >= failing.next,
-            None => self.out < CALLS,
+            None => self.out < OUT,
         }
     }
 

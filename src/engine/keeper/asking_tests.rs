@@ -71,11 +71,11 @@ fn one_near_its_end_goes_alone_and_first() {
 #[test]
 fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
     let mut asking = asking();
-    for number in 0..1_000 {
+    for number in 0..(BATCH * OUT) as u64 {
         asking.want(number, ending(3_600_000), false);
     }
     let out: Vec<_> = std::iter::from_fn(|| asking.take(at(0))).collect();
-    assert_eq!(out.len(), 10);
+    assert_eq!(out.len(), OUT);
     for batch in out {
         answer(&mut asking, batch, Outcome::Failed, at(0));
     }
@@ -93,7 +93,7 @@ fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
     let batch = asking.take(asking.next(now)).unwrap();
     answer(&mut asking, batch, Outcome::Known, now);
     assert!(!asking.is_troubled());
-    assert_eq!(std::iter::from_fn(|| asking.take(now)).count(), 9);
+    assert_eq!(std::iter::from_fn(|| asking.take(now)).count(), OUT - 1);
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn one_that_has_ended_or_lasts_longer_by_now_is_seen_when_its_turn_comes() {
 #[test]
 fn calls_are_full_and_no_more_are_out_than_may_be() {
     let mut asking = asking();
-    let all = (BATCH * CALLS) as u64 + 1;
+    let all = (BATCH * OUT) as u64 + 1;
     for number in 0..all {
         asking.want(number, ending(3_600_000), false);
     }
     let mut out: Vec<_> = std::iter::from_fn(|| asking.take(at(0))).collect();
-    assert_eq!(out.len(), CALLS);
+    assert_eq!(out.len(), OUT);
     assert!(out.iter().all(|batch| batch.holds.len() == BATCH));
     assert_eq!(asking.next(at(0)), Moment::NEVER, "an answer is a change");
     answer(&mut asking, out.pop().unwrap(), Outcome::Known, at(0));
@@ -266,7 +266,7 @@ proptest! {
             asked.sort_unstable();
             asked.dedup();
             prop_assert_eq!(asked.len(), all, "in one call at a time");
-            prop_assert!(out.len() <= CALLS);
+            prop_assert!(out.len() <= OUT);
             for number in &asked {
                 let is_asked = matches!(asking.marks[number], Mark::Asked { .. });
                 prop_assert!(is_asked);

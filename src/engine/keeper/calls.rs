@@ -1,5 +1,5 @@
-//! The calls by which holds are asked for: one for each kind of lock among them, in a cluster for each slot; those for
-//! one node go together.
+//! The calls by which holds are asked for: one for [`LONGEST`] of a kind of lock, in a cluster for each slot; those for one
+//! node go together.
 //!
 //! 1. What is asked for is asserted, too (T5): the TTL is lengthened to what the client still vouches for
 //!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
@@ -22,6 +22,9 @@ use crate::engine::state::Due;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::{Call, Renewal, Renewed};
+
+/// How many holds one call asks for: the server does nothing else meanwhile.
+const LONGEST: usize = 100;
 
 /// A hold, and what came of asking for it.
 pub(super) type Told = (u64, Arc<Hold>, Outcome);
@@ -93,7 +96,7 @@ pub(super) async fn ask_for(
         .collect();
     asked.sort_by_key(|asked| asked.call(by_slot));
     let parts = asked.chunk_by(|one, next| one.call(by_slot) == next.call(by_slot));
-    let parts: Vec<Part> = parts.collect();
+    let parts: Vec<Part> = parts.flat_map(|part| part.chunks(LONGEST)).collect();
     let Answers { mut told, failed } = together(keeper, &parts, patience).await;
     let failure = failed.first().map(|(_, failure)| failure.clone());
     let again = failed
