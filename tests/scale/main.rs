@@ -215,6 +215,11 @@ async fn i7_ten_thousand_holds_are_renewed_by_the_hundred_and_leave_nothing() {
     let few = MANY as u64 / 100 / 2;
     let most = (PERIODS + 1) * (MANY as u64 / 100 + few);
     assert!(calls <= most, "{calls} script calls for {PERIODS} periods");
+    // A longer call would keep the server from everybody else.
+    assert!(
+        calls * 100 >= renewals,
+        "{calls} calls for {renewals} renewals"
+    );
     let mut guards = guards.into_iter().peekable();
     while guards.peek().is_some() {
         let given_back = guards.by_ref().take(500).map(LockGuard::unlock);
