@@ -36,7 +36,7 @@ fn numbers(batch: &Batch<Cell>) -> Vec<u64> {
 }
 
 #[test]
-fn a_hold_in_a_call_is_asked_for_once_more_and_not_at_the_same_time() {
+fn a_hold_in_a_batch_is_asked_for_once_more_and_not_at_the_same_time() {
     let mut asking = asking();
     let cell = ending(60_000);
     asking.want(1, Arc::clone(&cell), true);
@@ -124,7 +124,7 @@ fn one_that_has_ended_or_lasts_longer_by_now_is_seen_when_its_turn_comes() {
 }
 
 #[test]
-fn calls_are_full_and_no_more_are_out_than_may_be() {
+fn batches_are_full_and_no_more_are_out_than_may_be() {
     let mut asking = asking();
     let all = (BATCH * OUT) as u64 + 1;
     for number in 0..all {
@@ -265,7 +265,7 @@ proptest! {
             let all = asked.len();
             asked.sort_unstable();
             asked.dedup();
-            prop_assert_eq!(asked.len(), all, "in one call at a time");
+            prop_assert_eq!(asked.len(), all, "in one batch at a time");
             prop_assert!(out.len() <= OUT);
             for number in &asked {
                 let is_asked = matches!(asking.marks[number], Mark::Asked { .. });

@@ -1,5 +1,5 @@
-//! The calls by which holds are asked for: one for [`LONGEST`] of a kind of lock, in a cluster for each slot; those for one
-//! node go together.
+//! The calls by which holds are asked for: one for up to [`LONGEST`] holds of one kind of lock, in a cluster of one slot;
+//! those for one node go together.
 //!
 //! 1. What is asked for is asserted, too (T5): the TTL is lengthened to what the client still vouches for
 //!    (a server whose clock is ahead ends leases early). That raises no promise (T2): only the watchdog's lease,
@@ -62,7 +62,7 @@ impl Asked {
         }
     }
 
-    /// Holds for which this is the same share a call.
+    /// Holds for which this is the same may share a call.
     fn call(&self, by_slot: bool) -> impl Ord + use<> {
         let target = by_slot.then(|| self.hold.kind.names().target());
         (target, self.hold.kind.commands.name())

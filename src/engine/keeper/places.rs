@@ -5,7 +5,7 @@
 //! 2. Redis forgets the places of a client that is silent for 15 s, and all of them when it loses its data. So they are
 //!    vouched for every 5 s, whatever else the job does, and when a connection broke. A client that finds fewer than it
 //!    has asks for all of them again, in the order of its waiters.
-//! 3. Until then nobody of the client who comes later is given one: it would be ahead of those who lost theirs.
+//! 3. Until it knows, no later waiter of the client is given a place: it would be ahead of those who lost theirs.
 //! 4. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
 //!    release is repeated.
 
@@ -88,7 +88,7 @@ impl Places {
 
     /// A connection broke: Redis may know less than it did.
     pub(super) fn doubt(&mut self) {
-        self.next = self.next.min(Moment::default());
+        self.next = Moment::default();
     }
 
     /// Asks for places, behind the one `ahead` that this client has.

@@ -1,7 +1,7 @@
 //! Keeping holds alive, and telling their holders when that failed.
 //!
-//! 1. Holds share a call; what is due within the next tenth of a period fills it up. Which hold is asked for
-//!    when, and by how many batches, is [`asking`](super::asking)'s; which calls those are is [`calls`](super::calls)'s.
+//! 1. Holds are asked for together; what is due within the next tenth of a period fills up the last batch. Which is
+//!    asked for when, and in which batch, is [`asking`](super::asking)'s; by which calls is [`calls`](super::calls)'s.
 //! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
 //!    after a silence. Whatever happens to it, the schedule has an entry not later than that end (I8).
 //! 3. The keeper has a connection to each node of a cluster that has holds, or it would not notice that such a node
