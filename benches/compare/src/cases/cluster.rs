@@ -33,7 +33,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         let [one, three] = outcome.map(|held| held.client_core * 100.0);
         let mut table = Table::new(
             "Cluster: 10 000 locks kept alive",
-            "Shares of one core of the client, behind the first 10 s, in which each lock is renewed once. In a cluster a \
+            "Shares of one core of the client, after the first 10 s, in which each lock is renewed once. In a cluster a \
              call renews the locks of one slot.",
         );
         table.columns(vec!["client core".to_owned()]);

@@ -19,7 +19,7 @@ const MOST_FOR_PEERS: usize = 10_000;
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     let mut table = Table::new(
         "Holding: locks kept alive, and nothing else going on",
-        "Shares of one core, behind the first 10 s, in which each lock is renewed once. Shortest TTL: of keys drawn at \
+        "Shares of one core, after the first 10 s, in which each lock is renewed once. Shortest TTL: of keys drawn at \
          random, several times a second.",
     );
     let columns = [

@@ -13,8 +13,7 @@ use crate::usage::{process_cpu_ns, resident_bytes, thread_cpu_ns};
 
 /// How many holds are taken at once.
 const TOGETHER: usize = 64;
-/// For so long nothing is counted: each lock is renewed once meanwhile, for which servers are connected to and told
-/// scripts.
+/// Nothing is counted for so long: at the first renewal of each lock, connections are made and scripts are sent.
 const FIRST_PERIOD: Duration = Duration::from_secs(10);
 /// How many keys each look at the TTLs reads.
 const SAMPLE: usize = 50;
