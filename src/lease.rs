@@ -66,7 +66,6 @@ impl LeaseMs {
             })
     }
 
-    #[cfg(test)]
     pub(crate) const fn from_millis(ms: u64) -> Self {
         Self(ms)
     }

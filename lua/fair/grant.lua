@@ -28,7 +28,7 @@ local function leave_as(id, first)
   if first ~= id then
     local place, score, arrival = call('LPOS', queue, id), score_of(id), arrival_of(id)
     call('ZADD', scores, text(score_of(first) or now), id, text(score), first)
-    call('ZADD', waiters, text(arrival_of(first) or now_us), id, text(arrival), first)
+    call('ZADD', waiters, text(math.floor(arrival_of(first) or now_us)), id, text(math.floor(arrival)), first)
     call('LSET', queue, place, first)
     call('LSET', queue, '0', id)
   end

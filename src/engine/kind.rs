@@ -11,7 +11,8 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{
-    Acquired, Call, Codes, Entered, Forced, Grants, Place, Released, Renewal, Renewed, Reply, lock,
+    Acquired, Call, Codes, Entered, Forced, Grants, HandOver, Place, Released, Renewal, Renewed,
+    Reply, lock,
 };
 
 /// Of which sort a try is.
@@ -223,13 +224,17 @@ pub(crate) trait Commands: Send + Sync {
 /// Each waiter has a place under its hold id: from [`enqueue`](Self::enqueue), or its first try that waits, until it is
 /// granted or released. Redis grants the lock to the first place only; a client uses its places in the order of its
 /// waiters.
+///
+/// A release of another client may hand the lock over to the first place: its hold id has the lock then, without a try,
+/// until the client renews it, or does not vouch for its places any more.
 pub(crate) trait RedisQueue {
     /// Gives places to hold ids of this client, in this order; none, if the one that its waiter `ahead` of them had is
-    /// lost. Grants nothing.
+    /// lost. Grants nothing. `takes`: the lock may be handed over to them.
     fn enqueue<'a>(
         &'a self,
         names: &'a Names,
         ahead: Option<&'a str>,
+        takes: bool,
         hold_ids: &[&'a str],
     ) -> Call<'a>;
 
@@ -244,6 +249,12 @@ pub(crate) trait RedisQueue {
 
     /// Where a hold id is told that it is its turn.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
+
+    /// For how long a client's places are kept that it asked, or vouched, for.
+    fn vouched_for(&self) -> LeaseMs;
+
+    /// What was said there, if it is that the lock was handed over.
+    fn handed_over(&self, said: &str) -> Option<HandOver>;
 }
 
 /// What a kind says of a lock.

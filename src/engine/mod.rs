@@ -11,6 +11,7 @@ pub(crate) mod count;
 pub(crate) mod effects;
 pub(crate) mod gate;
 pub(crate) mod gates;
+pub(crate) mod grant;
 pub(crate) mod hold;
 pub(crate) mod joining;
 pub(crate) mod joint;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::effects::Effects;
 use super::gate::{Gate, PLACES};
 use super::hold::Hold;
 use super::kind::Kind;
+use super::state::Level;
 use super::ticket::Ticket;
 
 /// Whether a hold was made just now.
@@ -13,22 +15,36 @@ pub(crate) struct IsNew(pub(crate) bool);
 
 impl<C: Clone + PartialEq> Gate<C> {
     /// Those of the first in the queue that may have places in the queue that Redis keeps, with their hold ids: by
-    /// `hold` for who has none yet. Whoever leaves from now on gives its place back, being released.
+    /// `hold` for who has none yet, and what is to keep them alive. Whoever leaves from now on gives its place back, being
+    /// released.
     pub(crate) fn places(
         &self,
         mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>,
-    ) -> Vec<(Arc<Hold>, IsNew)> {
+    ) -> Vec<(Arc<Hold>, IsNew, Level)> {
         let first = self.queue.iter().take(PLACES);
         let places = first.filter(|ticket| ticket.may_have_place());
         let places = places.map(|ticket| {
+            let level = ticket.request.level;
             if let Some(hold) = ticket.unsettled() {
-                return (hold, IsNew(false));
+                return (hold, IsNew(false), level);
             }
             let hold = hold(ticket);
             ticket.set_unsettled(Some(&hold));
-            (hold, IsNew(true))
+            (hold, IsNew(true), level)
         });
         places.collect()
+    }
+
+    /// The lock was handed over to `hold_id`, and it is not the turn of that one here: it gives the lock back, and its
+    /// place with it.
+    pub(crate) fn give_back_place(&self, hold_id: &str, effects: &mut Effects) {
+        let mut holds = self.queue.iter().take(PLACES);
+        let waits =
+            holds.find(|ticket| ticket.unsettled().is_some_and(|hold| *hold.id == *hold_id));
+        if let Some(ticket) = waits {
+            self.abandon(ticket, effects);
+            self.tell_job();
+        }
     }
 
     /// Where the first `count` of those who have places are told of their turn.

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use super::core::Core;
+use super::grant::Grant;
 use super::hold::Hold;
-use super::outcomes::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
+use super::outcomes::{Answered, ReleaseAnswer, SentAs, Settled};
+use super::ticket::Ticket;
 use crate::backend::{Failure, Outcome, Pending};
 use crate::error::{Error, LostReason};
 use crate::script::{Acquired, Released};
@@ -44,6 +46,36 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
     }
 }
 
+/// The lock was handed over to `hold`, by which `ticket` waits; false when that cannot have it now.
+pub(crate) fn settle_hand_over(
+    core: &Core,
+    ticket: &Arc<Ticket>,
+    hold: &Arc<Hold>,
+    grant: Grant,
+    next_is_ours: bool,
+) -> bool {
+    let now = core.now();
+    let command = Pending::over(&core.keeper_fleet);
+    let settled = core.at(hold.kind.names(), |gate, effects| {
+        gate.call_up(ticket, now, |_| (Arc::clone(hold), command.clone()))
+            .then(|| {
+                let got = Answered::Got(grant);
+                let settled = gate.answered(&command, got, now, core.rules(), effects);
+                gate.wakeups.next_is_ours(next_is_ours);
+                settled
+            })
+    });
+    let Some(settled) = settled else {
+        return false;
+    };
+    if let Some((hold, Settled::Held)) = settled {
+        // It was vouched for some time ago, so a third of what is left is about when that would be done again.
+        let left = now.until(hold.valid_until());
+        core.look_by(&hold, now + left / 3);
+    }
+    true
+}
+
 /// Whether the place behind the hold is of this client, where Redis keeps a queue.
 fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
     let queue = hold.kind.commands.queue()?;
@@ -59,6 +91,7 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
     match hold.kind.acquired(&answer.reply) {
         Some(Acquired::Got(token)) => Answered::Got(Grant {
             sent_at: answer.sent_at,
+            lease: None,
             server_age: answer.server_age,
             token,
             open: hold.kind.is_open(&answer.reply),

@@ -10,7 +10,7 @@ use crate::engine::kind::{Commands, Kind, RedisQueue, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Forced, Place, Released, Reply, fair, lock};
+use crate::script::{Acquired, Call, Forced, HandOver, Place, Released, Reply, fair, lock};
 
 /// The kind of [`FairLock`].
 #[derive(Debug)]
@@ -33,6 +33,8 @@ impl LockKind for Fair {
 ///   64 waiters for a name, the others wait behind them. Who enters again what its owner holds does not wait.
 /// - **One try** (`try_lock` with `Duration::ZERO`) overtakes nobody: the lock is busy while others queue for it.
 /// - **Who gives up** leaves the queue at once, and passes its turn on.
+/// - **A release gives the lock on** to the first in the queue, which has it without asking again. Under the watchdog its
+///   [`valid_for`](crate::LockGuard::valid_for) is 5 to 15 s then, until it is renewed a few seconds later.
 /// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut
 ///   off for so long. Redisson's waiters that died are waited for as long as Redisson does.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
@@ -127,9 +129,10 @@ impl RedisQueue for InOrder {
         &'a self,
         names: &'a Names,
         ahead: Option<&'a str>,
+        takes: bool,
         hold_ids: &[&'a str],
     ) -> Call<'a> {
-        fair::enqueue(names, self.wait, ahead, hold_ids)
+        fair::enqueue(names, self.wait, ahead, takes, hold_ids)
     }
 
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
@@ -146,5 +149,13 @@ impl RedisQueue for InOrder {
 
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {
         [names.channel(), ":", hold_id].concat().into()
+    }
+
+    fn vouched_for(&self) -> LeaseMs {
+        fair::VOUCHED_FOR
+    }
+
+    fn handed_over(&self, said: &str) -> Option<HandOver> {
+        fair::handed_over(said)
     }
 }

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use super::registry::Script;
 use super::registry::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
-use super::{Acquired, Call, Place, Released, Reply};
+use super::{Acquired, Call, HandOver, Place, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
+
+/// For how long a client's places are kept, and the lock that is handed over to one of them, since it last vouched for
+/// them; `VOUCH` in `lua/fair/keys.lua`.
+pub(crate) const VOUCHED_FOR: LeaseMs = LeaseMs::from_millis(15_000);
 
 /// The queue, the scores and the waiters are these names of the family.
 const KEYS: [usize; 3] = [0, 1, 2];
@@ -87,14 +91,17 @@ pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str
         .publishes()
 }
 
-/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one.
+/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one. `takes`: the lock may
+/// be handed over to them.
 pub(crate) fn enqueue<'a>(
     names: &'a Names,
     wait: LeaseMs,
     ahead: Option<&'a str>,
+    takes: bool,
     hold_ids: &[&'a str],
 ) -> Call<'a> {
     let call = call(&FAIR_ENQUEUE, names, wait).arg(ahead.unwrap_or(""));
+    let call = call.arg(u32::from(takes));
     hold_ids
         .iter()
         .fold(call, |call, hold_id| call.arg(*hold_id))
@@ -107,10 +114,28 @@ pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Cal
 
 /// What either of the two was answered.
 pub(crate) fn placed(reply: &Reply) -> Option<Place> {
-    let (count, next) = pair(reply)?;
+    let Reply::Integers(numbers) = reply else {
+        return None;
+    };
+    let [count, next, arrivals @ ..] = numbers.as_slice() else {
+        return None;
+    };
+    let arrivals = arrivals.iter().map(|arrival| u64::try_from(*arrival).ok());
     Some(Place {
-        count: usize::try_from(count).ok()?,
-        next_is_ours: next == 1,
+        count: usize::try_from(*count).ok()?,
+        next_is_ours: *next == 1,
+        arrivals: arrivals.collect::<Option<_>>()?,
+    })
+}
+
+/// What was said on the channel of a waiter, if it is that it has the lock.
+pub(crate) fn handed_over(said: &str) -> Option<HandOver> {
+    let mut words = said.split(' ');
+    let (hold_id, arrival, next) = (words.next()?, words.next()?, words.next()?);
+    Some(HandOver {
+        hold_id: hold_id.into(),
+        arrival: arrival.parse().ok()?,
+        next_is_ours: next == "1",
     })
 }
 

@@ -345,3 +345,42 @@ async fn a_lock_of_another_client_is_busy_whatever_its_kind() {
         guard.unlock().await.unwrap();
     }
 }
+
+/// A release of another client gives it to the first in the queue, but for one that replicas have to tell of first.
+#[tokio::test]
+async fn a_fair_lock_is_not_handed_over_past_the_replicas() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    let other = Client::connect(&pair.master.url()).await.unwrap();
+    let held = other.get_fair_lock("line").lock().await.unwrap();
+    let queued = async |count: u64| {
+        let queue = "redisson_lock_queue:{line}";
+        let long = async || pair.master.query::<u64>(&["LLEN", queue]).await == count;
+        eventually("they queue", LONG, long).await;
+    };
+    // The second has its place before anybody tries for it.
+    let waiter = || {
+        let lock = client.get_fair_lock("line");
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let first = waiter();
+    queued(1).await;
+    let second = waiter();
+    queued(2).await;
+    first.abort();
+    queued(1).await;
+    let listens = async || pair.master.channels().await.len() == 1;
+    eventually("it listens", LONG, listens).await;
+    pair.replica.freeze();
+    let waits = pair.master.calls_of("wait").await;
+    held.unlock().await.unwrap();
+    // Granted, and undone.
+    let tried = async || pair.master.calls_of("wait").await > waits;
+    eventually("it tries", LONG, tried).await;
+    assert!(!second.is_finished());
+    pair.replica.resume();
+    let guard = soon(second).await.unwrap().unwrap();
+    assert!(pair.replica.exists("line").await);
+    guard.unlock().await.unwrap();
+    gone(&pair.master, "line").await;
+}

@@ -6,6 +6,7 @@ mod common;
 mod dying;
 mod faults;
 mod guard_rails;
+mod handing_over;
 mod leaving;
 mod order;
 mod processes;

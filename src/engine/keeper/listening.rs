@@ -140,8 +140,8 @@ struct Ear {
 pub(super) enum Heard {
     /// From now on messages arrive; what was published before was published before now.
     Confirmed,
-    /// So many messages came.
-    Messages(u32),
+    /// So many messages came; and what the last of them said that was more than a number.
+    Messages(u32, Option<Box<str>>),
     /// The connection of the subscription broke.
     Broken,
     /// Subscribing failed: the polls carry on.
@@ -214,7 +214,7 @@ impl Ear {
                 }
                 let messages = route.take_messages();
                 if messages > 0 {
-                    return Heard::Messages(messages);
+                    return Heard::Messages(messages, route.take_said());
                 }
             },
             State::Off | State::Failed(_) => std::future::pending().await,

@@ -9,6 +9,7 @@ mod asking;
 mod calls;
 mod cluster;
 mod counts;
+mod hand_overs;
 mod hub;
 mod listening;
 mod marks;

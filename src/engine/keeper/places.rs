@@ -8,6 +8,10 @@
 //! 3. Until it knows, no later waiter of the client is given a place: it would be ahead of those who lost theirs.
 //! 4. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
 //!    release is repeated.
+//! 5. A release of another client may hand the lock over to a place, for as long as this client vouches. That is 15 s
+//!    at least from just before the send of the command that gave the place, so validity is counted from there; the
+//!    watchdog renews from then on. A hand-over names the arrival of its place: one that is heard late may be for a
+//!    place that was lost, and given to the same hold anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +22,30 @@ use crate::backend::{Outcome, Pending};
 use crate::clock::Moment;
 use crate::engine::Core;
 use crate::engine::attempt::untried_hold;
+use crate::engine::grant::Grant;
 use crate::engine::hold::Hold;
 use crate::engine::kind::Kind;
 use crate::engine::places::IsNew;
+use crate::engine::state::Level;
 use crate::names::Names;
+use crate::script::Place;
 
 /// How often the client vouches for its places.
 const PERIOD: Duration = Duration::from_secs(5);
 
+/// For how long it is remembered when a place was given: afterwards too little is left of what was vouched for then.
+const KEPT_FOR: Duration = Duration::from_secs(15);
+
 /// After how long places are asked for again when that failed.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// Whether the lock may be handed over to waiters of `core` that the watchdog is to keep alive: not where replicas must
+/// acknowledge a grant first, nor for longer than its lease.
+fn takes_hand_overs(core: &Core, kind: &Kind) -> bool {
+    let queue = kind.commands.queue();
+    let long = queue.is_some_and(|queue| core.plan.lease >= queue.vouched_for());
+    long && core.config.acks.is_none()
+}
 
 pub(super) struct Places {
     sent: Option<Sent>,
@@ -35,6 +53,15 @@ pub(super) struct Places {
     next: Moment,
     /// They are to be asked for again.
     lost: bool,
+    /// By 5.
+    given: Vec<Given>,
+}
+
+/// When a hold got its place: by the server's clock, and by ours just before it was asked for.
+struct Given {
+    number: u64,
+    arrival: u64,
+    since: Moment,
 }
 
 /// A command that is under way.
@@ -48,12 +75,20 @@ struct Sent {
     expects: usize,
 }
 
+/// Those who wait, for whom places are asked.
+struct Asking {
+    holds: Vec<Arc<Hold>>,
+    /// The lock may be handed over to them.
+    takes: bool,
+}
+
 impl Places {
     pub(super) fn new() -> Self {
         Self {
             sent: None,
             next: Moment::NEVER,
             lost: false,
+            given: Vec::new(),
         }
     }
 
@@ -67,12 +102,14 @@ impl Places {
         let places = core.at(names, |gate, _| {
             gate.places(|ticket| untried_hold(core, ticket, now))
         });
-        let Some(kind) = places.first().map(|(hold, _)| hold.kind.clone()) else {
-            // By 2: whoever comes next is asked for.
-            self.next = Moment::NEVER;
+        let Some(kind) = places.first().map(|(hold, ..)| hold.kind.clone()) else {
+            // Who is tried for is in no queue, and may come back to it with its place.
+            if now >= self.next {
+                self.next = now + AGAIN;
+            }
             return;
         };
-        let first_new = places.iter().position(|(_, IsNew(new))| *new);
+        let first_new = places.iter().position(|(_, IsNew(new), _)| *new);
         if first_new.is_none() && now < self.next {
             return;
         }
@@ -82,30 +119,50 @@ impl Places {
             return self.vouch(core, kind, places.len(), now);
         };
         let ahead = first.checked_sub(1).map(|last| Arc::clone(&places[last].0));
-        let asks_for = places.into_iter().skip(first).map(|(hold, _)| hold);
-        self.ask(core, kind, ahead.as_deref(), asks_for.collect(), now);
+        let asked = &places[first..];
+        let watched = asked.iter().all(|(.., level)| *level == Level::Watchdog);
+        let asks = Asking {
+            holds: asked.iter().map(|(hold, ..)| Arc::clone(hold)).collect(),
+            takes: watched && takes_hand_overs(core, &kind),
+        };
+        self.ask(core, kind, ahead.as_deref(), asks, now);
+    }
+
+    /// By 5: what `hold` was granted, if there is enough of it left to go on with.
+    pub(super) fn handed_over(&mut self, core: &Core, hold: &Hold, arrival: u64) -> Option<Grant> {
+        self.see(core);
+        let mut given = self.given.iter();
+        let known = given.position(|given| (given.number, given.arrival) == (hold.number, arrival));
+        let sent_at = self.given.swap_remove(known?).since;
+        let lease = hold.kind.commands.queue()?.vouched_for();
+        let enough = core.now() + lease.duration() / 3 <= lease.term(sent_at).valid_until;
+        enough.then_some(Grant {
+            sent_at,
+            lease: Some(lease),
+            server_age: None,
+            token: None,
+            open: false,
+        })
     }
 
     /// A connection broke: Redis may know less than it did.
     pub(super) fn doubt(&mut self) {
         self.next = Moment::default();
+        self.given.clear();
     }
 
     /// Asks for places, behind the one `ahead` that this client has.
-    fn ask(
-        &mut self,
-        core: &Core,
-        kind: Kind,
-        ahead: Option<&Hold>,
-        asks_for: Vec<Arc<Hold>>,
-        now: Moment,
-    ) {
+    fn ask(&mut self, core: &Core, kind: Kind, ahead: Option<&Hold>, asks: Asking, now: Moment) {
+        let Asking {
+            holds: asks_for,
+            takes,
+        } = asks;
         let Some(queue) = kind.commands.queue() else {
             return;
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
         let ahead = ahead.map(|hold| &*hold.id);
-        let call = queue.enqueue(kind.names(), ahead, &ids);
+        let call = queue.enqueue(kind.names(), ahead, takes, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {
             hold.with(|state| state.asks_for_place(true));
@@ -205,10 +262,26 @@ impl Places {
         if place.count < sent.expects {
             self.lost = true;
             self.next = self.next.min(now);
+            self.given.clear();
         }
+        self.remember(sent, &place, now);
         core.at(sent.kind.names(), |gate, _| {
             gate.wakeups.next_is_ours(place.next_is_ours);
         });
+    }
+
+    /// By 5.
+    fn remember(&mut self, sent: &Sent, place: &Place, now: Moment) {
+        let asked = |given: &Given| sent.asks_for.iter().any(|hold| hold.number == given.number);
+        let kept = |given: &Given| given.since + KEPT_FOR > now && !asked(given);
+        self.given.retain(kept);
+        let given = sent.asks_for.iter().zip(&place.arrivals);
+        let given = given.filter(|(_, arrival)| **arrival > 0);
+        self.given.extend(given.map(|(hold, arrival)| Given {
+            number: hold.number,
+            arrival: *arrival,
+            since: sent.since,
+        }));
     }
 
     /// Sees through what is under way.

@@ -15,8 +15,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-
 use super::listening::{Heard, IsFirst, LINGER, Listening};
 use super::marks;
 use super::places::Places;
@@ -34,11 +32,11 @@ use crate::engine::kind::Try;
 use crate::engine::known::Known;
 use crate::engine::outcomes::SentAs;
 use crate::engine::release;
-use crate::engine::seat::Attempt;
 use crate::engine::settle::{settle_attempt, settle_release};
 use crate::engine::steps::Step;
 use crate::engine::ticket::{Patience, Ticket};
 use crate::names::Names;
+use crate::script::HandOver;
 
 /// So many waiters with a place in a queue of Redis' are listened for: the next, and the one behind it.
 const LISTENS_TO: usize = 2;
@@ -73,6 +71,8 @@ enum Event {
     Changed,
     /// Somebody else released.
     News,
+    /// Somebody else released, and handed the lock over.
+    HandedOver(HandOver),
     /// There is another reason to try, or to verify.
     Reason,
     /// Only a look at what is next.
@@ -86,7 +86,7 @@ pub(super) struct Line {
     job: Arc<Job>,
     listening: Listening,
     /// Of this client's waiters, where Redis keeps a queue.
-    places: Option<Places>,
+    pub(super) places: Option<Places>,
     /// The next try, or look at our own hold, if nothing comes before.
     policy: WaitPolicy,
     turns: Turns,
@@ -152,7 +152,7 @@ impl Line {
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.backoff());
-                if self.is_time(prompt, released, collect_by).await {
+                if self.is_time(&head, prompt, released, collect_by).await {
                     self.try_for(&head);
                 }
             }
@@ -188,40 +188,10 @@ impl Line {
         Some(outcome)
     }
 
-    /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
-    fn hand_over(&mut self, hold: &Arc<Hold>) {
-        let core = Arc::clone(&self.keeper.core);
-        let since = core.now();
-        let release = hold.kind.release(&hold.id, 0).in_order();
-        let release = Pending::start(&core.keeper_fleet, release);
-        let first = release.clone();
-        let next = self.at(|gate, _| {
-            // Under the gate's lock: who leaves from now on finds that it is tried for.
-            let next = gate.head().map(|ticket| {
-                let mark = marks::of(gate, &ticket, &core, since);
-                let (hold, command) = start_try(&core, &ticket, mark, since);
-                Attempt {
-                    hold,
-                    ticket,
-                    command,
-                    since,
-                    early: true,
-                    overdue: false,
-                }
-            });
-            let command = next.as_ref().map(|next| next.command.clone());
-            gate.handed_over(hold, release, next, since);
-            command
-        });
-        for command in [Some(first), next].into_iter().flatten() {
-            // The first poll sends it.
-            let _ = command.now_or_never();
-        }
-    }
-
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
     async fn is_time(
         &mut self,
+        head: &Arc<Ticket>,
         prompt: bool,
         released: Option<u32>,
         collect_by: Option<Moment>,
@@ -239,6 +209,7 @@ impl Line {
             .await
         {
             Event::News => !self.leaves_it_to_others(),
+            Event::HandedOver(to) => !self.take_over(head, &to),
             Event::Reason => {
                 self.way = None;
                 true
@@ -291,7 +262,7 @@ impl Line {
         if self.take_back() {
             return;
         }
-        let reason = matches!(event, Event::Reason | Event::News);
+        let reason = !matches!(event, Event::Changed | Event::Nothing);
         // It may have been passed on meanwhile.
         let held = self.at(|gate, _| gate.watched().cloned());
         if let Some(hold) = held.filter(|_| reason) {
@@ -363,7 +334,7 @@ impl Line {
     }
 
     fn hear(&mut self, heard: &Heard, IsFirst(first): IsFirst) -> Event {
-        match *heard {
+        match heard {
             Heard::Confirmed if !first => Event::Nothing,
             Heard::Confirmed => {
                 self.policy.again();
@@ -377,13 +348,14 @@ impl Line {
                 });
                 Event::Reason
             }
-            Heard::Messages(messages) => {
-                let news = self.at(|gate, _| gate.hear(messages));
+            Heard::Messages(messages, said) => {
+                let news = self.at(|gate, _| gate.hear(*messages));
                 if news == 0 {
                     return Event::Nothing;
                 }
                 self.turns.heard(news);
-                Event::News
+                self.handed_over(said.as_deref())
+                    .map_or(Event::News, Event::HandedOver)
             }
             Heard::Broken => {
                 self.at(|gate, _| gate.wakeups.listening(false));
@@ -444,7 +416,7 @@ async fn is_due(places: Option<&Places>, core: &Core) {
 }
 
 /// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
-fn start_try(
+pub(super) fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
     mark: Duration,

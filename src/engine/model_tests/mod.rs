@@ -30,10 +30,11 @@ use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::effects::Effects;
 use crate::engine::gate::{Arrival, Gate, Rules};
+use crate::engine::grant::Grant;
 use crate::engine::hold::{Hold, Origin};
 use crate::engine::kind::{Commands, Kind, RedisQueue, Says};
 use crate::engine::known::Known;
-use crate::engine::outcomes::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
+use crate::engine::outcomes::{Answered, GivenBack, ReleaseAnswer, SentAs, Settled};
 use crate::engine::owner::{Entered, Found, OwnerState};
 use crate::engine::seat::{Attempt, Seat};
 use crate::engine::state::{Level, Phase, RenewalPlan, State};
@@ -114,6 +115,8 @@ enum Choice {
     StrangerDies,
     /// The keeper hears of the places that it asked for.
     Placed(usize),
+    /// The job hears that the lock was handed over.
+    HandedOver,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use super::turn::Waits;
 use super::*;
 use crate::engine::places::IsNew;
-use crate::script::{Call, Place, Reply};
+use crate::script::{Call, HandOver, Place, Reply};
 
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
@@ -25,10 +25,12 @@ pub(super) struct Places {
     pub(super) channels: Vec<u64>,
     /// It was, or began to listen.
     pub(super) told: bool,
+    /// To whom the lock was handed over, and whether the next one is of this client too; until the job hears of it.
+    pub(super) handed_over: Option<(u64, bool)>,
 }
 
 impl RedisQueue for Side {
-    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: bool, _: &[&'a str]) -> Call<'a> {
         unreachable!("the world carries it")
     }
 
@@ -46,6 +48,14 @@ impl RedisQueue for Side {
 
     fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
         hold_id.into()
+    }
+
+    fn vouched_for(&self) -> LeaseMs {
+        RULES.plan.lease
+    }
+
+    fn handed_over(&self, _: &str) -> Option<HandOver> {
+        None
     }
 }
 
@@ -67,6 +77,7 @@ impl Places {
         self.asked.extend(self.asking.take());
         self.channels.clear();
         (self.given, self.lost, self.told) = (false, false, false);
+        self.handed_over = None;
     }
 
     /// All that the future depends on.
@@ -76,7 +87,7 @@ impl Places {
         let commands = self.asking.iter().chain(&self.asked);
         let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
         let asks = self.asking.is_some();
-        let rest = (self.given, asks, self.lost, self.told);
+        let rest = (self.given, asks, self.lost, self.told, self.handed_over);
         format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
     }
 }
@@ -100,12 +111,12 @@ impl World {
             *number += 1;
             Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
         });
-        let first_new = given.iter().position(|(_, IsNew(new))| *new);
+        let first_new = given.iter().position(|(_, IsNew(new), _)| *new);
         let first = if self.places.lost { Some(0) } else { first_new };
         let Some(first) = first.filter(|_| !given.is_empty()) else {
             return;
         };
-        let asked = given.into_iter().skip(first).map(|(hold, _)| hold);
+        let asked = given.into_iter().skip(first).map(|(hold, ..)| hold);
         let asked: Vec<_> = asked.collect();
         for hold in &asked {
             hold.with(|state| state.asks_for_place(true));
@@ -159,6 +170,43 @@ impl World {
         }
     }
 
+    /// As `Line::take_over`.
+    pub(super) fn take_over(&mut self) {
+        self.places.told = false;
+        let (Some((number, next_is_ours)), Some(head)) =
+            (self.places.handed_over.take(), self.gate.head())
+        else {
+            return;
+        };
+        let now = self.now;
+        let Some(hold) = head.unsettled().filter(|hold| field(hold) == number) else {
+            let id = number.to_string();
+            self.at(|gate, effects| gate.give_back_place(&id, effects));
+            self.gate.prompt = true;
+            return self.job_step();
+        };
+        let grant = Grant {
+            sent_at: now,
+            lease: Some(RULES.plan.lease),
+            server_age: None,
+            token: None,
+            open: false,
+        };
+        // No command at all.
+        let command = usize::MAX;
+        let settled = self.at(|gate, effects| {
+            assert!(gate.call_up(&head, now, |_| (hold, command)), "it waits");
+            let settled = gate.answered(&command, Answered::Got(grant), now, RULES, effects);
+            gate.wakeups.next_is_ours(next_is_ours);
+            settled
+        });
+        if let Some((hold, Settled::Held)) = settled {
+            self.check_turn(&hold, head.number);
+            self.row = now;
+        }
+        self.asleep = Asleep::Awake;
+    }
+
     /// As `Line::listen`. A subscription is confirmed at once.
     pub(super) fn listen(&mut self) {
         if !self.places.given {
@@ -204,7 +252,9 @@ impl World {
         }
         for ticket in self.gate.queue.iter().filter(|t| t.may_have_place()) {
             let place = ticket.unsettled().map(|hold| field(&hold));
-            let has = place.is_some_and(|number| self.places.has(number));
+            // Or the lock was handed over to it, which it is to hear of.
+            let has = |number| self.places.has(number) || self.held_by == Some(number);
+            let has = place.is_some_and(has);
             assert!(has, "{choice:?}: somebody waits without a place");
         }
     }

@@ -80,6 +80,7 @@ impl World {
             Told::Done(-5) => Answered::Missing,
             Told::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
+                lease: None,
                 server_age: None,
                 token: None,
                 open: self.open && reply == -2,

@@ -117,6 +117,15 @@ impl World {
         }
         hears
     }
+
+    /// The head heard that it is its turn, and is of another client than the one that released.
+    fn hand_over(&mut self) {
+        let Waits::Ours(first) = self.places.queue.remove(0) else {
+            return;
+        };
+        self.held_by = Some(first);
+        self.places.handed_over = Some((first, self.places.next_is_ours()));
+    }
 }
 
 /// What strangers do.
@@ -153,7 +162,9 @@ impl World {
     pub(super) fn stranger_in_turn(&mut self) {
         if self.held_by == Some(0) {
             self.held_by = None;
-            self.wake();
+            if self.wake() {
+                self.hand_over();
+            }
             return;
         }
         match self.places.head() {

@@ -31,6 +31,8 @@ pub(crate) struct Route {
     /// Told at each message, and when the connection broke.
     pub(crate) told: Notify,
     messages: AtomicU32,
+    /// What was said last, if it was more than a number.
+    said: Mutex<Option<Box<str>>>,
     broken: AtomicBool,
     /// Where it is subscribed, or about to be.
     pub(super) at: Mutex<Option<Arc<Listener>>>,
@@ -48,7 +50,15 @@ impl Route {
         self.broken.load(Ordering::Relaxed)
     }
 
-    fn hear(&self) {
+    /// What was said last, and was not taken yet.
+    pub(crate) fn take_said(&self) -> Option<Box<str>> {
+        self.said.lock().take()
+    }
+
+    fn hear(&self, said: Option<&str>) {
+        if let Some(said) = said {
+            *self.said.lock() = Some(said.into());
+        }
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.told.notify_one();
     }
@@ -237,11 +247,11 @@ impl Listener {
 
     fn take(&self, news: News, cluster: &Cluster) {
         match news {
-            News::Message(channel) => {
+            News::Message(channel, said) => {
                 let channels = self.channels.lock();
                 let channel = channels.as_ref().and_then(|all| all.get(&channel));
                 let routes = channel.iter().flat_map(|channel| &channel.routes);
-                routes.for_each(|route| route.hear());
+                routes.for_each(|route| route.hear(said.as_deref()));
             }
             News::Confirmed(channel) => {
                 if let Some(channels) = &mut *self.channels.lock()
