@@ -68,10 +68,14 @@ pub(crate) fn settle_hand_over(
     let Some(settled) = settled else {
         return false;
     };
-    if let Some((hold, Settled::Held)) = settled {
-        // It was vouched for some time ago, so a third of what is left is about when that would be done again.
-        let left = now.until(hold.valid_until());
-        core.look_by(&hold, now + left / 3);
+    match settled {
+        Some((hold, Settled::Held)) => {
+            // Sooner than its lease asks for, and not at once: most holds are short.
+            let left = now.until(hold.valid_until());
+            core.look_by(&hold, now + left / 3);
+        }
+        Some((hold, _)) => core.schedule.forget(&hold),
+        None => {}
     }
     true
 }

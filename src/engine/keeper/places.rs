@@ -33,9 +33,6 @@ use crate::script::Place;
 /// How often the client vouches for its places.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// For how long it is remembered when a place was given: afterwards too little is left of what was vouched for then.
-const KEPT_FOR: Duration = Duration::from_secs(15);
-
 /// After how long places are asked for again when that failed.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -272,8 +269,12 @@ impl Places {
 
     /// By 5.
     fn remember(&mut self, sent: &Sent, place: &Place, now: Moment) {
+        let Some(queue) = sent.kind.commands.queue() else {
+            return;
+        };
+        let vouched_for = queue.vouched_for().duration();
         let asked = |given: &Given| sent.asks_for.iter().any(|hold| hold.number == given.number);
-        let kept = |given: &Given| given.since + KEPT_FOR > now && !asked(given);
+        let kept = |given: &Given| given.since + vouched_for > now && !asked(given);
         self.given.retain(kept);
         let given = sent.asks_for.iter().zip(&place.arrivals);
         let given = given.filter(|(_, arrival)| **arrival > 0);

@@ -162,4 +162,11 @@ mod tests {
             assert!(of_push(&push("00")).is_none());
         }
     }
+
+    #[test]
+    fn words_are_told_and_numbers_are_not() {
+        assert_eq!(words(b"0"), None);
+        assert_eq!(words(b"a 7 1").as_deref(), Some("a 7 1"));
+        assert_eq!(words(b"\xff 7"), None, "no text");
+    }
 }
