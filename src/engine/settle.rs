@@ -11,6 +11,7 @@ use super::hold::Hold;
 use super::outcomes::{Answered, ReleaseAnswer, SentAs, Settled};
 use super::ticket::Ticket;
 use crate::backend::{Failure, Outcome, Pending};
+use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::script::{Acquired, Released};
 
@@ -27,21 +28,26 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
         }
         settled
     });
-    let Some((hold, settled)) = settled else {
-        return;
-    };
+    if let Some((hold, settled)) = settled {
+        see_to(core, &hold, settled, now);
+    }
+}
+
+/// What an attempt that was settled leads to.
+fn see_to(core: &Core, hold: &Arc<Hold>, settled: Settled, now: Moment) {
     match settled {
-        Settled::Held | Settled::Joined => core.look_in_time(&hold, now),
+        Settled::Held | Settled::Joined => core.look_in_time(hold, now),
         Settled::Unwanted => {
-            core.schedule.forget(&hold);
-            tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
+            core.schedule.forget(hold);
+            let name = hold.kind.names().name();
+            tracing::debug!(name, "abandoned attempt cleaned up");
         }
         Settled::Over => {
-            core.schedule.forget(&hold);
+            core.schedule.forget(hold);
             hold.end(Ok(()));
         }
-        Settled::Unsettled => core.schedule.forget(&hold),
-        Settled::Missing => core.lose(&hold, LostReason::Missing),
+        Settled::Unsettled => core.schedule.forget(hold),
+        Settled::Missing => core.lose(hold, LostReason::Missing),
         Settled::NotJoined => {}
     }
 }
@@ -68,14 +74,8 @@ pub(crate) fn settle_hand_over(
     let Some(settled) = settled else {
         return false;
     };
-    match settled {
-        Some((hold, Settled::Held)) => {
-            // Sooner than its lease asks for, and not at once: most holds are short.
-            let left = now.until(hold.valid_until());
-            core.look_by(&hold, now + left / 3);
-        }
-        Some((hold, _)) => core.schedule.forget(&hold),
-        None => {}
+    if let Some((hold, settled)) = settled {
+        see_to(core, &hold, settled, now);
     }
     true
 }

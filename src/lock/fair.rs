@@ -33,8 +33,7 @@ impl LockKind for Fair {
 ///   64 waiters for a name, the others wait behind them. Who enters again what its owner holds does not wait.
 /// - **One try** (`try_lock` with `Duration::ZERO`) overtakes nobody: the lock is busy while others queue for it.
 /// - **Who gives up** leaves the queue at once, and passes its turn on.
-/// - **A release gives the lock on** to the first in the queue, which has it without asking again. Under the watchdog its
-///   [`valid_for`](crate::LockGuard::valid_for) is 5 to 15 s then, until it is renewed a few seconds later.
+/// - **A release gives the lock on** to the first in the queue, which under the watchdog has it without asking again.
 /// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut
 ///   off for so long. Redisson's waiters that died are waited for as long as Redisson does.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).

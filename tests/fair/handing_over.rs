@@ -104,13 +104,10 @@ async fn who_is_first_has_the_lock_without_a_try_and_the_watchdog_renews_it() {
     let guard = soon(first).await.unwrap().unwrap();
     assert_eq!(tries.seen(), 0);
     assert_eq!(server.hash(LINE).await, [(place, "1".to_owned())].into());
-    // As long as its place was vouched for.
-    let ttl = server.pttl(LINE).await;
-    assert!(ttl > 0 && ttl <= 15_000, "{ttl}");
-    assert!(guard.valid_for() <= Duration::from_secs(15));
-    guard.verify().await.unwrap();
     let renewed = async || server.pttl(LINE).await > 20_000;
-    eventually("it is renewed", LONG, renewed).await;
+    // Its place was vouched for up to 15 s only.
+    eventually("it is renewed", ms(2_000), renewed).await;
+    guard.verify().await.unwrap();
     assert_eq!(queue(server).await, [next]);
     guard.unlock().await.unwrap();
     let guard = soon(second).await.unwrap().unwrap();
