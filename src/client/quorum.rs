@@ -182,7 +182,8 @@ impl QuorumBuilder {
     }
 
     /// How long a server has to answer an acquire: 1 ms to 10 s. Default 50 ms; in any case no more than a tenth of the
-    /// lease. A server that did not is left alone until it answers a question in the background.
+    /// lease. A server that did not is left alone until it answers a question in the background. Entering a hold again
+    /// with the other sort of lease also waits this long, at most, for the servers that the majority does not need.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = Some(timeout);
         self

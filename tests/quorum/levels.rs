@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use watchlock::{Error, LockGuard, Quorum};
+use watchlock_support::eventually;
 
-use crate::common::{ms, soon};
+use crate::common::{LONG, ms, soon};
 use crate::{Five, end};
 
 const LEASE: Duration = Duration::from_secs(20);
@@ -65,12 +66,37 @@ async fn a_hold_whose_servers_were_given_back_with_a_level_is_lost_with_the_next
 }
 
 #[tokio::test]
-async fn a_level_has_all_servers_that_answer() {
+async fn a_level_has_all_servers_that_answer_in_time() {
+    // A tenth of the leases is more than what a server has to answer.
+    let (node_timeout, lease) = (ms(10_000), ms(200_000));
     let five = Five::start();
-    let quorum = five.connect().await;
+    let builder = five.builder().watchdog_lease(lease);
+    let quorum = builder.node_timeout(node_timeout).connect().await.unwrap();
     let outer = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
-    let fixed = outer.reenter(LEASE).await.unwrap();
+    for server in [3, 4] {
+        five.0[server].freeze();
+    }
+    let mut entering = Box::pin(outer.reenter(lease));
+    let entered_by_the_majority = eventually("a majority has it twice", LONG, async || {
+        let mut levels = 0;
+        for server in &five.0[..3] {
+            let counts = server.hash("x").await;
+            levels += counts.values().filter(|count| *count == "2").count();
+        }
+        levels == 3
+    });
+    tokio::select! {
+        biased;
+        entered = &mut entering => panic!("two have time to answer: {entered:?}"),
+        () = entered_by_the_majority => {}
+    }
+    let early = tokio::time::timeout(ms(300), &mut entering).await;
+    assert!(early.is_err(), "two have time to answer: {early:?}");
+    for server in [3, 4] {
+        five.0[server].resume();
+    }
+    let fixed = soon(entering).await.unwrap();
     end(outer).await;
     assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 5);
     for server in [0, 1] {

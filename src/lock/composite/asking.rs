@@ -12,9 +12,6 @@ use super::tally::Tally;
 use crate::error::Error;
 use crate::lease::Lease;
 
-/// How long those are waited for at most that are not needed, but spare a level that is entered their loss.
-const REST: Duration = Duration::from_millis(50);
-
 /// A level more of each child that `crew` has.
 pub(super) async fn enter_children(
     hold: &Composite,
@@ -47,17 +44,18 @@ pub(super) async fn enter_children(
         }
     };
     if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
-        timers.within(rest_of(lease), rest).await;
+        timers.within(rest_of(hold, lease), rest).await;
     }
     drop(entering);
     Ok(entered)
 }
 
 /// How long the rest is waited for, when enough have been entered.
-fn rest_of(lease: Lease) -> Duration {
+fn rest_of(hold: &Composite, lease: Lease) -> Duration {
+    let limit = hold.spare_timeout();
     match lease {
-        Lease::Watchdog => REST,
-        Lease::Fixed(lease) => REST.min(lease / 10),
+        Lease::Watchdog => limit,
+        Lease::Fixed(lease) => limit.min(lease / 10),
     }
 }
 

@@ -33,6 +33,7 @@ type Children = Arc<[Option<HoldView>]>;
 pub(in crate::lock) struct Composite {
     name: Arc<str>,
     needed: usize,
+    spare_timeout: Duration,
     process: Process,
     inner: Mutex<Inner>,
     /// The levels of the children.
@@ -52,11 +53,17 @@ struct Inner {
 }
 
 impl Composite {
-    /// Of children of which `needed` must be valid.
-    pub(super) fn new(name: &Arc<str>, needed: usize, children: Children) -> Arc<Self> {
+    /// Of children of which `needed` must be valid. Who enters it waits for the others this long at most.
+    pub(super) fn new(
+        name: &Arc<str>,
+        needed: usize,
+        spare_timeout: Duration,
+        children: Children,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(name),
             needed,
+            spare_timeout,
             process: Process::current(),
             inner: Mutex::new(Inner {
                 children,
@@ -76,6 +83,10 @@ impl Composite {
 
     pub(super) fn needed(&self) -> usize {
         self.needed
+    }
+
+    pub(super) fn spare_timeout(&self) -> Duration {
+        self.spare_timeout
     }
 
     pub(in crate::lock) fn levels(&self) -> u32 {

@@ -31,16 +31,18 @@ pub(in crate::lock) struct Level {
 }
 
 impl Level {
-    /// The first level of the hold `name` of `children`, of which `needed` must be valid.
+    /// The first level of the hold `name` of `children`, of which `needed` must be valid. Who enters it again waits for
+    /// the others `spare_timeout` at most.
     pub(in crate::lock) fn first(
         name: &Arc<str>,
         needed: usize,
+        spare_timeout: Duration,
         children: Children,
         lease: Lease,
     ) -> Self {
         let views = children.iter();
         let views = views.map(|child| child.as_ref().map(LockGuard::hold));
-        let hold = Composite::new(name, needed, views.collect());
+        let hold = Composite::new(name, needed, spare_timeout, views.collect());
         hold.enter();
         Self::with(&hold, children, lease, None)
     }

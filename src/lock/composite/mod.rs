@@ -7,7 +7,7 @@
 //!    is lost: a level that has too few of its own children left is given back like any other.
 //! 3. Children are renewed by their own clients. Nothing here has a task or a timer of its own.
 //! 4. A level has one level of each child. Entering again with the same sort of lease shares it, and counts here. The
-//!    other sort enters the children: once `needed` have said yes, the rest has 50 ms, or a tenth of the lease.
+//!    other sort enters the children: once `needed` have said yes, the rest is waited for, up to a limit.
 //! 5. What is asked of the children is asked side by side, and heard when `needed` of them have said yes, or cannot any
 //!    more. What a child was asked first polls all: so a caller that goes away leaves nothing half asked.
 //! 6. A level is detached whole or not at all. Each child is asked first; once all agreed, the level is detached. A child

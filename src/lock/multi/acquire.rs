@@ -130,7 +130,9 @@ impl Acquire<'_> {
     fn guard(&self, guards: Vec<LockGuard>) -> LockGuard {
         let needed = guards.len();
         let guards = guards.into_iter().map(Some).collect();
-        let level = Level::first(&self.set.name, needed, guards, self.lease);
+        // All are needed, so there are no others to wait for.
+        let spare_timeout = Duration::ZERO;
+        let level = Level::first(&self.set.name, needed, spare_timeout, guards, self.lease);
         LockGuard::of_several(level)
     }
 

@@ -230,7 +230,9 @@ async fn got(
     children: Vec<Option<LockGuard>>,
     limit: Duration,
 ) -> Option<Level> {
-    let level = Level::first(&request.name, nodes.needed, children, request.lease);
+    let spare_timeout = nodes.timeout_of(Lease::Watchdog);
+    let (name, lease) = (&request.name, request.lease);
+    let level = Level::first(name, nodes.needed, spare_timeout, children, lease);
     if request.fenced {
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);
