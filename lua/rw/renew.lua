@@ -5,8 +5,8 @@
 -- ARGV[2i-1]  hold id
 -- ARGV[2i]    lease   - ms, 1 to 2^53; 0 only looks whether the hold is there
 --
--- Returns   an integer per hold: 1 held; 0 it is not there (nor when the key is of another type);
---           -1 refused, unknown. An error of the whole server (such as READONLY) instead of all that:
+-- Returns   an integer per hold, by itself when there is one: 1 held; 0 it is not there (nor when the key is of
+--           another type); -1 refused, unknown. An error of the whole server (such as READONLY) instead of all that:
 --           what came before it may have been renewed
 -- Publishes nothing
 -- Repeat    no TTL shrinks. A timeout key that is missing is written anew
@@ -35,4 +35,4 @@ for i = 1, #KEYS / 2 do
   end
   replies[i] = reply
 end
-return replies
+return #replies == 1 and replies[1] or replies

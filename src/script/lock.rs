@@ -92,8 +92,10 @@ pub(super) fn renew_by<'a>(script: &'static Script, holds: &[Renewal<'a>]) -> Ca
 }
 
 pub(crate) fn renewed(reply: &Reply) -> Option<Codes> {
-    let Reply::Integers(codes) = reply else {
-        return None;
+    let codes = match reply {
+        Reply::Integer(code) => std::slice::from_ref(code),
+        Reply::Integers(codes) => codes,
+        _ => return None,
     };
     let renewed = codes.iter().map(|code| match code {
         1 => Renewed::Held,

@@ -88,7 +88,9 @@ fn what_is_said_of_a_plain_hold() {
     let renewed = lock::renewed(&many(&[1, 0, -1])).unwrap();
     let expected = [Renewed::Held, Renewed::Missing, Renewed::Unknown];
     assert_eq!(renewed.as_slice(), expected);
-    assert_eq!(lock::renewed(&one(1)), None);
+    let alone = lock::renewed(&one(0)).unwrap();
+    assert_eq!(alone.as_slice(), [Renewed::Missing]);
+    assert_eq!(lock::renewed(&Reply::Other), None);
 }
 
 #[test]

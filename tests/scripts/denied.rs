@@ -103,7 +103,7 @@ async fn a_denied_renewal_says_unknown_not_lost() {
         ("-hset", 1),
     ] {
         let answer = eval(&scene, denied, RENEW, &[MINE, "60000"]).await;
-        let codes = Value::Array(vec![Value::Int(code)]);
+        let codes = Value::Int(code);
         assert_eq!(answer.unwrap(), codes, "{denied}");
     }
 }

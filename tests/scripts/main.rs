@@ -74,8 +74,7 @@ impl Scene {
 
     /// Renews one hold.
     pub(crate) async fn renew(&self, hold: &str, lease: &str) -> RedisResult<i64> {
-        let codes = self.renew_all(&[(LOCK, hold, lease)]).await?;
-        Ok(codes[0])
+        self.run(RENEW, &[hold, lease]).await
     }
 
     /// Renews holds: lock, hold id, lease.

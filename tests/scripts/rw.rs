@@ -248,7 +248,7 @@ async fn i3_late_commands_of_an_old_hold_touch_no_other() {
         assert_eq!(scene.go(Call::assert(MINE, "90000", "3")).await, -5);
         assert_eq!(scene.go(Call::downgrade(MINE, "90000")).await, -5);
         let renewed = scene.try_do(Call::renew(MINE, "90000")).await.unwrap();
-        assert_eq!(renewed, Value::Array(vec![Value::Int(0)]));
+        assert_eq!(renewed, Value::Int(0));
         assert_eq!(scene.server.hash(LOCK).await, before);
         scene.assert_ttl(LOCK, (20_000, 30_000)).await;
     }
@@ -264,7 +264,7 @@ async fn an_assertion_and_a_renewal_write_a_missing_timeout_key_anew() {
             assert_eq!(scene.go(Call::assert(MINE, "40000", "0")).await, -2);
         } else {
             let renewed = scene.try_do(Call::renew(MINE, "40000")).await.unwrap();
-            assert_eq!(renewed, Value::Array(vec![Value::Int(1)]));
+            assert_eq!(renewed, Value::Int(1));
         }
         scene.assert_ttl(&timeout(MINE), (30_000, 40_000)).await;
         scene.assert_ttl(LOCK, (30_000, 40_000)).await;
@@ -473,7 +473,7 @@ async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_giv
     assert!(!scene.server.exists(&timeout(THEIRS)).await);
     assert_eq!(scene.server.hash(LOCK).await.len(), 2);
     let renewed = scene.try_do(Call::renew(MINE, "60000")).await.unwrap();
-    assert_eq!(renewed, Value::Array(vec![Value::Int(1)]));
+    assert_eq!(renewed, Value::Int(1));
     assert_eq!(scene.go(Call::assert(MINE, "70000", "0")).await, -2);
     scene.assert_ttl(&timeout(MINE), (60_000, 70_000)).await;
     assert_eq!(scene.go(Call::release(MINE)).await, 2);
