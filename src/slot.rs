@@ -44,7 +44,7 @@ pub(crate) fn tag(key: &str) -> Option<&str> {
 }
 
 /// For which node of a cluster a command is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     /// Any will do.
     Any,

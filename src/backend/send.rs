@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::class::Class;
 use super::failure::Failure;
@@ -187,18 +187,20 @@ pub(super) fn heard(
     result: RedisResult<Value>,
     sent_at: Moment,
 ) -> Result<Answer, Wrong> {
-    let error = match result.and_then(Value::extract_error) {
-        Ok(value) => {
-            lane.heard();
-            let reply = Reply::from_value(&value);
-            return Ok(Answer {
-                reply,
-                sent_at,
-                server_age: None,
-            });
-        }
-        Err(error) => error,
+    let reply = match result.and_then(said) {
+        Ok(reply) => reply,
+        Err(error) => return Err(refused(lane, generation, error)),
     };
+    lane.heard();
+    Ok(Answer {
+        reply,
+        sent_at,
+        server_age: None,
+    })
+}
+
+/// What an error says, of the command and of the lane.
+pub(super) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong {
     let redirect = Redirect::of(&error, lane.host());
     let failure = Failure::from(error);
     match failure.class {
@@ -209,7 +211,7 @@ pub(super) fn heard(
         }
         _ => lane.heard(),
     }
-    Err(Wrong { failure, redirect })
+    Wrong { failure, redirect }
 }
 
 /// Whether a reply is not the answer yet.
@@ -288,8 +290,15 @@ pub(crate) async fn round_trip(
 
 /// What a result says.
 pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
-    let value = result.and_then(Value::extract_error)?;
-    Ok(Reply::from_value(&value))
+    Ok(result.and_then(said)?)
+}
+
+/// What a value says: an error may also be within it.
+pub(super) fn said(value: Value) -> RedisResult<Reply> {
+    match Reply::from_value(&value) {
+        Reply::Other => value.extract_error().map(|_| Reply::Other),
+        reply => Ok(reply),
+    }
 }
 
 /// What the node at `host` says of all slots.
@@ -305,7 +314,11 @@ pub(crate) async fn slots_of(
 }
 
 pub(super) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
-    matches!(result, Ok(Value::ServerError(error)) if error.kind() == Some(ServerErrorKind::NoScript))
+    matches!(result, Ok(reply) if says_unknown_script(reply))
+}
+
+pub(super) fn says_unknown_script(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
 #[cfg(test)]

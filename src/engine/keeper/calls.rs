@@ -12,16 +12,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::Keeper;
 use super::asking::{Batch, Outcome};
-use crate::backend::{self, Answer, Class, Failure, TELLING};
+use crate::backend::{self, Answer, Calls, Class, Failure, TELLING};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
+use crate::engine::kind::Commands;
 use crate::engine::state::Due;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::{Call, Renewal, Renewed};
+use crate::slot::Target;
 
 /// How many holds one call asks for: the server does nothing else meanwhile.
 const LONGEST: usize = 100;
@@ -30,28 +33,49 @@ const LONGEST: usize = 100;
 pub(super) type Told = (u64, Arc<Hold>, Outcome);
 
 /// The holds of one call.
-type Part<'a> = &'a [Asked];
+struct Part<'a> {
+    commands: &'a dyn Commands,
+    asked: &'a [Asked],
+}
+
+impl<'a> Part<'a> {
+    /// Nothing for no hold.
+    fn of(asked: &'a [Asked]) -> Option<Self> {
+        let commands = &*asked.first()?.hold.kind.commands;
+        Some(Self { commands, asked })
+    }
+}
+
+/// Holds for which this is the same may share a call.
+type Shared = (Option<Target>, &'static str);
 
 /// A hold that is asked for.
 struct Asked {
     number: u64,
     hold: Arc<Hold>,
     lease: Asserted,
+    shared: Shared,
 }
 
 impl Asked {
-    fn of(number: u64, hold: Arc<Hold>, keeper: &Keeper, now: Moment) -> Self {
-        let lease = lease_of(keeper, &hold, now);
+    fn of((number, hold): (u64, Arc<Hold>), by_slot: bool, keeper: &Keeper, now: Moment) -> Self {
+        let target = by_slot.then(|| hold.kind.names().target());
         Self {
             number,
+            lease: lease_of(keeper, &hold, now),
+            shared: (target, hold.kind.commands.name()),
             hold,
-            lease,
         }
     }
 
     /// The same, for a call that is made now.
     fn anew(&self, keeper: &Keeper, now: Moment) -> Self {
-        Self::of(self.number, Arc::clone(&self.hold), keeper, now)
+        Self {
+            number: self.number,
+            lease: lease_of(keeper, &self.hold, now),
+            shared: self.shared,
+            hold: Arc::clone(&self.hold),
+        }
     }
 
     fn renewal(&self) -> Renewal<'_> {
@@ -60,12 +84,6 @@ impl Asked {
             hold_id: &self.hold.id,
             lease: self.lease.written,
         }
-    }
-
-    /// Holds for which this is the same may share a call.
-    fn call(&self, by_slot: bool) -> impl Ord + use<> {
-        let target = by_slot.then(|| self.hold.kind.names().target());
-        (target, self.hold.kind.commands.name())
     }
 
     fn told(&self, outcome: Outcome) -> Told {
@@ -92,16 +110,19 @@ pub(super) async fn ask_for(
     let now = keeper.core.now();
     let asked = holds.into_iter();
     let mut asked: Vec<Asked> = asked
-        .map(|(number, hold)| Asked::of(number, hold, keeper, now))
+        .map(|hold| Asked::of(hold, by_slot, keeper, now))
         .collect();
-    asked.sort_by_key(|asked| asked.call(by_slot));
-    let parts = asked.chunk_by(|one, next| one.call(by_slot) == next.call(by_slot));
-    let parts: Vec<Part> = parts.flat_map(|part| part.chunks(LONGEST)).collect();
+    asked.sort_unstable_by_key(|asked| asked.shared);
+    let parts = asked.chunk_by(|one, next| one.shared == next.shared);
+    let parts = parts.flat_map(|part| part.chunks(LONGEST));
+    let mut parts: Vec<Part> = parts.filter_map(Part::of).collect();
+    // Holds whose numbers are close were made one after the other, and are near each other in memory.
+    parts.sort_unstable_by_key(|part| part.asked.first().map(|asked| asked.number));
     let Answers { mut told, failed } = together(keeper, &parts, patience).await;
     let failure = failed.first().map(|(_, failure)| failure.clone());
     let again = failed
         .into_iter()
-        .map(|(index, failure)| again(keeper, parts[index], failure, patience));
+        .map(|(index, failure)| again(keeper, parts[index].asked, failure, patience));
     for more in join_all(again).await {
         told.extend(more);
     }
@@ -110,41 +131,55 @@ pub(super) async fn ask_for(
 
 /// A call for each part.
 async fn together(keeper: &Keeper, parts: &[Part<'_>], patience: Duration) -> Answers {
-    let answers = Mutex::new(Answers::default());
-    let tell = |index: usize, outcome: backend::Outcome| {
-        let Answers { told, failed } = &mut *answers.lock();
-        let heard = outcome.and_then(|answer| heard_all(keeper, parts[index], &answer, told));
+    let asking = Asking {
+        keeper,
+        parts,
+        answers: Mutex::default(),
+    };
+    keeper.core.ask_together(&asking, patience).await;
+    asking.answers.into_inner()
+}
+
+/// A call for each part, and what they were answered so far.
+struct Asking<'a> {
+    keeper: &'a Keeper,
+    parts: &'a [Part<'a>],
+    answers: Mutex<Answers>,
+}
+
+impl Calls for Asking<'_> {
+    fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn call(&self, index: usize) -> Call<'_> {
+        let Part { commands, asked } = &self.parts[index];
+        let renewals: SmallVec<[Renewal; 1]> = asked.iter().map(Asked::renewal).collect();
+        commands.renew(&renewals).acknowledged()
+    }
+
+    fn tell(&self, index: usize, outcome: backend::Outcome) {
+        let Answers { told, failed } = &mut *self.answers.lock();
+        let part = &self.parts[index];
+        let heard = outcome.and_then(|answer| heard_all(self.keeper, part, &answer, told));
         if let Err(failure) = heard {
             failed.push((index, failure));
         }
-    };
-    let mut renewals = Vec::new();
-    // No part is empty.
-    let calls = parts.iter().filter_map(|part| {
-        renewals.clear();
-        renewals.extend(part.iter().map(Asked::renewal));
-        let commands = &part.first()?.hold.kind.commands;
-        Some(commands.renew(&renewals).acknowledged())
-    });
-    let calls: Vec<Call> = calls.collect();
-    keeper.core.ask_together(&calls, patience, &tell).await;
-    answers.into_inner()
+    }
 }
 
 /// What an answer says of the holds of a call.
 fn heard_all(
     keeper: &Keeper,
-    part: Part<'_>,
+    part: &Part,
     answer: &Answer,
     told: &mut Vec<Told>,
 ) -> Result<(), Failure> {
-    let codes = part.first().and_then(|asked| {
-        let codes = asked.hold.kind.commands.renewed(&answer.reply);
-        codes.filter(|codes| codes.len() == part.len())
-    });
+    let codes = part.commands.renewed(&answer.reply);
+    let codes = codes.filter(|codes| codes.len() == part.asked.len());
     let codes = codes.ok_or_else(Failure::strange_reply)?;
-    let heard = part
-        .iter()
+    let asked = part.asked.iter();
+    let heard = asked
         .zip(codes)
         .map(|(asked, code)| asked.told(heard(keeper, asked, code, answer)));
     told.extend(heard);
@@ -167,29 +202,34 @@ fn heard(keeper: &Keeper, asked: &Asked, code: Renewed, answer: &Answer) -> Outc
 }
 
 /// What becomes of the holds of a call that failed.
-async fn again(keeper: &Keeper, part: Part<'_>, failure: Failure, patience: Duration) -> Vec<Told> {
+async fn again(
+    keeper: &Keeper,
+    asked: &[Asked],
+    failure: Failure,
+    patience: Duration,
+) -> Vec<Told> {
     if failure.class == Class::Split {
-        return apart(keeper, part, patience).await;
+        return apart(keeper, asked, patience).await;
     }
-    if failure.is_transient() || part.len() == 1 {
+    if failure.is_transient() || asked.len() == 1 {
         let outcome = of_failure(&failure, patience);
-        return part.iter().map(|asked| asked.told(outcome)).collect();
+        return asked.iter().map(|asked| asked.told(outcome)).collect();
     }
     if failure.class == Class::CrossSlot {
         keeper.by_slot.store(true, Ordering::Relaxed);
     }
-    one_by_one(keeper, part, patience).await
+    one_by_one(keeper, asked, patience).await
 }
 
 /// Asks for each hold by a call of its own. When that is refused for all of them, it is not for single ones.
-async fn one_by_one(keeper: &Keeper, part: Part<'_>, patience: Duration) -> Vec<Told> {
+async fn one_by_one(keeper: &Keeper, asked: &[Asked], patience: Duration) -> Vec<Told> {
     let now = keeper.core.now();
-    let asked: Vec<Asked> = part.iter().map(|asked| asked.anew(keeper, now)).collect();
-    let singles: Vec<Part> = asked.chunks(1).collect();
+    let asked: Vec<Asked> = asked.iter().map(|asked| asked.anew(keeper, now)).collect();
+    let singles: Vec<Part> = asked.chunks(1).filter_map(Part::of).collect();
     let Answers { mut told, failed } = together(keeper, &singles, patience).await;
     for (index, failure) in failed {
         let outcome = of_failure(&failure, patience);
-        told.extend(singles[index].iter().map(|asked| asked.told(outcome)));
+        told.extend(singles[index].asked.iter().map(|asked| asked.told(outcome)));
     }
     if told
         .iter()
@@ -204,8 +244,8 @@ async fn one_by_one(keeper: &Keeper, part: Part<'_>, patience: Duration) -> Vec<
 
 /// Asks for each hold by calls with one key: while a slot migrates no node may have all of them, and that may take
 /// longer than a lease.
-async fn apart(keeper: &Keeper, part: Part<'_>, patience: Duration) -> Vec<Told> {
-    let told = part.iter().map(async |asked| {
+async fn apart(keeper: &Keeper, asked: &[Asked], patience: Duration) -> Vec<Told> {
+    let told = asked.iter().map(async |asked| {
         let asked = asked.anew(keeper, keeper.core.now());
         let outcome = renew_apart(keeper, &asked, patience).await;
         asked.told(outcome.unwrap_or_else(|failure| of_failure(&failure, patience)))

@@ -74,9 +74,7 @@ impl Wards {
 fn node_of(core: &Core, hold: &Hold) -> u32 {
     let cluster = core.backend.cluster();
     match hold.kind.names().target() {
-        Target::Slot(slot) if cluster.is_joined() => {
-            cluster.node_of(slot).map_or(0, |node| node.number)
-        }
+        Target::Slot(slot) if cluster.is_joined() => cluster.number_of(slot).unwrap_or(0),
         _ => 0,
     }
 }
