@@ -247,6 +247,9 @@ pub(crate) trait RedisQueue {
     /// Whether the place behind a hold that was granted is of this client, by what its acquire was answered.
     fn next_is_ours(&self, reply: &Reply) -> Option<bool>;
 
+    /// The number of another hold of this client that has the lock, by what an acquire was answered.
+    fn handed_to(&self, reply: &Reply) -> Option<u64>;
+
     /// Where a hold id is told that it is its turn.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 

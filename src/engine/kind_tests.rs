@@ -78,6 +78,10 @@ impl RedisQueue for Queued {
         None
     }
 
+    fn handed_to(&self, _: &Reply) -> Option<u64> {
+        None
+    }
+
     fn channel(&self, names: &Names, _hold_id: &str) -> Box<str> {
         names.channel().into()
     }

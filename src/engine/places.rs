@@ -35,12 +35,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         places.collect()
     }
 
-    /// The lock was handed over to `hold_id`, and it is not the turn of that one here: it gives the lock back, and its
-    /// place with it.
-    pub(crate) fn give_back_place(&self, hold_id: &str, effects: &mut Effects) {
+    /// The lock was handed over to the hold that this is true of, and it is not the turn of that one here: it gives the
+    /// lock back, and its place with it.
+    pub(crate) fn give_back_place(&self, is_it: impl Fn(&Hold) -> bool, effects: &mut Effects) {
         let mut holds = self.queue.iter().take(PLACES);
-        let waits =
-            holds.find(|ticket| ticket.unsettled().is_some_and(|hold| *hold.id == *hold_id));
+        let waits = holds.find(|ticket| ticket.unsettled().is_some_and(|hold| is_it(&hold)));
         if let Some(ticket) = waits {
             self.abandon(ticket, effects);
             self.tell_job();

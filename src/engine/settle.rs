@@ -19,10 +19,14 @@ use crate::script::{Acquired, Released};
 pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
     let now = core.now();
     let next_is_ours = next_is_ours(hold, &outcome);
+    let handed_to = handed_to(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
     let settled = core.at(names, |gate, effects| {
         let settled = gate.answered(command, answered, now, core.rules(), effects);
+        if let Some(number) = handed_to {
+            gate.give_back_place(|hold| hold.number == number, effects);
+        }
         if let Some(ours) = next_is_ours {
             gate.wakeups.next_is_ours(ours);
         }
@@ -84,6 +88,12 @@ pub(crate) fn settle_hand_over(
 fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
     let queue = hold.kind.commands.queue()?;
     queue.next_is_ours(&outcome.as_ref().ok()?.reply)
+}
+
+/// The number of the hold of this client that the lock was handed over to, if it is another one.
+fn handed_to(hold: &Hold, outcome: &Outcome) -> Option<u64> {
+    let queue = hold.kind.commands.queue()?;
+    queue.handed_to(&outcome.as_ref().ok()?.reply)
 }
 
 fn answered(hold: &Hold, outcome: Outcome) -> Answered {

@@ -146,6 +146,10 @@ impl RedisQueue for InOrder {
         fair::next_is_ours(reply)
     }
 
+    fn handed_to(&self, reply: &Reply) -> Option<u64> {
+        fair::handed_to(reply)
+    }
+
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {
         [names.channel(), ":", hold_id].concat().into()
     }

@@ -59,6 +59,17 @@ pub(crate) fn next_is_ours(reply: &Reply) -> Option<bool> {
     }
 }
 
+/// The number of another hold of this client that has the lock, by what an acquire was answered.
+pub(crate) fn handed_to(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Integers(numbers) => match *numbers.as_slice() {
+            [0 | 1, _, number] => u64::try_from(number).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 pub(crate) fn release<'a>(
     names: &'a Names,
     wait: LeaseMs,
@@ -142,7 +153,7 @@ pub(crate) fn handed_over(said: &str) -> Option<HandOver> {
 fn pair(reply: &Reply) -> Option<(i64, i64)> {
     match reply {
         Reply::Integers(numbers) => match *numbers.as_slice() {
-            [code, number] => Some((code, number)),
+            [code, number] | [code, number, _] => Some((code, number)),
             _ => None,
         },
         _ => None,

@@ -88,6 +88,12 @@ impl World {
         self.cmd(&call).await
     }
 
+    async fn acquire(&mut self, id: &str, waits: &str) -> (i64, i64) {
+        // Which of the client's own has the lock is said behind these.
+        let answer: Vec<i64> = self.run("acquire", &[id, LEASE_MS, waits]).await;
+        (answer[0], answer[1])
+    }
+
     async fn now_ms(&mut self) -> i64 {
         let time: (i64, i64) = self.cmd(&["TIME"]).await;
         time.0 * 1000 + time.1 / 1000
@@ -163,7 +169,7 @@ impl World {
         let first = self.first_of(client);
         let place = first.unwrap_or_else(|| self.new_place(client));
         self.told.push(format!("{client} tries for {}", place.id));
-        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
+        let answer = self.acquire(&place.id, "1").await;
         if !self.line.contains(&place) {
             self.line.push(place.clone());
         }
@@ -194,7 +200,7 @@ impl World {
         }
         let place = self.new_place(client);
         self.told.push(format!("{client} tries once"));
-        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "0"]).await;
+        let answer = self.acquire(&place.id, "0").await;
         let free = self.holder.is_none() && self.line.is_empty();
         assert_eq!(
             answer.0,
@@ -475,7 +481,7 @@ impl World {
             self.leaves().await;
         }
         let place = self.new_place(0);
-        let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
+        let answer = self.acquire(&place.id, "1").await;
         assert_eq!(answer.0, -2, "{:#?}", self.told);
         let _: i64 = self.run("release", &[&place.id, "0"]).await;
         let keys: Vec<String> = self.cmd(&["KEYS", "*"]).await;

@@ -599,6 +599,23 @@ async fn a_release_hands_the_lock_over_to_who_listens_for_as_long_as_it_is_vouch
 }
 
 #[tokio::test]
+async fn who_finds_the_lock_with_another_of_its_client_is_told_which_it_is() {
+    let scene = Scene::new();
+    scene.acquire(MINE, "0").await;
+    let (ours, number) = (LATER, MINE.rsplit(':').next().unwrap());
+    for (waits, code) in [("0", 0), ("1", 1)] {
+        let told: Vec<i64> = scene.run("acquire", &[ours, LEASE, waits]).await.unwrap();
+        assert_eq!((told[0], told.len()), (code, 3), "{told:?}");
+        assert_eq!(told[2].to_string(), number);
+        let told: Vec<i64> = scene
+            .run("acquire", &[STRANGER, LEASE, waits])
+            .await
+            .unwrap();
+        assert_eq!((told[0], told.len()), (code, 2), "{told:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_release_hands_nothing_over_to_who_does_not_listen_ask_for_it_or_vouch() {
     for (case, listens, takes, id, vouched_ms) in [
         ("nobody listens", false, "1", MINE, 15_000),

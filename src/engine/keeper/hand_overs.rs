@@ -59,7 +59,7 @@ impl Line {
         };
         let core = &self.keeper.core;
         let Some(hold) = head.unsettled().filter(|hold| *hold.id == *to.hold_id) else {
-            self.at(|gate, effects| gate.give_back_place(&to.hold_id, effects));
+            self.at(|gate, effects| gate.give_back_place(|hold| *hold.id == *to.hold_id, effects));
             return false;
         };
         let grant = places.handed_over(core, &hold, to.arrival);

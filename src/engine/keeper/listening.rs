@@ -61,12 +61,23 @@ impl Listening {
             self.ears
                 .push(ear.unwrap_or_else(|| self.ear(channel.as_ref())));
         }
-        before.into_iter().for_each(Ear::leave);
+        // The others keep the connection, and what is told there would be heard by nobody: the lock is handed over to who
+        // listens.
+        let linger = if channels.is_empty() {
+            LINGER
+        } else {
+            Duration::ZERO
+        };
+        for ear in before {
+            ear.leave(linger);
+        }
     }
 
     /// Ends all subscriptions, those that work a while later.
     pub(super) fn leave(&mut self) {
-        self.ears.drain(..).for_each(Ear::leave);
+        for ear in self.ears.drain(..) {
+            ear.leave(LINGER);
+        }
     }
 
     fn ear(&self, channel: &str) -> Ear {
@@ -156,12 +167,12 @@ async fn subscribed(subscribing: &mut JoinSet<Result<(), Failure>>) -> Result<()
 }
 
 impl Ear {
-    /// Ends the subscription: a while later when it works, so that the connection of all is not closed and opened
+    /// Ends the subscription: after `linger` when it works, so that the connection of all is not closed and opened
     /// again. One that is being made is given up at once.
-    fn leave(mut self) {
+    fn leave(mut self, linger: Duration) {
         tokio::spawn(async move {
-            if self.is_live() {
-                tokio::time::sleep(LINGER).await;
+            if self.is_live() && !linger.is_zero() {
+                tokio::time::sleep(linger).await;
             }
             self.stop().await;
         });

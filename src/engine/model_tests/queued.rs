@@ -2,7 +2,7 @@
 //!
 //! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
 
-use super::turn::Waits;
+use super::turn::{BUSY_BY_OURS, Waits};
 use super::*;
 use crate::engine::places::IsNew;
 use crate::script::{Call, HandOver, Place, Reply};
@@ -43,6 +43,10 @@ impl RedisQueue for Side {
     }
 
     fn next_is_ours(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+
+    fn handed_to(&self, _: &Reply) -> Option<u64> {
         None
     }
 
@@ -170,6 +174,14 @@ impl World {
         }
     }
 
+    /// As `settle::handed_to`.
+    pub(super) fn handed_to_another(&mut self, command: usize) {
+        if let (Told::Done(reply @ BUSY_BY_OURS..), true) = (self.told(command), self.is_queued()) {
+            let number = u64::try_from(reply - BUSY_BY_OURS).unwrap();
+            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
+        }
+    }
+
     /// As `Line::take_over`.
     pub(super) fn take_over(&mut self) {
         self.places.told = false;
@@ -180,8 +192,7 @@ impl World {
         };
         let now = self.now;
         let Some(hold) = head.unsettled().filter(|hold| field(hold) == number) else {
-            let id = number.to_string();
-            self.at(|gate, effects| gate.give_back_place(&id, effects));
+            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
             self.gate.prompt = true;
             return self.job_step();
         };
@@ -265,12 +276,20 @@ impl World {
         if !choices.iter().all(goes) {
             return;
         }
-        let free = self.held_by.is_none() && self.places.first() != Some(Waits::Stranger);
+        let waits =
+            |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
+        let has_it = |ticket: &Arc<Ticket>| {
+            let hold = ticket.unsettled();
+            hold.is_some_and(|hold| self.held_by == Some(field(&hold)))
+        };
+        // Free, or of one who waits and does not know it.
+        let free = match self.held_by {
+            None => self.places.first() != Some(Waits::Stranger),
+            Some(_) => self.gate.queue.iter().any(has_it),
+        };
         if !self.is_queued() || self.faulted || self.closed || !free {
             return;
         }
-        let waits =
-            |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
         assert!(
             !self.callers.iter().any(waits),
             "left behind by a free lock"

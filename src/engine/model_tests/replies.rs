@@ -112,6 +112,7 @@ impl World {
             self.check_known(*settled, busy, early && tried_for != 0);
         }
         self.next_in_queue(command);
+        self.handed_to_another(command);
         if settled.is_some() {
             self.shut = shut.unwrap_or(self.shut);
         }

@@ -50,6 +50,9 @@ impl Places {
     }
 }
 
+/// What an acquire is answered when another hold of this client has the lock: so much more than its number.
+pub(super) const BUSY_BY_OURS: i64 = 1_000_000;
+
 /// What Redis does.
 impl World {
     pub(super) fn acquire_in_turn(&mut self, number: u64, waits: bool) -> i64 {
@@ -57,8 +60,11 @@ impl World {
             if waits {
                 self.enqueue(number);
             }
-            if self.held_by.is_some() {
-                return 1000;
+            if let Some(by) = self.held_by {
+                return match i64::try_from(by) {
+                    Ok(ours) if ours > 0 => BUSY_BY_OURS + ours,
+                    _ => 1000,
+                };
             }
             let overtakes = match self.places.head() {
                 Some(first) if waits => !first.is_ours(),
