@@ -90,7 +90,7 @@ impl<'a> Model<'a> {
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
     /// acquired, and for as long as a signal may lag, rather the one before, if that is known to be gone and no signal
-    /// came yet.
+    /// came yet, unless a release is being told of the latest that it is gone.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let lag = SIGNAL_LAG * ns(self.settings.scheduling);
         let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
@@ -122,7 +122,10 @@ impl<'a> Model<'a> {
                 hold.lost.is_none() && gone
             };
             let starts = latest.is_some_and(|hold| first(hold).until.saturating_add(lag) > *t);
-            let before = begun.next().filter(missing).filter(|_| starts);
+            let told_of = latest.and_then(|hold| self.release_failed(&self.holds[*hold]));
+            let is_of_latest = told_of.is_some_and(|release| release.span.from <= *t);
+            let before = begun.next().filter(missing);
+            let before = before.filter(|_| starts && !is_of_latest);
             let hold = before.or(latest);
             if let Some(hold) = hold.copied() {
                 let signal = &mut self.holds[hold].lost;

@@ -424,6 +424,16 @@ fn a_signal_that_lags_is_not_that_of_the_hold_that_follows() {
         .breaks(&[Invariant::I2, Invariant::I8]);
 }
 
+/// The one before ended with a release that said so, and needs none.
+#[test]
+fn a_signal_beside_a_release_that_fails_is_of_that_hold() {
+    let before = story().lock(1, (0, 5), 1).fails(1, (10, 11), "lost");
+    let held = before.lock(1, (12, 13), 1).lock(1, (14, 15), 2);
+    let told = held.fault(1, 20, Scope::All).lost(1, 18);
+    let told = told.fails(1, (17, 19), "lost");
+    told.fails(1, (20, 21), "lost").ends(3_000).breaks(&[]);
+}
+
 #[test]
 fn who_was_told_a_wrong_count_may_give_the_level_back() {
     let told = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
