@@ -25,6 +25,7 @@ mod expiries;
 mod failovers;
 mod fleet;
 mod ground;
+mod hand_overs;
 pub mod kinds;
 mod layout;
 mod links;
@@ -124,6 +125,17 @@ impl Campaign {
             names: 8,
             kinds: kinds::QUORUM.to_vec(),
             layout,
+            ..Self::new(seed)
+        }
+    }
+
+    /// Fair locks alone, few, and under long leases, so that releases hand them over.
+    #[must_use]
+    pub fn of_hand_overs(seed: u64) -> Self {
+        Self {
+            names: 3,
+            kinds: vec![LockKind::Fair],
+            layout: Layout::HandingOver,
             ..Self::new(seed)
         }
     }
@@ -281,7 +293,7 @@ fn rage(
             nemesis.spawn(faults);
         }
     }
-    if of.layout != Layout::One {
+    if of.layout.is_quorum() {
         for part in majority::PARTS {
             let faults = majority::run(Arc::clone(ground), part, seed, weather.watch());
             nemesis.spawn(faults);
