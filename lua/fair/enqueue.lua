@@ -3,7 +3,7 @@
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
 -- ARGV[3] ahead     - hold id of the client's waiter ahead of these, which has a place; '' if there is none
--- ARGV[4] takes     - 1: the lock may be handed over to these, 0: they try for it
+-- ARGV[4] takes     - 1: the lock may be handed over to the new ones, 0: to none of these
 -- ARGV[5] and on    - hold ids, in the order of their waiters
 --
 -- Returns   {code, number, arrivals}: 1 done, 0 not done, since the place ahead was lost, -3 the key is no lock; 1 when
@@ -19,7 +19,9 @@ local refused = enqueue(ids, ARGV[4] == '1' and 0.5)
 if refused then return refused end
 answer[2] = is_next(client_of(ids[1]))
 for i, id in ipairs(ids) do
-  local arrival = math.floor(arrival_of(id) or 0)
+  local marked = arrival_of(id) or 0
+  local arrival = math.floor(marked)
+  if ARGV[4] ~= '1' and marked > arrival then call('ZADD', waiters, text(arrival), id) end
   answer[i + 2] = arrival == now_us + i and arrival or 0
 end
 return answer

@@ -6,6 +6,7 @@ use super::effects::Effects;
 use super::gate::{Gate, PLACES};
 use super::hold::Hold;
 use super::kind::Kind;
+use super::seat::Seat;
 use super::state::Level;
 use super::ticket::Ticket;
 
@@ -35,15 +36,30 @@ impl<C: Clone + PartialEq> Gate<C> {
         places.collect()
     }
 
-    /// The lock was handed over to the hold that this is true of, and it is not the turn of that one here: it gives the
-    /// lock back, and its place with it.
-    pub(crate) fn give_back_place(&self, is_it: impl Fn(&Hold) -> bool, effects: &mut Effects) {
-        let mut holds = self.queue.iter().take(PLACES);
-        let waits = holds.find(|ticket| ticket.unsettled().is_some_and(|hold| is_it(&hold)));
-        if let Some(ticket) = waits {
-            self.abandon(ticket, effects);
-            self.tell_job();
+    /// Whether who is tried for has a place, if anybody is: it is ahead of those in the queue.
+    pub(crate) fn seat_has_place(&self) -> bool {
+        match &self.seat {
+            Seat::Trying(attempt) => attempt.ticket.unsettled().is_some(),
+            _ => true,
         }
+    }
+
+    /// The lock was handed over to the hold that this is true of, and it is not the turn of that one here: it gives the
+    /// lock back, and its place with it. The hold, to be released.
+    pub(crate) fn give_back_place(
+        &mut self,
+        is_it: impl Fn(&Hold) -> bool,
+        effects: &mut Effects,
+    ) -> Option<Arc<Hold>> {
+        let mut waiting = self.queue.iter().take(PLACES);
+        let (ticket, hold) = waiting.find_map(|ticket| {
+            let hold = ticket.unsettled().filter(|hold| is_it(hold))?;
+            Some((Arc::clone(ticket), hold))
+        })?;
+        self.abandon(&ticket, effects);
+        self.prompt = true;
+        self.tell_job();
+        Some(hold)
     }
 
     /// Where the first `count` of those who have places are told of their turn.

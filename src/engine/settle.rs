@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+
 use super::core::Core;
 use super::grant::Grant;
 use super::hold::Hold;
@@ -13,6 +15,7 @@ use super::ticket::Ticket;
 use crate::backend::{Failure, Outcome, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
+use crate::names::Names;
 use crate::script::{Acquired, Released};
 
 /// Settles the attempt at `hold` that `command` is of.
@@ -24,9 +27,6 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
     let names = hold.kind.names();
     let settled = core.at(names, |gate, effects| {
         let settled = gate.answered(command, answered, now, core.rules(), effects);
-        if let Some(number) = handed_to {
-            gate.give_back_place(|hold| hold.number == number, effects);
-        }
         if let Some(ours) = next_is_ours {
             gate.wakeups.next_is_ours(ours);
         }
@@ -34,6 +34,20 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
     });
     if let Some((hold, settled)) = settled {
         see_to(core, &hold, settled, now);
+    }
+    if let Some(number) = handed_to {
+        give_back_place(core, names, |hold| hold.number == number);
+    }
+}
+
+/// The lock was handed over to this hold, and it is not its turn here. What is sent from now on for the one whose turn it
+/// is finds the lock given back.
+pub(crate) fn give_back_place(core: &Core, names: &Arc<Names>, is_it: impl Fn(&Hold) -> bool) {
+    let given_back = core.at(names, |gate, effects| gate.give_back_place(is_it, effects));
+    if let Some(hold) = given_back {
+        let release = hold.kind.release(&hold.id, 0).in_order();
+        // The first poll sends it. The keeper sees to it that it is released, whatever comes of this.
+        let _ = Pending::start(&core.keeper_fleet, release).now_or_never();
     }
 }
 

@@ -189,6 +189,58 @@ async fn who_gives_up_while_it_is_handed_the_lock_gives_it_back() {
     scene.ends().await;
 }
 
+/// The first try of all takes no place, so the others have theirs ahead of it.
+#[tokio::test]
+async fn those_who_come_at_once_wait_for_no_poll() {
+    let scene = Scene::new().await;
+    for _ in 0..5 {
+        let held = scene.held().await;
+        let lock = || scene.client.get_fair_lock(LINE);
+        let waiting = [lock(), lock(), lock()].map(|lock| {
+            tokio::spawn(async move { lock.lock().await.unwrap().unlock().await.unwrap() })
+        });
+        let queues = async || !queue(&scene.server).await.is_empty();
+        eventually("they queue", LONG, queues).await;
+        let released = Instant::now();
+        held.unlock().await.unwrap();
+        for waiter in waiting {
+            soon(waiter).await.unwrap();
+        }
+        assert!(released.elapsed() < Duration::from_secs(5));
+    }
+    scene.ends().await;
+}
+
+#[tokio::test]
+async fn where_the_first_one_lost_its_place_nobody_is_handed_the_lock() {
+    let scene = Scene::new().await;
+    let server = &scene.server;
+    let held = scene.held().await;
+    let (first, place) = scene.waits().await;
+    let (second, next) = scene.waits().await;
+    let [list, scores, waiters] = [
+        "redisson_lock_queue:{line}",
+        "redisson_lock_timeout:{line}",
+        "watchlock_waiters:{line}",
+    ];
+    let arrival = async || server.query::<String>(&["ZSCORE", waiters, &next]).await;
+    assert!(arrival().await.ends_with(".5"), "it takes hand-overs");
+    server.cmd(&["LREM", list, "1", &place]).await;
+    server.cmd(&["ZREM", scores, &place]).await;
+    server.cmd(&["ZREM", waiters, &place]).await;
+    // The client vouches for its places every 5 s.
+    queued(server, 2).await;
+    assert!(!arrival().await.ends_with(".5"), "it does not");
+    let tries = scene.tries();
+    held.unlock().await.unwrap();
+    let guard = soon(first).await.unwrap().unwrap();
+    assert!(tries.seen() > 0);
+    assert!(!second.is_finished());
+    guard.unlock().await.unwrap();
+    soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+    scene.ends().await;
+}
+
 /// The places of a client may be in another order than its waiters, when Redis lost some. The message does not come.
 #[tokio::test]
 async fn a_hand_over_to_another_than_the_first_is_found_by_a_poll() {

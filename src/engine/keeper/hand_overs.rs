@@ -10,7 +10,7 @@ use super::waiting::{Line, start_try};
 use crate::backend::Pending;
 use crate::engine::hold::Hold;
 use crate::engine::seat::Attempt;
-use crate::engine::settle::settle_hand_over;
+use crate::engine::settle::{give_back_place, settle_hand_over};
 use crate::engine::ticket::Ticket;
 use crate::script::HandOver;
 
@@ -59,7 +59,7 @@ impl Line {
         };
         let core = &self.keeper.core;
         let Some(hold) = head.unsettled().filter(|hold| *hold.id == *to.hold_id) else {
-            self.at(|gate, effects| gate.give_back_place(|hold| *hold.id == *to.hold_id, effects));
+            give_back_place(core, &self.names, |hold| *hold.id == *to.hold_id);
             return false;
         };
         let grant = places.handed_over(core, &hold, to.arrival);

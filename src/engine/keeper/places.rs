@@ -12,6 +12,8 @@
 //!    at least from just before the send of the command that gave the place, so validity is counted from there; the
 //!    watchdog renews from then on. A hand-over names the arrival of its place: one that is heard late may be for a
 //!    place that was lost, and given to the same hold anew.
+//! 6. It goes to the client's first place in Redis, which is to be its first waiter's. So it is not taken by waiters who
+//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,9 +120,12 @@ impl Places {
         let ahead = first.checked_sub(1).map(|last| Arc::clone(&places[last].0));
         let asked = &places[first..];
         let watched = asked.iter().all(|(.., level)| *level == Level::Watchdog);
+        // By 6: all that have places are ahead of those that are to get one.
+        let in_order = asked.iter().all(|(_, IsNew(new), _)| *new) && !again;
+        let in_order = in_order && core.at(names, |gate, _| gate.seat_has_place());
         let asks = Asking {
             holds: asked.iter().map(|(hold, ..)| Arc::clone(hold)).collect(),
-            takes: watched && takes_hand_overs(core, &kind),
+            takes: watched && in_order && takes_hand_overs(core, &kind),
         };
         self.ask(core, kind, ahead.as_deref(), asks, now);
     }
