@@ -10,38 +10,71 @@ use super::seat::Seat;
 use super::state::Level;
 use super::ticket::Ticket;
 
-/// Whether a hold was made just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct IsNew(pub(crate) bool);
+/// What is to be asked of Redis for those who wait here.
+pub(crate) enum Asks {
+    /// None of them may have a place.
+    Nothing,
+    /// As many as have one, by this kind of lock: that their places are kept.
+    Vouch(Kind, usize),
+    Places(Asked),
+}
+
+/// Those for whom places are asked.
+pub(crate) struct Asked {
+    /// The last of this client that has one; theirs are behind it.
+    pub(crate) ahead: Option<Arc<Hold>>,
+    pub(crate) holds: Vec<Arc<Hold>>,
+    /// Whether some of these never had one.
+    pub(crate) has_new: bool,
+    /// The lock may be handed over to them: the watchdog is to keep them alive, and nobody of this client whose turn is
+    /// before theirs lacks a place. The head of the queue in Redis is the first of its client then.
+    pub(crate) takes: bool,
+}
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// Those of the first in the queue that may have places in the queue that Redis keeps, with their hold ids: by
-    /// `hold` for who has none yet, and what is to keep them alive. Whoever leaves from now on gives its place back, being
+    /// What the first in the queue need that may have places in the queue that Redis keeps. `hold` makes the hold ids of
+    /// those who have none yet; `lost`: some of them lost theirs. Whoever leaves from now on gives its place back, being
     /// released.
-    pub(crate) fn places(
-        &self,
-        mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>,
-    ) -> Vec<(Arc<Hold>, IsNew, Level)> {
-        let first = self.queue.iter().take(PLACES);
-        let places = first.filter(|ticket| ticket.may_have_place());
-        let places = places.map(|ticket| {
-            let level = ticket.request.level;
-            if let Some(hold) = ticket.unsettled() {
-                return (hold, IsNew(false), level);
-            }
-            let hold = hold(ticket);
-            ticket.set_unsettled(Some(&hold));
-            (hold, IsNew(true), level)
-        });
-        places.collect()
-    }
-
-    /// Whether who is tried for has a place, if anybody is: it is ahead of those in the queue.
-    pub(crate) fn seat_has_place(&self) -> bool {
-        match &self.seat {
-            Seat::Trying(attempt) => attempt.ticket.unsettled().is_some(),
-            _ => true,
+    pub(crate) fn asks(&self, lost: bool, mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>) -> Asks {
+        // Who is in no queue meanwhile, and ahead of those that are.
+        let tried = match &self.seat {
+            Seat::Trying(attempt) => Some(&attempt.ticket),
+            _ => None,
+        };
+        let tried_place = tried.and_then(|ticket| ticket.unsettled());
+        if lost && tried_place.is_some() {
+            // All are asked for together: when that one is back in the queue, or has the lock.
+            return Asks::Nothing;
         }
+        let first = self.queue.iter().take(PLACES);
+        let waiting: Vec<_> = first.filter(|ticket| ticket.may_have_place()).collect();
+        let is_new: Vec<_> = waiting.iter().map(|t| t.unsettled().is_none()).collect();
+        let place = |ticket: &&Arc<Ticket>| {
+            ticket.unsettled().unwrap_or_else(|| {
+                let hold = hold(ticket);
+                ticket.set_unsettled(Some(&hold));
+                hold
+            })
+        };
+        let mut holds: Vec<_> = waiting.iter().map(place).collect();
+        let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
+            return Asks::Nothing;
+        };
+        let first_new = is_new.iter().position(|is_new| *is_new);
+        let Some(first) = (if lost { Some(0) } else { first_new }) else {
+            return Asks::Vouch(kind, holds.len());
+        };
+        let all_new = is_new[first..].iter().all(|is_new| *is_new);
+        let in_order = !lost && all_new && (tried.is_none() || tried_place.is_some());
+        let mut levels = waiting[first..].iter().map(|ticket| ticket.request.level);
+        let takes = in_order && levels.all(|level| level == Level::Watchdog);
+        let asked = holds.split_off(first);
+        Asks::Places(Asked {
+            ahead: holds.pop().or(tried_place),
+            holds: asked,
+            has_new: first_new.is_some(),
+            takes,
+        })
     }
 
     /// The lock was handed over to the hold that this is true of, and it is not the turn of that one here: it gives the

@@ -13,7 +13,8 @@
 //!    watchdog renews from then on. A hand-over names the arrival of its place: one that is heard late may be for a
 //!    place that was lost, and given to the same hold anew.
 //! 6. It goes to the client's first place in Redis, which is to be its first waiter's. So it is not taken by waiters who
-//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some.
+//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some. Also the
+//!    waiter that is being tried for, and is in no queue meanwhile, is ahead of the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +28,7 @@ use crate::engine::attempt::untried_hold;
 use crate::engine::grant::Grant;
 use crate::engine::hold::Hold;
 use crate::engine::kind::Kind;
-use crate::engine::places::IsNew;
-use crate::engine::state::Level;
+use crate::engine::places::{Asked, Asks};
 use crate::names::Names;
 use crate::script::Place;
 
@@ -74,13 +74,6 @@ struct Sent {
     expects: usize,
 }
 
-/// Those who wait, for whom places are asked.
-struct Asking {
-    holds: Vec<Arc<Hold>>,
-    /// The lock may be handed over to them.
-    takes: bool,
-}
-
 impl Places {
     pub(super) fn new() -> Self {
         Self {
@@ -97,37 +90,20 @@ impl Places {
         if self.sent.is_some() {
             return;
         }
-        let now = core.now();
-        let places = core.at(names, |gate, _| {
-            gate.places(|ticket| untried_hold(core, ticket, now))
+        let (now, lost) = (core.now(), self.lost);
+        let asks = core.at(names, |gate, _| {
+            gate.asks(lost, |ticket| untried_hold(core, ticket, now))
         });
-        let Some(kind) = places.first().map(|(hold, ..)| hold.kind.clone()) else {
+        match asks {
             // Who is tried for is in no queue, and may come back to it with its place.
-            if now >= self.next {
-                self.next = now + AGAIN;
+            Asks::Nothing if now >= self.next => self.next = now + AGAIN,
+            Asks::Vouch(kind, places) if now >= self.next => self.vouch(core, kind, places, now),
+            Asks::Places(asked) if asked.has_new || now >= self.next => {
+                self.lost = false;
+                self.ask(core, asked, now);
             }
-            return;
-        };
-        let first_new = places.iter().position(|(_, IsNew(new), _)| *new);
-        if first_new.is_none() && now < self.next {
-            return;
+            Asks::Nothing | Asks::Vouch(..) | Asks::Places(_) => {}
         }
-        let again = std::mem::take(&mut self.lost);
-        let first = if again { Some(0) } else { first_new };
-        let Some(first) = first else {
-            return self.vouch(core, kind, places.len(), now);
-        };
-        let ahead = first.checked_sub(1).map(|last| Arc::clone(&places[last].0));
-        let asked = &places[first..];
-        let watched = asked.iter().all(|(.., level)| *level == Level::Watchdog);
-        // By 6: all that have places are ahead of those that are to get one.
-        let in_order = asked.iter().all(|(_, IsNew(new), _)| *new) && !again;
-        let in_order = in_order && core.at(names, |gate, _| gate.seat_has_place());
-        let asks = Asking {
-            holds: asked.iter().map(|(hold, ..)| Arc::clone(hold)).collect(),
-            takes: watched && in_order && takes_hand_overs(core, &kind),
-        };
-        self.ask(core, kind, ahead.as_deref(), asks, now);
     }
 
     /// By 5: what `hold` was granted, if there is enough of it left to go on with.
@@ -153,17 +129,22 @@ impl Places {
         self.given.clear();
     }
 
-    /// Asks for places, behind the one `ahead` that this client has.
-    fn ask(&mut self, core: &Core, kind: Kind, ahead: Option<&Hold>, asks: Asking, now: Moment) {
-        let Asking {
+    fn ask(&mut self, core: &Core, asked: Asked, now: Moment) {
+        let Asked {
+            ahead,
             holds: asks_for,
             takes,
-        } = asks;
+            ..
+        } = asked;
+        let Some(kind) = asks_for.first().map(|hold| hold.kind.clone()) else {
+            return;
+        };
         let Some(queue) = kind.commands.queue() else {
             return;
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
-        let ahead = ahead.map(|hold| &*hold.id);
+        let ahead = ahead.as_ref().map(|hold| &*hold.id);
+        let takes = takes && takes_hand_overs(core, &kind);
         let call = queue.enqueue(kind.names(), ahead, takes, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {

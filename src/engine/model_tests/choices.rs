@@ -161,7 +161,9 @@ impl World {
                 if ticket.is_decided() || first {
                     choices.push(Choice::Poll(i));
                 }
-                choices.push(Choice::Drop(i));
+                if caller.manner != Manner::Stays {
+                    choices.push(Choice::Drop(i));
+                }
             }
             At::Holding(entered) => {
                 let fixed = caller.side == Side::ReadsFixed;

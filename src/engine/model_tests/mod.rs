@@ -113,6 +113,12 @@ enum Choice {
     StrangerWaits,
     /// One that waits there dies.
     StrangerDies,
+    /// Redis forgets the queue.
+    Forget,
+    /// It drops our places ahead of a stranger's, having heard nothing of us for long.
+    ForgetFirst,
+    /// The client vouches for its places.
+    Vouch,
     /// The keeper hears of the places that it asked for.
     Placed(usize),
     /// The job hears that the lock was handed over.
@@ -138,7 +144,10 @@ enum What {
         waits: bool,
     },
     /// Asks for places in that queue.
-    Enqueues,
+    Enqueues {
+        /// Whether the lock may be handed over to them.
+        takes: bool,
+    },
     Joins,
     Releases,
     Turns,
@@ -150,8 +159,9 @@ enum What {
 #[derive(Clone)]
 struct Command {
     hold: Arc<Hold>,
-    /// For whom it asks for places.
+    /// For whom it asks for places, and behind whose.
     places: Vec<Arc<Hold>>,
+    ahead: Option<u64>,
     what: What,
     lane: usize,
     executed: Option<i64>,
@@ -205,6 +215,8 @@ enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Unlocks,
+    /// As this, and it is not dropped while it waits.
+    Stays,
     /// Its futures and guards are dropped somewhere.
     Drops,
     /// It detaches its guard, and its owner ends somewhere.
@@ -290,6 +302,7 @@ struct World {
     passed: BTreeSet<u64>,
     strangers: u32,
     deaths: u32,
+    forgets: u32,
     places: Places,
     closes: bool,
     closed: bool,
@@ -311,6 +324,8 @@ struct Scenario {
     strangers: u32,
     /// How many strangers die while they wait.
     deaths: u32,
+    /// How often Redis forgets the queue, or the first in it.
+    forgets: u32,
     /// Whether writers who wait say so; how often a stranger does.
     marks: Option<u32>,
     closes: bool,

@@ -2,18 +2,31 @@
 //!
 //! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
 
-use super::turn::{BUSY_BY_OURS, Waits};
+use super::turn::{BUSY_BY_OURS, NOT_DONE, Waits};
 use super::*;
-use crate::engine::places::IsNew;
+use crate::engine::places::Asks;
 use crate::script::{Call, HandOver, Place, Reply};
 
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
 
+/// What Redis forgot of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Forgotten {
+    #[default]
+    Nothing,
+    All,
+    /// Our places ahead of a stranger's, so that others of ours may be ahead of those that they were behind.
+    First,
+}
+
 /// The queue, and what the job does for it.
 #[derive(Default)]
 pub(super) struct Places {
     pub(super) queue: Vec<Waits>,
+    /// Those of ours in it that the lock may be handed over to.
+    pub(super) takes: BTreeSet<u64>,
+    pub(super) forgotten: Forgotten,
     /// Whether the job gives places.
     pub(super) given: bool,
     /// What the job asks for them by, and jobs before it did.
@@ -35,7 +48,7 @@ impl RedisQueue for Side {
     }
 
     fn vouch<'a>(&'a self, _: &'a Names, _: &'a str) -> Call<'a> {
-        unreachable!("nobody is silent for that long")
+        unreachable!("a step of its own")
     }
 
     fn placed(&self, _: &Reply) -> Option<Place> {
@@ -91,8 +104,10 @@ impl Places {
         let commands = self.asking.iter().chain(&self.asked);
         let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
         let asks = self.asking.is_some();
-        let rest = (self.given, asks, self.lost, self.told, self.handed_over);
-        format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
+        let takes: Vec<_> = self.takes.iter().map(|to| format!("h{to}")).collect();
+        let handed_over = self.handed_over.map(|(to, next)| (format!("h{to}"), next));
+        let rest = (self.given, asks, self.lost, self.told, self.forgotten);
+        format!("|{queue:?} {takes:?} {channels:?} {commands:?} {handed_over:?} {rest:?}")
     }
 }
 
@@ -110,25 +125,43 @@ impl World {
         if !self.places.given || self.places.asking.is_some() {
             return;
         }
-        let (number, now) = (&mut self.numbers, self.now);
-        let given = self.gate.places(|ticket| {
+        let (number, now, lost) = (&mut self.numbers, self.now, self.places.lost);
+        let asks = self.gate.asks(lost, |ticket| {
             *number += 1;
             Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
         });
-        let first_new = given.iter().position(|(_, IsNew(new), _)| *new);
-        let first = if self.places.lost { Some(0) } else { first_new };
-        let Some(first) = first.filter(|_| !given.is_empty()) else {
+        let Asks::Places(asked) = asks else {
             return;
         };
-        let asked = given.into_iter().skip(first).map(|(hold, ..)| hold);
-        let asked: Vec<_> = asked.collect();
-        for hold in &asked {
+        for hold in &asked.holds {
             hold.with(|state| state.asks_for_place(true));
         }
         let nobodys = self.nobodys_hold();
-        let command = self.send(&nobodys, What::Enqueues, KEEPER);
-        self.commands[command].places = asked;
+        let takes = asked.takes;
+        let command = self.send(&nobodys, What::Enqueues { takes }, KEEPER);
+        self.commands[command].ahead = asked.ahead.as_ref().map(|hold| field(hold));
+        self.commands[command].places = asked.holds;
         (self.places.asking, self.places.lost) = (Some(command), false);
+    }
+
+    /// Whether the client will find, when it vouches for its places, that some are lost.
+    pub(super) fn finds_places_lost(&self) -> bool {
+        if self.places.forgotten == Forgotten::Nothing {
+            return false;
+        }
+        let waiting = self
+            .gate
+            .queue
+            .iter()
+            .filter_map(|ticket| ticket.unsettled());
+        let has = self.places.queue.iter().filter(|place| place.is_ours());
+        has.count() < waiting.count()
+    }
+
+    /// As `Places::vouch`, when it finds some lost: it is answered at once.
+    pub(super) fn vouch(&mut self) {
+        self.places.lost = true;
+        self.asleep = Asleep::Awake;
     }
 
     /// As `Places::see`.
@@ -162,6 +195,7 @@ impl World {
             });
         }
         match told {
+            Told::Done(NOT_DONE) => self.places.lost = self.places.given,
             Told::Done(next) => self.at(|gate, _| gate.wakeups.next_is_ours(next == 1)),
             _ => self.places.lost = self.places.given,
         }
@@ -255,10 +289,38 @@ impl World {
         assert!(!kept, "a place is given up that somebody waits by");
     }
 
+    /// The lock is handed over to `number`: if that one waits here, it came first.
+    pub(super) fn check_handed_over(&self, number: u64) {
+        let has = |ticket: &&Arc<Ticket>| {
+            let hold = ticket.unsettled();
+            hold.is_some_and(|hold| field(&hold) == number)
+        };
+        let Some(to) = self.gate.queue.iter().find(has) else {
+            return;
+        };
+        let tried = match &self.gate.seat {
+            Seat::Trying(attempt) => Some(&attempt.ticket),
+            _ => None,
+        };
+        let mut others = self.gate.queue.iter().chain(tried);
+        let overtaken = others.any(|other| other.is_waiting() && other.number < to.number);
+        // Then the lock is given back.
+        let known = self.faulted || self.places.forgotten == Forgotten::First;
+        assert!(!overtaken || known, "handed over to another than the first");
+    }
+
     /// Who waits has a place, once it could be asked for.
     pub(super) fn check_places(&self, choice: Choice) {
         let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
-        if !self.places.given || self.faulted || !asleep || !self.places.are_answered() {
+        // A place that is being given back counts as well, until then.
+        let leaves = self
+            .reaps
+            .iter()
+            .any(|(_, reaping)| !matches!(reaping, Reaping::Over));
+        let finds =
+            self.finds_places_lost() || (self.places.forgotten != Forgotten::Nothing && leaves);
+        let known = self.places.are_answered() && !finds;
+        if !self.places.given || self.faulted || !asleep || !known {
             return;
         }
         for ticket in self.gate.queue.iter().filter(|t| t.may_have_place()) {
@@ -270,9 +332,10 @@ impl World {
         }
     }
 
-    /// Nothing can happen any more but that somebody goes away: nobody waits for a lock that is free for it.
+    /// Nothing can happen any more but that somebody who waits goes away: nobody waits for a lock that is free for it.
     pub(super) fn check_left_behind(&self, choices: &[Choice]) {
-        let goes = |choice: &Choice| matches!(choice, Choice::Drop(_));
+        let waits_at = |i: usize| matches!(self.callers[i].at, At::Waiting(..));
+        let goes = |choice: &Choice| matches!(choice, Choice::Drop(i) if waits_at(*i));
         if !choices.iter().all(goes) {
             return;
         }

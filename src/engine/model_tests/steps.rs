@@ -109,6 +109,8 @@ impl World {
             Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
             Choice::Placed(command) => self.placed(command),
             Choice::HandedOver => self.take_over(),
+            Choice::Forget | Choice::ForgetFirst => self.forget(choice),
+            Choice::Vouch => self.vouch(),
         }
     }
 

@@ -70,9 +70,10 @@ impl World {
             let unsure = c.what == What::Releases && c.ended && c.hold.outcome().is_ok();
             if open || unsure || awaited.contains(&i) {
                 let places: Vec<_> = c.places.iter().map(|hold| hold_text(hold)).collect();
+                let ahead = c.ahead.map(|ahead| format!("h{ahead}"));
                 let _ = write!(
                     text,
-                    "|c{i} h{} {places:?} {:?} {} {:?} {} {} {}",
+                    "|c{i} h{} {ahead:?} {places:?} {:?} {} {:?} {} {} {}",
                     field(&c.hold),
                     c.what,
                     c.lane,
@@ -102,7 +103,7 @@ impl World {
                 self.ends_row.is_some(),
                 self.now < self.left_until
             ),
-            (self.strangers, self.deaths),
+            (self.strangers, self.deaths, self.forgets),
             self.closed,
         );
         text.push_str(&self.marks_text());

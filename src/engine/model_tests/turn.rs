@@ -1,5 +1,6 @@
 //! The queue that the Redis of the model keeps, and the strangers in it: whose turn it is.
 
+use super::queued::Forgotten;
 use super::*;
 
 /// One who waits in the queue.
@@ -53,6 +54,9 @@ impl Places {
 /// What an acquire is answered when another hold of this client has the lock: so much more than its number.
 pub(super) const BUSY_BY_OURS: i64 = 1_000_000;
 
+/// What asking for places is answered when the place ahead was lost.
+pub(super) const NOT_DONE: i64 = -9;
+
 /// What Redis does.
 impl World {
     pub(super) fn acquire_in_turn(&mut self, number: u64, waits: bool) -> i64 {
@@ -80,7 +84,12 @@ impl World {
                 let queue = &mut self.places.queue;
                 let own = queue.iter().position(|place| *place == Waits::Ours(number));
                 queue.swap(0, own.unwrap());
-                queue.remove(0);
+                if let Some(Waits::Ours(swapped)) = own.filter(|own| *own > 0).map(|own| queue[own])
+                {
+                    self.places.takes.remove(&swapped);
+                }
+                self.places.queue.remove(0);
+                self.places.takes.remove(&number);
             }
             self.held_by = Some(number);
         }
@@ -93,9 +102,21 @@ impl World {
         }
     }
 
-    pub(super) fn enqueue_all(&mut self, command: usize) -> i64 {
+    pub(super) fn enqueue_all(&mut self, command: usize, takes: bool) -> i64 {
+        let ahead = self.commands[command].ahead;
+        let lost = |ahead: u64| !self.places.has(ahead) && self.held_by != Some(ahead);
+        if ahead.is_some_and(lost) {
+            return NOT_DONE;
+        }
         for hold in self.commands[command].places.clone() {
-            self.enqueue(field(&hold));
+            let number = field(&hold);
+            let known = self.places.has(number);
+            self.enqueue(number);
+            if !takes {
+                self.places.takes.remove(&number);
+            } else if !known && self.places.has(number) {
+                self.places.takes.insert(number);
+            }
         }
         i64::from(self.places.next_is_ours())
     }
@@ -105,6 +126,7 @@ impl World {
         self.check_kept(number);
         let own = Waits::Ours(number);
         self.places.queue.retain(|place| *place != own);
+        self.places.takes.remove(&number);
         let heard = self.held_by.is_none() && self.wake();
         if ended {
             self.ended.insert(number);
@@ -126,9 +148,14 @@ impl World {
 
     /// The head heard that it is its turn, and is of another client than the one that released.
     fn hand_over(&mut self) {
-        let Waits::Ours(first) = self.places.queue.remove(0) else {
+        let Some(Waits::Ours(first)) = self.places.queue.first().copied() else {
             return;
         };
+        if !self.places.takes.remove(&first) {
+            return;
+        }
+        self.check_handed_over(first);
+        self.places.queue.remove(0);
         self.held_by = Some(first);
         self.places.handed_over = Some((first, self.places.next_is_ours()));
     }
@@ -146,8 +173,18 @@ impl World {
                 choices.push(Choice::Placed(*command));
             }
         }
+        let vouches = self.places.given && self.places.asking.is_none();
+        if vouches && self.finds_places_lost() {
+            choices.push(Choice::Vouch);
+        }
         if !self.is_queued() {
             return choices;
+        }
+        if self.forgets > 0 && !self.places.queue.is_empty() {
+            choices.push(Choice::Forget);
+            if self.places.next_is_ours() && self.places.queue.contains(&Waits::Stranger) {
+                choices.push(Choice::ForgetFirst);
+            }
         }
         let first = self.places.first();
         if self.held_by.is_none()
@@ -178,6 +215,30 @@ impl World {
             Some(_) => drop(self.places.queue.remove(0)),
         }
         self.held_by = Some(0);
+    }
+
+    /// Redis loses the queue, and strangers come back to it; or our places ahead of them.
+    pub(super) fn forget(&mut self, choice: Choice) {
+        self.forgets -= 1;
+        if choice == Choice::ForgetFirst {
+            self.places.forgotten = Forgotten::First;
+        } else if self.places.forgotten == Forgotten::Nothing {
+            self.places.forgotten = Forgotten::All;
+        }
+        let ours = self.places.queue.iter().take_while(|place| place.is_ours());
+        let lost = match choice {
+            Choice::ForgetFirst => ours.count(),
+            _ => self.places.queue.len(),
+        };
+        for place in self.places.queue.drain(..lost) {
+            match place {
+                Waits::Ours(number) => drop(self.places.takes.remove(&number)),
+                Waits::Stranger => self.strangers += 1,
+                Waits::Dead => {}
+            }
+        }
+        // Who waits polls.
+        self.polls += 1;
     }
 
     pub(super) fn stranger_queues(&mut self, choice: Choice) {

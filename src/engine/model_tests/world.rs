@@ -61,6 +61,7 @@ impl World {
             passed: BTreeSet::new(),
             strangers: scenario.strangers,
             deaths: scenario.deaths,
+            forgets: scenario.forgets,
             places: Places::default(),
             closes: scenario.closes,
             closed: false,
@@ -127,6 +128,7 @@ impl World {
         self.commands.push(Command {
             hold: Arc::clone(hold),
             places: Vec::new(),
+            ahead: None,
             what,
             lane,
             executed: None,

@@ -58,6 +58,7 @@ const QUIET: Scenario = Scenario {
     asks: 0,
     strangers: 0,
     deaths: 0,
+    forgets: 0,
     marks: None,
     closes: false,
     alone: false,

@@ -75,6 +75,28 @@ fn an_owner_that_queues_twice() {
 }
 
 #[test]
+fn a_queue_that_redis_forgets() {
+    let scenario = Scenario {
+        callers: &[(None, FOREVER, Manner::Stays, 1); 2],
+        strangers: 1,
+        forgets: 1,
+        ..IN_TURN
+    };
+    all_orders("forgotten", scenario, 10_000);
+}
+
+#[test]
+fn a_queue_that_redis_forgets_and_one_who_goes_away() {
+    let scenario = Scenario {
+        callers: &[CARELESS],
+        strangers: 1,
+        forgets: 1,
+        ..IN_TURN
+    };
+    all_orders("forgotten, one goes", scenario, 500);
+}
+
+#[test]
 fn a_client_that_ends_gives_its_places_back() {
     let scenario = Scenario {
         callers: &[CARELESS, CARELESS],
