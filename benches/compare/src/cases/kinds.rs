@@ -147,7 +147,7 @@ const WORK: Work = Work {
 };
 /// Processes of one task each: inside a process the plain lock would be passed on without a word to Redis.
 const PROCESSES: usize = 4;
-const HAND_OVER_ROUNDS: usize = 5;
+const HAND_OVER_ROUNDS: usize = 9;
 const FAIR: &str = "fair";
 const HAND_OVER: &str = "hand-over";
 
