@@ -60,7 +60,8 @@ pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
 
 /// More at once in a process would measure how slow the machine is, not whether the locks hold.
-static AT_ONCE: Semaphore = Semaphore::const_new(2);
+static AT_ONCE: Semaphore = Semaphore::const_new(BOTH as usize);
+const BOTH: u32 = 2;
 
 /// Whose client a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,12 +173,15 @@ impl Campaign {
         self.workers.contains(&Kind::Java)
     }
 
-    /// Runs it to its end, telling each round on standard output. Two run at once in a process, the others wait.
+    /// Runs it to its end, telling each round on standard output. Two run at once in a process, or one with Java's workers;
+    /// the others wait.
     ///
     /// # Panics
     /// When the servers or the workers cannot be started.
     pub async fn run(&self) -> Tally {
-        let _turn = AT_ONCE.acquire().await.expect("it is never closed");
+        let share = if self.has_java() { BOTH } else { 1 };
+        let turn = AT_ONCE.acquire_many(share).await;
+        let _turn = turn.expect("it is never closed");
         let ground = Arc::new(Ground::prepare(self).await);
         let mut tally = Tally::default();
         let mut left = self.time;
