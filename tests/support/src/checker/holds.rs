@@ -90,7 +90,7 @@ impl<'a> Model<'a> {
 
     /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
     /// acquired, and for as long as a signal may lag, rather the one before, if that is known to be gone and no signal
-    /// came yet, unless a release is being told of the latest that it is gone.
+    /// came yet, unless a call is being told of the latest that it is gone.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let lag = SIGNAL_LAG * ns(self.settings.scheduling);
         let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
@@ -122,8 +122,7 @@ impl<'a> Model<'a> {
                 hold.lost.is_none() && gone
             };
             let starts = latest.is_some_and(|hold| first(hold).until.saturating_add(lag) > *t);
-            let told_of = latest.and_then(|hold| self.release_failed(&self.holds[*hold]));
-            let is_of_latest = told_of.is_some_and(|release| release.span.from <= *t);
+            let is_of_latest = latest.is_some_and(|hold| self.is_told(&self.holds[*hold], *t));
             let before = begun.next().filter(missing);
             let before = before.filter(|_| starts && !is_of_latest);
             let hold = before.or(latest);
@@ -136,14 +135,15 @@ impl<'a> Model<'a> {
 
     /// The first release that said that the hold is gone.
     pub(super) fn release_failed(&self, hold: &Hold) -> Option<&Op<'a>> {
-        let says_gone = |op: &&Op| match op.outcome {
-            Some(Outcome::Failed(kind)) => kind == "lost" || kind == "not_owner",
-            _ => false,
-        };
-        hold.releases
-            .iter()
-            .map(|op| &self.ops[*op])
-            .find(says_gone)
+        let mut releases = hold.releases.iter().map(|op| &self.ops[*op]);
+        releases.find(|op| op.says_gone())
+    }
+
+    /// Whether a release, or a re-entry, that began by `t` said that the hold is gone.
+    fn is_told(&self, hold: &Hold, t: Nanos) -> bool {
+        let calls = hold.releases.iter().chain(&hold.unclear);
+        let mut calls = calls.map(|op| &self.ops[*op]);
+        calls.any(|op| op.says_gone() && op.span.from <= t)
     }
 
     pub(super) fn window(&self, index: usize) -> (Span, End) {

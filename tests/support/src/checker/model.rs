@@ -32,6 +32,11 @@ impl<'a> Op<'a> {
         (self.client, self.owner, self.kind, self.name)
     }
 
+    /// Whether it was answered that the hold is gone.
+    pub(super) fn says_gone(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::Failed(kind)) if kind == "lost" || kind == "not_owner")
+    }
+
     /// The single locks that it is about.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.kind.names(self.name)

@@ -435,6 +435,18 @@ fn a_signal_beside_a_release_that_fails_is_of_that_hold() {
 }
 
 #[test]
+fn a_signal_beside_a_reentry_that_fails_is_of_that_hold() {
+    let before = story().lock(1, (0, 5), 1).fails(1, (10, 11), "lost");
+    let held = before.lock(1, (12, 13), 1).fault(1, 20, Scope::All);
+    let told = Outcome::Failed("lost".to_owned());
+    let told = held.op((1, 0), lock(None), (14, 19), told).lost(1, 18);
+    told.lock(1, (20, 21), 1)
+        .unlock(1, (22, 23), 0)
+        .ends(3_000)
+        .breaks(&[]);
+}
+
+#[test]
 fn who_was_told_a_wrong_count_may_give_the_level_back() {
     let told = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
     told.breaks(&[Invariant::I2]);
