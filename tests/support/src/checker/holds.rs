@@ -52,6 +52,8 @@ impl<'a> Model<'a> {
     /// A level joins the owner's hold of that name, or begins one.
     pub(super) fn note_holds(&mut self) {
         let mut current: BTreeMap<Key, usize> = BTreeMap::new();
+        // Ended by a release without a clear answer, and how many levels there were before that.
+        let mut unclear: BTreeMap<Key, (usize, u32)> = BTreeMap::new();
         for (index, op) in self.ops.iter().enumerate() {
             let key = op.key();
             match (op.call, op.outcome) {
@@ -62,6 +64,13 @@ impl<'a> Model<'a> {
                         && let Some(before) = current.remove(&key)
                     {
                         self.holds[before].replaced = Some(op.span);
+                    }
+                    if let Some((hold, levels)) = unclear.remove(&key)
+                        && *count == levels + 1
+                    {
+                        // That release did not run.
+                        (self.holds[hold].ended, self.holds[hold].levels) = (false, levels);
+                        current.insert(key, hold);
                     }
                     let hold = *current.entry(key).or_insert_with(|| {
                         self.begun_by.insert(op.id, self.holds.len());
@@ -80,8 +89,12 @@ impl<'a> Model<'a> {
                     let Some(hold) = current.get(&key).copied() else {
                         continue;
                     };
+                    let levels = self.holds[hold].levels;
                     if self.holds[hold].release(index, outcome) {
                         current.remove(&key);
+                        if !matches!(outcome, Some(Outcome::Released(_))) && !op.says_gone() {
+                            unclear.insert(key, (hold, levels));
+                        }
                     }
                 }
             }

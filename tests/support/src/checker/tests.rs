@@ -434,6 +434,15 @@ fn a_signal_beside_a_release_that_fails_is_of_that_hold() {
     told.fails(1, (20, 21), "lost").ends(3_000).breaks(&[]);
 }
 
+/// What the owner is told next shows that it did not run: the lock was not free.
+#[test]
+fn a_release_without_a_clear_answer_may_have_left_the_hold() {
+    let held = story().lock(1, (0, 5), 1).fails(1, (10, 11), "other");
+    let held = held.lock(1, (20, 21), 2).unlock(1, (30, 31), 1);
+    let waited = held.unlock(1, (2_990, 2_991), 0).lock(2, (25, 2_995), 1);
+    waited.unlock(2, (3_000, 3_001), 0).breaks(&[]);
+}
+
 #[test]
 fn a_signal_beside_a_reentry_that_fails_is_of_that_hold() {
     let before = story().lock(1, (0, 5), 1).fails(1, (10, 11), "lost");
