@@ -12,7 +12,7 @@ use super::ticket::Ticket;
 
 /// What is to be asked of Redis for those who wait here.
 pub(crate) enum Asks {
-    /// None of them may have a place.
+    /// None of them may have a place, or it is not the moment to ask for all again.
     Nothing,
     /// As many as have one, by this kind of lock: that their places are kept.
     Vouch(Kind, usize),
@@ -36,14 +36,14 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// those who have none yet; `lost`: some of them lost theirs. Whoever leaves from now on gives its place back, being
     /// released.
     pub(crate) fn asks(&self, lost: bool, mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>) -> Asks {
-        // Who is in no queue meanwhile, and ahead of those that are.
+        // Whoever is tried for is not in the queue meanwhile, and ahead of those that are.
         let tried = match &self.seat {
             Seat::Trying(attempt) => Some(&attempt.ticket),
             _ => None,
         };
         let tried_place = tried.and_then(|ticket| ticket.unsettled());
         if lost && tried_place.is_some() {
-            // All are asked for together: when that one is back in the queue, or has the lock.
+            // All are asked for together, once that one is back in the queue or has the lock.
             return Asks::Nothing;
         }
         let first = self.queue.iter().take(PLACES);
@@ -65,7 +65,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return Asks::Vouch(kind, holds.len());
         };
         let all_new = is_new[first..].iter().all(|is_new| *is_new);
-        let in_order = !lost && all_new && (tried.is_none() || tried_place.is_some());
+        let in_order = all_new && (tried.is_none() || tried_place.is_some());
         let mut levels = waiting[first..].iter().map(|ticket| ticket.request.level);
         let takes = in_order && levels.all(|level| level == Level::Watchdog);
         let asked = holds.split_off(first);

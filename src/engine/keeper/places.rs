@@ -13,8 +13,8 @@
 //!    watchdog renews from then on. A hand-over names the arrival of its place: one that is heard late may be for a
 //!    place that was lost, and given to the same hold anew.
 //! 6. It goes to the client's first place in Redis, which is to be its first waiter's. So it is not taken by waiters who
-//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some. Also the
-//!    waiter that is being tried for, and is in no queue meanwhile, is ahead of the others.
+//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some. The
+//!    waiter that is being tried for is ahead of those in the queue, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl Places {
             gate.asks(lost, |ticket| untried_hold(core, ticket, now))
         });
         match asks {
-            // Who is tried for is in no queue, and may come back to it with its place.
+            // Whoever is tried for is not in the queue, and may come back to it with its place.
             Asks::Nothing if now >= self.next => self.next = now + AGAIN,
             Asks::Vouch(kind, places) if now >= self.next => self.vouch(core, kind, places, now),
             Asks::Places(asked) if asked.has_new || now >= self.next => {

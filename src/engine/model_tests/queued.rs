@@ -304,15 +304,18 @@ impl World {
         };
         let mut others = self.gate.queue.iter().chain(tried);
         let overtaken = others.any(|other| other.is_waiting() && other.number < to.number);
-        // Then the lock is given back.
-        let known = self.faulted || self.places.forgotten == Forgotten::First;
-        assert!(!overtaken || known, "handed over to another than the first");
+        // It may happen then, and the lock is given back.
+        let may_be = self.faulted || self.places.forgotten == Forgotten::First;
+        assert!(
+            !overtaken || may_be,
+            "handed over to another than the first"
+        );
     }
 
     /// Who waits has a place, once it could be asked for.
     pub(super) fn check_places(&self, choice: Choice) {
         let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
-        // A place that is being given back counts as well, until then.
+        // Vouching counts a place that is being given back as well, and finds nothing lost until it is gone.
         let leaves = self
             .reaps
             .iter()

@@ -36,7 +36,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         let mut table = Table::new(
             "Cluster: 10 000 locks kept alive",
             "Shares of one core of the client, after the first 10 s, in which each lock is renewed once. In a cluster a \
-             call renews the locks of one slot. Both clients at a time.",
+             call renews the locks of one slot. Both clients run at the same time.",
         );
         table.columns(vec!["client core".to_owned()]);
         for (row, cores) in [("one server", &one), ("three masters", &three)] {
