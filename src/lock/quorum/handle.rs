@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Nodes;
-use super::acquire::acquire;
+use super::line::{Patience, Request, acquire};
 use super::questions::Questions;
-use super::ticket::{Patience, Request};
 use crate::config::Config;
 use crate::engine::kind::Kind;
 use crate::error::Error;

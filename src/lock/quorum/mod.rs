@@ -2,14 +2,12 @@
 //!
 //! Each node has a client of its own, and each child of a hold is a plain lock there, renewed and given back by that
 //! client. What is added here: who may vote and what a round comes to ([`rules`]), one round at a time for each name
-//! ([`gate`], [`round`]), waiting ([`job`], [`ears`], [`waking`]), repair ([`repair`]), and tokens ([`token`]).
+//! ([`line`], [`round`]), waiting ([`ears`], [`waking`]), repair ([`repair`]), and tokens ([`token`]).
 //! A hold is a [`Composite`](super::composite::Composite).
 
-mod acquire;
 mod ears;
-mod gate;
 mod handle;
-mod job;
+mod line;
 mod node;
 mod owner;
 mod questions;
@@ -19,7 +17,6 @@ mod rules;
 #[cfg(test)]
 mod simulation_tests;
 mod steward;
-mod ticket;
 mod token;
 mod waking;
 
@@ -30,10 +27,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use self::gate::Gates;
 pub use self::handle::{FencedQuorumLock, QuorumHandle, QuorumLock};
+use self::line::Lines;
 pub(crate) use self::node::Node;
 pub use self::owner::QuorumOwner;
 use self::repair::Patients;
@@ -61,7 +59,7 @@ pub(crate) struct Nodes {
     needed: usize,
     delay: RestartDelay,
     node_timeout: Duration,
-    gates: Gates,
+    lines: Arc<Lines>,
     patients: Arc<Patients>,
     steward: Steward,
     /// Told when a silent node answered.
@@ -94,7 +92,7 @@ impl Nodes {
             needed: all.len() / 2 + 1,
             delay,
             node_timeout: rules.node_timeout.unwrap_or(NODE_TIMEOUT),
-            gates: Gates::default(),
+            lines: Arc::default(),
             patients: Arc::default(),
             steward,
             back: Notify::new(),
@@ -140,16 +138,17 @@ impl Nodes {
 
     /// Runs a task on the steward. A bug in it closes the quorum for who waits and who comes; holds go on, which their
     /// clients keep.
-    fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let quorum = Arc::downgrade(self);
-        self.steward.spawn(async move {
+        let task = self.steward.spawn(async move {
             let ended = AssertUnwindSafe(task).catch_unwind().await;
             if let (Err(_), Some(quorum)) = (ended, quorum.upgrade()) {
                 tracing::error!("the background thread of a quorum failed; the quorum is closed");
                 quorum.broken.store(true, Ordering::Relaxed);
-                quorum.gates.close();
+                quorum.lines.close();
             }
         });
+        task.abort_handle()
     }
 
     /// How long a node has to answer an acquire with this lease.

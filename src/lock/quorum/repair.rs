@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Nodes;
+use super::line::Request;
 use super::node::Answer;
 use super::round::join;
-use super::ticket::Request;
 use crate::clock::Moment;
 use crate::lease::Lease;
 use crate::lock::composite::Composite;

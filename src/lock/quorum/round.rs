@@ -19,10 +19,10 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::Nodes;
-use super::gate::Tried;
+use super::line::{Patience, Request, Tried};
 use super::node::{Answer, Trying};
 use super::rules::{Outcome, Said, Votes};
-use super::ticket::{Patience, Request};
+
 use super::token;
 use crate::backend::Lane;
 use crate::clock::Moment;

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::Nodes;
-use super::ticket::Request;
+use super::line::Request;
 use crate::backend::{Failure, Pending};
 use crate::engine::kind::Kind;
 use crate::error::Error;
