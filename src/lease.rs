@@ -75,12 +75,6 @@ impl LeaseMs {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// The shortest lease that covers `span`; nothing when there is nothing to cover.
-    pub(crate) fn covering(span: Duration) -> Option<Self> {
-        let ms = u64::try_from(span.as_nanos().div_ceil(1_000_000)).ok()?;
-        (ms > 0).then_some(Self(ms))
-    }
-
     pub(crate) const fn as_millis(self) -> u64 {
         self.0
     }

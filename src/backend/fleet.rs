@@ -57,15 +57,6 @@ impl Fleet {
         Ok(self.lane_to(&node))
     }
 
-    /// The number of the node that a command is for, as far as is known; 0 for the one server that there is.
-    pub(super) fn node(&self, target: Target) -> Option<u32> {
-        match target {
-            _ if !self.cluster.is_joined() => Some(0),
-            Target::Slot(slot) => self.cluster.number_of(slot),
-            Target::Any | Target::None => None,
-        }
-    }
-
     /// The lane to a node.
     pub(super) fn lane_to(&self, node: &Arc<Node>) -> Arc<Lane> {
         let find = |lanes: &[(u32, Arc<Lane>)]| {
@@ -108,7 +99,7 @@ impl Fleet {
     }
 
     /// For how long an answer may wait for replicas.
-    pub(super) fn acknowledged_within(&self) -> Duration {
+    pub(crate) fn acknowledged_within(&self) -> Duration {
         self.config.acks.map_or(Duration::ZERO, |acks| acks.within)
     }
 

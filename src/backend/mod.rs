@@ -18,7 +18,6 @@ mod in_flight;
 pub(crate) mod lane;
 mod pace;
 mod redirect;
-mod rounds;
 mod send;
 pub(crate) mod sentinel;
 mod server;
@@ -28,7 +27,6 @@ mod switches;
 pub(crate) mod timers;
 #[cfg(feature = "tls")]
 mod tls;
-mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -55,8 +53,6 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::redirect::Redirect;
 pub(crate) use self::send::{round_trip, slots_of};
 pub(crate) use self::timers::Timers;
-use self::together::give_up;
-pub(crate) use self::together::{Calls, TELLING, send_together};
 use crate::clock::Moment;
 use crate::error::{ConfigError, Error};
 use crate::script::{Call, Order, Reply};
@@ -72,6 +68,19 @@ pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
 #[cfg(not(feature = "tls"))]
 pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
     Err(ConfigError::TlsDisabled)
+}
+
+/// A silence that is shorter says nothing of the connection, nor of the server.
+pub(crate) const TELLING: Duration = Duration::from_millis(100);
+
+/// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
+/// `telling`.
+fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Duration) {
+    lane.overdue();
+    let silent = limit >= telling && lane.is_silent_for(limit);
+    if let Some(generation) = generation.filter(|_| silent) {
+        lane.replace(generation);
+    }
 }
 
 /// A reply, and when its command was sent.
@@ -162,7 +171,7 @@ impl Pending {
 
     /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
     /// this one was silent for `limit`, and that is `telling`.
-    async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
+    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
         let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
         let outcome = self.within(limit).await;
         if matches!(&outcome, Err(failure) if failure.is_unanswered()) {

@@ -13,7 +13,7 @@ use super::gates::Gates;
 use super::hold::Hold;
 use super::schedule::Schedule;
 use super::state::{Due, Phase, RenewalPlan, State};
-use crate::backend::{Backend, Calls, Fleet, Outcome, Pending, send_together};
+use crate::backend::{Backend, Fleet, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -250,11 +250,6 @@ impl Core {
     pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
         let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
-    }
-
-    /// Several calls over the keeper's lanes, for at most `limit`.
-    pub(crate) async fn ask_together(&self, calls: &impl Calls, limit: Duration) {
-        send_together(&self.keeper_fleet, calls, limit).await;
     }
 
     /// Every share of a hold.

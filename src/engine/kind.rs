@@ -11,8 +11,7 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{
-    Acquired, Call, Codes, Entered, Forced, Grants, HandOver, Place, Released, Renewal, Renewed,
-    Reply, lock,
+    Acquired, Call, Entered, Forced, Grants, HandOver, Place, Released, Reply, lock,
 };
 
 /// Of which sort a try is.
@@ -31,9 +30,6 @@ pub(crate) struct Try {
 /// Every command must be harmless when it runs twice or late (I2, I3); replies are `None` when they are none
 /// that the script gives.
 pub(crate) trait Commands: Send + Sync {
-    /// What it is called. Renewals of one kind share their calls.
-    fn name(&self) -> &'static str;
-
     /// Whether an acquire of the owner `asks` may enter the hold that the owner `holds` has, instead of waiting
     /// behind it. Exclusive kinds let an owner in to what it has.
     fn may_enter(&self, holds: Option<u64>, asks: Option<u64>) -> bool {
@@ -173,31 +169,6 @@ pub(crate) trait Commands: Send + Sync {
     /// Whether the hold was there, by the reply to any of the three.
     fn found(&self, reply: &Reply) -> Option<bool> {
         lock::found(reply)
-    }
-
-    /// Lengthens the leases of many holds of this kind, each for itself.
-    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
-        lock::renew(holds)
-    }
-
-    fn renewed(&self, reply: &Reply) -> Option<Codes> {
-        lock::renewed(reply)
-    }
-
-    /// Renews one hold by its first key alone, for a kind whose renewals have several: while a slot of a cluster migrates
-    /// no node may have all of them.
-    fn renew_apart<'a>(&self, _hold: &Renewal<'a>) -> Option<Call<'a>> {
-        None
-    }
-
-    /// What is to be renewed then, by that reply.
-    fn renew_rest<'a>(&self, _hold: &Renewal<'a>, _reply: &Reply) -> Option<Call<'a>> {
-        None
-    }
-
-    /// What that reply says of the hold.
-    fn renewed_apart(&self, _reply: &Reply) -> Option<Renewed> {
-        None
     }
 
     /// Ends whoever holds the lock; `client` tells own holds from strangers'.

@@ -83,11 +83,6 @@ struct InOrder {
 }
 
 impl Commands for InOrder {
-    fn name(&self) -> &'static str {
-        // Renewals are the plain lock's, and share its calls.
-        "lock"
-    }
-
     fn queue(&self) -> Option<&dyn RedisQueue> {
         Some(self)
     }

@@ -198,10 +198,6 @@ struct WithTokens {
 
 impl Commands for WithTokens {
     /// Renewals are the plain lock's, and share its calls.
-    fn name(&self) -> &'static str {
-        "lock"
-    }
-
     fn acquire<'a>(
         &'a self,
         names: &'a Names,

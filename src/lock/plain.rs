@@ -21,17 +21,10 @@ pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
     Names::of(&Family::PLAIN, prefix, name, longest)
 }
 
-/// What is said of it in renewals.
-pub(super) const NAME: &str = "lock";
-
 /// Its commands are those that every kind has which does not say otherwise.
 struct Plain;
 
 impl Commands for Plain {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn passes_on(&self) -> bool {
         true
     }

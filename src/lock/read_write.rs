@@ -17,7 +17,7 @@ use crate::engine::owner::OwnerState;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Entered, Released, Renewal, Renewed, Reply, rw};
+use crate::script::{Acquired, Call, Entered, Released, Reply, rw};
 
 /// The kind of [`ReadLock`].
 #[derive(Debug)]
@@ -316,10 +316,6 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 
 impl Commands for Mode {
     /// One name for both: what is renewed together is in both modes.
-    fn name(&self) -> &'static str {
-        "read/write lock"
-    }
-
     fn has_shares(&self) -> bool {
         true
     }
@@ -402,22 +398,6 @@ impl Commands for Mode {
 
     fn found(&self, reply: &Reply) -> Option<bool> {
         rw::found(reply)
-    }
-
-    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
-        rw::renew(holds)
-    }
-
-    fn renew_apart<'a>(&self, hold: &Renewal<'a>) -> Option<Call<'a>> {
-        Some(rw::keep(hold))
-    }
-
-    fn renew_rest<'a>(&self, hold: &Renewal<'a>, reply: &Reply) -> Option<Call<'a>> {
-        rw::keep_timeout(hold, reply)
-    }
-
-    fn renewed_apart(&self, reply: &Reply) -> Option<Renewed> {
-        rw::kept(reply)
     }
 
     fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {

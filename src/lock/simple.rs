@@ -10,7 +10,7 @@ use crate::engine::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Renewal, Reply, simple};
+use crate::script::{Acquired, Call, Reply, simple};
 
 /// The kind of [`SimpleLock`].
 #[derive(Debug)]
@@ -64,10 +64,6 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 struct Strings;
 
 impl Commands for Strings {
-    fn name(&self) -> &'static str {
-        "simple"
-    }
-
     fn acquire<'a>(
         &'a self,
         names: &'a Names,
@@ -104,10 +100,6 @@ impl Commands for Strings {
 
     fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         simple::release(names, hold_id, left)
-    }
-
-    fn renew<'a>(&self, holds: &[Renewal<'a>]) -> Call<'a> {
-        simple::renew(holds)
     }
 
     fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {

@@ -82,10 +82,6 @@ struct Polling {
 
 impl Commands for Polling {
     /// Its renewals are the plain lock's.
-    fn name(&self) -> &'static str {
-        plain::NAME
-    }
-
     fn passes_on(&self) -> bool {
         true
     }

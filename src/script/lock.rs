@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, RENEW, Script, VERIFY};
-use super::{Acquired, Call, Codes, Forced, Released, Renewal, Renewed, Reply};
+use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
+use super::{Acquired, Call, Forced, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -71,38 +71,6 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
             })
         }
     }
-}
-
-/// Renews all of `holds` in one call.
-pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
-    renew_by(&RENEW, holds)
-}
-
-/// The same by the script of another kind.
-pub(super) fn renew_by<'a>(script: &'static Script, holds: &[Renewal<'a>]) -> Call<'a> {
-    let mut call = Call::script(script);
-    for hold in holds {
-        call = call.lock(hold.names);
-    }
-    for hold in holds {
-        let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
-        call = call.arg(hold.hold_id).arg(lease_ms);
-    }
-    call
-}
-
-pub(crate) fn renewed(reply: &Reply) -> Option<Codes> {
-    let codes = match reply {
-        Reply::Integer(code) => std::slice::from_ref(code),
-        Reply::Integers(codes) => codes,
-        _ => return None,
-    };
-    let renewed = codes.iter().map(|code| match code {
-        1 => Renewed::Held,
-        0 => Renewed::Missing,
-        _ => Renewed::Unknown,
-    });
-    Some(renewed.collect())
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {

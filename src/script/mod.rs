@@ -19,7 +19,6 @@ use smallvec::SmallVec;
 use self::registry::Script;
 use crate::config::Publish;
 use crate::fencing::FencingToken;
-use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::slot::Target;
 
@@ -256,10 +255,6 @@ impl Encoded {
         &self.cmd
     }
 
-    pub(crate) fn into_cmd(self) -> Cmd {
-        self.cmd
-    }
-
     /// Has it publish as the node does that it is sent to.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
         let Some(before) = self.publishes.filter(|before| *before != publish) else {
@@ -454,26 +449,6 @@ pub(crate) struct HandOver {
     /// Whether the place behind it is of the same client.
     pub(crate) next_is_ours: bool,
 }
-
-/// A hold that is renewed together with others.
-#[derive(Clone, Copy)]
-pub(crate) struct Renewal<'a> {
-    pub(crate) names: &'a Names,
-    pub(crate) hold_id: &'a str,
-    /// Without one it is only looked at.
-    pub(crate) lease: Option<LeaseMs>,
-}
-
-/// What a renewal says of one hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Held,
-    Missing,
-    Unknown,
-}
-
-/// What it says of each of its holds.
-pub(crate) type Codes = SmallVec<[Renewed; 16]>;
 
 /// What a forced release did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

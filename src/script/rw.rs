@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::registry::{
-    RW_ASSERT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_KEEP, RW_KEEP_TIMEOUT, RW_LOOK, RW_MARK,
-    RW_READ_ACQUIRE, RW_RELEASE, RW_RENEW, RW_WRITE_ACQUIRE,
+    RW_ASSERT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK, RW_READ_ACQUIRE, RW_RELEASE,
+    RW_WRITE_ACQUIRE,
 };
-use super::{Acquired, Call, Entered, Released, Renewal, Renewed, Reply};
+use super::{Acquired, Call, Entered, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -125,44 +125,6 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
                 heard_by: Some(heard_by),
             })
         }
-    }
-}
-
-/// Renews all of `holds` in one call.
-pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
-    let mut call = Call::script(&RW_RENEW);
-    for hold in holds {
-        call = call.lock(hold.names).key(timeout(hold.names, hold.hold_id));
-    }
-    for hold in holds {
-        let lease_ms = hold.lease.map_or(0, LeaseMs::as_millis);
-        call = call.arg(hold.hold_id).arg(lease_ms);
-    }
-    call
-}
-
-/// Renews a hold by calls with one key each: first this one.
-pub(crate) fn keep<'a>(hold: &Renewal<'a>) -> Call<'a> {
-    Call::script(&RW_KEEP)
-        .lock(hold.names)
-        .arg(hold.hold_id)
-        .arg(hold.lease.map_or(0, LeaseMs::as_millis))
-}
-
-/// And what that leads to, by its reply: nothing more for a write hold, or for one that is not there.
-pub(crate) fn keep_timeout<'a>(hold: &Renewal<'a>, kept: &Reply) -> Option<Call<'a>> {
-    let lease = hold.lease.filter(|_| kept.integer() == Some(1))?;
-    let timeout = timeout(hold.names, hold.hold_id);
-    let call = Call::script(&RW_KEEP_TIMEOUT).for_node_of(hold.names);
-    Some(call.key(timeout).arg(lease.as_millis()))
-}
-
-/// What the first of them said of the hold.
-pub(crate) fn kept(reply: &Reply) -> Option<Renewed> {
-    match reply.integer()? {
-        0 => Some(Renewed::Missing),
-        1 | 2 => Some(Renewed::Held),
-        _ => None,
     }
 }
 

@@ -1,9 +1,7 @@
 //! The simple lock's commands and scripts: a string with the hold id, as other libraries have it.
 
-use super::registry::{
-    SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_RENEW, SIMPLE_VERIFY,
-};
-use super::{Acquired, Call, Next, Renewal, Reply, lock};
+use super::registry::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
+use super::{Acquired, Call, Next, Reply, lock};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -52,10 +50,6 @@ pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call
         .arg(left)
         .arg(names.channel())
         .publishes()
-}
-
-pub(crate) fn renew<'a>(holds: &[Renewal<'a>]) -> Call<'a> {
-    lock::renew_by(&SIMPLE_RENEW, holds)
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {

@@ -51,8 +51,6 @@ pub(crate) struct Keeper {
     /// Whether renewals fail at the moment; told once per outage.
     trouble: AtomicBool,
     wards: Mutex<Wards>,
-    /// Whether a renewal for holds of several slots was refused, though there is no cluster: by what stands before one.
-    by_slot: AtomicBool,
     /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
     sending: Semaphore,
     /// Whether a question for a quiet connection is on its way.
@@ -67,7 +65,6 @@ impl Keeper {
             hub: Hub::new(core.backend.config(), core.backend.cluster()),
             trouble: AtomicBool::new(false),
             wards: Mutex::default(),
-            by_slot: AtomicBool::new(false),
             sending: Semaphore::new(RELEASES),
             knocking: AtomicBool::new(false),
             closing: AtomicBool::new(false),
