@@ -15,8 +15,9 @@ use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers}
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
+use crate::engine::core::Core;
+use crate::engine::keep_alive::Engine;
 use crate::engine::keeper::Starting;
-use crate::engine::{Core, Engine};
 use crate::error::{ConfigError, Error};
 use crate::secrets::{Provider, Secrets, Tls, provider};
 

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use crate::backend::class::is_unknown_command;
 use crate::backend::hello::Hello;
 use crate::backend::{Class, Dialer, Failure, Fleet, Lane, TOO_OLD, round_trip, slots_of};
-use crate::engine::Core;
+use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};

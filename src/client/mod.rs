@@ -15,7 +15,7 @@ pub use self::builder::ClientBuilder;
 pub use self::quorum::{Quorum, QuorumBuilder};
 pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
-use crate::engine::Engine;
+use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LostReason};
 use crate::lock::{
     FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced,

@@ -13,7 +13,7 @@ use super::{Client, ClientBuilder, ShutdownReport};
 use crate::backend::Failure;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::keep_alive::Engine;
 use crate::error::{Cause, ConfigError, Error, QuorumError};
 use crate::lock::quorum::{Node, Nodes, Rules};
 use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner, fenced, plain};

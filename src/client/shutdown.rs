@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::hold::Hold;
-use crate::engine::state::Phase;
+use crate::engine::hold::state::Phase;
 
 /// What was left when [`Client::shutdown`](crate::Client::shutdown) came to its end: the names of locks,
 /// without the client's prefix.

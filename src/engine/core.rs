@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use super::effects::Effects;
+use super::gate::gates::Gates;
 use super::gate::{Gate, Rules};
-use super::gates::Gates;
 use super::hold::Hold;
-use super::schedule::Schedule;
-use super::state::{Due, Phase, RenewalPlan, State};
+use super::hold::effects::Effects;
+use super::hold::schedule::Schedule;
+use super::hold::state::{Due, Phase, RenewalPlan, State};
 use crate::backend::{Backend, Fleet, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;

@@ -6,11 +6,11 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use super::gate::Rules;
+use super::gate::ticket::{Patience, Request, Ticket};
+use super::hold::kind::{Commands, Kind, Says};
+use super::hold::owner::OwnerState;
+use super::hold::state::{Level, RenewalPlan};
 use super::hold::{Hold, Origin};
-use super::kind::{Commands, Kind, Says};
-use super::owner::OwnerState;
-use super::state::{Level, RenewalPlan};
-use super::ticket::{Patience, Request, Ticket};
 use crate::clock::Moment;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};

@@ -10,11 +10,12 @@ use tracing::Instrument;
 use super::handle::Handled;
 use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Fleet, Pending};
-use crate::engine::attempt::{Acquired, acquire, request};
-use crate::engine::kind::Kind;
-use crate::engine::owner::{Entered, Found, OwnerState};
-use crate::engine::state::State;
-use crate::engine::{Core, reentry, release};
+use crate::engine::caller::acquire::{Acquired, acquire, request};
+use crate::engine::caller::{enter, release};
+use crate::engine::core::Core;
+use crate::engine::hold::kind::Kind;
+use crate::engine::hold::owner::{Entered, Found, OwnerState};
+use crate::engine::hold::state::State;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Forced, Reply};
@@ -94,7 +95,7 @@ impl<'a> Acting<'a> {
         }
         let shared = kind.commands.is_shared();
         match owner.find(kind.names(), shared, self.core().now()) {
-            Found::Live(hold) => reentry::levels(self.core(), &hold),
+            Found::Live(hold) => enter::levels(self.core(), &hold),
             Found::Nothing | Found::Lost(_) => 0,
         }
     }

@@ -11,7 +11,7 @@ use super::kind::{IsGuard, LockKind, sealed};
 use super::{GuardError, LockGuard};
 use crate::backend::Failure;
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};

@@ -12,9 +12,9 @@ use super::object::is_a_lock;
 use super::run::run_under;
 use super::{LockGuard, LockInfo, Ttl, scope};
 use crate::config::Config;
-use crate::engine::Engine;
-use crate::engine::kind::Kind;
-use crate::engine::owner::OwnerState;
+use crate::engine::hold::kind::Kind;
+use crate::engine::hold::owner::OwnerState;
+use crate::engine::keep_alive::Engine;
 use crate::error::Error;
 use crate::lease::Lease;
 

@@ -7,8 +7,9 @@ use super::{
     scope, simple, spin,
 };
 use crate::backoff::Backoff;
-use crate::engine::owner::OwnerState;
-use crate::engine::{Engine, release};
+use crate::engine::caller::release;
+use crate::engine::hold::owner::OwnerState;
+use crate::engine::keep_alive::Engine;
 
 /// Who may enter a lock again: one flow of control, what a thread is to Java.
 ///

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Says};
+use crate::engine::hold::kind::{Commands, Kind, Says};
 use crate::error::Error;
 use crate::names::{Family, Names};
 

@@ -6,7 +6,7 @@ use super::LockGuard;
 use super::handle::Handle;
 use super::kind::{LockKind, sealed};
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};

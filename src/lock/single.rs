@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::view::{SingleView, check, lost, valid_for};
-use crate::engine::attempt::level;
-use crate::engine::kind::Kind;
-use crate::engine::owner::Entered;
-use crate::engine::state::Level;
-use crate::engine::ticket::Patience;
-use crate::engine::{Core, Engine, reentry, release, verify};
+use crate::engine::caller::acquire::level;
+use crate::engine::caller::{enter, release, verify};
+use crate::engine::core::Core;
+use crate::engine::gate::ticket::Patience;
+use crate::engine::hold::kind::Kind;
+use crate::engine::hold::owner::Entered;
+use crate::engine::hold::state::Level;
+use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
@@ -37,7 +39,7 @@ impl Single {
         if self.engine.core.is_forked() {
             return 0;
         }
-        reentry::levels(&self.engine.core, &self.entered.hold)
+        enter::levels(&self.engine.core, &self.entered.hold)
     }
 
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
@@ -110,7 +112,7 @@ impl Single {
             open: true,
             ..self.entered.clone()
         };
-        let entered = reentry::enter(core, entered, kind, lease, Patience::Forever).await?;
+        let entered = enter::enter(core, entered, kind, lease, Patience::Forever).await?;
         // This level is alive, so the hold cannot be over.
         let entered = entered.ok_or_else(Error::not_owner)?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
@@ -130,7 +132,7 @@ impl Single {
 
     pub(super) async fn downgraded(mut self) -> Result<Self, Error> {
         self.entered.open = false;
-        let turned = reentry::downgrade(&self.engine.core, &self.entered).await;
+        let turned = enter::downgrade(&self.engine.core, &self.entered).await;
         let entered = turned.map_err(|error| self.about(error))?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
     }
@@ -150,7 +152,7 @@ impl Single {
         self.check()?;
         let count = self.hold_count();
         let hold = &self.entered.hold;
-        reentry::write(core, hold, &hold.kind, count, lease, Patience::Once).await
+        enter::write(core, hold, &hold.kind, count, lease, Patience::Once).await
     }
 
     /// Whether the level could be left to its owner now.

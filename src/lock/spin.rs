@@ -9,7 +9,7 @@ use super::kind::{LockKind, sealed};
 use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::engine::kind::{Commands, Kind, Says};
+use crate::engine::hold::kind::{Commands, Kind, Says};
 use crate::error::Error;
 
 /// The kind of [`SpinLock`].

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::composite::{Child, Composite};
 use crate::clock::{Clock, Moment};
 use crate::engine::hold::Hold;
-use crate::engine::state::Phase;
+use crate::engine::hold::state::Phase;
 use crate::error::{Error, LostReason};
 use crate::process::Process;
 

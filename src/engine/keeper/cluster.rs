@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Keeper, renewals};
+use super::shared::Keeper;
+use super::watchdog;
 use crate::backend::Pace;
 
 /// How often all slots are asked for without a reason, at the longest.
@@ -37,7 +38,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
         let moved = cluster.take_moved();
         if !moved.is_empty() {
             keeper.hub.moved();
-            renewals::verify_in(&keeper, &moved);
+            watchdog::verify_in(&keeper, &moved);
             core.look.notify_one();
         }
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Keeper;
-use crate::engine::count::{Writing, call, present, written};
+use super::shared::Keeper;
+use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::hold::Hold;
-use crate::engine::state::State;
+use crate::engine::hold::state::State;
 use crate::error::LostReason;
 
 pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {

@@ -14,7 +14,8 @@ use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
-use super::{Keeper, renewals};
+use super::shared::Keeper;
+use super::watchdog;
 use crate::backend::sentinel::Sentinels;
 use crate::backend::{Class, Failure, Pace};
 
@@ -134,6 +135,6 @@ fn switched(keeper: &Keeper) {
     keeper.core.backend.switch();
     keeper.core.keeper_fleet.home().switch();
     keeper.hub.close();
-    renewals::verify_at(keeper, &BTreeSet::from([0]));
+    watchdog::verify_at(keeper, &BTreeSet::from([0]));
     keeper.core.look.notify_one();
 }

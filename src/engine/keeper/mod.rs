@@ -5,101 +5,16 @@
 //! ([`renewals`], [`asking`], [`calls`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
-mod asking;
-mod calls;
 mod cluster;
 mod counts;
-mod hand_overs;
 mod hub;
-mod listening;
-mod marks;
+mod job;
 mod masters;
-mod places;
-mod policy;
 mod reaper;
-mod renewals;
 mod run;
+mod shared;
 mod thread;
-mod turns;
-mod waiting;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+mod watchdog;
 
 pub(crate) use self::hub::{Hub, Route};
-use self::renewals::Wards;
 pub(crate) use self::thread::{Starting, Thread};
-use super::Core;
-use crate::backend::{Lane, Pending};
-
-/// While anything is held, a connection that was quiet for so long is asked whether it is still there:
-/// renewals are far apart, and that Redis restarted is to be known before the next one.
-const QUIET: Duration = Duration::from_secs(1);
-
-/// How many repeated releases are out at a time.
-const RELEASES: usize = 64;
-
-/// What the keeper's tasks share. They run on one thread: its flags order nothing.
-pub(crate) struct Keeper {
-    pub(crate) core: Arc<Core>,
-    hub: Hub,
-    /// Whether renewals fail at the moment; told once per outage.
-    trouble: AtomicBool,
-    wards: Mutex<Wards>,
-    /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
-    sending: Semaphore,
-    /// Whether a question for a quiet connection is on its way.
-    knocking: AtomicBool,
-    closing: AtomicBool,
-    closed: Notify,
-}
-
-impl Keeper {
-    fn new(core: Arc<Core>) -> Self {
-        Self {
-            hub: Hub::new(core.backend.config(), core.backend.cluster()),
-            trouble: AtomicBool::new(false),
-            wards: Mutex::default(),
-            sending: Semaphore::new(RELEASES),
-            knocking: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            closed: Notify::new(),
-            core,
-        }
-    }
-
-    /// Finds connections that were cut, or are half open, before a renewal needs them.
-    async fn ask(self: Arc<Self>, quiet: Vec<Arc<Lane>>) {
-        let limit = self.core.config.command_timeout;
-        // Any answer will do; a broken connection is replaced, and then its holds are verified.
-        let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
-        join_all(answers).await;
-        self.knocking.store(false, Ordering::Relaxed);
-    }
-
-    /// Which lanes are to be asked.
-    fn quiet(&self) -> Vec<Arc<Lane>> {
-        let mut quiet = self.core.keeper_fleet.quiet(QUIET);
-        if !quiet.is_empty() && self.knocking.swap(true, Ordering::Relaxed) {
-            quiet.clear();
-        }
-        quiet
-    }
-
-    fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
-    }
-
-    async fn closing(&self) {
-        let mut closed = std::pin::pin!(self.closed.notified());
-        closed.as_mut().enable();
-        if !self.is_closing() {
-            closed.await;
-        }
-    }
-}

@@ -9,13 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Keeper;
-use super::policy::OUTAGE;
+use super::job::policy::OUTAGE;
+use super::shared::Keeper;
 use crate::backend::Failure;
+use crate::engine::caller::settle::{give_up_release, settle_release};
+use crate::engine::gate::answers::SentAs;
 use crate::engine::hold::Hold;
-use crate::engine::outcomes::SentAs;
-use crate::engine::settle::{give_up_release, settle_release};
-use crate::engine::state::Phase;
+use crate::engine::hold::state::Phase;
 use crate::error::LostReason;
 
 /// The longest that releases of a tainted hold are repeated.

@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Keeper, cluster, counts, masters, reaper, renewals, waiting};
+use super::shared::Keeper;
+use super::{cluster, counts, job, masters, reaper, watchdog};
 use crate::clock::Moment;
-use crate::engine::{Core, Mail};
+use crate::engine::core::{Core, Mail};
 
 /// While anything is held the clock is looked at this often: timers stop during a suspend.
 const LOOK: Duration = Duration::from_millis(250);
@@ -36,9 +37,9 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let mut busy_until = core.now();
     loop {
         let now = core.now();
-        renewals::look(&keeper);
-        renewals::reach(&keeper);
-        let next_call = renewals::ask(&keeper, &mut chores.all);
+        watchdog::look(&keeper);
+        watchdog::reach(&keeper);
+        let next_call = watchdog::ask(&keeper, &mut chores.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
             let quiet = keeper.quiet();
@@ -59,7 +60,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             () = tokio::time::sleep(now.until(next)) => {}
             nodes = broken.raised() => {
                 core.backend.cluster().doubt();
-                renewals::verify_at(&keeper, &nodes);
+                watchdog::verify_at(&keeper, &nodes);
             }
             Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
@@ -80,7 +81,7 @@ impl Chores {
         let keeper = Arc::clone(keeper);
         match mail {
             Mail::Serve(names) => {
-                self.all.spawn(waiting::serve(keeper, names));
+                self.all.spawn(job::serve(keeper, names));
             }
             Mail::Release(hold) => {
                 self.releases.spawn(reaper::see_through(keeper, hold));

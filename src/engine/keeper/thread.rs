@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Notify, mpsc};
 
 use super::run::run;
-use crate::engine::{Core, Mail};
+use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
 
 /// The thread, as the engine sees it.

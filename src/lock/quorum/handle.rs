@@ -9,7 +9,7 @@ use super::Nodes;
 use super::line::{Patience, Request, acquire};
 use super::questions::Questions;
 use crate::config::Config;
-use crate::engine::kind::Kind;
+use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::composite::OwnerState;

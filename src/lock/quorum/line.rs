@@ -22,7 +22,7 @@ use super::token;
 use super::waking::Waking;
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::kind::Kind;
+use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::LockGuard;

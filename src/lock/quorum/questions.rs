@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::Nodes;
-use crate::engine::kind::Kind;
+use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
 use crate::lock::handle::Handled;
 use crate::lock::{Ttl, acting};

@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use super::Nodes;
 use super::line::Request;
 use crate::backend::{Failure, Pending};
-use crate::engine::kind::Kind;
+use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lock::LockGuard;

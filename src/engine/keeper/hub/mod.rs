@@ -8,39 +8,25 @@
 //! What is refused (a password, a channel of the ACL) may be granted later: connecting is tried again, and so
 //! is each channel by its job, ever more rarely. That is told when it begins, and when it works again.
 
+mod connection;
 mod listener;
-mod spoke;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::connection::Spoke;
+pub(super) use self::connection::{is_refusal, refusals};
 pub(crate) use self::listener::Route;
 use self::listener::{Listener, Refused};
-use self::spoke::Spoke;
 use crate::backend::cluster::Cluster;
-use crate::backend::{Class, Failure, LaneConfig, Redirect};
-use crate::backoff::{Backoff, Delays};
+use crate::backend::{Failure, LaneConfig, Redirect};
 use crate::slot::Slot;
 
 /// So often a subscription follows its slot from node to node.
 const HOPS: usize = 5;
-
-/// After how long what was refused is tried again.
-pub(super) fn refusals() -> Delays {
-    let backoff = Backoff::new().base(Duration::from_secs(1));
-    backoff
-        .cap(Duration::from_secs(30))
-        .delays(fastrand::u64(..))
-}
-
-/// Whether a failure is a refusal, which may last.
-pub(super) fn is_refusal(failure: &Failure) -> bool {
-    matches!(failure.class, Class::Denied | Class::Rejected)
-}
 
 pub(crate) struct Hub {
     config: LaneConfig,

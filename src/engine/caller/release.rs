@@ -1,0 +1,270 @@
+//! Giving levels back, and ending a hold with the last one.
+//!
+//! 1. The last release is decided under the gate's lock: from then on no renewal is sent, nothing is lost
+//!    (I8), and whoever wants the name waits at the gate. It is not sent when the hold is passed on.
+//! 2. The caller sends it; the keeper sees it through when the caller does not, and repeats it until it is
+//!    answered or the lease is over.
+//! 3. By I2 a repeat that finds nothing to end is a success if an earlier send may have been executed.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::count::{self, Writing};
+use super::settle::settle_release;
+use crate::backend::{Failure, Fleet, Pending};
+use crate::clock::Moment;
+use crate::engine::core::Core;
+use crate::engine::gate::Gate;
+use crate::engine::gate::answers::{GivenBack, SentAs};
+use crate::engine::hold::Hold;
+use crate::engine::hold::owner::Entered;
+use crate::engine::hold::state::{Level, Phase};
+use crate::error::{Error, LostReason};
+
+/// Gives a level back; the last one ends the hold.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+pub(crate) fn give_back<'a>(
+    core: &'a Arc<Core>,
+    entered: &'a Entered,
+) -> impl Future<Output = Result<(), Error>> + Send + use<'a> {
+    async move {
+        let mut sent = match begin(core, entered) {
+            Begun::Over(result) => return result,
+            Begun::Slow(rest) => return rest.await,
+            Begun::Sent(sent) => sent,
+        };
+        // It has no timer: the keeper ends a command that is overdue.
+        let outcome = (&mut sent.command).await;
+        // Whoever has the answer settles it.
+        sent.hold = None;
+        let hold = entered.hold.in_redis();
+        let in_seat = SentAs::Seat(&sent.command);
+        let Err(failure) = settle_release(core, hold, &in_seat, outcome) else {
+            return hold.outcome();
+        };
+        let deadline = hold.with(|state| state.finish_by());
+        drop(sent);
+        repeated(core, hold, failure, deadline).boxed().await
+    }
+}
+
+/// What giving a level back led to at once.
+enum Begun<'a> {
+    Over(Result<(), Error>),
+    Sent(Sent<'a>),
+    /// Boxed: it is rare, or slow anyway.
+    Slow(BoxFuture<'a, Result<(), Error>>),
+}
+
+fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
+    let hold = &entered.hold;
+    if let Err(closed) = core.check_open() {
+        return Begun::Over(Err(why_closed(core, hold, closed)));
+    }
+    let since = core.now();
+    // Where no connection can live the keeper does it.
+    let fleet = core.backend.callers_fleet().ok();
+    match (part_with(core, entered, fleet.as_ref(), since), fleet) {
+        (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
+        (GivenBack::Done | GivenBack::PassedOn, _) => Begun::Over(Ok(())),
+        (GivenBack::Turn, Some(fleet)) => {
+            Begun::Slow(write(core, hold.in_redis(), None, fleet).boxed())
+        }
+        (GivenBack::Turn, None) => {
+            leave_to_keeper(core, hold.in_redis(), None);
+            Begun::Over(Ok(()))
+        }
+        (GivenBack::Levels(count), Some(fleet)) => {
+            Begun::Slow(write(core, hold, Some(count), fleet).boxed())
+        }
+        (GivenBack::Levels(count), None) => {
+            leave_to_keeper(core, hold, Some(count));
+            Begun::Over(Ok(()))
+        }
+        (GivenBack::Sent(command), _) => Begun::Sent(Sent {
+            core,
+            hold: Some(hold.in_redis()),
+            command,
+        }),
+        (GivenBack::Left, None) => Begun::Slow(hold.in_redis().ended().boxed()),
+        (GivenBack::Left, Some(_)) => {
+            let deadline = since + core.config.command_timeout;
+            let hold = hold.in_redis();
+            Begun::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
+        }
+    }
+}
+
+/// What a closed client says of a hold: that it was lost, if it was.
+fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
+    if core.is_forked() {
+        return closed;
+    }
+    match hold.lost_reason(core.now()) {
+        Some(reason) => Error::lost(reason),
+        None => closed,
+    }
+}
+
+/// Gives a level back without waiting.
+pub(crate) fn drop_level(core: &Core, entered: &Entered) {
+    if core.check_open().is_err() {
+        return;
+    }
+    let hold = &entered.hold;
+    match part_with(core, entered, None, core.now()) {
+        GivenBack::Levels(count) => leave_to_keeper(core, hold, Some(count)),
+        GivenBack::Turn => leave_to_keeper(core, hold.in_redis(), None),
+        _ => {}
+    }
+}
+
+/// Takes the level off. The last one starts the release on `fleet`, if there is one. It needs no timer: the
+/// schedule has an entry for it.
+fn part_with(
+    core: &Core,
+    entered: &Entered,
+    fleet: Option<&Arc<Fleet>>,
+    now: Moment,
+) -> GivenBack<Pending> {
+    let Entered {
+        hold, level, owner, ..
+    } = entered;
+    let send = fleet.map(|fleet| || Pending::start(fleet, hold.kind.release(&hold.id, 0)));
+    let given_back = core.at(hold.kind.names(), |gate, effects| {
+        gate.give_back(hold, *level, now, core.rules(), send, effects)
+    });
+    match given_back {
+        GivenBack::Sent(_) | GivenBack::Left => {
+            core.look_by(hold.in_redis(), now + core.config.command_timeout);
+        }
+        GivenBack::PassedOn => core.schedule.forget(hold),
+        _ => {}
+    }
+    if let Some(owner) = owner
+        && hold.count() == 0
+    {
+        owner.remove(hold);
+    }
+    given_back
+}
+
+fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, count: Option<u32>) {
+    // A write that was never sent: the keeper has to.
+    drop(Writing::begin(core, hold, count));
+}
+
+/// Writes the number of levels left, or that the hold is shared. Only others need it, so no caller fails when it
+/// cannot be written: the keeper writes it later.
+async fn write(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    count: Option<u32>,
+    fleet: Arc<Fleet>,
+) -> Result<(), Error> {
+    let writing = Writing::begin(core, hold, count);
+    let pending = Pending::start(&fleet, count::call(core, hold, count));
+    let outcome = pending.within(core.config.command_timeout).await;
+    match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+        Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),
+        Ok((_, sent_at)) => {
+            writing.acknowledged();
+            count::written(core, hold, count, sent_at);
+        }
+        Err(failure) => {
+            let name = hold.kind.names().name();
+            tracing::debug!(name, cause = %failure, "hold count not written");
+        }
+    }
+    // Lost while the count was written is lost, too; ended by the other levels is not.
+    match hold.lost_reason(core.now()) {
+        Some(reason) => Err(Error::lost(reason)),
+        None => Ok(()),
+    }
+}
+
+/// A last release that its caller sent. If that one goes away before it is answered, the keeper sees to it.
+struct Sent<'a> {
+    core: &'a Arc<Core>,
+    /// None once it is answered.
+    hold: Option<&'a Arc<Hold>>,
+    command: Pending,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let Some(hold) = self.hold else {
+            return;
+        };
+        if !self.core.is_forked() && hold.phase() == Phase::Ending {
+            // The command is still in the seat: the keeper awaits it before it sends its own.
+            self.core.at(hold.kind.names(), |_, effects| {
+                effects.release(hold);
+            });
+        }
+    }
+}
+
+/// The keeper sends the release, or goes on with one that failed; within the time there is, its answer is the
+/// caller's.
+async fn repeated(
+    core: &Core,
+    hold: &Hold,
+    failure: Failure,
+    deadline: Moment,
+) -> Result<(), Error> {
+    let left = core.now().until(deadline);
+    let ended = core.backend.timers().within(left, hold.ended()).await;
+    ended.unwrap_or_else(|| Err(failure.into()))
+}
+
+/// Leaves the hold to its lease: whether it has no other level. What others share ends with the lease of the
+/// level.
+pub(crate) fn let_expire(core: &Core, entered: &Entered) -> bool {
+    let Entered {
+        hold, level, owner, ..
+    } = entered;
+    let left = match hold.joint() {
+        None => hold.with(|state| state.let_expire(*level)),
+        Some(_) if *level != Level::Fixed => false,
+        Some(_) => {
+            let (number, now) = (core.number(), core.now());
+            core.at(hold.kind.names(), |gate, effects| {
+                gate.leave_behind(hold, number, now, effects)
+            })
+        }
+    };
+    if left {
+        core.schedule.forget(hold);
+        if let Some(owner) = owner {
+            owner.remove(hold);
+        }
+    }
+    if left && !hold.kind.commands.is_shared() {
+        let hold = hold.in_redis();
+        core.schedule.forget(hold);
+        hold.end(Ok(()));
+        core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
+    } else if left && core.is_closing() {
+        // The end of a client waits for holds that somebody has. Nobody has this one any more.
+        core.at(hold.kind.names(), Gate::let_go);
+    }
+    left
+}
+
+impl Core {
+    pub(crate) fn warn_unheard(&self, name: &str) {
+        if self.first_unheard() {
+            tracing::warn!(
+                name,
+                "the wake-up of a release was denied: waiters notice the release at \
+                 their next poll; allow the channel in the ACL"
+            );
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What holds after every step, and when nothing can happen any more.
+
+use super::*;
+use crate::engine::gate::row::LONGEST;
+
+impl World {
+    /// By I2: Ok means that a release ended it, or that nobody can know.
+    pub(super) fn check_outcome(&self, hold: &Arc<Hold>) {
+        let releases = |c: &&Command| c.what == What::Releases && c.hold.id == hold.id;
+        let unanswered = self.commands.iter().filter(releases).any(|c| c.ended);
+        if hold.outcome().is_ok() && !matches!(hold.phase(), Phase::Lost(_)) {
+            let ended = self.ended.contains(&field(hold));
+            assert!(
+                ended || unanswered,
+                "unlocked with Ok, and it was lost before"
+            );
+        }
+    }
+
+    /// Whether the release of `hold` is to end a row: it lasted, and others wait here.
+    pub(super) fn ends_row(&self, hold: &Arc<Hold>) -> bool {
+        let last = hold.count() == 1 && hold.joint().is_none() && hold.phase() == Phase::Held;
+        let in_seat = self.gate.seat.held();
+        let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
+        let over = self.row.until(self.now) >= LONGEST;
+        // Where Redis keeps the queue nobody needs the lock to be left free.
+        last && in_seat && over && self.gate.has_queue() && !hold.kind.has_queue()
+    }
+
+    /// `hold` was passed on.
+    pub(super) fn check_passed(&mut self, hold: &Arc<Hold>) {
+        assert!(self.row.until(self.now) < LONGEST, "a row without an end");
+        let next = self.gate.seat.held().unwrap();
+        assert_eq!(next.id, hold.id, "what Redis has is of the next one");
+        assert!(next.valid_until() > self.now, "the next one has nothing");
+        assert_eq!(hold.valid_until(), Moment::default(), "both have it");
+        let kinds = [hold, next].map(|hold| hold.kind.commands.passes_on());
+        assert_eq!(kinds, [true; 2], "to or from what is not passed on");
+        assert!(self.has_no_ghost(hold), "what may be acquired once more");
+        self.passed.insert(field(hold));
+    }
+
+    /// An attempt begins: others were left the time that is theirs.
+    pub(super) fn check_left(&self) {
+        assert!(self.now >= self.left_until, "nobody else had a chance");
+        assert!(self.ends_row.is_none(), "the end of a row is sent alone");
+    }
+
+    /// What holds after every step.
+    pub(super) fn check(&self, choice: Choice) {
+        let holding: Vec<_> = self
+            .callers
+            .iter()
+            .filter_map(|caller| match &caller.at {
+                At::Holding(entered) => Some((caller, entered)),
+                _ => None,
+            })
+            .collect();
+        for (_, entered) in &holding {
+            let phase = entered.hold.phase();
+            let good = matches!(phase, Phase::Held | Phase::Lost(_));
+            assert!(good, "{choice:?}: a guard for a hold that is {phase:?}");
+        }
+        let certain: Vec<_> = holding
+            .iter()
+            .filter(|(_, entered)| entered.hold.valid_until() > self.now)
+            .collect();
+        for (caller, entered) in &certain {
+            let alone = !entered.hold.kind.commands.is_shared();
+            let beside = |other: &Entered| {
+                let own = caller.owner.is_some() && other.hold.owner == entered.hold.owner;
+                let same = other.hold.number == entered.hold.number;
+                !same && (alone || !other.hold.kind.commands.is_shared()) && !own
+            };
+            let two = certain.iter().any(|(_, other)| beside(other));
+            assert!(!two, "{choice:?}: somebody beside one who has it alone");
+        }
+        self.check_shares(choice);
+        self.check_places(choice);
+        for (i, caller) in self.callers.iter().enumerate() {
+            if let At::Waiting(ticket, _) = &caller.at
+                && ticket.is_waiting()
+            {
+                let known = self.gate.is_queued(ticket) || self.gate.is_trying_for(ticket);
+                assert!(known, "{choice:?}: caller {i} is forgotten");
+            }
+        }
+        if let Some(held) = self
+            .gate
+            .seat
+            .held()
+            .filter(|hold| self.now < hold.valid_until())
+        {
+            let behind = |ticket: &Arc<Ticket>| {
+                held.owner.is_some() && ticket.request.owner_number() == held.owner
+            };
+            let waits = self.gate.queue.iter().any(behind);
+            assert!(!waits, "{choice:?}: an owner waits behind its own hold");
+        }
+        if let Seat::Held {
+            uncollected: Some((ticket, _)),
+            ..
+        } = &self.gate.seat
+        {
+            let seen_to = self.job || !ticket.is_decided();
+            assert!(seen_to, "{choice:?}: a grant that nobody takes back");
+        }
+        let deaf = matches!(self.asleep, Asleep::Linger);
+        if let Seat::Held {
+            uncollected: Some((ticket, _)),
+            ..
+        } = &self.gate.seat
+        {
+            let late = self.asleep == Asleep::Poll && ticket.is_decided();
+            assert!(!late, "{choice:?}: a job that comes too late for a grant");
+        }
+        if let Seat::Shared { joint, .. } = &self.gate.seat {
+            let lies = joint.lying().next().is_some();
+            assert!(
+                self.job || !lies,
+                "{choice:?}: a share that nobody takes back"
+            );
+        }
+        let waits = match &self.gate.seat {
+            Seat::HandingOver { .. } => true,
+            Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
+            Seat::Held {
+                uncollected: Some((ticket, _)),
+                ..
+            } => ticket.is_decided(),
+            _ => self.gate.has_queue(),
+        };
+        assert!(
+            !(self.job && deaf && waits),
+            "{choice:?}: a job that nobody told"
+        );
+        assert!(
+            self.job || !self.gate.has_queue(),
+            "{choice:?}: a queue that nobody serves"
+        );
+        assert_eq!(self.job, self.gate.job().is_some(), "{choice:?}");
+        self.check_mark(choice);
+        let claimed: HashSet<_> = self.reaps.iter().map(|(hold, _)| hold.number).collect();
+        assert_eq!(
+            claimed.len(),
+            self.reaps.len(),
+            "{choice:?}: one reaper a hold"
+        );
+    }
+
+    /// Without a job nobody would take it away.
+    fn check_mark(&self, choice: Choice) {
+        let marked = self.gate.marked.as_ref().filter(|mark| !mark.leaves);
+        assert!(
+            self.job || marked.is_none(),
+            "{choice:?}: a mark that stays"
+        );
+    }
+
+    /// A join that failed is made again at the next poll.
+    fn knows_nothing(&self) -> bool {
+        matches!(self.gate.known(self.now), Known::Nothing)
+    }
+
+    /// What holds of a hold that is shared.
+    fn check_shares(&self, choice: Choice) {
+        let Seat::Shared { joint, join } = &self.gate.seat else {
+            return;
+        };
+        let shares: Vec<_> = joint.shares().collect();
+        let is_watched = |hold: &Arc<Hold>| hold.with(|state| state.is_watched());
+        assert!(!shares.is_empty(), "{choice:?}: nobody has a share");
+        if joint.hold.phase() == Phase::Held {
+            let count = joint.hold.count() as usize;
+            assert_eq!(count, shares.len(), "{choice:?}: a level for each share");
+            let watched = shares.iter().any(|share| is_watched(share));
+            assert_eq!(is_watched(&joint.hold), watched, "{choice:?}: watched");
+        }
+        let alone = |hold: &&Arc<Hold>| hold.kind.commands.wants_it_alone();
+        let writers = shares.iter().copied().filter(alone).count();
+        assert!(writers <= 1, "{choice:?}: two writers");
+        assert!(
+            writers == 0 || joint.exclusive,
+            "{choice:?}: a writer who shares"
+        );
+        for owner in self
+            .callers
+            .iter()
+            .filter_map(|caller| caller.owner.as_ref())
+        {
+            let has = owner.has(&self.names, self.now);
+            let own = |ticket: &Arc<Ticket>| ticket.request.owner_number() == Some(owner.number);
+            let waits = self.gate.queue.iter().any(own);
+            assert!(!(has && waits), "{choice:?}: an owner waits behind itself");
+        }
+        let head = self.gate.queue.head();
+        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Linger);
+        assert!(
+            !(joinable && join.is_none() && asleep && self.knows_nothing()),
+            "{choice:?}: a reader waits that could ask"
+        );
+        let over = |caller: &&Caller| matches!(&caller.at, At::Holding(entered) if entered.hold.count() == 0);
+        assert!(
+            !self.callers.iter().any(|caller| over(&caller)),
+            "{choice:?}: a guard without a level"
+        );
+    }
+
+    /// What holds when nothing can happen any more.
+    pub(super) fn check_end(&self) {
+        let held = self.callers.iter().any(|caller| match &caller.at {
+            At::Holding(entered) => entered.hold.phase() == Phase::Held,
+            At::Detached => true,
+            _ => false,
+        });
+        assert!(!held, "nobody ends with a guard");
+        let trying = matches!(&self.gate.seat, Seat::Trying(_) | Seat::HandingOver { .. });
+        assert!(!trying, "an attempt that nobody sees through");
+        for (i, caller) in self.callers.iter().enumerate() {
+            match &caller.at {
+                At::Waiting(..) if caller.manner == Manner::Sleeps => {}
+                At::Waiting(ticket, _) => {
+                    // Who waits for ever behind a stranger is polled by the clock, which is not among the choices.
+                    let queued = self.gate.queue.contains(ticket.number);
+                    assert!(queued && self.job, "caller {i} waits for nothing");
+                }
+                At::Unlocking(..) | At::Watching(_) => panic!("caller {i} waits for its release"),
+                _ => {}
+            }
+        }
+        let done = |c: &Caller| match &c.at {
+            At::Gone | At::Start => true,
+            // What nobody polls for waits, or was decided.
+            At::Waiting(ticket, _) => c.manner == Manner::Sleeps && ticket.is_decided(),
+            _ => false,
+        };
+        if self.callers.iter().all(done) {
+            assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
+            assert!(self.read_by.is_empty(), "a read hold is left");
+            assert!(!self.places.has_ours(), "a place is left");
+            // One that a lost command left ends by itself.
+            assert!(!self.mark || self.faulted, "a mark is left");
+            if !self.closed {
+                assert!(!self.job, "a job is left");
+                assert!(self.gate.is_unused(), "a gate is left");
+            }
+        }
+    }
+}

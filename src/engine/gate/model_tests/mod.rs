@@ -1,0 +1,367 @@
+//! Gate, ticket, owner and hold together, with every order of what callers, the keeper and Redis do.
+//!
+//! A [`World`] has one name, a few callers, the keeper and a Redis; a [`Choice`] is one step of one of them. What
+//! they decide is decided by the code that runs in production; the world only carries commands and replies. All
+//! orders are tried: a state that was seen before is not gone on from. Faults are among the choices, as many as a
+//! scenario allows. After each step the rules of [`World::check`] hold, and where nothing is left to do nothing may
+//! be left over.
+
+mod callers;
+mod check;
+mod choices;
+mod job;
+mod queued;
+mod redis;
+mod replies;
+mod scenarios;
+mod steps;
+mod text;
+mod turn;
+mod world;
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::queued::Places;
+use self::world::origin;
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::engine::gate::answers::{Answered, GivenBack, ReleaseAnswer, SentAs, Settled};
+use crate::engine::gate::known::Known;
+use crate::engine::gate::next::Step;
+use crate::engine::gate::seat::{Attempt, Seat};
+use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
+use crate::engine::gate::{Arrival, Gate, Rules};
+use crate::engine::hold::effects::Effects;
+use crate::engine::hold::grant::Grant;
+use crate::engine::hold::kind::{Commands, Kind, RedisQueue, Says};
+use crate::engine::hold::owner::{Entered, Found, OwnerState};
+use crate::engine::hold::state::{Level, Phase, RenewalPlan, State};
+use crate::engine::hold::{Hold, Origin};
+use crate::error::LostReason;
+use crate::lease::LeaseMs;
+use crate::names::{Family, Names};
+
+const RULES: Rules = Rules {
+    command_timeout: Duration::from_secs(1),
+    unavailable_after: Duration::from_secs(5),
+    plan: RenewalPlan { lease: DAY },
+    passes_on: true,
+};
+
+/// The lease of every hold.
+const DAY: LeaseMs = LeaseMs::from_millis(24 * 3600 * 1000);
+
+/// Steps that a caller, the keeper or Redis may take next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// A caller looks whether its owner holds the lock, and enters it if so.
+    Look(usize),
+    /// It passes the gate.
+    Arrive(usize),
+    /// Its future is polled.
+    Poll(usize),
+    /// Its future, or its guard, is dropped.
+    Drop(usize),
+    Unlock(usize),
+    Detach(usize),
+    /// Its owner ends.
+    EndOwner(usize),
+    /// The last handle is gone, and the client ends.
+    Close,
+    /// The job of the name takes a step.
+    Job,
+    /// The job's poll comes.
+    JobPoll,
+    /// A command time-out passes.
+    Tick,
+    /// So much time passes that a row is over.
+    Later,
+    /// The time is over for which the lock was left to others.
+    Left,
+    /// The keeper asks for the hold in the seat.
+    Ask,
+    /// It hears the answer.
+    Hear(usize),
+    /// The keeper goes on with a last release.
+    Reap(usize),
+    /// The keeper's schedule finds a command overdue.
+    Overdue(usize),
+    /// Redis executes the next command of a connection: a caller's, or the keeper's.
+    Execute(usize),
+    /// Redis refuses it for a while.
+    Refuse(usize),
+    /// The reply to a command is lost.
+    LoseReply(usize),
+    /// The lease of a caller's share is over.
+    Expire(usize),
+    /// The keeper goes on with turning a hold into a shared one.
+    Turn(usize),
+    /// The keeper hears that a mark was taken away.
+    Unmarked(usize),
+    /// A stranger who waits to have the lock alone says so, or gives up.
+    StrangerMarks,
+    /// The key is deleted.
+    Vanish,
+    /// The keeper hears that the hold is not there.
+    Lose,
+    /// A stranger takes the free lock, or gives it back.
+    Stranger,
+    /// A stranger comes to wait in the queue that Redis keeps.
+    StrangerWaits,
+    /// One that waits there dies.
+    StrangerDies,
+    /// Redis forgets the queue.
+    Forget,
+    /// It drops our places ahead of a stranger's, having heard nothing of us for long.
+    ForgetFirst,
+    /// The client vouches for its places.
+    Vouch,
+    /// The keeper hears of the places that it asked for.
+    Placed(usize),
+    /// The job hears that the lock was handed over.
+    HandedOver,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    InFlight,
+    Done(i64),
+    Refused,
+    /// No reply came: it may still run.
+    Silence,
+}
+
+/// What a command does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Acquires {
+        /// Whether it leaves a mark when it finds the lock busy.
+        marks: bool,
+        /// Whether it takes a place then, where Redis keeps a queue.
+        waits: bool,
+    },
+    /// Asks for places in that queue.
+    Enqueues {
+        /// Whether the lock may be handed over to them.
+        takes: bool,
+    },
+    Joins,
+    Releases,
+    Turns,
+    Asks,
+    Marks,
+    Unmarks,
+}
+
+#[derive(Clone)]
+struct Command {
+    hold: Arc<Hold>,
+    /// For whom it asks for places, and behind whose.
+    places: Vec<Arc<Hold>>,
+    ahead: Option<u64>,
+    what: What,
+    lane: usize,
+    executed: Option<i64>,
+    refused: bool,
+    reply_lost: bool,
+    ended: bool,
+    at: Moment,
+}
+
+enum At {
+    Start,
+    /// Its owner holds nothing.
+    Looked,
+    /// A first try of its own, if it has one.
+    Waiting(Arc<Ticket>, Option<usize>),
+    Holding(Entered),
+    Unlocking(Arc<Hold>, usize, Moment),
+    /// The keeper releases; it waits for the end.
+    Watching(Arc<Hold>),
+    Detached,
+    Gone,
+}
+
+struct Caller {
+    at: At,
+    owner: Option<Arc<OwnerState>>,
+    owner_ended: bool,
+    patience: Patience,
+    /// How often it acquires.
+    rounds: u32,
+    manner: Manner,
+    side: Side,
+}
+
+/// Which lock a caller uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// One that everybody has alone.
+    Plain,
+    /// One that is passed on.
+    Passed,
+    /// One whose queue Redis keeps.
+    Queued,
+    Reads,
+    /// For a lease of its own, which ends somewhere.
+    ReadsFixed,
+    Writes,
+}
+
+/// What a caller does with what it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Unlocks,
+    /// As this, and it is not dropped while it waits.
+    Stays,
+    /// Its futures and guards are dropped somewhere.
+    Drops,
+    /// It detaches its guard, and its owner ends somewhere.
+    Detaches,
+    /// Its future is polled no more once it waits.
+    Sleeps,
+}
+
+enum Reaping {
+    Begun,
+    /// An old acquire may still run: once more behind it.
+    Again,
+    /// As what, when, and whether something may run behind it.
+    Sent(Option<usize>, usize, Moment, bool),
+    Over,
+}
+
+/// What the job of the name waits for, beside a change at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asleep {
+    /// For nothing: it takes a step next.
+    Awake,
+    Change,
+    Command(usize),
+    /// Its poll, or the end of its own hold's lease.
+    Poll,
+    /// A grant to be collected, or a change.
+    Collection,
+    /// The end of the time for which the lock is left to others.
+    Left(Moment),
+    /// The end of listening.
+    Linger,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    gate: Gate<usize>,
+    job: bool,
+    asleep: Asleep,
+    /// Whether the job listens to the channel.
+    listening: bool,
+    callers: Vec<Caller>,
+    reaps: Vec<(Arc<Hold>, Reaping)>,
+    commands: Vec<Command>,
+    /// Who has the lock in Redis: a hold's number, or 0 for a stranger.
+    held_by: Option<u64>,
+    /// Who shares it there.
+    read_by: BTreeSet<u64>,
+    /// Holds to be turned into shared ones, and the command that does it.
+    turns: Vec<(Arc<Hold>, Option<usize>)>,
+    /// Whether Redis says that others need not ask, while nobody waits to have the lock alone.
+    open: bool,
+    /// Whether its last answer to one who shares the hold said that somebody does.
+    shut: bool,
+    /// That somebody of this client, or a stranger, waits to have the lock alone, as Redis has it.
+    mark: bool,
+    stranger_mark: bool,
+    stranger_marks: u32,
+    /// Marks that are being taken away: the command, and since when they were there.
+    unmarks: Vec<(usize, Moment)>,
+    /// Whether writers who wait say so.
+    marking: bool,
+    /// When the job leaves its mark again.
+    mark_at: Moment,
+    /// Whether a command was refused, or ended without a reply.
+    faulted: bool,
+    /// Releases that found what they were to end.
+    ended: BTreeSet<u64>,
+    busy_told: Vec<Arc<Ticket>>,
+    numbers: u64,
+    now: Moment,
+    faults: u32,
+    polls: u32,
+    ticks: u32,
+    laters: u32,
+    asks: u32,
+    /// Since when the lock goes from one to the next here.
+    row: Moment,
+    /// The release that ends a row is under way; then, until when nobody here may try.
+    ends_row: Option<Arc<Hold>>,
+    left_until: Moment,
+    /// The fields that were passed on.
+    passed: BTreeSet<u64>,
+    strangers: u32,
+    deaths: u32,
+    forgets: u32,
+    places: Places,
+    closes: bool,
+    closed: bool,
+    names: Arc<Names>,
+}
+
+/// Owner, patience, manner, rounds.
+type Role = (Option<u8>, Patience, Manner, u32);
+
+/// What a scenario allows.
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    callers: &'static [Role],
+    faults: u32,
+    polls: u32,
+    ticks: u32,
+    laters: u32,
+    asks: u32,
+    strangers: u32,
+    /// How many strangers die while they wait.
+    deaths: u32,
+    /// How often Redis forgets the queue, or the first in it.
+    forgets: u32,
+    /// Whether writers who wait say so; how often a stranger does.
+    marks: Option<u32>,
+    closes: bool,
+    /// Wake-ups arrive, and nobody else listens.
+    alone: bool,
+    /// What the callers do, if not all use a plain lock; and whether Redis says that readers need not ask.
+    sides: &'static [Side],
+    open: bool,
+}
+
+impl Commands for Side {
+    fn name(&self) -> &'static str {
+        "silent"
+    }
+
+    fn passes_on(&self) -> bool {
+        *self == Self::Passed
+    }
+
+    fn has_shares(&self) -> bool {
+        !matches!(self, Self::Plain | Self::Passed | Self::Queued)
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Reads | Self::ReadsFixed)
+    }
+
+    fn queue(&self) -> Option<&dyn RedisQueue> {
+        (*self == Self::Queued).then_some(self as &dyn RedisQueue)
+    }
+}
+
+/// Its number in Redis.
+fn field(hold: &Hold) -> u64 {
+    hold.id.parse().unwrap()
+}
+
+/// The keeper's connection; a caller's is its own number.
+const KEEPER: usize = 99;

@@ -1,0 +1,364 @@
+//! A lock whose queue Redis keeps: the places of those who wait here, and of strangers.
+//!
+//! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
+
+use super::turn::{BUSY_BY_OURS, NOT_DONE, Waits};
+use super::*;
+use crate::engine::gate::fair::Asks;
+use crate::script::{Call, HandOver, Place, Reply};
+
+/// So many of those who wait are told of their turn, as `keeper::waiting` has it.
+const LISTENS_TO: usize = 2;
+
+/// What Redis forgot of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Forgotten {
+    #[default]
+    Nothing,
+    All,
+    /// Our places ahead of a stranger's, so that others of ours may be ahead of those that they were behind.
+    First,
+}
+
+/// The queue, and what the job does for it.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) queue: Vec<Waits>,
+    /// Those of ours in it that the lock may be handed over to.
+    pub(super) takes: BTreeSet<u64>,
+    pub(super) forgotten: Forgotten,
+    /// Whether the job gives places.
+    pub(super) given: bool,
+    /// What the job asks for them by, and jobs before it did.
+    pub(super) asking: Option<usize>,
+    pub(super) asked: Vec<usize>,
+    /// They are to be asked for again.
+    lost: bool,
+    /// Whose turn the job is told of.
+    pub(super) channels: Vec<u64>,
+    /// It was, or began to listen.
+    pub(super) told: bool,
+    /// To whom the lock was handed over, and whether the next one is of this client too; until the job hears of it.
+    pub(super) handed_over: Option<(u64, bool)>,
+}
+
+impl RedisQueue for Side {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: bool, _: &[&'a str]) -> Call<'a> {
+        unreachable!("the world carries it")
+    }
+
+    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str) -> Call<'a> {
+        unreachable!("a step of its own")
+    }
+
+    fn placed(&self, _: &Reply) -> Option<Place> {
+        None
+    }
+
+    fn next_is_ours(&self, _: &Reply) -> Option<bool> {
+        None
+    }
+
+    fn handed_to(&self, _: &Reply) -> Option<u64> {
+        None
+    }
+
+    fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
+        hold_id.into()
+    }
+
+    fn vouched_for(&self) -> LeaseMs {
+        RULES.plan.lease
+    }
+
+    fn handed_over(&self, _: &str) -> Option<HandOver> {
+        None
+    }
+}
+
+impl Places {
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.queue.contains(&Waits::Ours(number))
+    }
+
+    pub(super) fn has_ours(&self) -> bool {
+        self.queue.iter().any(Waits::is_ours)
+    }
+
+    pub(super) fn are_answered(&self) -> bool {
+        self.asking.is_none() && self.asked.is_empty()
+    }
+
+    /// As `Places::finish`, and the end of all subscriptions.
+    pub(super) fn end_job(&mut self) {
+        self.asked.extend(self.asking.take());
+        self.channels.clear();
+        (self.given, self.lost, self.told) = (false, false, false);
+        self.handed_over = None;
+    }
+
+    /// All that the future depends on.
+    pub(super) fn text(&self) -> String {
+        let queue: Vec<_> = self.queue.iter().map(Waits::text).collect();
+        let channels: Vec<_> = self.channels.iter().map(|to| format!("h{to}")).collect();
+        let commands = self.asking.iter().chain(&self.asked);
+        let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
+        let asks = self.asking.is_some();
+        let takes: Vec<_> = self.takes.iter().map(|to| format!("h{to}")).collect();
+        let handed_over = self.handed_over.map(|(to, next)| (format!("h{to}"), next));
+        let rest = (self.given, asks, self.lost, self.told, self.forgotten);
+        format!("|{queue:?} {takes:?} {channels:?} {commands:?} {handed_over:?} {rest:?}")
+    }
+}
+
+/// What the job does.
+impl World {
+    pub(super) fn is_queued(&self) -> bool {
+        self.callers
+            .iter()
+            .any(|caller| caller.side == Side::Queued)
+    }
+
+    /// As `Places::keep`.
+    pub(super) fn keep_places(&mut self) {
+        self.see_places();
+        if !self.places.given || self.places.asking.is_some() {
+            return;
+        }
+        let (number, now, lost) = (&mut self.numbers, self.now, self.places.lost);
+        let asks = self.gate.asks(lost, |ticket| {
+            *number += 1;
+            Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
+        });
+        let Asks::Places(asked) = asks else {
+            return;
+        };
+        for hold in &asked.holds {
+            hold.with(|state| state.asks_for_place(true));
+        }
+        let nobodys = self.nobodys_hold();
+        let takes = asked.takes;
+        let command = self.send(&nobodys, What::Enqueues { takes }, KEEPER);
+        self.commands[command].ahead = asked.ahead.as_ref().map(|hold| field(hold));
+        self.commands[command].places = asked.holds;
+        (self.places.asking, self.places.lost) = (Some(command), false);
+    }
+
+    /// Whether the client will find, when it vouches for its places, that some are lost.
+    pub(super) fn finds_places_lost(&self) -> bool {
+        if self.places.forgotten == Forgotten::Nothing {
+            return false;
+        }
+        let waiting = self
+            .gate
+            .queue
+            .iter()
+            .filter_map(|ticket| ticket.unsettled());
+        let has = self.places.queue.iter().filter(|place| place.is_ours());
+        has.count() < waiting.count()
+    }
+
+    /// As `Places::vouch`, when it finds some lost: it is answered at once.
+    pub(super) fn vouch(&mut self) {
+        self.places.lost = true;
+        self.asleep = Asleep::Awake;
+    }
+
+    /// As `Places::see`.
+    pub(super) fn see_places(&mut self) {
+        let told = |command: &usize| self.told(*command) != Told::InFlight;
+        if let Some(command) = self.places.asking.filter(told) {
+            self.places.asking = None;
+            self.places_answered(command);
+        }
+    }
+
+    /// The keeper hears of places that it asked for, now or at the end of a job.
+    pub(super) fn placed(&mut self, command: usize) {
+        if self.places.asking == Some(command) {
+            self.asleep = Asleep::Awake;
+            return;
+        }
+        self.places.asked.retain(|asked| *asked != command);
+        self.places_answered(command);
+    }
+
+    /// As `Places::answered`.
+    fn places_answered(&mut self, command: usize) {
+        let told = self.told(command);
+        for hold in &self.commands[command].places {
+            hold.with(|state| {
+                state.asks_for_place(false);
+                if told == Told::Silence {
+                    state.taint();
+                }
+            });
+        }
+        match told {
+            Told::Done(NOT_DONE) => self.places.lost = self.places.given,
+            Told::Done(next) => self.at(|gate, _| gate.wakeups.next_is_ours(next == 1)),
+            _ => self.places.lost = self.places.given,
+        }
+    }
+
+    /// As `settle::next_is_ours`.
+    pub(super) fn next_in_queue(&mut self, command: usize) {
+        if let (Told::Done(reply @ (-2 | -7)), true) = (self.told(command), self.is_queued()) {
+            self.at(|gate, _| gate.wakeups.next_is_ours(reply == -7));
+        }
+    }
+
+    /// As `settle::handed_to`.
+    pub(super) fn handed_to_another(&mut self, command: usize) {
+        if let (Told::Done(reply @ BUSY_BY_OURS..), true) = (self.told(command), self.is_queued()) {
+            let number = u64::try_from(reply - BUSY_BY_OURS).unwrap();
+            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
+        }
+    }
+
+    /// As `Line::take_over`.
+    pub(super) fn take_over(&mut self) {
+        self.places.told = false;
+        let (Some((number, next_is_ours)), Some(head)) =
+            (self.places.handed_over.take(), self.gate.head())
+        else {
+            return;
+        };
+        let now = self.now;
+        let Some(hold) = head.unsettled().filter(|hold| field(hold) == number) else {
+            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
+            self.gate.prompt = true;
+            return self.job_step();
+        };
+        let grant = Grant {
+            sent_at: now,
+            lease: Some(RULES.plan.lease),
+            server_age: None,
+            token: None,
+            open: false,
+        };
+        // No command at all.
+        let command = usize::MAX;
+        let settled = self.at(|gate, effects| {
+            assert!(gate.call_up(&head, now, |_| (hold, command)), "it waits");
+            let settled = gate.answered(&command, Answered::Got(grant), now, RULES, effects);
+            gate.wakeups.next_is_ours(next_is_ours);
+            settled
+        });
+        if let Some((hold, Settled::Held)) = settled {
+            self.check_turn(&hold, head.number);
+            self.row = now;
+        }
+        self.asleep = Asleep::Awake;
+    }
+
+    /// As `Line::listen`. A subscription is confirmed at once.
+    pub(super) fn listen(&mut self) {
+        if !self.places.given {
+            return;
+        }
+        let channels = self.gate.channels(LISTENS_TO);
+        let channels: Vec<_> = channels.iter().map(|id| id.parse().unwrap()).collect();
+        let first = channels.first();
+        if first.is_some_and(|first| !self.places.channels.contains(first)) {
+            self.gate.wakeups.hears_more();
+            self.places.told = true;
+        }
+        self.places.channels = channels;
+    }
+}
+
+/// What must hold.
+impl World {
+    /// `hold` was granted by a try for a ticket: of those who wait here, it came first.
+    pub(super) fn check_turn(&self, hold: &Hold, ticket: u64) {
+        if hold.kind.has_queue() {
+            let mut others = self.gate.queue.iter().filter(|t| t.is_waiting());
+            let overtaken = others.find(|other| other.number < ticket);
+            assert!(overtaken.is_none(), "somebody who came first still waits");
+        }
+    }
+
+    /// The place of `number` is given up: nobody waits by it.
+    pub(super) fn check_kept(&self, number: u64) {
+        let mut waiting = self.callers.iter().filter_map(|caller| match &caller.at {
+            At::Waiting(ticket, _) if ticket.is_waiting() => ticket.unsettled(),
+            _ => None,
+        });
+        let kept = waiting.any(|hold| field(&hold) == number && self.places.has(number));
+        assert!(!kept, "a place is given up that somebody waits by");
+    }
+
+    /// The lock is handed over to `number`: if that one waits here, it came first.
+    pub(super) fn check_handed_over(&self, number: u64) {
+        let has = |ticket: &&Arc<Ticket>| {
+            let hold = ticket.unsettled();
+            hold.is_some_and(|hold| field(&hold) == number)
+        };
+        let Some(to) = self.gate.queue.iter().find(has) else {
+            return;
+        };
+        let tried = match &self.gate.seat {
+            Seat::Trying(attempt) => Some(&attempt.ticket),
+            _ => None,
+        };
+        let mut others = self.gate.queue.iter().chain(tried);
+        let overtaken = others.any(|other| other.is_waiting() && other.number < to.number);
+        // It may happen then, and the lock is given back.
+        let may_be = self.faulted || self.places.forgotten == Forgotten::First;
+        assert!(
+            !overtaken || may_be,
+            "handed over to another than the first"
+        );
+    }
+
+    /// Who waits has a place, once it could be asked for.
+    pub(super) fn check_places(&self, choice: Choice) {
+        let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
+        // Vouching counts a place that is being given back as well, and finds nothing lost until it is gone.
+        let leaves = self
+            .reaps
+            .iter()
+            .any(|(_, reaping)| !matches!(reaping, Reaping::Over));
+        let finds =
+            self.finds_places_lost() || (self.places.forgotten != Forgotten::Nothing && leaves);
+        let known = self.places.are_answered() && !finds;
+        if !self.places.given || self.faulted || !asleep || !known {
+            return;
+        }
+        for ticket in self.gate.queue.iter().filter(|t| t.may_have_place()) {
+            let place = ticket.unsettled().map(|hold| field(&hold));
+            // Or the lock was handed over to it, which it is to hear of.
+            let has = |number| self.places.has(number) || self.held_by == Some(number);
+            let has = place.is_some_and(has);
+            assert!(has, "{choice:?}: somebody waits without a place");
+        }
+    }
+
+    /// Nothing can happen any more but that somebody who waits goes away: nobody waits for a lock that is free for it.
+    pub(super) fn check_left_behind(&self, choices: &[Choice]) {
+        let waits_at = |i: usize| matches!(self.callers[i].at, At::Waiting(..));
+        let goes = |choice: &Choice| matches!(choice, Choice::Drop(i) if waits_at(*i));
+        if !choices.iter().all(goes) {
+            return;
+        }
+        let waits =
+            |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
+        let has_it = |ticket: &Arc<Ticket>| {
+            let hold = ticket.unsettled();
+            hold.is_some_and(|hold| self.held_by == Some(field(&hold)))
+        };
+        // Free, or of one who waits and does not know it.
+        let free = match self.held_by {
+            None => self.places.first() != Some(Waits::Stranger),
+            Some(_) => self.gate.queue.iter().any(has_it),
+        };
+        if !self.is_queued() || self.faulted || self.closed || !free {
+            return;
+        }
+        assert!(
+            !self.callers.iter().any(waits),
+            "left behind by a free lock"
+        );
+    }
+}

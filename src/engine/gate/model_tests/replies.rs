@@ -1,0 +1,220 @@
+//! Tries and their answers, and releases that the keeper sees through.
+
+use super::*;
+use crate::engine::gate::row::FREE;
+
+impl World {
+    pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
+        let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
+        let request = &ticket.request;
+        let waits = request.kind.commands.wants_it_alone() && request.patience != Patience::Once;
+        let marks = self.marking && waits;
+        if marks {
+            self.heeded(ticket);
+        }
+        let waits = ticket.may_have_place();
+        if waits {
+            ticket.set_unsettled(Some(&hold));
+        }
+        let command = self.send(&hold, What::Acquires { marks, waits }, KEEPER);
+        (hold, command)
+    }
+
+    /// As `Core::lose` and `Core::bury`.
+    pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
+        let hold = self.gate.present(hold);
+        if hold.with(|state| state.lose(LostReason::Missing)) {
+            self.at(|gate, effects| {
+                for share in gate.shares_of(&hold) {
+                    effects.change(&share, |state| state.lose(LostReason::Missing));
+                }
+                gate.vacate(&hold);
+                effects.release(&hold);
+            });
+        }
+    }
+
+    /// As `keeper::renewals`.
+    pub(super) fn hear(&mut self, command: usize) {
+        let hold = Arc::clone(&self.commands[command].hold);
+        let gone = self.told(command) == Told::Done(0);
+        self.commands[command].ended = true;
+        if gone {
+            self.lose(&hold);
+            let held = self.gate.seat.held();
+            let believes = held.is_some_and(|held| held.id == hold.id);
+            assert!(!believes, "it is known that Redis does not have the hold");
+        }
+    }
+
+    /// As `keeper::counts`.
+    pub(super) fn turn_on(&mut self, i: usize) {
+        let (hold, command) = self.turns[i].clone();
+        let Some(command) = command else {
+            if hold.phase() == Phase::Held {
+                let command = self.send(&hold, What::Turns, KEEPER);
+                self.turns[i].1 = Some(command);
+            } else {
+                self.turns.remove(i);
+            }
+            return;
+        };
+        match self.told(command) {
+            Told::Done(1) => {
+                let sent_at = self.commands[command].at;
+                self.turns.remove(i);
+                self.at(|gate, effects| gate.turned(&hold, sent_at, RULES, effects));
+            }
+            Told::Done(_) => {
+                self.turns.remove(i);
+                self.lose(&hold);
+            }
+            _ => self.turns[i].1 = None,
+        }
+    }
+
+    /// As `settle::settle_attempt`.
+    pub(super) fn settle(&mut self, command: usize) {
+        let now = self.now;
+        let answer = match self.told(command) {
+            Told::Done(-5) => Answered::Missing,
+            Told::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
+                sent_at: self.commands[command].at,
+                lease: None,
+                server_age: None,
+                token: None,
+                open: self.open && reply == -2,
+            }),
+            Told::Done(_) => Answered::Busy(None),
+            Told::Refused => Answered::Failed(Failure::too_late()),
+            Told::Silence | Told::InFlight => Answered::Failed(Failure::no_reply()),
+        };
+        if matches!(answer, Answered::Busy(_)) {
+            let mut waiting: Vec<_> = self.gate.queue.iter().cloned().collect();
+            if let Seat::Trying(attempt) = &self.gate.seat {
+                waiting.push(Arc::clone(&attempt.ticket));
+            }
+            self.busy_told = waiting;
+        }
+        let shut = match &answer {
+            Answered::Got(grant) => Some(!grant.open),
+            Answered::Busy(_) => Some(self.commands[command].what == What::Joins),
+            _ => None,
+        };
+        let early = matches!(&self.gate.seat, Seat::Trying(attempt) if attempt.early);
+        let tried_for = match &self.gate.seat {
+            Seat::Trying(attempt) if attempt.command == command => attempt.ticket.number,
+            _ => 0,
+        };
+        let busy = matches!(answer, Answered::Busy(_));
+        let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        if let Some((_, settled)) = &settled {
+            self.check_known(*settled, busy, early && tried_for != 0);
+        }
+        self.next_in_queue(command);
+        self.handed_to_another(command);
+        if settled.is_some() {
+            self.shut = shut.unwrap_or(self.shut);
+        }
+        match settled {
+            Some((hold, Settled::Missing)) => self.lose(&hold),
+            Some((hold, Settled::Held)) => {
+                self.check_turn(&hold, tried_for);
+                if !early {
+                    self.row = now;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// As `settle::settle_release`: whether it is over.
+    /// What is known of the lock behind an answer to an attempt.
+    fn check_known(&self, settled: Settled, busy: bool, early: bool) {
+        let has_it = matches!(settled, Settled::Held | Settled::Joined);
+        let trouble = self.gate.failing_since.is_some();
+        assert!(
+            !(trouble && (busy || has_it)),
+            "{settled:?}: an answer ends the trouble"
+        );
+        let nothing = matches!(self.gate.known, Known::Nothing);
+        assert!(nothing || !has_it, "{settled:?}: it is not a stranger's");
+        assert!(nothing || !(busy && early), "answered by the hold before");
+    }
+
+    pub(super) fn settle_release(
+        &mut self,
+        hold: &Arc<Hold>,
+        in_seat: Option<usize>,
+        command: usize,
+        since: Moment,
+    ) -> bool {
+        let now = self.now;
+        let answer = match self.told(command) {
+            Told::Done(0) => ReleaseAnswer::Missing,
+            Told::Done(told) => ReleaseAnswer::Ended {
+                heard_by: (told > 1).then_some(1),
+            },
+            Told::Refused => ReleaseAnswer::Failed(Failure::too_late()),
+            Told::Silence | Told::InFlight => ReleaseAnswer::Failed(Failure::no_reply()),
+        };
+        let sent = match &in_seat {
+            Some(command) => SentAs::Seat(command),
+            None => SentAs::Keeper(since),
+        };
+        let over = self
+            .at(|gate, effects| gate.release_answered(hold, &sent, answer, now, RULES, effects));
+        if over {
+            self.check_outcome(hold);
+        }
+        let ends_row = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
+        if self.ends_row.take_if(ends_row).is_some() {
+            self.left_until = now + FREE;
+        }
+        over
+    }
+
+    pub(super) fn reap(&mut self, i: usize) {
+        let hold = Arc::clone(&self.reaps[i].0);
+        let reaping = std::mem::replace(&mut self.reaps[i].1, Reaping::Over);
+        self.reaps[i].1 = match reaping {
+            Reaping::Begun => {
+                let behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
+                if let Some(command) = self.gate.release_of(&hold) {
+                    Reaping::Sent(Some(command), command, self.now, behind)
+                } else {
+                    let command = self.send(&hold, What::Releases, KEEPER);
+                    Reaping::Sent(None, command, self.now, behind)
+                }
+            }
+            Reaping::Sent(in_seat, command, since, behind) => {
+                let over = self.settle_release(&hold, in_seat, command, since);
+                let tainted = hold.is_tainted();
+                match over {
+                    false => Reaping::Begun,
+                    // For as long as an old acquire may still run.
+                    true if tainted && !self.is_laid(&hold) => Reaping::Again,
+                    true if behind && !tainted => Reaping::Begun,
+                    true => Reaping::Over,
+                }
+            }
+            Reaping::Again => Reaping::Begun,
+            Reaping::Over => Reaping::Over,
+        };
+    }
+
+    /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
+    pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
+        let number = field(hold);
+        self.has_no_ghost(hold) && !self.has(number) && !self.places.has(number)
+    }
+
+    pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
+        let of_hold = |c: &&Command| {
+            let acquires = matches!(c.what, What::Acquires { .. }) && c.hold.id == hold.id;
+            acquires || c.places.iter().any(|place| place.id == hold.id)
+        };
+        let mut ghosts = self.commands.iter().filter(of_hold);
+        ghosts.all(|c| c.executed.is_some() || c.refused)
+    }
+}

@@ -1,0 +1,159 @@
+//! The steps that may be taken, and what is no caller's and not the keeper's.
+
+use super::*;
+use crate::engine::gate::row::LONGEST;
+
+impl World {
+    pub(super) fn step(&mut self, choice: Choice) {
+        self.take(choice);
+        self.check(choice);
+    }
+
+    /// The step alone.
+    pub(super) fn take(&mut self, choice: Choice) {
+        match choice {
+            Choice::Look(i) => self.look(i),
+            Choice::Arrive(i) => self.arrive(i),
+            Choice::Poll(i) => self.poll(i),
+            Choice::Drop(i) => self.drop_future(i),
+            Choice::Unlock(i) => {
+                let At::Holding(entered) = std::mem::replace(&mut self.callers[i].at, At::Gone)
+                else {
+                    return;
+                };
+                self.give_back(&entered, Some(i), i);
+            }
+            Choice::Detach(i) => self.detach(i),
+            Choice::EndOwner(i) => self.end_owner(i),
+            Choice::Close => self.closed = true,
+            Choice::Job => self.job_step(),
+            Choice::JobPoll if self.asleep == Asleep::Linger => {
+                self.listening = false;
+                self.at(|gate, _| gate.wakeups.listening(false));
+                self.job_step();
+            }
+            Choice::JobPoll => {
+                if !std::mem::take(&mut self.places.told) {
+                    self.polls -= 1;
+                }
+                // It came too late, or has not come yet: who tries finds it.
+                self.places.handed_over = None;
+                self.gate.prompt = true;
+                self.job_step();
+            }
+            Choice::Tick => {
+                // Who sleeps is waited for once.
+                self.ticks = self.ticks.saturating_sub(1);
+                self.now = self.now + RULES.command_timeout;
+                let now = self.now;
+                self.asleep = Asleep::Awake;
+                if let Some((hold, ticket)) = self.at(|gate, _| gate.take_back(now, RULES)) {
+                    self.give_back(&ticket.request.entered(hold), None, usize::MAX);
+                }
+            }
+            Choice::Later | Choice::Left | Choice::Ask => self.while_passed(choice),
+            Choice::Hear(i) => self.hear(i),
+            Choice::Reap(i) => self.reap(i),
+            Choice::Overdue(i) => {
+                if !self.is_free_to_end(&self.commands[i]) {
+                    self.faults -= 1;
+                }
+                self.faulted = true;
+                self.commands[i].ended = true;
+                // The connection is replaced: what is on its way comes whenever it comes.
+                self.commands[i].lane = 1_000 + i;
+                let hold = Arc::clone(&self.commands[i].hold);
+                self.at(|gate, effects| gate.overdue(&hold, effects));
+            }
+            Choice::Execute(lane) => self.execute(lane),
+            Choice::Refuse(lane) => {
+                self.faults -= 1;
+                self.faulted = true;
+                let next = self.next_of(lane);
+                self.commands[next].refused = true;
+            }
+            Choice::LoseReply(i) => {
+                self.faults -= 1;
+                self.faulted = true;
+                self.commands[i].reply_lost = true;
+            }
+            Choice::Expire(i) => {
+                let At::Holding(entered) = &self.callers[i].at else {
+                    return;
+                };
+                let (share, now) = (Arc::clone(&entered.hold), self.now);
+                if share.with(|state| state.lose(LostReason::Expired)) {
+                    self.at(|gate, effects| gate.expire_share(&share, now, effects));
+                }
+            }
+            Choice::Turn(i) => self.turn_on(i),
+            Choice::Unmarked(i) => {
+                let (_, since) = self.unmarks.remove(i);
+                self.at(|gate, _| gate.mark_is_away(since));
+            }
+            Choice::StrangerMarks => self.stranger_marks(),
+            Choice::Vanish => {
+                self.faults -= 1;
+                self.held_by = None;
+                self.read_by.clear();
+                // One to whom it was handed over waits by nothing, until it polls.
+                self.faulted |= self.places.handed_over.is_some();
+            }
+            Choice::Lose => {
+                self.faults -= 1;
+                let hold = Arc::clone(self.gate.seat.held().unwrap());
+                self.lose(&hold);
+            }
+            Choice::Stranger if self.is_queued() => self.stranger_in_turn(),
+            Choice::Stranger => self.stranger(),
+            Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
+            Choice::Placed(command) => self.placed(command),
+            Choice::HandedOver => self.take_over(),
+            Choice::Forget | Choice::ForgetFirst => self.forget(choice),
+            Choice::Vouch => self.vouch(),
+        }
+    }
+
+    fn stranger(&mut self) {
+        if self.held_by.is_none() {
+            self.strangers -= 1;
+            self.held_by = Some(0);
+        } else {
+            self.held_by = None;
+            self.polls += 1;
+        }
+    }
+
+    /// What happens while holds are passed on.
+    fn while_passed(&mut self, choice: Choice) {
+        match choice {
+            Choice::Later => {
+                self.laters -= 1;
+                self.now = self.now + LONGEST;
+            }
+            Choice::Left => {
+                let Asleep::Left(until) = self.asleep else {
+                    return;
+                };
+                self.now = self.now.max(until);
+                self.asleep = Asleep::Awake;
+            }
+            Choice::Ask => {
+                self.asks -= 1;
+                let hold = Arc::clone(self.gate.seat.held().unwrap());
+                self.send(&hold, What::Asks, KEEPER);
+            }
+            _ => {}
+        }
+    }
+
+    fn stranger_marks(&mut self) {
+        if self.stranger_mark {
+            // Whoever waits hears of it.
+            self.polls += 1;
+        } else {
+            self.stranger_marks -= 1;
+        }
+        self.stranger_mark = !self.stranger_mark;
+    }
+}

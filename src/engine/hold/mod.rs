@@ -1,0 +1,384 @@
+//! A hold: one owner's possession of one name, shared by its guards, its gate and the keeper.
+//!
+//! 1. Its life is the state machine of [`state`](super::hold::state); every change goes through [`Hold::with`], or
+//!    `Effects::change` where a lock is held that wakers must not meet.
+//! 2. Validity is read without a lock (I8).
+//! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
+//! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
+//! 5. Where several may hold a name at once, the hold in Redis is *joint*, and each owner has a *share* of it: a hold
+//!    with levels and leases of its own, that is lost with the joint hold and never valid for longer.
+
+pub(crate) mod effects;
+pub(crate) mod grant;
+pub(crate) mod kind;
+pub(crate) mod owner;
+pub(crate) mod schedule;
+pub(crate) mod state;
+pub(crate) mod written;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::hold::kind::Kind;
+use super::hold::state::{Level, Phase, State};
+use crate::clock::Moment;
+use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
+use crate::lease::{LeaseMs, Term};
+
+/// A hold, shared by its guards, its gate and the keeper.
+pub(crate) struct Hold {
+    pub(crate) kind: Kind,
+    /// The field in Redis: `<client uuid>:<number>`.
+    pub(crate) id: Arc<str>,
+    /// No other hold of this client has it.
+    pub(crate) number: u64,
+    /// The lease it was first asked with.
+    pub(crate) lease: LeaseMs,
+    /// The number of the owner that may enter it again.
+    pub(crate) owner: Option<u64>,
+    /// The number of the share that it was entered by without an owner, or its own.
+    pub(crate) entered_by: u64,
+    /// The task that asked for it, to tell a task that it waits for itself.
+    pub(crate) task: Option<tokio::task::Id>,
+    /// The hold in Redis that this is a share of.
+    joint: Option<Arc<Hold>>,
+    left: bool,
+    state: Mutex<State>,
+    /// Validity for readers, 0 when there is none.
+    valid_until: AtomicU64,
+    /// Its fencing token, 0 when it has none.
+    token: AtomicU64,
+    /// How many ms the server that granted it had been up, and one more; 0 when it was not asked.
+    server_age: AtomicU64,
+    /// When the keeper looks next; the schedule's.
+    pub(crate) look_at: AtomicU64,
+    changed: Notify,
+    /// How many wait for a change.
+    waiters: AtomicU32,
+}
+
+/// One who waits for a change.
+struct Waiter<'a>(&'a Hold);
+
+impl<'a> Waiter<'a> {
+    fn of(hold: &'a Hold) -> Self {
+        // Before the state is locked and looked at: see `has_waiters`.
+        hold.waiters.fetch_add(1, Ordering::AcqRel);
+        Self(hold)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        // One who is counted for too long costs a notification.
+        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a new hold is made of.
+pub(crate) struct Origin {
+    pub(crate) kind: Kind,
+    pub(crate) id: Arc<str>,
+    pub(crate) number: u64,
+    pub(crate) lease: LeaseMs,
+    pub(crate) owner: Option<u64>,
+    pub(crate) entered_by: u64,
+    pub(crate) task: Option<tokio::task::Id>,
+}
+
+impl Hold {
+    /// An attempt to start a hold, overdue at `finish_by`.
+    pub(crate) fn trying(origin: Origin, finish_by: Moment) -> Arc<Self> {
+        Arc::new(Self::new(origin, None, State::trying(finish_by)))
+    }
+
+    /// A share of `joint` with one level, which lasts for `term` or as long as `joint`.
+    pub(crate) fn share(joint: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
+        let mut state = State::share(level, term);
+        if let Some(reason) = joint.state.lock().announced() {
+            state.announce(reason);
+        }
+        Arc::new(Self::new(origin, Some(Arc::clone(joint)), state))
+    }
+
+    /// A share of `joint` that nobody has, and that lasts for `term` all the same.
+    pub(crate) fn left(joint: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
+        let state = State::share(Level::Fixed, term);
+        let left = Self::new(origin, Some(Arc::clone(joint)), state);
+        Arc::new(Self { left: true, ..left })
+    }
+
+    /// One that begins with what Redis has of another, in `state`.
+    pub(crate) fn passed_on(origin: Origin, state: State) -> Arc<Self> {
+        Arc::new(Self::new(origin, None, state))
+    }
+
+    fn new(origin: Origin, joint: Option<Arc<Self>>, state: State) -> Self {
+        let valid_until = match state.phase() {
+            Phase::Held => state.valid_until(),
+            _ => Moment::default(),
+        };
+        Self {
+            kind: origin.kind,
+            id: origin.id,
+            number: origin.number,
+            lease: origin.lease,
+            owner: origin.owner,
+            entered_by: origin.entered_by,
+            task: origin.task,
+            joint,
+            left: false,
+            state: Mutex::new(state),
+            valid_until: AtomicU64::new(valid_until.as_nanos()),
+            token: AtomicU64::new(0),
+            server_age: AtomicU64::new(0),
+            look_at: AtomicU64::new(Moment::NEVER.as_nanos()),
+            changed: Notify::new(),
+            waiters: AtomicU32::new(0),
+        }
+    }
+
+    /// The hold in Redis that this is a share of.
+    pub(crate) fn joint(&self) -> Option<&Arc<Self>> {
+        self.joint.as_ref()
+    }
+
+    /// Whether it is a share that was left to its lease: nobody has it.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left
+    }
+
+    /// The hold in Redis: this one, or what it is a share of.
+    pub(crate) fn in_redis(self: &Arc<Self>) -> &Arc<Self> {
+        self.joint.as_ref().unwrap_or(self)
+    }
+
+    /// Lets `change` act on the state; readers and waiters see the result.
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, told) = self.update(change);
+        if told {
+            self.tell();
+        }
+        result
+    }
+
+    /// Lets `change` act on the state; whether those who wait for a change are to be told.
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
+        // By 5. Before its own state is locked: nobody locks them the other way round.
+        let joint = self.joint.as_ref().map(|joint| joint.phase());
+        let mut state = self.state.lock();
+        let seen = |state: &State| (state.phase(), state.announced(), state.outcome().is_some());
+        let before = seen(&state);
+        if let Some(Phase::Lost(reason)) = joint {
+            state.lose(reason);
+        }
+        let result = change(&mut state);
+        let valid_until = match state.phase() {
+            Phase::Held => state.valid_until(),
+            _ => Moment::default(),
+        };
+        // Release: who reads a validity sees what it was granted for. Under the lock, so that no older one
+        // comes last.
+        self.valid_until
+            .store(valid_until.as_nanos(), Ordering::Release);
+        let changed = before != seen(&state);
+        drop(state);
+        (result, changed && self.has_waiters())
+    }
+
+    /// Up to when the client vouches for it; the start of time when it does not.
+    pub(crate) fn valid_until(&self) -> Moment {
+        // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
+        let own = Moment::from_nanos(self.valid_until.load(Ordering::Acquire));
+        match &self.joint {
+            Some(joint) => own.min(joint.valid_until()),
+            None => own,
+        }
+    }
+
+    /// Up to when Redis is asked for its field. When it was passed on, what is asked already is answered for who has
+    /// the field now.
+    pub(crate) fn asked_until(&self, now: impl FnOnce() -> Moment) -> Option<Moment> {
+        let valid_until = self.valid_until();
+        if valid_until > Moment::default() {
+            return Some(valid_until);
+        }
+        let passed_until = self.state.lock().passed_until();
+        passed_until.filter(|until| now() < *until)
+    }
+
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        // Relaxed: the number is all that is published by it.
+        FencingToken::new(self.token.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the first token that Redis gave this hold. Others that it took, in entries that were repeated or
+    /// made at the same time, are as good: all lie between those of the holders before and after.
+    pub(crate) fn keep_token(&self, token: FencingToken) {
+        // Relaxed: as in `token`; that the first one stays needs no order.
+        let _ =
+            self.token
+                .compare_exchange(0, token.as_u64(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// How long the server had been up when it granted this.
+    pub(crate) fn server_age(&self) -> Option<Duration> {
+        // Relaxed: as in `token`. Who has the hold comes after its grant.
+        let and_one = self.server_age.load(Ordering::Relaxed);
+        and_one.checked_sub(1).map(Duration::from_millis)
+    }
+
+    /// Keeps what its grant said beside its lease.
+    pub(crate) fn keep(&self, token: Option<FencingToken>, server_age: Option<Duration>) {
+        if let Some(token) = token {
+            self.keep_token(token);
+        }
+        if let Some(age) = server_age {
+            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            // Relaxed: as in `server_age`.
+            self.server_age
+                .store(ms.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.state.lock().count()
+    }
+
+    /// Whether `other` is a level of the same holder's, on the same side, where each level is a share.
+    pub(crate) fn is_level_with(&self, other: &Self) -> bool {
+        let shared = |hold: &Self| hold.kind.commands.is_shared();
+        let same = match (self.owner, other.owner) {
+            (None, None) => self.entered_by == other.entered_by,
+            (own, others) => own == others,
+        };
+        same && shared(self) && shared(other)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state.lock().phase()
+    }
+
+    /// Why it is lost, if it is (by the clock, too).
+    pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
+        if let Some(joint) = &self.joint {
+            joint.with(|state| state.expire(now));
+        }
+        self.with(|state| {
+            state.expire(now);
+            match state.phase() {
+                Phase::Lost(reason) => Some(reason),
+                _ => None,
+            }
+        })
+    }
+
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.state.lock().is_tainted()
+    }
+
+    /// Tells `lost()` without taking the hold away.
+    pub(crate) fn announce(&self, reason: LostReason) {
+        self.with(|state| state.announce(reason));
+    }
+
+    /// Resolves when the hold is lost, or its loss announced; never once it ended.
+    pub(crate) async fn lost(&self) -> LostReason {
+        self.wait_for(|state| match (state.phase(), state.announced()) {
+            (Phase::Lost(reason), _) | (Phase::Held, Some(reason)) => Some(reason),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Resolves when the hold is lost.
+    pub(crate) async fn lost_for_good(&self) -> LostReason {
+        self.wait_for(|state| match state.phase() {
+            Phase::Lost(reason) => Some(reason),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Whether its last release was answered, or given up.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.lock().outcome().is_some()
+    }
+
+    /// How its last release ended; what is not known is no failure.
+    pub(crate) fn outcome(&self) -> Result<(), Error> {
+        self.state.lock().outcome().cloned().unwrap_or(Ok(()))
+    }
+
+    /// Resolves when its last release was answered, or given up.
+    pub(crate) async fn ended(&self) -> Result<(), Error> {
+        self.wait_for(|state| state.outcome().cloned()).await
+    }
+
+    /// The last release was answered, or given up.
+    pub(crate) fn end(&self, outcome: Result<(), Error>) {
+        self.with(|state| state.end(outcome));
+    }
+
+    /// Tells those who wait for a change.
+    pub(super) fn tell(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// To look whether there are any is cheaper than to tell nobody.
+    fn has_waiters(&self) -> bool {
+        // Acquire, after the state's lock: who counted himself before the change is seen here, who does it
+        // later sees the change.
+        self.waiters.load(Ordering::Acquire) > 0
+    }
+
+    async fn wait_for<R>(&self, mut seen: impl FnMut(&State) -> Option<R>) -> R {
+        // Most often it is so already, and a notification costs more than a look.
+        if let Some(result) = seen(&self.state.lock()) {
+            return result;
+        }
+        let _waiter = Waiter::of(self);
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(result) = seen(&self.state.lock()) {
+                return result;
+            }
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::engine::made_tests::{LEASE, origin};
+
+    #[test]
+    fn who_asks_when_it_is_lost_already_is_told_at_once() {
+        let now = Moment::from_nanos(1_000);
+        let hold = Hold::trying(origin(1), Moment::NEVER);
+        let term = LEASE.term(now);
+        assert!(hold.with(|state| state.grant(Level::Fixed, term, now)));
+        hold.announce(LostReason::Shutdown);
+        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Shutdown));
+        assert_eq!(
+            hold.lost_for_good().now_or_never(),
+            None,
+            "an announcement is none"
+        );
+        hold.with(|state| state.lose(LostReason::Missing));
+        assert_eq!(
+            hold.lost_for_good().now_or_never(),
+            Some(LostReason::Missing)
+        );
+        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Missing));
+    }
+}

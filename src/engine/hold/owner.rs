@@ -1,0 +1,334 @@
+//! What one owner holds: who may enter what again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::state::{Level, Phase};
+use crate::clock::Moment;
+use crate::engine::hold::Hold;
+use crate::error::LostReason;
+use crate::names::{ByNames, Names};
+
+/// One owner's holds by name.
+pub(crate) struct OwnerState {
+    /// No other owner of this process has it.
+    pub(crate) number: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    holds: ByNames<Holds>,
+    /// What it has of locks that are shared: beside a hold of its own, if that came first.
+    shared: ByNames<Holds>,
+    /// Nobody is left who would give back what is detached. Under the same lock as the levels, so that
+    /// none is detached behind the end.
+    ended: bool,
+}
+
+/// Of a lock that is shared each level is a share. Where the newest detached level is, is the last that has any.
+type Holds = SmallVec<[Held; 1]>;
+
+struct Held {
+    hold: Arc<Hold>,
+    /// Levels to be given back by the handle, the newest last.
+    detached: Vec<Level>,
+}
+
+impl Held {
+    /// Whether somebody has a guard of it.
+    fn has_guards(&self) -> bool {
+        self.hold.count() as usize > self.detached.len()
+    }
+}
+
+/// One level of a hold, and whose it is: a guard is this with a face.
+#[derive(Clone)]
+pub(crate) struct Entered {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) level: Level,
+    pub(crate) owner: Option<Arc<OwnerState>>,
+    /// Whether the level is still to be given back.
+    pub(crate) open: bool,
+}
+
+/// What an owner has on a name.
+pub(crate) enum Found {
+    Nothing,
+    Live(Arc<Hold>),
+    Lost(LostReason),
+}
+
+impl Inner {
+    fn of(&mut self, shared: bool) -> &mut ByNames<Holds> {
+        if shared {
+            &mut self.shared
+        } else {
+            &mut self.holds
+        }
+    }
+
+    /// The place of `hold` among those of its name.
+    fn place(&mut self, hold: &Arc<Hold>) -> Option<(&mut Holds, usize)> {
+        let shared = hold.kind.commands.is_shared();
+        let holds = self.of(shared).get_mut(hold.kind.names())?;
+        let place = holds
+            .iter()
+            .position(|held| Arc::ptr_eq(&held.hold, hold))?;
+        Some((holds, place))
+    }
+}
+
+impl OwnerState {
+    pub(crate) fn new() -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            // Relaxed: only that no two are the same matters.
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            inner: Mutex::default(),
+        })
+    }
+
+    /// What this owner has on `names`, as one of those who share it or as who has it alone: of several shares the one
+    /// that is valid for longest. A lost hold counts while guards of it are left.
+    pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> Found {
+        let holds: SmallVec<[_; 1]> = {
+            let mut inner = self.inner.lock();
+            let holds = inner.of(shared).get(names).into_iter().flatten();
+            let holds = holds.map(|held| (Arc::clone(&held.hold), held.detached.len()));
+            holds.collect()
+        };
+        // Not under the lock: who waits for a loss is told by whoever sees it first.
+        let mut lost = None;
+        for (hold, detached) in &holds {
+            hold.lost_reason(now);
+            let (phase, count) = hold.with(|state| (state.phase(), state.count()));
+            if let Phase::Lost(reason) = phase
+                && count as usize > *detached
+            {
+                lost = Some(reason);
+            }
+        }
+        let live = holds.into_iter().map(|(hold, _)| hold);
+        let live = live.filter(|hold| hold.phase() == Phase::Held);
+        match (live.max_by_key(|hold| hold.valid_until()), lost) {
+            (Some(hold), _) => Found::Live(hold),
+            (None, Some(reason)) => Found::Lost(reason),
+            // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    /// Whether it has anything on `names` that is valid. It changes nothing, and tells nobody.
+    pub(crate) fn has(&self, names: &Names, now: Moment) -> bool {
+        let mut inner = self.inner.lock();
+        [true, false].into_iter().any(|shared| {
+            let mut holds = inner.of(shared).get(names).into_iter().flatten();
+            holds.any(|held| now < held.hold.valid_until())
+        })
+    }
+
+    pub(crate) fn insert(&self, hold: &Arc<Hold>) {
+        let held = Held {
+            hold: Arc::clone(hold),
+            detached: Vec::new(),
+        };
+        let names = Arc::clone(hold.kind.names());
+        let shared = hold.kind.commands.is_shared();
+        let mut inner = self.inner.lock();
+        let holds = inner.of(shared).entry(names).or_default();
+        let goes_on = |held: &Held| shared && held.hold.phase() == Phase::Held;
+        if !holds.iter().any(goes_on) {
+            // Of levels that are lost only the guards are told from now on.
+            holds.retain(|held| shared && held.has_guards());
+        }
+        holds.push(held);
+    }
+
+    /// Forgets a hold that has no guards any more.
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let mut inner = self.inner.lock();
+        let Some((holds, place)) = inner.place(hold) else {
+            return;
+        };
+        holds.remove(place);
+        if holds.is_empty() {
+            let shared = hold.kind.commands.is_shared();
+            inner.of(shared).remove(hold.kind.names());
+        }
+    }
+
+    /// Leaves a level to the handle; false when this owner has ended, or does not have the hold.
+    pub(crate) fn detach(&self, hold: &Arc<Hold>, level: Level) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            return false;
+        }
+        let Some((holds, place)) = inner.place(hold) else {
+            return false;
+        };
+        holds[place].detached.push(level);
+        holds[place..].rotate_left(1);
+        true
+    }
+
+    /// Whether it has ended: nothing is detached any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.inner.lock().ended
+    }
+
+    /// The newest detached level of what it has on `names`.
+    pub(crate) fn take_detached(self: &Arc<Self>, names: &Names, shared: bool) -> Option<Entered> {
+        let mut inner = self.inner.lock();
+        let mut holds = inner.of(shared).get_mut(names)?.iter_mut().rev();
+        let (hold, level) = holds.find_map(|held| Some((&held.hold, held.detached.pop()?)))?;
+        Some(self.entered(Arc::clone(hold), level))
+    }
+
+    fn entered(self: &Arc<Self>, hold: Arc<Hold>, level: Level) -> Entered {
+        Entered {
+            hold,
+            level,
+            owner: Some(Arc::clone(self)),
+            open: true,
+        }
+    }
+
+    /// Ends the owner: nothing is detached from now on. What was, for the caller to give back.
+    pub(crate) fn end(self: &Arc<Self>) -> Vec<Entered> {
+        let mut inner = self.inner.lock();
+        inner.ended = true;
+        let Inner { holds, shared, .. } = &mut *inner;
+        let held = shared.values_mut().chain(holds.values_mut()).flatten();
+        let taken = held.flat_map(|held| {
+            let hold = &held.hold;
+            let levels = held.detached.drain(..);
+            levels.map(|level| self.entered(Arc::clone(hold), level))
+        });
+        taken.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::hold::Origin;
+    use crate::engine::hold::kind::{Commands, Kind, Says};
+    use crate::lease::LeaseMs;
+    use crate::names::Family;
+
+    const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
+
+    struct Test {
+        shared: bool,
+    }
+
+    impl Commands for Test {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn has_shares(&self) -> bool {
+            self.shared
+        }
+
+        fn is_shared(&self) -> bool {
+            self.shared
+        }
+    }
+
+    fn at(secs: u64) -> Moment {
+        Moment::default() + Duration::from_secs(1_000 + secs)
+    }
+
+    /// Held from `at(0)` on, with one level.
+    fn held(number: u64, shared: bool) -> Arc<Hold> {
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap());
+        let commands: Says = if shared {
+            Says::OfAll(&Test { shared: true })
+        } else {
+            Says::OfAll(&Test { shared: false })
+        };
+        let origin = Origin {
+            kind: Kind { names, commands },
+            id: number.to_string().into(),
+            number,
+            lease: LEASE,
+            owner: None,
+            entered_by: number,
+            task: None,
+        };
+        let hold = Hold::trying(origin, Moment::NEVER);
+        assert!(hold.with(|state| state.grant(Level::Watchdog, LEASE.term(at(0)), at(0))));
+        hold
+    }
+
+    fn lose(hold: &Hold) {
+        assert!(hold.with(|state| state.lose(LostReason::Missing)));
+    }
+
+    #[test]
+    fn what_is_given_back_is_forgotten() {
+        for shared in [false, true] {
+            let (owner, one, two) = (OwnerState::new(), held(1, shared), held(2, shared));
+            owner.insert(&one);
+            if shared {
+                owner.insert(&two);
+                owner.remove(&two);
+                let mut inner = owner.inner.lock();
+                let left = inner
+                    .of(true)
+                    .get(one.kind.names())
+                    .map_or(0, SmallVec::len);
+                assert_eq!(left, 1);
+            }
+            owner.remove(&one);
+            let inner = owner.inner.lock();
+            assert!(inner.holds.is_empty() && inner.shared.is_empty());
+        }
+    }
+
+    #[test]
+    fn beside_a_fresh_level_a_lost_one_counts_while_somebody_has_a_guard_of_it() {
+        let (owner, old, fresh) = (OwnerState::new(), held(1, true), held(2, true));
+        let names = old.kind.names();
+        owner.insert(&old);
+        lose(&old);
+        owner.insert(&fresh);
+        assert!(matches!(owner.find(names, true, at(1)), Found::Live(_)));
+        owner.remove(&fresh);
+        let lost = owner.find(names, true, at(1));
+        assert!(matches!(lost, Found::Lost(LostReason::Missing)));
+    }
+
+    #[test]
+    fn beside_a_fresh_level_a_lost_one_that_was_detached_is_forgotten() {
+        let (owner, old, fresh) = (OwnerState::new(), held(1, true), held(2, true));
+        owner.insert(&old);
+        assert!(owner.detach(&old, Level::Watchdog));
+        lose(&old);
+        owner.insert(&fresh);
+        assert!(owner.take_detached(old.kind.names(), true).is_none());
+    }
+
+    #[test]
+    fn a_detached_level_whose_lease_is_over_blocks_nothing_also_before_anybody_saw_that() {
+        for shared in [false, true] {
+            let (owner, hold) = (OwnerState::new(), held(1, shared));
+            owner.insert(&hold);
+            let names = hold.kind.names();
+            assert!(matches!(owner.find(names, shared, at(1)), Found::Live(_)));
+            let guard = owner.find(names, shared, at(31));
+            assert!(matches!(guard, Found::Lost(LostReason::Expired)));
+            let (owner, hold) = (OwnerState::new(), held(2, shared));
+            owner.insert(&hold);
+            assert!(owner.detach(&hold, Level::Watchdog));
+            assert!(matches!(owner.find(names, shared, at(31)), Found::Nothing));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! When the keeper looks at which hold: deadline-ordered, one entry a hold.
+//!
+//! An entry only ever moves forward while it is there: a deadline that a caller sets is not lost to what the
+//! keeper plans at the same time. To look too early costs a look.
+//!
+//! Whoever asks for a look has changed the hold's state before. So an entry that is early enough can be
+//! relied on without the lock: if the keeper takes it out at this moment, it reads the state afterwards.
+//!
+//! A new entry wakes the keeper only if it comes before its next planned look, so that a tight loop of
+//! lock and unlock costs no thread wake-ups.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use crate::clock::Moment;
+use crate::engine::hold::Hold;
+
+#[derive(Default)]
+pub(crate) struct Schedule {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    looks: BTreeMap<(Moment, u64), Arc<Hold>>,
+    /// When the keeper looks next without being woken.
+    planned: Moment,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            looks: BTreeMap::new(),
+            planned: Moment::NEVER,
+        }
+    }
+}
+
+impl Schedule {
+    /// Looks at `hold` at `moment`, or before. Whether the keeper must be woken for it.
+    pub(crate) fn no_later_than(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
+        if look_at(hold) <= moment {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        // It may have moved forward since.
+        look_at(hold) > moment && inner.put(hold, moment)
+    }
+
+    /// Looks at `hold` no more.
+    pub(crate) fn forget(&self, hold: &Hold) {
+        let mut inner = self.inner.lock();
+        let key = (look_at(hold), hold.number);
+        if inner.looks.remove(&key).is_some() {
+            set_look_at(hold, Moment::NEVER);
+        }
+    }
+
+    /// Whether something is to be looked at now.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        let inner = self.inner.lock();
+        inner.looks.keys().next().is_some_and(|key| key.0 <= now)
+    }
+
+    /// Takes out what is to be looked at up to `due`; and what comes up to `soon`, as far as it fills up the
+    /// last `batch`.
+    pub(crate) fn take(&self, due: Moment, soon: Moment, batch: usize) -> Vec<Arc<Hold>> {
+        let mut inner = self.inner.lock();
+        let mut taken = Vec::new();
+        while let Some(first) = inner.looks.first_entry() {
+            let moment = first.key().0;
+            let fills_up = moment <= soon && !taken.len().is_multiple_of(batch);
+            if moment > due && !fills_up {
+                break;
+            }
+            let hold = first.remove();
+            set_look_at(&hold, Moment::NEVER);
+            taken.push(hold);
+        }
+        taken
+    }
+
+    /// The keeper plans its next look: at `latest`, or when the first entry is due.
+    pub(crate) fn plan(&self, latest: Moment) -> Moment {
+        let mut inner = self.inner.lock();
+        let first = inner.looks.keys().next().map_or(Moment::NEVER, |key| key.0);
+        inner.planned = first.min(latest);
+        inner.planned
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.lock().looks.is_empty()
+    }
+}
+
+impl Inner {
+    fn put(&mut self, hold: &Arc<Hold>, moment: Moment) -> bool {
+        let before = look_at(hold);
+        if before != Moment::NEVER {
+            self.looks.remove(&(before, hold.number));
+        }
+        self.looks.insert((moment, hold.number), Arc::clone(hold));
+        set_look_at(hold, moment);
+        let wake = moment < self.planned;
+        if wake {
+            self.planned = moment;
+        }
+        wake
+    }
+}
+
+/// Only written under the schedule's lock. Read without it, it may be too old: then the lock is taken for nothing,
+/// or, as the head of this file says, the keeper is just taking the entry out.
+fn look_at(hold: &Hold) -> Moment {
+    Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
+}
+
+fn set_look_at(hold: &Hold, moment: Moment) {
+    hold.look_at.store(moment.as_nanos(), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::made_tests::hold;
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    fn numbers(taken: &[Arc<Hold>]) -> Vec<u64> {
+        taken.iter().map(|hold| hold.number).collect()
+    }
+
+    #[test]
+    fn the_keeper_is_only_woken_for_what_comes_before_its_next_look() {
+        let schedule = Schedule::default();
+        assert!(schedule.is_empty());
+        assert!(
+            schedule.no_later_than(&hold(1), at(50)),
+            "it sleeps for ever"
+        );
+        assert!(
+            !schedule.no_later_than(&hold(2), at(50)),
+            "it wakes up then"
+        );
+        assert!(schedule.no_later_than(&hold(3), at(40)));
+        assert!(!schedule.is_empty());
+        assert_eq!(schedule.plan(at(45)), at(40), "the first entry");
+        assert_eq!(schedule.plan(at(30)), at(30), "it looks before");
+        assert!(!schedule.no_later_than(&hold(4), at(35)));
+        assert!(!schedule.no_later_than(&hold(5), at(30)));
+        assert!(schedule.no_later_than(&hold(6), at(29)));
+    }
+
+    #[test]
+    fn an_entry_only_moves_forward() {
+        let schedule = Schedule::default();
+        let one = hold(1);
+        schedule.no_later_than(&one, at(50));
+        for later in [50, 51] {
+            assert!(!schedule.no_later_than(&one, at(later)));
+            assert_eq!(look_at(&one), at(50));
+        }
+        schedule.no_later_than(&one, at(20));
+        assert!(schedule.is_due(at(20)) && !schedule.is_due(at(19)));
+        assert_eq!(numbers(&schedule.take(at(100), at(100), 100)), [1], "once");
+        assert!(schedule.is_empty());
+        assert_eq!(schedule.plan(at(99)), at(99), "it has no entry any more");
+        assert!(
+            schedule.no_later_than(&one, at(98)),
+            "and may get one again"
+        );
+        assert_eq!(numbers(&schedule.take(at(98), at(98), 100)), [1]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_looked_at() {
+        let schedule = Schedule::default();
+        let (one, other) = (hold(1), hold(2));
+        schedule.no_later_than(&one, at(10));
+        schedule.no_later_than(&other, at(10));
+        schedule.forget(&one);
+        assert_eq!(look_at(&one), Moment::NEVER);
+        schedule.forget(&one);
+        assert_eq!(numbers(&schedule.take(at(10), at(10), 100)), [2]);
+        schedule.no_later_than(&one, at(30));
+        assert_eq!(numbers(&schedule.take(at(30), at(30), 100)), [1]);
+    }
+
+    #[test]
+    fn what_comes_up_soon_fills_up_the_last_batch_and_begins_none() {
+        let filled = |due: u64, soon: u64| {
+            let schedule = Schedule::default();
+            for number in 1..=9 {
+                schedule.no_later_than(&hold(number), at(number * 10));
+            }
+            schedule.take(at(due), at(soon), 3).len()
+        };
+        assert_eq!(filled(5, 90), 0, "nothing is due");
+        assert_eq!(filled(10, 90), 3);
+        assert_eq!(filled(30, 90), 3, "the batch is full");
+        assert_eq!(filled(40, 90), 6);
+        assert_eq!(filled(40, 50), 5, "the others are not up soon");
+        assert_eq!(filled(40, 49), 4);
+        assert_eq!(filled(90, 90), 9);
+    }
+}

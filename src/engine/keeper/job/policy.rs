@@ -1,0 +1,358 @@
+//! When a waiter tries next if nothing is heard: arithmetic over time as a value.
+//!
+//! 1. A planned try is never put off, whatever happens meanwhile, until [`WaitPolicy::again`].
+//! 2. Never later than the backoff's cap, so that a missed wake-up costs a bounded delay.
+//! 3. Not later than just after the holder's lease: an expiry wakes nobody.
+//! 4. With a subscription the poll is a safety net and only comes at the cap; without one it is the only
+//!    way, and begins with the backoff's first delay.
+//! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
+//!    were promised who wait behind it and have none, 2, holds for it as well then, also when they come later.
+//! 6. That pace does not slow down while the lock changes hands. A lease that ends later than was said before shows it:
+//!    the lock was given back and taken again, or renewed. For [`RESTLESS`] from then on tries come after a quarter of the
+//!    first delay: timers count milliseconds, and the time that an answer takes is not to make it two. A client that
+//!    has the lock in a row leaves it free for a [moment](crate::engine::gate::row) only, which a slow poll meets by luck.
+
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
+use crate::engine::gate::known::Known;
+use crate::engine::gate::row::LONGEST;
+
+/// The longest pause between tries, and between repeats of a release, while the server does not answer.
+pub(in crate::engine::keeper) const OUTAGE: Duration = Duration::from_millis(200);
+
+/// For how long a lock that changed hands is expected to do so again: a row, and what a busy machine adds to it.
+const RESTLESS: Duration = LONGEST.saturating_mul(2);
+
+/// What is said of the end of one lease differs by less: it is counted in ms, from when the answer came.
+const SAME: Duration = Duration::from_millis(5);
+
+/// How much later than the holder's lease a try is made.
+const AFTER_LEASE: Duration = Duration::from_millis(1);
+
+pub(crate) struct WaitPolicy {
+    cap: Duration,
+    delays: Delays,
+    random: fastrand::Rng,
+    planned: Option<Moment>,
+    /// That of the head of the queue, when its kind has a backoff of its own.
+    own: Option<Pace>,
+}
+
+/// How a ticket is tried for whose kind has a backoff of its own.
+struct Pace {
+    /// The ticket's number.
+    of: u64,
+    delays: Delays,
+    /// By 6: the latest end of a lease that was told.
+    lease_end: Option<Moment>,
+    restless_until: Moment,
+}
+
+impl Pace {
+    fn delay(&mut self, now: Moment, known: &Known) -> Duration {
+        if let Known::Busy(Some(until)) = known {
+            let before = self.lease_end.replace(*until);
+            if before.is_some_and(|before| before + SAME < *until) {
+                self.restless_until = now + RESTLESS;
+            }
+        }
+        if now < self.restless_until {
+            self.delays.shortest()
+        } else {
+            self.delays.step()
+        }
+    }
+}
+
+impl WaitPolicy {
+    pub(crate) fn new(backoff: Backoff, seed: u64) -> Self {
+        Self {
+            cap: backoff.cap_delay(),
+            delays: backoff.delays(seed),
+            random: fastrand::Rng::with_seed(seed),
+            planned: None,
+            own: None,
+        }
+    }
+
+    /// It is about the head of the queue, the ticket of that number, with the backoff of its kind.
+    pub(crate) fn serve(&mut self, head: u64, backoff: Option<Backoff>) {
+        if self.own.as_ref().map(|own| own.of) == backoff.map(|_| head) {
+            return;
+        }
+        let seed = self.random.u64(..);
+        self.own = backoff.map(|backoff| Pace {
+            of: head,
+            delays: backoff.delays(seed),
+            lease_end: None,
+            restless_until: Moment::default(),
+        });
+        self.planned = None;
+    }
+
+    /// It is about a hold of this client: to look at that, the client's own backoff will do.
+    pub(crate) fn watch(&mut self) {
+        if self.own.take().is_some() {
+            self.planned = None;
+        }
+    }
+
+    /// A try was made, or there is news: what was planned is void.
+    pub(crate) fn again(&mut self) {
+        self.planned = None;
+    }
+
+    /// Whether a plan is still to be made.
+    pub(crate) fn is_open(&self) -> bool {
+        self.planned.is_none()
+    }
+
+    /// When to try next; `listening` with a subscription that is confirmed, `listeners` when somebody waits who has
+    /// no backoff of his own.
+    pub(crate) fn next_try(
+        &mut self,
+        now: Moment,
+        known: &Known,
+        listening: bool,
+        listeners: bool,
+    ) -> Moment {
+        let mut next = match self.planned {
+            Some(planned) => planned,
+            None => self.plan(now, known, listening),
+        };
+        if listeners {
+            next = next.min(now + self.cap);
+        }
+        self.planned = Some(next);
+        next
+    }
+
+    fn plan(&mut self, now: Moment, known: &Known, listening: bool) -> Moment {
+        let delay = if let Some(own) = &mut self.own {
+            own.delay(now, known)
+        } else if listening {
+            self.delays.reset();
+            self.cap.mul_f64(0.5 + self.random.f64() / 2.0)
+        } else {
+            self.delays.step()
+        };
+        match known {
+            Known::Failed(_) => now + delay.min(OUTAGE),
+            Known::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
+            Known::Busy(None) | Known::Nothing => now + delay,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Failure;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_head_with_a_backoff_of_its_own_is_tried_for_at_its_pace_from_the_first_delay_on() {
+        let ms = Duration::from_millis;
+        let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        let now = Moment::default() + Duration::from_secs(10);
+        let busy = Known::Busy(None);
+        let next = |policy: &mut WaitPolicy, now, listeners| {
+            policy.next_try(now, &busy, listeners, listeners)
+        };
+        let delay = |policy: &mut WaitPolicy, listeners| {
+            let next = next(policy, now, listeners);
+            policy.again();
+            now.until(next)
+        };
+        for listeners in [false, true] {
+            policy.serve(1 + u64::from(listeners), Some(own));
+            for expected in [1, 2, 4, 8] {
+                assert_eq!(delay(&mut policy, listeners), ms(expected));
+            }
+        }
+        policy.serve(3, Some(own.base(ms(4_000))));
+        assert_eq!(delay(&mut policy, false), ms(4_000));
+        assert_eq!(delay(&mut policy, true), ms(1_000), "others wait");
+        // One who comes later finds it planned, and does not put it off by coming again.
+        let planned = next(&mut policy, now, false);
+        assert_eq!(now.until(planned), ms(4_000));
+        for later in [500, 900] {
+            let planned = next(&mut policy, now + ms(later), true);
+            assert_eq!(now.until(planned), ms(1_500));
+        }
+        policy.again();
+        // The next head's plan is its own.
+        next(&mut policy, now, false);
+        policy.serve(4, None);
+        assert!(delay(&mut policy, false) <= ms(20));
+    }
+
+    #[test]
+    fn while_the_lock_changes_hands_that_pace_does_not_slow_down() {
+        let ms = Duration::from_millis;
+        let start = Moment::default() + Duration::from_secs(10);
+        for (jitter, shortest) in [(false, ms(2)), (true, ms(2) / 4)] {
+            let own = Backoff::new().base(ms(2)).cap(ms(128)).jitter(jitter);
+            let mut policy = WaitPolicy::new(Backoff::new(), 7);
+            policy.serve(1, Some(own));
+            // What is said at `now` of a lease that ends then.
+            let mut delay = |now: Moment, until| {
+                policy.again();
+                now.until(policy.next_try(now, &Known::Busy(Some(until)), false, false))
+            };
+            let first = start + Duration::from_secs(30);
+            let mut grown = Duration::ZERO;
+            for said in [first, first + ms(5), first + ms(2), first] {
+                let next = delay(start, said);
+                assert!(next > grown, "it is the same lease");
+                grown = next;
+            }
+            let later = first + ms(6);
+            for now in [start, start + ms(10), start + ms(19)] {
+                assert_eq!(delay(now, later), shortest);
+            }
+            assert!(
+                delay(start + ms(20), later) <= ms(2),
+                "from its first delay on"
+            );
+            assert!(
+                delay(start + ms(21), later) > shortest,
+                "nothing moved for long"
+            );
+            assert_eq!(delay(start + ms(22), later + ms(6)), shortest);
+            // The next one in the queue knows nothing of that.
+            policy.serve(2, Some(own.base(ms(50))));
+            policy.again();
+            let known = Known::Busy(Some(later + ms(30)));
+            let next = policy.next_try(start + ms(23), &known, false, false);
+            assert!((start + ms(23)).until(next) >= ms(25));
+        }
+    }
+
+    #[test]
+    fn with_a_subscription_the_poll_comes_in_the_second_half_of_the_cap() {
+        let now = Moment::default() + Duration::from_secs(10);
+        for seed in 0..100 {
+            let backoff = Backoff::new();
+            let next = WaitPolicy::new(backoff, seed).next_try(now, &Known::Nothing, true, true);
+            let half = backoff.cap_delay() / 2;
+            assert!((half..=half * 2).contains(&now.until(next)), "{seed}");
+        }
+    }
+
+    #[test]
+    fn our_own_hold_is_not_watched_at_the_pace_of_a_kind() {
+        let now = Moment::default() + Duration::from_secs(10);
+        let own = Backoff::new()
+            .base(Duration::from_secs(5))
+            .cap(Duration::from_secs(5));
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        assert!(policy.is_open());
+        policy.serve(1, Some(own.jitter(false)));
+        let next = |policy: &mut WaitPolicy| policy.next_try(now, &Known::Nothing, true, false);
+        assert_eq!(now.until(next(&mut policy)), Duration::from_secs(5));
+        assert!(!policy.is_open());
+        policy.watch();
+        assert!(policy.is_open(), "that plan was for a try");
+        assert!(now.until(next(&mut policy)) <= Backoff::new().cap_delay());
+        policy.watch();
+        assert!(!policy.is_open(), "and this one is for a look");
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Pass(u64),
+        Again,
+        Ask {
+            ttl_ms: Option<u64>,
+            fails: bool,
+            listening: bool,
+        },
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let ask = (
+            proptest::option::of(0u64..5_000),
+            any::<bool>(),
+            any::<bool>(),
+        )
+            .prop_map(|(ttl_ms, fails, listening)| Event::Ask {
+                ttl_ms,
+                fails,
+                listening,
+            });
+        let event = prop_oneof![(0u64..500).prop_map(Event::Pass), Just(Event::Again), ask];
+        proptest::collection::vec(event, 1..40)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #[test]
+        fn a_try_is_never_far_and_stays_planned(events in events(), seed: u64) {
+            let mut policy = WaitPolicy::new(Backoff::new(), seed);
+            let mut now = Moment::default() + Duration::from_secs(10);
+            let mut planned = None;
+            for event in events {
+                match event {
+                    Event::Pass(ms) => now = now + Duration::from_millis(ms),
+                    Event::Again => {
+                        policy.again();
+                        planned = None;
+                    }
+                    Event::Ask { ttl_ms, fails, listening } => {
+                        let until = ttl_ms.map(|ms| now + Duration::from_millis(ms));
+                        let known = if fails {
+                            Known::Failed(Failure::no_reply())
+                        } else {
+                            Known::Busy(until)
+                        };
+                        let next = policy.next_try(now, &known, listening, false);
+                        if let Some(planned) = planned {
+                            prop_assert_eq!(next, planned);
+                        } else {
+                            prop_assert!(next > now);
+                            prop_assert!(next <= now + Duration::from_secs(1));
+                            if fails {
+                                prop_assert!(next <= now + OUTAGE);
+                            } else if let Some(until) = until {
+                                prop_assert!(next <= until + AFTER_LEASE);
+                            }
+                        }
+                        planned = Some(next);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_that_is_served_again_keeps_its_plan_and_its_pace() {
+        let ms = Duration::from_millis;
+        let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
+        let now = Moment::default() + Duration::from_secs(10);
+        let busy = Known::Busy(None);
+        for backoff in [None, Some(own)] {
+            let mut policy = WaitPolicy::new(Backoff::new(), 7);
+            policy.serve(1, backoff);
+            let planned = policy.next_try(now, &busy, true, false);
+            policy.serve(1, backoff);
+            assert_eq!(
+                policy.next_try(now + ms(1), &busy, true, false),
+                planned,
+                "by 1"
+            );
+        }
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        for expected in [1, 2, 4, 8] {
+            policy.serve(1, Some(own));
+            assert_eq!(
+                now.until(policy.next_try(now, &busy, false, false)),
+                ms(expected)
+            );
+            policy.again();
+        }
+    }
+}
