@@ -20,7 +20,7 @@ release = $(CARGO) build --quiet --release --package watchlock --example worker 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos soak bench micro lint doc mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos soak bench lint doc mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -75,12 +75,9 @@ bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BEN
 	@$(with_redis) $(call release,watchlock-compare,watchlock-compare) && \
 	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/release/watchlock-compare
 
-micro: ## micro-benchmarks of the pure parts, with criterion
-	@$(CARGO) bench --quiet --features __bench --bench micro
-
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls,watchlock/__bench -- --deny warnings
+	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls -- --deny warnings
 	@$(CARGO) clippy --quiet -- --deny warnings
 
 doc: ## the documentation; warnings are errors

@@ -53,9 +53,6 @@
 
 mod backend;
 mod backoff;
-#[cfg(feature = "__bench")]
-#[doc(hidden)]
-pub mod bench;
 mod client;
 mod clock;
 mod config;
