@@ -34,8 +34,7 @@ pub enum LostReason {
     /// still valid and can be unlocked.
     #[error("the client is being shut down")]
     Shutdown,
-    /// The client's keeper ended unexpectedly, so nothing renews the hold any more; or there is none,
-    /// in the child of a `fork`.
+    /// The client's keeper ended unexpectedly, so nothing renews the hold any more.
     #[error("the client's keeper ended")]
     KeeperEnded,
 }
@@ -192,7 +191,7 @@ pub enum Error {
         /// What each of them said.
         source: Cause,
     },
-    /// The client was shut down, or belongs to another process since a `fork`.
+    /// The client was shut down.
     #[error("the client is closed")]
     Closed,
     /// The client cannot be built.

@@ -62,7 +62,6 @@ mod fencing;
 mod lease;
 mod lock;
 mod names;
-mod process;
 mod script;
 mod secrets;
 mod slot;

@@ -23,6 +23,8 @@ use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Sets a client up. Setters cannot fail; [`connect`](Self::connect) checks every value.
 ///
+/// Make the client after the fork; a client does not survive a fork.
+///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
 /// use std::time::Duration;

@@ -33,8 +33,7 @@ use crate::lock::{
 /// key then lives until its lease ends. End with [`LockGuard::unlock`](crate::LockGuard::unlock) or
 /// [`shutdown`](Self::shutdown).
 ///
-/// A `fork` copies a client without its thread and leaves its connections to the parent. In the child
-/// everything is [`Error::Closed`], no hold is valid, and a drop gives nothing back; connect anew there.
+/// Make the client after the fork; a client does not survive a fork.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -225,9 +224,6 @@ impl Client {
     /// given back.
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = &self.engine.core;
-        if core.is_forked() {
-            return ShutdownReport::default();
-        }
         core.stop_accepting();
         let holds = core.announce(LostReason::Shutdown);
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));

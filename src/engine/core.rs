@@ -18,7 +18,6 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
 use crate::names::Names;
-use crate::process::Process;
 use crate::script::Call;
 
 /// The longest hold id: a UUID, a colon and a number.
@@ -60,7 +59,6 @@ pub(crate) struct Core {
     /// Whether a wake-up was denied before.
     unheard: AtomicBool,
     numbers: AtomicU64,
-    pub(crate) process: Process,
 }
 
 impl Core {
@@ -88,7 +86,6 @@ impl Core {
             closed: AtomicBool::new(false),
             unheard: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
-            process: Process::current(),
         }
     }
 
@@ -119,18 +116,18 @@ impl Core {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Fails when the client is closed, or belongs to another process.
+    /// Fails when the client is closed.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         // Acquire: who sees the end sees that all holds are lost, which comes before it.
-        if self.closed.load(Ordering::Acquire) || self.is_forked() {
+        if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         Ok(())
     }
 
-    /// Fails when new holds are not to be started any more, or not in this process.
+    /// Fails when new holds are not to be started any more.
     pub(crate) fn check_accepting(&self) -> Result<(), Error> {
-        if self.is_closing() || self.is_forked() {
+        if self.is_closing() {
             return Err(Error::Closed);
         }
         Ok(())
@@ -141,10 +138,6 @@ impl Core {
         // An acquire that passed its gate before `stop_accepting` came there was told; one that comes later has
         // the gate's lock after it, and so sees this.
         self.closing.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_forked(&self) -> bool {
-        self.process.is_forked()
     }
 
     /// Whether this is the first wake-up that was denied.

@@ -38,10 +38,6 @@ const WAIT_FOR_KEEPER: Duration = Duration::from_millis(500);
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.core.is_forked() {
-            // The keeper is the parent's.
-            return;
-        }
         self.core.post(Mail::Close);
         if tokio::runtime::Handle::try_current().is_err() {
             self.keeper.wait(WAIT_FOR_KEEPER);

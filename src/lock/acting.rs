@@ -79,9 +79,6 @@ impl<'a> Acting<'a> {
     fn detached(&self) -> Result<Entered, Error> {
         let kind = self.handle.kind()?;
         let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
-        if self.core().is_forked() {
-            return Err(Error::Closed);
-        }
         let level = owner.take_detached(kind.names(), kind.commands.is_shared());
         level.ok_or_else(Error::not_owner)
     }
@@ -90,9 +87,6 @@ impl<'a> Acting<'a> {
         let (Ok(kind), Some(owner)) = (self.handle.kind(), &self.owner) else {
             return 0;
         };
-        if self.core().is_forked() {
-            return 0;
-        }
         let shared = kind.commands.is_shared();
         match owner.find(kind.names(), shared, self.core().now()) {
             Found::Live(hold) => enter::levels(self.core(), &hold),

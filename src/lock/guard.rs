@@ -125,7 +125,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::Closed`] after a `fork`, in the child.
+    /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
         match &self.of {
             Of::Single(single) => single.check(),

@@ -130,9 +130,6 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if self.engine.core.is_forked() {
-            return;
-        }
         let detached = self.state.end();
         if !detached.is_empty() {
             tracing::warn!(

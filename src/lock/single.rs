@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::view::{SingleView, check, lost, valid_for};
+use super::view::{SingleView, check, valid_for};
 use crate::engine::caller::acquire::level;
 use crate::engine::caller::{enter, release, verify};
 use crate::engine::core::Core;
@@ -36,9 +36,6 @@ impl Single {
     }
 
     pub(super) fn hold_count(&self) -> u32 {
-        if self.engine.core.is_forked() {
-            return 0;
-        }
         enter::levels(&self.engine.core, &self.entered.hold)
     }
 
@@ -55,17 +52,15 @@ impl Single {
     }
 
     pub(super) fn valid_for(&self) -> Duration {
-        let core = &self.engine.core;
-        valid_for(&self.entered.hold, core.process, core.now())
+        valid_for(&self.entered.hold, self.engine.core.now())
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        let core = &self.engine.core;
-        check(&self.entered.hold, core.process, core.now())
+        check(&self.entered.hold, self.engine.core.now())
     }
 
     pub(super) async fn lost(&self) -> LostReason {
-        lost(&self.entered.hold, self.engine.core.process).await
+        self.entered.hold.lost().await
     }
 
     pub(super) async fn lost_for_good(&self) -> LostReason {
@@ -75,7 +70,6 @@ impl Single {
     pub(super) fn hold(&self) -> SingleView {
         SingleView {
             clock: self.engine.core.config.clock.clone(),
-            process: self.engine.core.process,
             hold: Arc::clone(&self.entered.hold),
         }
     }

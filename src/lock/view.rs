@@ -1,9 +1,6 @@
 //! A view of a hold, for those who only watch it; and what guards ask, too.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use super::composite::{Child, Composite};
@@ -11,7 +8,6 @@ use crate::clock::{Clock, Moment};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::Phase;
 use crate::error::{Error, LostReason};
-use crate::process::Process;
 
 /// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone; it does not
 /// keep the lock.
@@ -46,7 +42,6 @@ enum Of {
 #[derive(Clone)]
 pub(super) struct SingleView {
     pub(super) clock: Clock,
-    pub(super) process: Process,
     pub(super) hold: Arc<Hold>,
 }
 
@@ -86,7 +81,7 @@ impl HoldView {
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         match &self.of {
-            Of::Single(view) => valid_for(&view.hold, view.process, view.clock.now()),
+            Of::Single(view) => valid_for(&view.hold, view.clock.now()),
             Of::Several(hold) => hold.valid_for(),
         }
     }
@@ -95,11 +90,10 @@ impl HoldView {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended; [`Error::Closed`] after a `fork`, in
-    /// the child.
+    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
     pub fn check(&self) -> Result<(), Error> {
         match &self.of {
-            Of::Single(view) => check(&view.hold, view.process, view.clock.now()),
+            Of::Single(view) => check(&view.hold, view.clock.now()),
             Of::Several(hold) => hold.check(),
         }
     }
@@ -111,7 +105,7 @@ impl HoldView {
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
         match &self.of {
-            Of::Single(view) => lost(&view.hold, view.process).await,
+            Of::Single(view) => view.hold.lost().await,
             Of::Several(hold) => hold.lost().await,
         }
     }
@@ -124,7 +118,7 @@ impl HoldView {
         }
     }
 
-    /// What it says of itself to a hold that it is part of. That has seen whether it is in a child of its process.
+    /// What it says of itself to a hold that it is part of.
     pub(super) fn says(&self) -> Child {
         match &self.of {
             Of::Single(view) => {
@@ -151,34 +145,16 @@ impl HoldView {
     }
 }
 
-/// How much longer the client vouches for `hold`; not at all in a child of its process.
-pub(super) fn valid_for(hold: &Hold, process: Process, now: Moment) -> Duration {
-    if process.is_forked() {
-        return Duration::ZERO;
-    }
+/// How much longer the client vouches for `hold`.
+pub(super) fn valid_for(hold: &Hold, now: Moment) -> Duration {
     now.until(hold.valid_until())
 }
 
-pub(super) fn check(hold: &Hold, process: Process, now: Moment) -> Result<(), Error> {
-    if process.is_forked() {
-        return Err(Error::Closed);
-    }
+pub(super) fn check(hold: &Hold, now: Moment) -> Result<(), Error> {
     let refused = match hold.lost_reason(now) {
         Some(reason) => Error::lost(reason),
         None if hold.phase() == Phase::Held => return Ok(()),
         None => Error::not_owner(),
     };
     Err(refused.about(hold.kind.names().name()))
-}
-
-/// Resolves when `hold` is lost. The child of a `fork` has no keeper that would tell it.
-pub(super) async fn lost(hold: &Hold, process: Process) -> LostReason {
-    let mut lost = pin!(hold.lost());
-    poll_fn(|context| {
-        if process.is_forked() {
-            return Poll::Ready(LostReason::KeeperEnded);
-        }
-        lost.as_mut().poll(context)
-    })
-    .await
 }

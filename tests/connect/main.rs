@@ -12,7 +12,6 @@ mod bounds;
 mod demoted;
 mod ending;
 mod fake;
-mod fork;
 #[cfg(not(feature = "tls"))]
 mod given;
 mod lanes;

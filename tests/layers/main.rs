@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The layers from the ground up. A module may use its own and those before it.
 const LAYERS: [&[&str]; 9] = [
-    &["clock", "error", "process", "slot"],
+    &["clock", "error", "slot"],
     &["backoff", "fencing", "lease", "names", "secrets"],
     &["config"],
     &["script"],

@@ -9,7 +9,6 @@ use watchlock::{
     Backoff, Client, ClientBuilder, Clock, ClockDriver, Error, Lease, Lock, LockGuard, LostReason,
 };
 use watchlock_support::eventually;
-use watchlock_support::fork::in_child;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
@@ -550,35 +549,6 @@ async fn a_shutdown_in_the_middle_ends_the_row() {
     second.unlock().await.unwrap();
     assert!(soon(ending).await.unwrap().is_clean());
     scene.ends().await;
-}
-
-/// A child has the queue of its parent, and passes nothing on.
-#[test]
-fn a_forked_child_passes_nothing_on() {
-    let home = Builder::new_current_thread().enable_all().build().unwrap();
-    let scene = home.block_on(Scene::new());
-    let first = home.block_on(scene.lock());
-    let lock = scene.client.get_lock(NAME);
-    let mut waits = Box::pin(async move { lock.lock().await });
-    assert!(home.block_on(poll_once(&mut waits)).is_none());
-    let mut first = Some(first);
-    let told = in_child(LONG, || {
-        drop(first.take());
-        match home.block_on(poll_once(&mut waits)) {
-            None | Some(Err(Error::Closed)) => Ok(()),
-            Some(got) => Err(format!("it got {got:?}")),
-        }
-    });
-    assert_eq!(told, Ok(()));
-    home.block_on(async {
-        let field = scene.field().await;
-        assert!(field.is_some());
-        drop(first.take());
-        let next = soon(waits).await.unwrap();
-        assert_eq!(scene.field().await, field);
-        next.unlock().await.unwrap();
-        scene.ends().await;
-    });
 }
 
 /// The holder of a lock that is passed on is looked after as any: it is renewed, and lost in time.

@@ -372,9 +372,8 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // What was collected is its caller's; in a forked child everything is the parent's, locks among it. Which process
-        // this is takes a call of the system, so that is asked last.
-        if self.ticket.is_collected() || self.core.is_forked() {
+        // What was collected is its caller's.
+        if self.ticket.is_collected() {
             return;
         }
         let names = self.ticket.request.kind.names();

@@ -102,9 +102,6 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
 
 /// What a closed client says of a hold: that it was lost, if it was.
 fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
-    if core.is_forked() {
-        return closed;
-    }
     match hold.lost_reason(core.now()) {
         Some(reason) => Error::lost(reason),
         None => closed,
@@ -201,7 +198,7 @@ impl Drop for Sent<'_> {
         let Some(hold) = self.hold else {
             return;
         };
-        if !self.core.is_forked() && hold.phase() == Phase::Ending {
+        if hold.phase() == Phase::Ending {
             // The command is still in the seat: the keeper awaits it before it sends its own.
             self.core.at(hold.kind.names(), |_, effects| {
                 effects.release(hold);

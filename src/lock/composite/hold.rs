@@ -24,7 +24,6 @@ use crate::fencing::FencingToken;
 use crate::lease::Lease;
 use crate::lock::LockGuard;
 use crate::lock::view::HoldView;
-use crate::process::Process;
 
 /// Each child's hold, by its place.
 type Children = Arc<[Option<HoldView>]>;
@@ -34,7 +33,6 @@ pub(in crate::lock) struct Composite {
     name: Arc<str>,
     needed: usize,
     spare_timeout: Duration,
-    process: Process,
     inner: Mutex<Inner>,
     /// The levels of the children.
     crews: Mutex<Vec<Weak<Crew>>>,
@@ -64,7 +62,6 @@ impl Composite {
             name: Arc::clone(name),
             needed,
             spare_timeout,
-            process: Process::current(),
             inner: Mutex::new(Inner {
                 children,
                 standing: Standing::new(needed),
@@ -130,10 +127,6 @@ impl Composite {
 
     /// A level less. With the last one it is over: from then on it cannot be lost.
     pub(super) fn leave(&self) {
-        // In the child of a fork a lock may be one that nobody gives back.
-        if self.is_forked() {
-            return;
-        }
         // A loss that nobody has looked at yet comes first.
         self.look();
         let mut inner = self.inner.lock();
@@ -189,10 +182,6 @@ impl Composite {
         Arc::clone(&self.inner.lock().children)
     }
 
-    pub(in crate::lock) fn is_forked(&self) -> bool {
-        self.process.is_forked()
-    }
-
     /// How it stands now.
     fn look(&self) -> Phase {
         self.look_and(|_, phase| phase)
@@ -230,9 +219,6 @@ impl Composite {
     }
 
     pub(in crate::lock) fn valid_for(&self) -> Duration {
-        if self.is_forked() {
-            return Duration::ZERO;
-        }
         match self.look() {
             Phase::Held(left) => left,
             Phase::Lost(..) | Phase::Over | Phase::LeftToLease => Duration::ZERO,
@@ -240,9 +226,6 @@ impl Composite {
     }
 
     pub(in crate::lock) fn check(&self) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::Closed);
-        }
         match self.look() {
             Phase::Held(_) => Ok(()),
             Phase::Lost(child, reason) => {
@@ -388,9 +371,9 @@ impl Composite {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 let children = self.children();
-                // What was given back with a level cannot be lost. In the child of a fork each says what there is to say.
+                // What was given back with a level cannot be lost.
                 let there = children.iter().flatten();
-                let there = there.filter(|child| self.is_forked() || child.says() != Child::Over);
+                let there = there.filter(|child| child.says() != Child::Over);
                 let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
@@ -400,9 +383,6 @@ impl Composite {
                     // Others may be there now, or fewer.
                     Either::Right(_) => continue,
                 };
-                if self.is_forked() {
-                    return told;
-                }
                 match self.look() {
                     Phase::Lost(_, reason) => return reason,
                     Phase::Over | Phase::LeftToLease => pending().await,

@@ -133,7 +133,7 @@ impl Level {
     pub(in crate::lock) fn hold_count(&self) -> u32 {
         let children = self.children();
         let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
-        if self.hold.is_forked() || counts.len() < self.hold.needed() {
+        if counts.len() < self.hold.needed() {
             return 0;
         }
         nth_largest(&mut counts, self.hold.needed()) + self.hold.shared_levels()

@@ -198,10 +198,8 @@ impl<'a> Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if !self.nodes.is_forked() {
-            self.task.abort();
-            drop(self.slot.verdict.lock().take());
-        }
+        self.task.abort();
+        drop(self.slot.verdict.lock().take());
     }
 }
 

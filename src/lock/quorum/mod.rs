@@ -44,7 +44,6 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::process::Process;
 
 /// How long a node is left alone that cannot be one of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
@@ -66,7 +65,6 @@ pub(crate) struct Nodes {
     back: Notify,
     /// A task of the steward failed of a bug.
     broken: AtomicBool,
-    process: Process,
     _alive: Alive,
 }
 
@@ -97,7 +95,6 @@ impl Nodes {
             steward,
             back: Notify::new(),
             broken: AtomicBool::new(false),
-            process: Process::current(),
             all,
             _alive: alive,
         });
@@ -124,13 +121,9 @@ impl Nodes {
         self.config().clock.now()
     }
 
-    fn is_forked(&self) -> bool {
-        self.process.is_forked()
-    }
-
     fn check_open(&self) -> Result<(), Error> {
         // Whoever sees an old word on it waits at a gate, and is told there.
-        if self.is_forked() || self.broken.load(Ordering::Relaxed) {
+        if self.broken.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         Ok(())

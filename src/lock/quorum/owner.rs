@@ -68,9 +68,6 @@ impl QuorumOwner {
 
 impl Drop for QuorumOwner {
     fn drop(&mut self) {
-        if self.nodes.is_forked() {
-            return;
-        }
         let detached = self.state.end();
         if !detached.is_empty() {
             tracing::warn!(

@@ -8,7 +8,6 @@
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
 //!   [`controls`]: clients that are wrong on purpose, to hold it against
 //! - [`campaign`]: many workers, everything breaking, and a proof afterwards
-//! - [`fork`]: a child that is a copy of this process
 //! - certificates, in [`mod@tls`]
 //! - signals, in [`mod@process`]
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
@@ -20,7 +19,6 @@ pub mod campaign;
 pub mod checker;
 pub mod cluster;
 pub mod controls;
-pub mod fork;
 pub mod history;
 mod port;
 pub mod process;
