@@ -1,4 +1,4 @@
--- Starts a hold when SET NX did not, or nobody knows whether it did: says whose the lock is.
+-- Starts a hold: takes the lock when it is free.
 --
 -- KEYS[1] lock      - string: hold id
 -- ARGV[1] hold id   - fresh for every attempt

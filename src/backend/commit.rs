@@ -6,7 +6,7 @@
 //!
 //! 1. A command that was to be acknowledged and was not is not granted: an acquire is undone on the same connection
 //!    before that is told, anything else lengthens nothing. When the undoing has no answer, neither has the command.
-//! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
+//! 2. What is sent again (the text of a script, what another node of a cluster has) has a `WAIT`
 //!    of its own, behind it.
 //! 3. Commands whose order counts, but not their acknowledgement, go through the same queue and wait for no replica.
 //!    Those of one slot take one queue.

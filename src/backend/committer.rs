@@ -269,21 +269,13 @@ impl Commit {
         }
     }
 
-    /// Whether something is sent behind this answer: the script's text, or what is asked behind a nil.
+    /// Whether the script's text is sent behind this answer: the server did not know its digest.
     fn goes_on(&mut self, result: &RedisResult<Value>) -> bool {
-        if is_unknown_script(result) && self.text.is_none() {
-            self.text = self.call.with_text();
-            return self.text.is_some();
-        }
-        let next = match result {
-            Ok(value) if self.call.goes_on(value) => self.call.next(),
-            _ => None,
-        };
-        let Some(next) = next else {
+        if !is_unknown_script(result) || self.text.is_some() {
             return false;
-        };
-        (self.call, self.text) = (next, None);
-        true
+        }
+        self.text = self.call.with_text();
+        self.text.is_some()
     }
 
     /// Whether an answer says that something was done which is worth nothing until it is acknowledged.

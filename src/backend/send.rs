@@ -141,9 +141,9 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
     } = connected;
     let mut sent_at = lane.now();
     let mut result = connection.send(call.cmd(), || lane.is_full()).await;
-    if goes_on(call, &result) {
-        let going_on = go_on(lane, &mut connection, call, (result, sent_at), false);
-        (result, sent_at) = Box::pin(going_on).await;
+    if is_unknown_script(&result) {
+        let sending = send_text(lane, &mut connection, call, (result, sent_at), false);
+        (result, sent_at) = Box::pin(sending).await;
     }
     let mut answer = heard(lane, generation, result, sent_at)?;
     answer.server_age = server.map(|server| server.up_since.until(sent_at));
@@ -161,7 +161,7 @@ async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
     let sent_at = lane.now();
     let result = exchange(&mut connection, call.cmd(), true).await;
     let sent = (result, sent_at);
-    let (result, sent_at) = go_on(lane, &mut connection, call, sent, true).await;
+    let (result, sent_at) = send_text(lane, &mut connection, call, sent, true).await;
     heard(lane, generation, result, sent_at)
 }
 
@@ -214,27 +214,17 @@ pub(super) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong 
     Wrong { failure, redirect }
 }
 
-/// Whether a reply is not the answer yet.
-fn goes_on(call: &Encoded, result: &RedisResult<Value>) -> bool {
-    is_unknown_script(result) || matches!(result, Ok(reply) if call.goes_on(reply))
-}
-
-/// Asks on, on the same connection, until there is an answer; and when its own command was sent.
-async fn go_on(
+/// Sends the script's text on the same connection if the server did not know its digest. The answer, and when its own
+/// command was sent.
+async fn send_text(
     lane: &Lane,
     connection: &mut MultiplexedConnection,
     call: &Encoded,
     (mut result, mut sent_at): (RedisResult<Value>, Moment),
     asking: bool,
 ) -> (RedisResult<Value>, Moment) {
-    let more = matches!(&result, Ok(reply) if call.goes_on(reply));
-    let next = call.next().filter(|_| more);
-    if let Some(next) = &next {
-        sent_at = lane.now();
-        result = exchange(connection, next.cmd(), asking).await;
-    }
     if is_unknown_script(&result)
-        && let Some(text) = next.as_ref().unwrap_or(call).with_text()
+        && let Some(text) = call.with_text()
     {
         sent_at = lane.now();
         result = exchange(connection, &text, asking).await;

@@ -10,7 +10,7 @@ use crate::engine::hold::kind::{Commands, Kind, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Reply, simple};
+use crate::script::{Call, simple};
 
 /// The kind of [`SimpleLock`].
 #[derive(Debug)]
@@ -28,8 +28,7 @@ impl LockKind for Simple {
 ///
 /// From [`Client::get_simple_lock`](crate::Client::get_simple_lock) or
 /// [`Owner::get_simple_lock`](crate::Owner::get_simple_lock). Everything else is as with a
-/// [`ReentrantLock`](crate::ReentrantLock): watchdog, guards, `lost`, levels, waiting in order. It is the least work
-/// for Redis.
+/// [`ReentrantLock`](crate::ReentrantLock): watchdog, guards, `lost`, levels, waiting in order.
 ///
 /// **With other libraries.** Their holds are busy here, and are waited for; `remain_time_to_live` and `force_unlock`
 /// see them. They publish nothing when they give the lock back, so a waiter of this crate notices that at its next
@@ -69,18 +68,9 @@ impl Commands for Strings {
         names: &'a Names,
         hold_id: &'a str,
         lease: LeaseMs,
-        sort: Try,
+        _sort: Try,
     ) -> Call<'a> {
-        if sort.again {
-            // The one before may have taken the lock.
-            simple::acquire(names, hold_id, lease)
-        } else {
-            simple::set(names, hold_id, lease)
-        }
-    }
-
-    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        simple::acquired(reply)
+        simple::acquire(names, hold_id, lease)
     }
 
     /// Only the lease is Redis' business: levels are known to the client alone.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::registry::{ACQUIRE, ALL, RELEASE, SIMPLE_ACQUIRE};
+use super::registry::{ACQUIRE, ALL, RELEASE};
 use super::*;
 use crate::names::Family;
 
@@ -87,22 +87,6 @@ fn what_does_not_publish_is_sent_alike_to_all() {
 }
 
 #[test]
-fn a_set_that_found_the_key_is_followed_by_the_script() {
-    let names = names();
-    let sent = simple::set(&names, "id", LEASE).encode();
-    assert_eq!(words(sent.cmd()), ["SET", "x", "id", "PX", "30000", "NX"]);
-    assert!(sent.goes_on(&Value::Nil));
-    assert!(!sent.goes_on(&Value::Okay));
-    let next = sent.next().unwrap();
-    let sha = SIMPLE_ACQUIRE.sha();
-    assert_eq!(words(next.cmd()), ["EVALSHA", sha, "1", "x", "id", "30000"]);
-    assert_eq!(next.digest(), Some(sha));
-    assert!(!next.goes_on(&Value::Nil), "there is nothing behind it");
-    let other = simple::acquire(&names, "id", LEASE).encode();
-    assert!(!other.goes_on(&Value::Nil) && other.next().is_none());
-}
-
-#[test]
 fn a_call_on_a_lock_is_for_the_node_that_has_it() {
     let names = names();
     assert_eq!(Call::ping().target(), Target::Any);
@@ -115,7 +99,7 @@ struct Takes(Arc<Names>);
 
 impl Grants for Takes {
     fn granted(&self, reply: &Reply) -> bool {
-        *reply == Reply::Done
+        *reply == Reply::Integer(1)
     }
 
     fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
@@ -137,7 +121,7 @@ fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
     let takes = Takes(Arc::new(names()));
     let taken = call().taken_back_by(&takes, "id");
     let undo = taken.undo().unwrap();
-    assert!(undo.is_needed_behind(&Reply::Done) && !undo.is_needed_behind(&Reply::Other));
+    assert!(undo.is_needed_behind(&Reply::Integer(1)) && !undo.is_needed_behind(&Reply::Other));
     let expected = lock::release(&takes.0, "id", 0).encode();
     assert_eq!(words(undo.encode().cmd()), words(expected.cmd()));
 }

@@ -30,7 +30,6 @@ pub(crate) struct Call<'a> {
     keys: usize,
     /// As many as any call for one hold has; those for many are rare.
     args: SmallVec<[Arg<'a>; 6]>,
-    when_nil: Option<Next>,
     target: Target,
     publishes: bool,
     order: Order,
@@ -75,14 +74,6 @@ impl Undo {
     }
 }
 
-/// A script that is asked next on the same connection, and whose answer counts.
-#[derive(Clone, Copy)]
-pub(crate) struct Next {
-    pub(crate) script: &'static Script,
-    /// Which words of the command before it are its key and its arguments; the command's name is word 0.
-    pub(crate) words: &'static [usize],
-}
-
 #[derive(Clone, Copy)]
 enum Command {
     Script(&'static Script),
@@ -117,7 +108,6 @@ impl<'a> Call<'a> {
             command,
             keys: 0,
             args: SmallVec::new(),
-            when_nil: None,
             target: Target::Any,
             publishes: false,
             order: Order::Free,
@@ -158,12 +148,6 @@ impl<'a> Call<'a> {
     /// For which node of a cluster it is.
     pub(crate) fn target(&self) -> Target {
         self.target
-    }
-
-    /// What is asked when the reply is nil.
-    pub(crate) fn when_nil(self, next: Next) -> Self {
-        let when_nil = Some(next);
-        Self { when_nil, ..self }
     }
 
     /// It grants or lengthens something, and so has to be acknowledged where anything has to.
@@ -209,7 +193,6 @@ impl<'a> Call<'a> {
         Encoded {
             script,
             cmd,
-            when_nil: self.when_nil,
             publishes: self.publishes.then_some(Publish::Classic),
         }
     }
@@ -242,7 +225,6 @@ const LONGEST_NUMBER: usize = 20;
 pub(crate) struct Encoded {
     script: Option<&'static Script>,
     cmd: Cmd,
-    when_nil: Option<Next>,
     /// How it publishes, if it does.
     publishes: Option<Publish>,
 }
@@ -278,32 +260,6 @@ impl Encoded {
     /// The digest of its script, if it is one.
     pub(crate) fn digest(&self) -> Option<&'static str> {
         self.script.map(Script::sha)
-    }
-
-    /// Whether something is asked behind this reply.
-    pub(crate) fn goes_on(&self, reply: &Value) -> bool {
-        self.when_nil.is_some() && *reply == Value::Nil
-    }
-
-    /// What that is.
-    pub(crate) fn next(&self) -> Option<Self> {
-        let Next { script, words } = self.when_nil?;
-        let of_command = |word: &usize| match self.cmd.args_iter().nth(*word) {
-            Some(redis::Arg::Simple(word)) => Some(word),
-            _ => None,
-        };
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(script.sha()).arg(1);
-        for word in words.iter().filter_map(of_command) {
-            cmd.arg(word);
-        }
-        let script = Some(script);
-        Some(Self {
-            script,
-            cmd,
-            when_nil: None,
-            publishes: None,
-        })
     }
 
     /// The same call with the script's text, for a server that does not know its digest.
@@ -359,8 +315,6 @@ pub(crate) enum Reply {
     Integer(i64),
     /// Most often one or two.
     Integers(SmallVec<[i64; 2]>),
-    /// Done, as a command says that has nothing to tell.
-    Done,
     /// No reply of any of our calls.
     Other,
 }
@@ -369,7 +323,6 @@ impl Reply {
     pub(crate) fn from_value(value: &Value) -> Self {
         match value {
             Value::Int(n) => Self::Integer(*n),
-            Value::Okay => Self::Done,
             Value::Array(items) => items
                 .iter()
                 .map(|item| match item {

@@ -114,17 +114,3 @@ async fn a_script_that_is_sent_again_has_a_wait_of_its_own() {
         guard.unlock().await.unwrap();
     }
 }
-
-/// A simple lock is one `SET`; when that takes nothing a script goes behind it.
-#[tokio::test]
-async fn what_is_asked_behind_a_nil_has_a_wait_of_its_own() {
-    let pair = Pair::start().await;
-    let client = pair.connect().await;
-    pair.master
-        .cmd(&["SET", "x", "a stranger's", "PX", "300"])
-        .await;
-    let lock = client.get_simple_lock("x");
-    let guard = lock.try_lock(LONG, Lease::Watchdog).await.unwrap().unwrap();
-    assert!(pair.replica.exists("x").await);
-    guard.unlock().await.unwrap();
-}

@@ -268,10 +268,10 @@ impl Scene {
         .await;
     }
 
-    /// Calls of scripts, and of SET, which starts a hold without one.
+    /// Calls of scripts.
     pub(crate) async fn calls(&self) -> u64 {
         let calls = self.server.calls().await;
-        let counted = ["evalsha", "eval", "set"];
+        let counted = ["evalsha", "eval"];
         counted.iter().filter_map(|name| calls.get(*name)).sum()
     }
 

@@ -104,8 +104,6 @@ pub(crate) struct Kind {
     pub(crate) levels_end_alone: Option<Because>,
     /// No more is vouched for than the watchdog's lease, however long a fixed one is.
     pub(crate) assured: Option<Because>,
-    /// Its first try is no script.
-    pub(crate) plain_try: Option<Because>,
 }
 
 impl Kind {
@@ -161,7 +159,6 @@ pub(crate) const PLAIN: Kind = Kind {
     local_levels: None,
     levels_end_alone: None,
     assured: None,
-    plain_try: None,
 };
 
 /// The plain lock with a number to each hold.
@@ -219,16 +216,7 @@ pub(crate) const SIMPLE: Kind = Kind {
     ],
     worker: "simple",
     lua: &["simple/"],
-    costs: Costs {
-        // That SET took nothing does not say for how long.
-        busy: 2,
-        needed: 1,
-        ..PLAIN.costs
-    },
     local_levels: Some(Because("a string holds the hold id and no count")),
-    plain_try: Some(Because(
-        "a replica refuses SET as a write before it looks whether its master is there",
-    )),
     ..PLAIN
 };
 

@@ -111,12 +111,7 @@ async fn masterdown_is_waited_for(kind: &'static Kind) {
     let scene = Scene::on(kind, server, patient).await;
     let story = Story::begin(&scene).await;
     scene.server.cmd(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
-    let typed = if kind.differs(kind.plain_try) {
-        |error: &Error| is_unavailable(error) || is_refused(error)
-    } else {
-        is_unavailable
-    };
-    let waiting = story.suffer(&scene, typed).await;
+    let waiting = story.suffer(&scene, is_unavailable).await;
     scene.server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
     waiting.recover(&scene).await;
 }

@@ -9,21 +9,6 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, ms};
 
 #[tokio::test]
-async fn a_simple_lock_is_one_set_and_one_script() {
-    let server = RedisServer::start();
-    let proxy = Proxy::to(&server);
-    let client = Client::connect(&proxy.url()).await.unwrap();
-    let lock = client.get_simple_lock("one");
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    let before = proxy.commands();
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    let after = proxy.commands();
-    for command in ["SET", "EVALSHA"] {
-        assert_eq!(after[command] - before[command], 1, "{command}");
-    }
-}
-
-#[tokio::test]
 async fn the_futures_of_a_section_are_small() {
     let server = RedisServer::start();
     let lock = connect(&server).await.get_lock("small");

@@ -221,20 +221,18 @@ async fn f3_i2_a_lost_reply_to_the_first_try_takes_the_lock_once() {
         Fault::ResetAfter,
         Fault::SwallowRequest,
     ] {
-        for of in [Match::command("SET"), Match::script(ACQUIRE)] {
-            let lock = client.get_simple_lock("lost-reply");
-            let held = server
-                .cmd(&["SET", "lost-reply", "theirs", "PX", "300"])
-                .await;
-            assert_eq!(held, Value::Okay);
-            let aim = proxy.inject(fault.clone()).on(of).arm();
-            let guard = soon(lock.lock()).await.unwrap();
-            assert_eq!(aim.fired(), 1);
-            let id = value(&server, "lost-reply").await.expect("it is held");
-            assert!(id.starts_with(&client.id().to_string()));
-            guard.unlock().await.unwrap();
-            gone(&server, "lost-reply").await;
-        }
+        let lock = client.get_simple_lock("lost-reply");
+        let held = server
+            .cmd(&["SET", "lost-reply", "theirs", "PX", "300"])
+            .await;
+        assert_eq!(held, Value::Okay);
+        let aim = proxy.inject(fault).on(Match::script(ACQUIRE)).arm();
+        let guard = soon(lock.lock()).await.unwrap();
+        assert_eq!(aim.fired(), 1);
+        let id = value(&server, "lost-reply").await.expect("it is held");
+        assert!(id.starts_with(&client.id().to_string()));
+        guard.unlock().await.unwrap();
+        gone(&server, "lost-reply").await;
     }
     clean(&server).await;
 }
@@ -246,7 +244,7 @@ async fn f3_i2_a_lost_reply_to_a_first_try_that_took_the_lock_is_asked_for() {
     let builder = Client::builder(&proxy.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     for fault in [Fault::SwallowReply, Fault::ResetAfter] {
-        let aim = proxy.inject(fault).on(Match::command("SET")).arm();
+        let aim = proxy.inject(fault).on(Match::script(ACQUIRE)).arm();
         let lock = client.get_simple_lock("taken");
         let guard = soon(lock.lock()).await.unwrap();
         assert_eq!(aim.fired(), 1);

@@ -248,7 +248,6 @@ impl Waiting<'_> {
                 let hold = new_hold(core, ticket, now);
                 // Who waits is queued by the keeper, in the order of arrival.
                 let first = Try {
-                    again: false,
                     waits: false,
                     mark: Duration::ZERO,
                 };

@@ -17,8 +17,6 @@ use crate::script::{
 /// Of which sort a try is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Try {
-    /// It may have been sent before, under the same hold id.
-    pub(crate) again: bool,
     /// Its caller goes on waiting when the lock is busy: it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
     /// For how long others are to heed that it waits, if that is for them to heed.

@@ -100,8 +100,8 @@ fn names<'a>(bench: &'a Bench, kind: &str) -> (&'a str, &'a str) {
 fn pairs_table(bench: &Bench, samples: &Samples<Pairs>) -> Table {
     let mut table = Table::new(
         "Kinds of lock, uncontended: pairs per second (share of its own commands sent raw), p50 µs",
-        "Lock and unlock, each task its own name. Raw: the kind's scripts, and the simple lock's SET, on one \
-         multiplexed connection, no library.",
+        "Lock and unlock, each task its own name. Raw: the kind's scripts on one multiplexed connection, no \
+         library.",
     );
     table.columns(TASKS.iter().map(|tasks| config(*tasks)));
     for (kind, _) in KINDS {

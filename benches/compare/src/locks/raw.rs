@@ -115,28 +115,25 @@ impl Commands for Fenced {
     }
 }
 
-/// `SET … NX PX …`, and `lua/simple`.
+/// The scripts of `lua/simple`.
 pub(crate) enum Simple {}
 
 impl Commands for Simple {
-    const SCRIPTS: &'static [&'static [&'static str]] =
-        &[&[include_str!("../../../../lua/simple/release.lua")]];
+    const SCRIPTS: &'static [&'static [&'static str]] = &[
+        &[include_str!("../../../../lua/simple/acquire.lua")],
+        &[include_str!("../../../../lua/simple/release.lua")],
+    ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
-        let mut set = redis::cmd("SET");
-        set.arg(name).arg(&call.hold_id);
-        set.arg("PX").arg(LEASE_MS).arg("NX");
-        set
+        Spin::acquire(call, name)
     }
 
     fn release(call: &Calls, name: &str) -> Cmd {
-        let mut release = call.script(0, &[name]);
-        release.arg(&call.hold_id).arg(0).arg(script::channel(name));
-        release
+        Fenced::release(call, name)
     }
 
     fn got(answer: &Value) -> bool {
-        *answer == Value::Okay
+        Spin::got(answer)
     }
 }
 

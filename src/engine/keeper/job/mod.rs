@@ -431,7 +431,6 @@ pub(super) fn start_try(
 ) -> (Arc<Hold>, Pending) {
     let unsettled = ticket.unsettled();
     let sort = Try {
-        again: unsettled.is_some(),
         waits: ticket.request.patience != Patience::Once,
         mark,
     };
