@@ -1,7 +1,6 @@
 //! What can be set on a client, with defaults and bounds. Checked once, when the client connects.
 
 use std::fmt::Debug;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -39,8 +38,8 @@ pub enum Publish {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Duration,
-    pub(crate) lease_bounds: RangeInclusive<Duration>,
-    pub(crate) max_key_bytes: usize,
+    /// The longest fixed lease in a quorum.
+    pub(crate) max_lease: Option<Duration>,
     pub(crate) key_prefix: String,
     pub(crate) backoff: Backoff,
     pub(crate) command_timeout: Duration,
@@ -64,8 +63,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             watchdog_lease: Duration::from_secs(30),
-            lease_bounds: Duration::from_millis(10)..=DAY,
-            max_key_bytes: MAX_KEY_BYTES,
+            max_lease: None,
             key_prefix: String::new(),
             backoff: Backoff::default(),
             command_timeout: Duration::from_secs(1),
@@ -84,8 +82,8 @@ impl Default for Settings {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) watchdog_lease: LeaseMs,
-    pub(crate) lease_bounds: RangeInclusive<Duration>,
-    pub(crate) max_key_bytes: usize,
+    /// The longest fixed lease in a quorum.
+    pub(crate) max_lease: Option<Duration>,
     pub(crate) key_prefix: Box<str>,
     pub(crate) backoff: Backoff,
     pub(crate) command_timeout: Duration,
@@ -102,27 +100,15 @@ impl Settings {
     pub(crate) fn validate(self) -> Result<Config, ConfigError> {
         let ms = Duration::from_millis;
         let time_outs = ms(10)..=ms(60_000);
-        let watchdog_lease = LeaseMs::new(self.watchdog_lease, &(ms(500)..=DAY)).map_err(|_| {
-            ConfigError::out_of_range("watchdog_lease", self.watchdog_lease, "500 ms to 24 h")
-        })?;
-        let (min, max) = (*self.lease_bounds.start(), *self.lease_bounds.end());
+        let watchdog_lease =
+            LeaseMs::new(self.watchdog_lease, &(ms(500)..=DAY)).ok_or_else(|| {
+                ConfigError::out_of_range("watchdog_lease", self.watchdog_lease, "500 ms to 24 h")
+            })?;
         check(
-            min >= ms(10) && min <= max && max <= 365 * DAY,
-            "lease_bounds",
-            &self.lease_bounds,
-            "10 ms to 365 days, the shortest first",
-        )?;
-        check(
-            (1..=65_536).contains(&self.max_key_bytes),
-            "max_name_bytes",
-            self.max_key_bytes,
-            "1 to 65536",
-        )?;
-        check(
-            self.key_prefix.len() < self.max_key_bytes,
+            self.key_prefix.len() < MAX_KEY_BYTES,
             "key_prefix",
             format_args!("{} bytes long", self.key_prefix.len()),
-            "shorter than max_name_bytes",
+            "shorter than 512 bytes",
         )?;
         check(
             time_outs.contains(&self.command_timeout),
@@ -143,12 +129,14 @@ impl Settings {
             "0 to 24 h",
         )?;
         let fencing_token_ttl = self.fencing_token_ttl.map(|ttl| {
-            LeaseMs::new(ttl, &(ms(1000)..=365 * DAY))
-                .map_err(|_| ConfigError::out_of_range("fencing_token_ttl", ttl, "1 s to 365 days"))
+            LeaseMs::new(ttl, &(ms(1000)..=365 * DAY)).ok_or_else(|| {
+                ConfigError::out_of_range("fencing_token_ttl", ttl, "1 s to 365 days")
+            })
         });
         let fencing_token_ttl = fencing_token_ttl.transpose()?;
-        let fair_wait = LeaseMs::new(self.fair_wait, &(ms(15_000)..=DAY))
-            .map_err(|_| ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h"))?;
+        let fair_wait = LeaseMs::new(self.fair_wait, &(ms(15_000)..=DAY)).ok_or_else(|| {
+            ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h")
+        })?;
         if let Some(Acks { wanted, within }) = self.acks {
             // Time for those of the batch before it, for its own, and for what is sent again.
             check(
@@ -161,8 +149,7 @@ impl Settings {
         self.backoff.validate()?;
         Ok(Config {
             watchdog_lease,
-            lease_bounds: self.lease_bounds,
-            max_key_bytes: self.max_key_bytes,
+            max_lease: self.max_lease,
             key_prefix: self.key_prefix.into(),
             backoff: self.backoff,
             command_timeout: self.command_timeout,
@@ -200,22 +187,16 @@ mod tests {
 
     #[test]
     fn every_setting_has_bounds() {
-        let ms = Duration::from_millis;
         let acks = |wanted, ms| {
             let within = Duration::from_millis(ms);
             Some(Acks { wanted, within })
         };
-        let bad: [&dyn Fn(&mut Settings); 19] = [
+        let bad: [&dyn Fn(&mut Settings); 14] = [
             &|s| s.acks = acks(0, 100),
             &|s| s.acks = acks(1, 0),
             &|s| s.acks = acks(1, 251),
             &|s| s.watchdog_lease = Duration::from_millis(499),
             &|s| s.watchdog_lease = Duration::MAX,
-            &|s| s.lease_bounds = Duration::from_millis(9)..=DAY,
-            &|s| s.lease_bounds = DAY..=Duration::from_millis(10),
-            &|s| s.lease_bounds = Duration::from_millis(10)..=Duration::MAX,
-            &|s| s.max_key_bytes = 0,
-            &|s| s.max_key_bytes = usize::MAX,
             &|s| s.key_prefix = "x".repeat(512),
             &|s| s.command_timeout = Duration::ZERO,
             &|s| s.connect_timeout = Duration::MAX,
@@ -231,10 +212,5 @@ mod tests {
             spoil(&mut settings);
             assert!(settings.validate().is_err(), "case {i}");
         }
-        let settings = Settings {
-            lease_bounds: ms(10)..=ms(10),
-            ..Settings::default()
-        };
-        assert!(settings.validate().is_ok());
     }
 }

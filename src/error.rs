@@ -105,17 +105,14 @@ pub enum Error {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than its
-    /// `max_name_bytes` (512 bytes unless set).
-    #[error("{}{}", Of(lock), BadName { lock, bytes: *bytes, longest: *longest })]
+    /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
+    #[error("{}{}", Of(lock), BadName { lock, bytes: *bytes })]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
         lock: Option<Arc<str>>,
         /// How long the key would be.
         bytes: usize,
-        /// How long it may be.
-        longest: usize,
     },
     /// In a cluster the keys of a lock must lie in one slot, but those of this name would not: it has braces, and no
     /// text between a first `{` and a `}` behind it. Elsewhere the name is as good as any other.
@@ -133,7 +130,7 @@ pub enum Error {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The lease is out of its bounds (10 ms to 24 h unless set), or what was asked does not go with
+    /// The lease is out of its bounds (10 ms to 365 days; in a quorum up to its `max_lease`), or what was asked does not go with
     /// the level's lease.
     #[error("{}{problem}", Of(lock))]
     #[non_exhaustive]
@@ -357,7 +354,6 @@ impl fmt::Display for Of<'_> {
 struct BadName<'a> {
     lock: &'a Option<Arc<str>>,
     bytes: usize,
-    longest: usize,
 }
 
 impl fmt::Display for BadName<'_> {
@@ -365,10 +361,10 @@ impl fmt::Display for BadName<'_> {
         if self.lock.as_deref() == Some("") {
             return f.write_str("a lock's name must not be empty");
         }
-        let Self { bytes, longest, .. } = self;
+        let bytes = self.bytes;
         write!(
             f,
-            "{bytes} bytes with the key prefix, but max_name_bytes is {longest}"
+            "{bytes} bytes with the key prefix, but at most 512 are allowed"
         )
     }
 }
@@ -405,8 +401,8 @@ impl NotReplicated {
 ///
 /// fn advice(error: &Error) -> Option<String> {
 ///     match error {
-///         Error::InvalidLease { problem: LeaseError::OutOfBounds { shortest, longest, .. }, .. } => {
-///             Some(format!("take {shortest:?} to {longest:?}"))
+///         Error::InvalidLease { problem: LeaseError::AboveMaxLease { max_lease, .. }, .. } => {
+///             Some(format!("take at most {max_lease:?}"))
 ///         }
 ///         _ => None,
 ///     }
@@ -415,16 +411,21 @@ impl NotReplicated {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// A fixed lease must lie within the client's `lease_bounds`.
-    #[error("a lease of {given:?} is not within lease_bounds, {shortest:?} to {longest:?}")]
+    /// A fixed lease must be between 10 ms and 365 days.
+    #[error("a lease must be between 10 ms and 365 days, not {given:?}")]
     #[non_exhaustive]
     OutOfBounds {
         /// What was asked for.
         given: Duration,
-        /// The shortest lease that is allowed.
-        shortest: Duration,
-        /// The longest.
-        longest: Duration,
+    },
+    /// In a quorum a fixed lease must not be longer than [`max_lease`](crate::QuorumBuilder::max_lease).
+    #[error("a lease of {given:?} is longer than the quorum's max_lease, {max_lease:?}")]
+    #[non_exhaustive]
+    AboveMaxLease {
+        /// What was asked for.
+        given: Duration,
+        /// The longest lease that is allowed.
+        max_lease: Duration,
     },
     /// The level is kept alive by the watchdog; only a fixed lease can be extended or left to expire.
     #[error(

@@ -23,7 +23,7 @@ pub enum Lease {
     Watchdog,
     /// Redis keeps it for so long, and nothing prolongs it. The hold is valid for this lease less the
     /// drift (1 % of the lease and 2 ms), counted from just before the command was sent, unless it is given
-    /// back or lost. Whole milliseconds (the rest is cut off), by default 10 ms to 24 h.
+    /// back or lost. Whole milliseconds (the rest is cut off), 10 ms to 365 days.
     Fixed(Duration),
 }
 
@@ -38,32 +38,43 @@ impl Lease {
     pub(crate) fn resolve(
         self,
         watchdog: LeaseMs,
-        bounds: &RangeInclusive<Duration>,
+        max_lease: Option<Duration>,
     ) -> Result<LeaseMs, LeaseError> {
         match self {
             Self::Watchdog => Ok(watchdog),
-            Self::Fixed(lease) => LeaseMs::new(lease, bounds),
+            Self::Fixed(lease) => LeaseMs::fixed(lease, max_lease),
         }
     }
 }
+
+/// The shortest fixed lease.
+pub(crate) const SHORTEST_FIXED: Duration = Duration::from_millis(10);
+
+/// The longest fixed lease.
+const LONGEST_FIXED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A lease in whole milliseconds, within its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseMs(u64);
 
 impl LeaseMs {
-    pub(crate) fn new(
-        lease: Duration,
-        bounds: &RangeInclusive<Duration>,
-    ) -> Result<Self, LeaseError> {
+    /// `None` when it is out of its bounds.
+    pub(crate) fn new(lease: Duration, bounds: &RangeInclusive<Duration>) -> Option<Self> {
         let ms = u64::try_from(lease.as_millis()).ok();
-        ms.filter(|_| bounds.contains(&lease))
-            .map(Self)
-            .ok_or(LeaseError::OutOfBounds {
+        ms.filter(|_| bounds.contains(&lease)).map(Self)
+    }
+
+    /// A fixed lease; in a quorum no longer than its `max_lease`.
+    pub(crate) fn fixed(lease: Duration, max_lease: Option<Duration>) -> Result<Self, LeaseError> {
+        let fixed = Self::new(lease, &(SHORTEST_FIXED..=LONGEST_FIXED))
+            .ok_or(LeaseError::OutOfBounds { given: lease })?;
+        match max_lease {
+            Some(max_lease) if lease > max_lease => Err(LeaseError::AboveMaxLease {
                 given: lease,
-                shortest: *bounds.start(),
-                longest: *bounds.end(),
-            })
+                max_lease,
+            }),
+            _ => Ok(fixed),
+        }
     }
 
     pub(crate) const fn from_millis(ms: u64) -> Self {
@@ -132,8 +143,27 @@ mod tests {
             (Duration::from_millis(u64::MAX), false),
             (Duration::MAX, false),
         ] {
-            assert_eq!(LeaseMs::new(lease, &BOUNDS).is_ok(), ok, "{lease:?}");
+            assert_eq!(LeaseMs::new(lease, &BOUNDS).is_some(), ok, "{lease:?}");
         }
+    }
+
+    #[test]
+    fn a_fixed_lease_lies_between_10_ms_and_365_days_and_in_a_quorum_up_to_its_longest() {
+        let ms = Duration::from_millis;
+        let nano = Duration::from_nanos(1);
+        let year = Duration::from_secs(365 * 24 * 3600);
+        assert!(LeaseMs::fixed(ms(10), None).is_ok() && LeaseMs::fixed(year, None).is_ok());
+        for given in [ms(10) - nano, year + nano, Duration::MAX] {
+            for max_lease in [None, Some(ms(5_000))] {
+                let refused = LeaseMs::fixed(given, max_lease);
+                assert_eq!(refused, Err(LeaseError::OutOfBounds { given }));
+            }
+        }
+        let max_lease = ms(5_000);
+        assert!(LeaseMs::fixed(max_lease, Some(max_lease)).is_ok());
+        let given = max_lease + nano;
+        let refused = LeaseMs::fixed(given, Some(max_lease));
+        assert_eq!(refused, Err(LeaseError::AboveMaxLease { given, max_lease }));
     }
 
     #[test]

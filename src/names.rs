@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use crate::error::Error;
 use crate::slot::{self, Slot, Target};
 
-/// Longest key, prefix included, in bytes, unless set otherwise.
+/// Longest key, prefix included, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 /// Kinds of lock that are the same lock under one name: they share its key, its gate and its channel.
@@ -60,25 +60,20 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// `InvalidName` when the name is empty or the key longer than `max_key_bytes`.
-    pub(crate) fn of(
-        family: &Family,
-        prefix: &str,
-        name: &str,
-        max_key_bytes: usize,
-    ) -> Result<Self, Error> {
-        let bytes = prefix.len() + name.len();
-        let bad = || Error::InvalidName {
-            lock: Some(name.into()),
-            bytes,
-            longest: max_key_bytes,
-        };
-        if name.is_empty() || bytes > max_key_bytes {
-            return Err(bad());
+    /// `InvalidName` when the name is empty or the key longer than [`MAX_KEY_BYTES`].
+    pub(crate) fn of(family: &Family, prefix: &str, name: &str) -> Result<Self, Error> {
+        if name.is_empty() || prefix.len() + name.len() > MAX_KEY_BYTES {
+            return Err(invalid(prefix, name));
         }
+        Self::of_any_length(family, prefix, name)
+    }
+
+    /// The same, however long the key is: for what is no user's lock.
+    pub(crate) fn of_any_length(family: &Family, prefix: &str, name: &str) -> Result<Self, Error> {
+        let bytes = prefix.len() + name.len();
         let parts = tagged(family.channel, prefix, name);
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
-        let place = |at: usize| u32::try_from(at).map_err(|_| bad());
+        let place = |at: usize| u32::try_from(at).map_err(|_| invalid(prefix, name));
         let channel = parts.concat().into_boxed_str();
         let others = family.others.iter();
         Ok(Self {
@@ -199,6 +194,13 @@ fn target(key: &str) -> Target {
     }
 }
 
+fn invalid(prefix: &str, name: &str) -> Error {
+    Error::InvalidName {
+        lock: Some(name.into()),
+        bytes: prefix.len() + name.len(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn channels_follow_the_brace_rule() {
-        let names = |name| Names::of(&Family::PLAIN, "", name, 512).unwrap();
+        let names = |name| Names::of(&Family::PLAIN, "", name).unwrap();
         assert_eq!(names("foo").channel(), "redisson_lock__channel:{foo}");
         assert_eq!(names("{a}b").channel(), "redisson_lock__channel:{a}b");
         assert_eq!(names("a}b").channel(), "redisson_lock__channel:{a}b}");
@@ -216,26 +218,26 @@ mod tests {
 
     #[test]
     fn the_prefix_is_part_of_the_key_and_of_the_bound() {
-        let names = Names::of(&Family::PLAIN, "app:", "foo", 512).unwrap();
+        let names = Names::of(&Family::PLAIN, "app:", "foo").unwrap();
         assert_eq!((names.name(), names.key()), ("foo", "app:foo"));
         assert_eq!(names.channel(), "redisson_lock__channel:{app:foo}");
-        let braced = Names::of(&Family::PLAIN, "{app}:", "foo", 512).unwrap();
+        let braced = Names::of(&Family::PLAIN, "{app}:", "foo").unwrap();
         assert_eq!((braced.name(), braced.key()), ("foo", "{app}:foo"));
         assert_eq!(braced.channel(), "redisson_lock__channel:{app}:foo");
-        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(508), 512).is_ok());
-        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(509), 512).is_err());
-        assert!(Names::of(&Family::PLAIN, "app:", "", 512).is_err());
+        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(508)).is_ok());
+        assert!(Names::of(&Family::PLAIN, "app:", &"x".repeat(509)).is_err());
+        assert!(Names::of(&Family::PLAIN, "app:", "").is_err());
     }
 
     #[test]
     fn names_with_the_same_key_are_the_same() {
-        let one = Arc::new(Names::of(&Family::PLAIN, "a:", "b", 512).unwrap());
-        let other = Names::of(&Family::PLAIN, "", "a:b", 512).unwrap();
+        let one = Arc::new(Names::of(&Family::PLAIN, "a:", "b").unwrap());
+        let other = Names::of(&Family::PLAIN, "", "a:b").unwrap();
         let mut map = ByNames::default();
         map.insert(one, 1);
         assert_eq!(map.get(&other), Some(&1));
         assert_eq!(
-            map.get(&Names::of(&Family::PLAIN, "", "a:c", 512).unwrap()),
+            map.get(&Names::of(&Family::PLAIN, "", "a:c").unwrap()),
             None
         );
     }
@@ -243,14 +245,14 @@ mod tests {
     #[test]
     fn names_are_told_apart_by_what_their_keys_hash_to() {
         use std::hash::BuildHasher;
-        let names = |name: &str| Names::of(&Family::PLAIN, "", name, 512).unwrap();
+        let names = |name: &str| Names::of(&Family::PLAIN, "", name).unwrap();
         let hasher = BuildHasherDefault::<Hashed>::default();
         let codes: std::collections::HashSet<_> = (0..100)
             .map(|number: u32| {
                 let names = names(&number.to_string());
                 let code = names.hash_code();
                 assert_eq!(hasher.hash_one(&names), code);
-                let same = Names::of(&Family::PLAIN, "", &number.to_string(), 512);
+                let same = Names::of(&Family::PLAIN, "", &number.to_string());
                 assert_eq!(same.unwrap().hash_code(), code, "the same key");
                 code
             })
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_lock_of_another_family_is_another_lock() {
-        let names = |family| Arc::new(Names::of(family, "", "x", 512).unwrap());
+        let names = |family| Arc::new(Names::of(family, "", "x").unwrap());
         let fenced = Family {
             others: &["redisson_lock_token"],
             ..Family::PLAIN
@@ -287,7 +289,7 @@ mod tests {
             others: &["redisson_lock_token"],
             ..Family::PLAIN
         };
-        let names = |name| Names::of(&fenced, "", name, 512).unwrap();
+        let names = |name| Names::of(&fenced, "", name).unwrap();
         assert_eq!(names("foo").other(0), "redisson_lock_token:{foo}");
         assert_eq!(names("a{").other(0), "redisson_lock_token:a{");
         assert_eq!(names("foo").suffixed("timeout"), "{foo}:timeout");
@@ -303,7 +305,7 @@ mod tests {
                 others: &["redisson_lock_queue"],
                 ..Family::PLAIN
             };
-            let names = Names::of(&family, "", &name, 512).unwrap();
+            let names = Names::of(&family, "", &name).unwrap();
             let suffixed = names.suffixed("6a1b:7:rwlock_timeout:1");
             let own_channel = format!("{}:6a1b:7", names.channel());
             let slots = [names.channel(), names.other(0), &suffixed, &own_channel].map(Slot::of);
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn names_that_no_node_has_all_of_are_told() {
-        let target = |name| Names::of(&Family::PLAIN, "", name, 512).unwrap().target();
+        let target = |name| Names::of(&Family::PLAIN, "", name).unwrap().target();
         for name in ["foo", "{a}b", "a{b}c", "{a}{", "a{b}{}"] {
             assert!(matches!(target(name), Target::Slot(_)), "{name}");
         }

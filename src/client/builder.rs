@@ -215,22 +215,11 @@ impl ClientBuilder {
         self
     }
 
-    /// The bounds of a fixed lease: 10 ms to 365 days. Default 10 ms to 24 h.
-    pub fn lease_bounds(mut self, shortest: Duration, longest: Duration) -> Self {
-        self.settings.lease_bounds = shortest..=longest;
-        self
-    }
-
-    /// What every key begins with, as a Redisson `nameMapper` may do. Default empty.
+    /// What every key begins with, as a Redisson `nameMapper` may do: shorter than the 512 bytes that a name may have
+    /// with its prefix. Default empty.
     #[doc(alias = "nameMapper")]
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.key_prefix);
-        self
-    }
-
-    /// The longest name with its prefix: 1 to 65 536 bytes. Default 512.
-    pub fn max_name_bytes(mut self, bytes: usize) -> Self {
-        self.settings.max_key_bytes = bytes;
         self
     }
 

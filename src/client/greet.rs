@@ -19,7 +19,7 @@ use crate::script::lock;
 const OLDEST: (u64, u64) = (6, 2);
 
 /// The lease of the probe's lock.
-const PROBE_LEASE: Duration = Duration::from_secs(5);
+const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
 /// By the fleet's connection home, which is given up when there is a cluster. All of it within one connect time-out.
 pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
@@ -156,15 +156,13 @@ async fn check_same(
     by_address: &mut MultiplexedConnection,
 ) -> Result<(), Error> {
     let id = uuid::Uuid::new_v4();
-    let names = Names::of(
+    let names = Names::of_any_length(
         &Family::PLAIN,
         &core.config.key_prefix,
         &format!("watchlock:probe:{id}"),
-        usize::MAX,
     )?;
-    let lease = LeaseMs::new(PROBE_LEASE, &(PROBE_LEASE..=PROBE_LEASE))?;
     let hold_id = format!("{id}:0");
-    let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, lease)).await;
+    let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, PROBE_LEASE)).await;
     let found = match taken {
         Ok(_) => round_trip(by_address, &lock::release(&names, &hold_id, 0)).await,
         Err(failure) => Err(failure),

@@ -221,12 +221,6 @@ impl QuorumBuilder {
         self
     }
 
-    /// As [`ClientBuilder::max_name_bytes`].
-    pub fn max_name_bytes(mut self, bytes: usize) -> Self {
-        self.client = self.client.max_name_bytes(bytes);
-        self
-    }
-
     /// As [`ClientBuilder::backoff`].
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.client = self.client.backoff(backoff);
@@ -347,7 +341,7 @@ impl QuorumBuilder {
         }
         // A child is granted by its server's own word.
         settings.passes_on = false;
-        settings.lease_bounds = *settings.lease_bounds.start()..=max_lease;
+        settings.max_lease = Some(max_lease);
         let rules = Rules {
             node_timeout: self.node_timeout,
             restart_delay: self.restart_delay,

@@ -53,7 +53,7 @@ impl Commands for Sort {
 
 pub(crate) fn kind(sort: Sort) -> Kind {
     Kind {
-        names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+        names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         commands: Says::OfOne(Arc::new(sort)),
     }
 }

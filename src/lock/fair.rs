@@ -67,7 +67,7 @@ const FAMILY: Family = Family {
 
 /// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
+    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
         commands: Says::OfOne(Arc::new(InOrder {

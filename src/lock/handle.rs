@@ -183,7 +183,7 @@ impl<K: LockKind> Handle<K> {
     /// Waits for the lock, and takes it for a fixed lease: when `lease` is over the hold is lost,
     /// unless it was extended or given back before.
     ///
-    /// `lease` has whole milliseconds (the rest is cut off), by default 10 ms to 24 h. The guard is valid
+    /// `lease` has whole milliseconds (the rest is cut off), 10 ms to 365 days. The guard is valid
     /// for the lease less the drift: [`Lease::Fixed`].
     ///
     /// # Errors

@@ -17,8 +17,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 
 /// What the plain lock `name` is called, and all that are the same lock.
 pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
-    let (prefix, longest) = (&config.key_prefix, config.max_key_bytes);
-    Names::of(&Family::PLAIN, prefix, name, longest)
+    Names::of(&Family::PLAIN, &config.key_prefix, name)
 }
 
 /// Its commands are those that every kind has which does not say otherwise.

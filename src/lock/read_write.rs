@@ -307,7 +307,7 @@ impl Mode {
 
 /// The lock `name` of a client, in that mode.
 fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name, config.max_key_bytes)?;
+    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
         commands: mode.says(),

@@ -52,8 +52,7 @@ pub type SimpleLock = Handle<Simple>;
 
 /// The simple lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let (prefix, longest) = (&config.key_prefix, config.max_key_bytes);
-    let names = Names::of(&Family::SIMPLE, prefix, name, longest)?;
+    let names = Names::of(&Family::SIMPLE, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
         commands: Says::OfAll(&Strings),

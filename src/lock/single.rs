@@ -100,7 +100,7 @@ impl Single {
     pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
         let level = level(lease);
-        let lease = lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?;
+        let lease = lease.resolve(core.config.watchdog_lease, core.config.max_lease)?;
         let entered = Entered {
             level,
             open: true,
@@ -142,7 +142,7 @@ impl Single {
         if self.entered.level != Level::Fixed {
             return Err(LeaseError::Watchdog.into());
         }
-        let lease = LeaseMs::new(lease, &core.config.lease_bounds)?;
+        let lease = LeaseMs::fixed(lease, core.config.max_lease)?;
         self.check()?;
         let count = self.hold_count();
         let hold = &self.entered.hold;

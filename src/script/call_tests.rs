@@ -13,7 +13,7 @@ fn names() -> Names {
         others: &["marks"],
         ..Family::PLAIN
     };
-    Names::of(&family, "", "x", 512).unwrap()
+    Names::of(&family, "", "x").unwrap()
 }
 
 fn words(cmd: &Cmd) -> Vec<String> {

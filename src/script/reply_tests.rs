@@ -193,7 +193,7 @@ fn a_read_hold_that_is_renewed_by_itself_has_another_key_to_keep() {
         (one(3), None, false),
         (Reply::Other, None, false),
     ] {
-        let names = Names::of(&Family::PLAIN, "", "x", 512).unwrap();
+        let names = Names::of(&Family::PLAIN, "", "x").unwrap();
         let mut hold = Renewal {
             names: &names,
             hold_id: "id",

@@ -186,27 +186,25 @@ async fn f20_odd_names_are_legal_and_work(kind: &'static Kind) {
 
 async fn f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let bounded = Client::builder(&scene.server.url()).lease_bounds(ms(100), ms(200));
-    let bounded = bounded.connect().await.unwrap();
+    let held = scene.lock("held").lock_for(LONG).await.unwrap();
     scene.server.reset_calls().await;
-    let day = Duration::from_secs(24 * 3600);
-    let leases = [
-        (&scene.client, Duration::ZERO),
-        (&scene.client, Duration::from_nanos(1)),
-        (&scene.client, Duration::from_nanos(9_999_999)),
-        (&scene.client, day + Duration::from_nanos(1)),
-        (&scene.client, ms(u64::MAX)),
-        (&scene.client, Duration::from_secs(u64::MAX)),
-        (&scene.client, Duration::MAX),
-        (&bounded, ms(99)),
-        (&bounded, ms(201)),
-    ];
-    for (client, lease) in leases {
-        let lock = scene.of(client, "lease");
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let lock = scene.lock("lease");
+    for lease in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_nanos(9_999_999),
+        year + Duration::from_nanos(1),
+        ms(u64::MAX),
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ] {
         let refused = [
             lock.lock_for(lease).await.err(),
             lock.try_lock(Duration::ZERO, lease.into()).await.err(),
             lock.try_lock(Duration::MAX, lease.into()).await.err(),
+            held.reenter(lease).await.err(),
+            held.extend(lease).await.err(),
         ];
         for error in refused {
             let told = matches!(error, Some(Error::InvalidLease { .. }));
@@ -214,13 +212,9 @@ async fn f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis(kind: &
         }
     }
     assert_eq!(scene.calls().await, 0);
-    let legal = [
-        (&scene.client, ms(10)),
-        (&scene.client, day),
-        (&bounded, ms(200)),
-    ];
-    for (client, lease) in legal {
-        let guard = scene.of(client, "lease").lock_for(lease).await.unwrap();
+    held.unlock().await.unwrap();
+    for lease in [ms(10), year] {
+        let guard = lock.lock_for(lease).await.unwrap();
         scene.assert_leased("a legal lease").await;
         drop(guard);
         scene.clean().await;

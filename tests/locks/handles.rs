@@ -194,7 +194,7 @@ async fn whatever_points_to_a_lock_is_one() {
 async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).key_prefix("app:");
-    let client = builder.max_name_bytes(20).connect().await.unwrap();
+    let client = builder.connect().await.unwrap();
     let lock = client.get_lock("orders");
     let told = |error: Error| (error.lock().map(str::to_owned), error.to_string());
     let text = |text: &str| {
@@ -205,7 +205,7 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
     };
 
     let error = lock.lock_for(ms(9)).await.unwrap_err();
-    let bounds = "a lease of 9ms is not within lease_bounds, 10ms to 86400s";
+    let bounds = "a lease must be between 10 ms and 365 days, not 9ms";
     assert_eq!(told(error), text(bounds));
     assert_eq!(
         told(lock.unlock().await.unwrap_err()),
@@ -230,12 +230,12 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
 
     let empty = client.get_lock("").lock().await.unwrap_err();
     assert_eq!(told(empty).1, "lock \"\": a lock's name must not be empty");
-    let long = client.get_lock(&"x".repeat(100)).lock().await.unwrap_err();
+    let long = client.get_lock(&"x".repeat(600)).lock().await.unwrap_err();
     let shown = format!(
-        "lock \"{}\"…: 104 bytes with the key prefix, but max_name_bytes is 20",
+        "lock \"{}\"…: 604 bytes with the key prefix, but at most 512 are allowed",
         "x".repeat(80)
     );
-    assert_eq!(told(long), (Some("x".repeat(100)), shown));
+    assert_eq!(told(long), (Some("x".repeat(600)), shown));
 
     server.kill();
     let away = lock.is_locked().await.unwrap_err();

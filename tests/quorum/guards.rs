@@ -135,13 +135,15 @@ async fn leases_are_those_that_were_asked_for() {
         Ttl::Left(left) => assert!(left > ms(40_000), "{left:?}"),
         ttl => panic!("{ttl:?}"),
     }
+    let too_long = guard.extend(ms(60_001)).await.expect_err("too long");
+    assert!(too_long.to_string().contains("max_lease"), "{too_long}");
     end(guard).await;
     let error = lock.lock_for(ms(60_001)).await.expect_err("too long");
     assert!(
         matches!(
             error,
-            Error::InvalidLease { problem: LeaseError::OutOfBounds { longest, .. }, .. }
-                if longest == ms(60_000)
+            Error::InvalidLease { problem: LeaseError::AboveMaxLease { max_lease, .. }, .. }
+                if max_lease == ms(60_000)
         ),
         "{error}"
     );

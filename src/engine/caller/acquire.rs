@@ -43,7 +43,7 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: lease.resolve(core.config.watchdog_lease, &core.config.lease_bounds)?,
+        lease: lease.resolve(core.config.watchdog_lease, core.config.max_lease)?,
         level: level(lease),
         patience: match wait {
             None => Patience::Forever,

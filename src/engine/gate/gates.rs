@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_gate_is_there_for_as_long_as_something_is_at_it() {
         let gates = Gates::new();
-        let names = Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap());
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
         gates.with(&names, |_| ());
         assert!(gates.names().is_empty(), "a look leaves nothing");
         gates.with(&names, |gate| gate.job = Some(Arc::default()));

@@ -97,7 +97,7 @@ impl RedisQueue for Queued {
 
 fn kind(commands: impl Commands + 'static) -> Kind {
     Kind {
-        names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+        names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         commands: Says::OfOne(Arc::new(commands)),
     }
 }

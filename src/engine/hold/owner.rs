@@ -248,7 +248,7 @@ mod tests {
 
     /// Held from `at(0)` on, with one level.
     fn held(number: u64, shared: bool) -> Arc<Hold> {
-        let names = Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap());
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
         let commands: Says = if shared {
             Says::OfAll(&Test { shared: true })
         } else {

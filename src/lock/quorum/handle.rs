@@ -134,7 +134,7 @@ impl<K: LockKind> QuorumHandle<K> {
     ) -> Result<Option<K::Guard>, Error> {
         let got = async {
             let config = self.nodes.config();
-            lease.resolve(config.watchdog_lease, &config.lease_bounds)?;
+            lease.resolve(config.watchdog_lease, config.max_lease)?;
             let since = self.nodes.now();
             let request = Request {
                 name: Arc::clone(&self.name),

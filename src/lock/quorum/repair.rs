@@ -19,7 +19,7 @@ use super::line::Request;
 use super::node::Answer;
 use super::round::join;
 use crate::clock::Moment;
-use crate::lease::Lease;
+use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::composite::Composite;
 
 /// How often holds are looked at.
@@ -103,7 +103,7 @@ impl Patient {
 async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut request: Request) {
     request.lease = hold.lease_now();
     if let Lease::Fixed(left) = request.lease
-        && left < *nodes.config().lease_bounds.start()
+        && left < SHORTEST_FIXED
     {
         return;
     }

@@ -65,7 +65,7 @@ impl World {
             places: Places::default(),
             closes: scenario.closes,
             closed: false,
-            names: Arc::new(Names::of(&Family::PLAIN, "", "x", 512).unwrap()),
+            names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         };
         if scenario.alone {
             world.gate.wakeups.listening(true);
