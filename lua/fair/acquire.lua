@@ -7,7 +7,7 @@
 -- ARGV[5] waits     - 1: it gets a place in the queue, 0: it gets none and overtakes nobody
 --
 -- Returns   {code, number}: -2 acquired, and 1 when the next in the queue is of this client, else 0;
---           -3 no lock; 1 queued or 0 busy, when to look again (ms, -1: unknown), and the number of ours that has it
+--           -3 the key is no lock; 1 queued or 0 busy, and the ms after which to look again (-1: unknown)
 -- Publishes '0' to the head when the lock is free and it is somebody else's turn
 -- Repeat    finds its own field, or its place, and keeps it; the TTL may grow, never shrink
 local id, lease_ms, waits = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
@@ -20,7 +20,7 @@ if by ~= id then
   -- Who may get the lock now needs no place. Who has one is alive: it is vouched for before anybody is dropped.
   local alive = not by and vouched_until(id)
   local refused = waits and (by or alive < now + VOUCH / 2 and arrival_of(id)) and enqueue({ id })
-  if refused or by then return refused or { waits and 1 or 0, ttl_ms, number_of_ours(by, id) } end
+  if refused or by then return refused or { waits and 1 or 0, ttl_ms } end
   local first, last = head(id, alive)
   refused = first and first ~= id and waits and enqueue({ id })
   if refused then return refused end

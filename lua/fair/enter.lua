@@ -13,17 +13,17 @@ local function append(id, arrival)
     call('RPUSH', queue, id)
     call('ZADD', scores, text(math.max(now, after) + fair_wait), id)
   end
-  call('ZADD', waiters, string.format('%.1f', arrival), id)
+  call('ZADD', waiters, text(arrival), id)
 end
 -- Gives hold ids of one client a place each, unless they have one. What is refused is returned, and leaves nothing.
-local function enqueue(ids, takes)
+local function enqueue(ids)
   local new, waits = {}, false
   local done, refused = pcall(function()
     for i, id in ipairs(ids) do
       if arrival_of(id) then waits = true
       elseif call('HEXISTS', lock, id) == 0 then
         new[#new + 1] = id
-        append(id, now_us + i + (takes or 0))
+        append(id, now_us + i)
       end
     end
     -- Nothing is new, and nobody is to be vouched for, or was lately. Else keep() comes first: it needs no memory.

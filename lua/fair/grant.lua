@@ -13,8 +13,6 @@ local function is_next(client, id)
   if id == nil then id = redis.pcall('LINDEX', queue, '0') end
   return type(id) == 'string' and client_of(id) == client and 1 or 0
 end
--- The number in a hold id, if it is of the same client as `id`.
-local function number_of_ours(by, id) return client_of(by) == client_of(id) and tonumber(string.match(by, '%d+$')) or nil end
 -- Whether one overtakes nobody, though `first` waits. A client has one waiter at a time try, and it is its first; one
 -- that has no place goes only past places of its own client, which are being given up.
 local function may_go_first(id, first, waits)
@@ -30,7 +28,7 @@ local function leave_as(id, first)
   if first ~= id then
     local place, score, arrival = call('LPOS', queue, id), score_of(id), arrival_of(id)
     call('ZADD', scores, text(score_of(first) or now), id, text(score), first)
-    call('ZADD', waiters, text(math.floor(arrival_of(first) or now_us)), id, text(math.floor(arrival)), first)
+    call('ZADD', waiters, text(arrival_of(first) or now_us), id, text(arrival), first)
     call('LSET', queue, place, first)
     call('LSET', queue, '0', id)
   end

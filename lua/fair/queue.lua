@@ -3,8 +3,7 @@
 -- KEYS[1] lock      - hash: hold id -> hold count
 -- KEYS[2] queue     - list of the hold ids that wait, in the order of arrival; Redisson's, too
 -- KEYS[3] scores    - zset: waiting hold id -> ms since 1970 at which Redisson gives it up
--- KEYS[4] waiters   - zset, for watchlock's waiters: hold id -> us since 1970 of its arrival, and a half if the lock
---                     may be handed over to it;
+-- KEYS[4] waiters   - zset, for watchlock's waiters: hold id -> us since 1970 of its arrival;
 --                     client -> ms since 1970 up to which it vouches for its hold ids
 -- ARGV[1] fair wait - ms: how much later than the one ahead of it a waiter is given up
 -- ARGV[2] channel   - a waiter listens to this, ':' and its hold id

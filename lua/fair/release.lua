@@ -1,5 +1,5 @@
 -- Gives a level back: writes the hold count, or ends the hold with its last level. One that waits leaves the queue.
--- Follows queue.lua, keys.lua, places.lua, turn.lua, hand_over.lua
+-- Follows queue.lua, keys.lua, places.lua, turn.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua and turn.lua
 -- ARGV[3] hold id   - field, or one that waits
@@ -7,7 +7,7 @@
 --
 -- Returns   0 it did not have the lock; -1 ended, but the wake-up was refused; else given back: 1, and one
 --           more when the next in the queue is of this client and heard it
--- Publishes '0' to the head of the queue when the lock is free; and to one of another client that it has it
+-- Publishes '0' to the head of the queue when the lock is free
 -- Repeat    finds nothing to end, answers 0 and may wake the head again; never touches the TTL
 local id, count = ARGV[3], ARGV[4]
 local function leave()
@@ -27,12 +27,9 @@ local ended = redis.pcall('HDEL', lock, id)
 -- A holder gave its place up when it got the lock, unless memory was short then.
 if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then leave() end
 if type(ended) == 'table' then return ended end
-local first, last
-if call('EXISTS', lock) == 0 then first, last = head() end
+local first = call('EXISTS', lock) == 0 and head()
 local heard = first and wake(first) or 0
-local next_is_ours = first and client_of(first) == client_of(id)
--- Who does not listen may be gone.
-if heard ~= 0 and type(heard) ~= 'table' and not next_is_ours then hand_over(first, last) end
 if ended == 0 then return 0 end
 if type(heard) == 'table' then return -1 end
-return next_is_ours and 1 + heard or 1
+if first and client_of(first) == client_of(id) then return 1 + heard end
+return 1

@@ -136,12 +136,6 @@ impl Pending {
         Self::of(sending.boxed(), Arc::clone(lane))
     }
 
-    /// None at all: there is nothing to send, nor to hear.
-    pub(crate) fn over(fleet: &Arc<Fleet>) -> Self {
-        let silence = ready(Err(Failure::silence())).boxed();
-        Self::of(silence, Arc::clone(fleet.home()))
-    }
-
     fn of(sending: BoxFuture<'static, Outcome>, lane: Arc<Lane>) -> Self {
         let outcome = InFlight::new(sending);
         Self { outcome, lane }

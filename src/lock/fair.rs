@@ -10,7 +10,7 @@ use crate::engine::hold::kind::{Commands, Kind, RedisQueue, Says, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Forced, HandOver, Place, Released, Reply, fair, lock};
+use crate::script::{Acquired, Call, Forced, Place, Released, Reply, fair, lock};
 
 /// The kind of [`FairLock`].
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl LockKind for Fair {
 ///   64 waiters for a name, the others wait behind them. Who enters again what its owner holds does not wait.
 /// - **One try** (`try_lock` with `Duration::ZERO`) overtakes nobody: the lock is busy while others queue for it.
 /// - **Who gives up** leaves the queue at once, and passes its turn on.
-/// - **A release gives the lock on** to the first in the queue, which under the watchdog has it without asking again.
+/// - **A release wakes the first** in the queue alone, which then tries.
 /// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut
 ///   off for so long. Redisson's waiters that died are waited for as long as Redisson does.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
@@ -123,10 +123,9 @@ impl RedisQueue for InOrder {
         &'a self,
         names: &'a Names,
         ahead: Option<&'a str>,
-        takes: bool,
         hold_ids: &[&'a str],
     ) -> Call<'a> {
-        fair::enqueue(names, self.wait, ahead, takes, hold_ids)
+        fair::enqueue(names, self.wait, ahead, hold_ids)
     }
 
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
@@ -141,19 +140,7 @@ impl RedisQueue for InOrder {
         fair::next_is_ours(reply)
     }
 
-    fn handed_to(&self, reply: &Reply) -> Option<u64> {
-        fair::handed_to(reply)
-    }
-
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {
         [names.channel(), ":", hold_id].concat().into()
-    }
-
-    fn vouched_for(&self) -> LeaseMs {
-        fair::VOUCHED_FOR
-    }
-
-    fn handed_over(&self, said: &str) -> Option<HandOver> {
-        fair::handed_over(said)
     }
 }

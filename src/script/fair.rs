@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use super::registry::Script;
 use super::registry::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
-use super::{Acquired, Call, HandOver, Place, Released, Reply};
+use super::{Acquired, Call, Place, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;
-
-/// For how long a client's places are kept, and the lock that is handed over to one of them, since it last vouched for
-/// them; `VOUCH` in `lua/fair/keys.lua`.
-pub(crate) const VOUCHED_FOR: LeaseMs = LeaseMs::from_millis(15_000);
 
 /// The queue, the scores and the waiters are these names of the family.
 const KEYS: [usize; 3] = [0, 1, 2];
@@ -59,17 +55,6 @@ pub(crate) fn next_is_ours(reply: &Reply) -> Option<bool> {
     }
 }
 
-/// The number of another hold of this client that has the lock, by what an acquire was answered.
-pub(crate) fn handed_to(reply: &Reply) -> Option<u64> {
-    match reply {
-        Reply::Integers(numbers) => match *numbers.as_slice() {
-            [0 | 1, _, number] => u64::try_from(number).ok(),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 pub(crate) fn release<'a>(
     names: &'a Names,
     wait: LeaseMs,
@@ -102,17 +87,14 @@ pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str
         .publishes()
 }
 
-/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one. `takes`: the lock may
-/// be handed over to them.
+/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one.
 pub(crate) fn enqueue<'a>(
     names: &'a Names,
     wait: LeaseMs,
     ahead: Option<&'a str>,
-    takes: bool,
     hold_ids: &[&'a str],
 ) -> Call<'a> {
     let call = call(&FAIR_ENQUEUE, names, wait).arg(ahead.unwrap_or(""));
-    let call = call.arg(u32::from(takes));
     hold_ids
         .iter()
         .fold(call, |call, hold_id| call.arg(*hold_id))
@@ -125,35 +107,17 @@ pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Cal
 
 /// What either of the two was answered.
 pub(crate) fn placed(reply: &Reply) -> Option<Place> {
-    let Reply::Integers(numbers) = reply else {
-        return None;
-    };
-    let [count, next, arrivals @ ..] = numbers.as_slice() else {
-        return None;
-    };
-    let arrivals = arrivals.iter().map(|arrival| u64::try_from(*arrival).ok());
+    let (count, next) = pair(reply)?;
     Some(Place {
-        count: usize::try_from(*count).ok()?,
-        next_is_ours: *next == 1,
-        arrivals: arrivals.collect::<Option<_>>()?,
-    })
-}
-
-/// What was said on the channel of a waiter, if it is that it has the lock.
-pub(crate) fn handed_over(said: &str) -> Option<HandOver> {
-    let mut words = said.split(' ');
-    let (hold_id, arrival, next) = (words.next()?, words.next()?, words.next()?);
-    Some(HandOver {
-        hold_id: hold_id.into(),
-        arrival: arrival.parse().ok()?,
-        next_is_ours: next == "1",
+        count: usize::try_from(count).ok()?,
+        next_is_ours: next == 1,
     })
 }
 
 fn pair(reply: &Reply) -> Option<(i64, i64)> {
     match reply {
         Reply::Integers(numbers) => match *numbers.as_slice() {
-            [code, number] | [code, number, _] => Some((code, number)),
+            [code, number] => Some((code, number)),
             _ => None,
         },
         _ => None,

@@ -382,24 +382,12 @@ pub(crate) enum Released {
 }
 
 /// What is known of the places that a client has in a queue that Redis keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     /// How many it has. Of places that were asked for: 1 when they were given, 0 when none was, since those ahead of
     /// them are lost.
     pub(crate) count: usize,
     /// Whether the first of all is one of them.
-    pub(crate) next_is_ours: bool,
-    /// Of places that were asked for: when each was given, by the server's clock; 0 if its hold id had one before.
-    pub(crate) arrivals: Vec<u64>,
-}
-
-/// The lock was given to a waiter that did not ask for it again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HandOver {
-    pub(crate) hold_id: Box<str>,
-    /// When that place was given, by the server's clock.
-    pub(crate) arrival: u64,
-    /// Whether the place behind it is of the same client.
     pub(crate) next_is_ours: bool,
 }
 

@@ -47,7 +47,7 @@ scripts! {
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
     FAIR_ACQUIRE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/acquire.lua",
-    FAIR_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/hand_over.lua" & "fair/release.lua",
+    FAIR_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/release.lua",
     FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/force_release.lua",
     FAIR_ENQUEUE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/enqueue.lua",
     FAIR_VOUCH = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/vouch.lua",

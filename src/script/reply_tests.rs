@@ -247,30 +247,4 @@ fn what_a_fair_lock_is_answered() {
         let place = place.map(|place| (place.count, place.next_is_ours));
         assert_eq!(place, expected, "{reply:?}");
     }
-    for (reply, expected) in [
-        (many(&[1, 0, 7, 0]), Some(vec![7, 0])),
-        (many(&[1, 0]), Some(vec![])),
-        (many(&[1, 0, -7]), None),
-        (many(&[1]), None),
-    ] {
-        let place = fair::placed(&reply);
-        assert_eq!(place.map(|place| place.arrivals), expected, "{reply:?}");
-    }
-    for (said, expected) in [
-        (
-            "a:1 1700000000000000 1",
-            Some(("a:1", 1_700_000_000_000_000, true)),
-        ),
-        ("a:1 7 0", Some(("a:1", 7, false))),
-        ("a:1 7", None),
-        ("a:1 seven 0", None),
-        ("a:1 -7 0", None),
-        ("", None),
-    ] {
-        let to = fair::handed_over(said);
-        let to = to
-            .as_ref()
-            .map(|to| (&*to.hold_id, to.arrival, to.next_is_ours));
-        assert_eq!(to, expected, "{said:?}");
-    }
 }

@@ -346,9 +346,9 @@ async fn a_lock_of_another_client_is_busy_whatever_its_kind() {
     }
 }
 
-/// A release of another client gives it to the first in the queue, but for one that replicas have to tell of first.
+/// A release of another client wakes the first in the queue, which tries until the replicas have its hold.
 #[tokio::test]
-async fn a_fair_lock_is_not_handed_over_past_the_replicas() {
+async fn a_fair_waiter_that_is_woken_waits_for_the_replicas() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
     let other = Client::connect(&pair.master.url()).await.unwrap();

@@ -4,7 +4,8 @@
 use std::env;
 use std::time::Duration;
 
-use watchlock_support::campaign::{Campaign, Kind, Tally, kinds};
+use watchlock_support::campaign::{Campaign, Kind, kinds};
+use watchlock_support::history::LockKind;
 use watchlock_support::worker::Worker;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -17,17 +18,22 @@ async fn java_and_rust_are_never_certain_at_once_under_faults() {
     run(campaign, 100, 8).await;
 }
 
-/// Fair locks alone, which our releases hand over to the next one, be it ahead of Java's waiters or behind them.
+/// A few fair locks alone, so that waiters of both stand in one queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn java_and_rust_take_turns_at_locks_that_are_handed_over_under_faults() {
-    if let Some(tally) = run(Campaign::of_hand_overs(seed()), 30, 16).await {
-        assert!(tally.handed_over > Some(0), "no release handed a lock over");
-    }
+async fn java_and_rust_take_turns_at_fair_locks_under_faults() {
+    let campaign = Campaign {
+        names: 3,
+        kinds: vec![LockKind::Fair],
+        ..Campaign::new(seed())
+    };
+    run(campaign, 30, 16).await;
 }
 
 /// With fewer than `least` holds a run would say nothing; it takes so many seconds at least. Without Java there is none.
-async fn run(mut campaign: Campaign, least: usize, seconds: u64) -> Option<Tally> {
-    Worker::java()?;
+async fn run(mut campaign: Campaign, least: usize, seconds: u64) {
+    if Worker::java().is_none() {
+        return;
+    }
     campaign.time = Duration::from_secs(number("INTEROP_SECONDS", 8).max(seconds));
     campaign.workers = vec![Kind::Java, Kind::Rust, Kind::Java, Kind::Rust];
     campaign.owners = 4;
@@ -37,7 +43,6 @@ async fn run(mut campaign: Campaign, least: usize, seconds: u64) -> Option<Tally
     assert!(tally.report.holds > least, "hardly anybody held anything");
     assert!(tally.report.violations.is_empty(), "ours, see above");
     assert!(tally.unexpected().is_empty(), "{:?}", tally.unexpected());
-    Some(tally)
 }
 
 fn seed() -> u64 {

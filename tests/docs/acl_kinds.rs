@@ -209,8 +209,8 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
                 .arg(args);
             call.query_async::<redis::Value>(&mut user).await.is_ok()
         };
-        let mut done = run("enqueue", &["", "0", "a:1"]).await;
-        done &= run("enqueue", &["", "1", "b:1"]).await;
+        let mut done = run("enqueue", &["", "a:1"]).await;
+        done &= run("enqueue", &["", "b:1"]).await;
         server.cmd(&["LPOP", "redisson_lock_queue:{app:x}"]).await;
         server
             .cmd(&["ZREM", "redisson_lock_timeout:{app:x}", "a:1"])

@@ -6,12 +6,12 @@ mod common;
 mod dying;
 mod faults;
 mod guard_rails;
-mod handing_over;
 mod leaving;
 mod order;
 mod processes;
 mod random;
 mod redisson;
+mod waking;
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 9] = [
 const ENGINE: [&[&str]; 21] = [
     // Pure.
     &["known", "kind", "queue", "row", "wakeups", "written"],
-    &["grant", "state"],
+    &["state"],
     // Shared.
     &["hold"],
     &["effects", "schedule"],

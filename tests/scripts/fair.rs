@@ -1,8 +1,5 @@
 //! The fair lock's scripts: places in the queue, whose turn it is, repeats, refusals, short of memory.
 
-use std::time::Duration;
-
-use futures_util::StreamExt;
 use redis::{FromRedisValue, RedisResult};
 use watchlock_support::server::RedisServer;
 
@@ -13,11 +10,8 @@ const LOCK: &str = "lock";
 const QUEUE: &str = "redisson_lock_queue:{lock}";
 const SCORES: &str = "redisson_lock_timeout:{lock}";
 const WAITERS: &str = "watchlock_waiters:{lock}";
-/// Another client's.
+/// Another client, and Redisson's waiter.
 const STRANGER: &str = "6a1b0c0e-0000-4000-8000-000000000002:1";
-/// Of the same client as that.
-const OTHER: &str = "6a1b0c0e-0000-4000-8000-000000000002:2";
-/// Redisson's.
 const JAVA: &str = "6a1b0c0e-0000-4000-8000-00000000000a:77";
 const LEASE: &str = "30000";
 
@@ -56,23 +50,9 @@ impl Scene {
     }
 
     async fn enqueue_behind(&self, ahead: &str, ids: &[&str]) -> (i64, i64) {
-        let (code, next, _) = self.enqueue_as(ahead, "0", ids).await;
-        (code, next)
-    }
-
-    /// With the arrivals of `ids`.
-    async fn enqueue_as(&self, ahead: &str, takes: &str, ids: &[&str]) -> (i64, i64, Vec<i64>) {
-        let args = [&[ahead, takes], ids].concat();
-        let answer: Vec<i64> = self.run("enqueue", &args).await.unwrap();
-        (answer[0], answer[1], answer[2..].to_vec())
-    }
-
-    /// Somebody listens for all who wait.
-    async fn listens(&self) -> redis::aio::PubSub {
-        let client = redis::Client::open(self.server.url()).unwrap();
-        let mut listens = client.get_async_pubsub().await.unwrap();
-        listens.psubscribe("channel:*").await.unwrap();
-        listens
+        self.run("enqueue", &[&[ahead], ids].concat())
+            .await
+            .unwrap()
     }
 
     async fn release(&self, id: &str) -> i64 {
@@ -471,7 +451,7 @@ async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
         let calls: [(&str, &[&str]); 4] = [
             ("acquire", &[STRANGER, LEASE, "1"]),
             ("acquire", &[STRANGER, LEASE, "0"]),
-            ("enqueue", &["", "1", STRANGER]),
+            ("enqueue", &["", STRANGER]),
             ("force_release", &[CLIENT]),
         ];
         for (file, args) in calls {
@@ -488,14 +468,9 @@ async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
 #[tokio::test]
 async fn i4_whichever_command_is_denied_no_key_is_left_without_a_ttl() {
     let scene = Scene::new();
-    let listens = scene.listens().await;
-    scene.acquire(MINE, "0").await;
-    scene.enqueue_as("", "1", &[STRANGER]).await;
+    scene.enqueue(&[STRANGER]).await;
     scene.vouch().await;
-    scene.release(MINE).await;
-    assert_eq!(scene.holder().await.as_deref(), Some(STRANGER));
     scene.release(STRANGER).await;
-    drop(listens);
     let calls = scene.server.calls().await.into_keys();
     let known = [
         "eval", "evalsha", "info", "config", "keys", "pttl", "client", "hello", "acl",
@@ -515,10 +490,9 @@ async fn i4_whichever_command_is_denied_no_key_is_left_without_a_ttl() {
         let client = redis::Client::open(url).unwrap();
         let mut user = client.get_multiplexed_async_connection().await.unwrap();
         scene.acquire(STRANGER, "0").await;
-        let _listens = scene.listens().await;
         let steps: [(&str, &[&str]); 6] = [
             ("acquire", &[MINE, LEASE, "1"]),
-            ("enqueue", &["", "1", LATER]),
+            ("enqueue", &["", LATER]),
             ("vouch", &[CLIENT]),
             ("release", &[STRANGER, "0"]),
             ("acquire", &[MINE, LEASE, "1"]),
@@ -545,7 +519,7 @@ async fn without_memory_places_are_kept_and_given_back_and_new_ones_are_refused(
     scene.falls_silent(CLIENT).await;
     let before = scene.state().await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &["", "1", LATER]).await;
+    let refused: RedisResult<(i64, i64)> = scene.run("enqueue", &["", LATER]).await;
     assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
     let refused: RedisResult<(i64, i64)> = scene.run("acquire", &[LATER, LEASE, "1"]).await;
     assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
@@ -557,118 +531,4 @@ async fn without_memory_places_are_kept_and_given_back_and_new_ones_are_refused(
     assert_eq!(scene.release(STRANGER).await, 1);
     assert_eq!(scene.release(MINE).await, 0);
     assert!(scene.server.keys().await.is_empty());
-}
-
-/// What the first of `count` messages, and the last, say.
-async fn said(listens: &mut redis::aio::PubSub, count: usize) -> Vec<String> {
-    let messages = listens.on_message().take(count);
-    let messages = messages.map(|message| message.get_payload().unwrap());
-    let all = tokio::time::timeout(Duration::from_secs(5), messages.collect());
-    all.await.expect("they were published")
-}
-
-#[tokio::test]
-async fn a_release_hands_the_lock_over_to_who_listens_for_as_long_as_it_is_vouched_for() {
-    let scene = Scene::new();
-    let mut listens = scene.listens().await;
-    scene.acquire(STRANGER, "0").await;
-    let (code, _, arrivals) = scene.enqueue_as("", "1", &[MINE, LATER]).await;
-    assert_eq!((code, arrivals.len()), (1, 2));
-    scene.server.cmd(&["PEXPIRE", LOCK, "60000"]).await;
-    assert_eq!(scene.release(STRANGER).await, 1);
-    assert_eq!(
-        scene.server.hash(LOCK).await,
-        [(MINE.into(), "1".into())].into()
-    );
-    let ttl = scene.server.pttl(LOCK).await;
-    assert!(ttl > 10_000 && ttl <= 15_000, "{ttl}");
-    assert_eq!(scene.queue().await, [LATER]);
-    let arrival = arrivals[0];
-    assert_eq!(
-        said(&mut listens, 2).await,
-        ["0".to_owned(), format!("{MINE} {arrival} 1")]
-    );
-    // Again: it is held.
-    assert_eq!(scene.release(STRANGER).await, 0);
-    assert_eq!(scene.holder().await.as_deref(), Some(MINE));
-    // A try finds the hold, and gives it its lease.
-    assert_eq!(scene.acquire(MINE, "1").await, (-2, 1));
-    assert!(scene.server.pttl(LOCK).await > 15_000);
-    assert_eq!(scene.release(LATER).await, 0);
-    assert_eq!(scene.server.keys().await, [LOCK]);
-}
-
-#[tokio::test]
-async fn who_finds_the_lock_with_another_of_its_client_is_told_which_it_is() {
-    let scene = Scene::new();
-    scene.acquire(MINE, "0").await;
-    let (ours, number) = (LATER, MINE.rsplit(':').next().unwrap());
-    for (waits, code) in [("0", 0), ("1", 1)] {
-        let told: Vec<i64> = scene.run("acquire", &[ours, LEASE, waits]).await.unwrap();
-        assert_eq!((told[0], told.len()), (code, 3), "{told:?}");
-        assert_eq!(told[2].to_string(), number);
-        let told: Vec<i64> = scene
-            .run("acquire", &[STRANGER, LEASE, waits])
-            .await
-            .unwrap();
-        assert_eq!((told[0], told.len()), (code, 2), "{told:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_release_hands_nothing_over_to_who_does_not_listen_ask_for_it_or_vouch() {
-    for (case, listens, takes, id, vouched_ms) in [
-        ("nobody listens", false, "1", MINE, 15_000),
-        ("it has a lease of its own", true, "0", MINE, 15_000),
-        ("it is of the same client", true, "1", OTHER, 15_000),
-        ("it was silent for long", true, "1", MINE, 4_500),
-    ] {
-        let scene = Scene::new();
-        let listens = if listens {
-            Some(scene.listens().await)
-        } else {
-            None
-        };
-        scene.acquire(STRANGER, "0").await;
-        scene.enqueue_as("", takes, &[id]).await;
-        let (client, _) = id.rsplit_once(':').unwrap();
-        let until: f64 = scene.server.query(&["ZSCORE", WAITERS, client]).await;
-        let until = (until - 15_000.0 + f64::from(vouched_ms)).to_string();
-        scene.server.cmd(&["ZADD", WAITERS, &until, client]).await;
-        scene.release(STRANGER).await;
-        assert_eq!(scene.holder().await, None, "{case}");
-        assert_eq!(scene.queue().await, [id], "{case}");
-        if let Some(mut listens) = listens {
-            assert_eq!(said(&mut listens, 1).await, ["0"], "{case}");
-        }
-        assert_eq!(scene.acquire(id, "1").await.0, -2, "{case}");
-    }
-}
-
-#[tokio::test]
-async fn arrivals_are_told_of_places_that_are_new() {
-    let scene = Scene::new();
-    scene.acquire(MINE, "0").await;
-    scene.enqueue(&[STRANGER]).await;
-    let (_, _, arrivals) = scene.enqueue_as("", "1", &[STRANGER, OTHER]).await;
-    assert_eq!(arrivals[0], 0, "it had a place");
-    let score: f64 = scene.server.query(&["ZSCORE", WAITERS, OTHER]).await;
-    #[expect(clippy::cast_precision_loss, reason = "us, below 2^52")]
-    let arrival = arrivals[1] as f64;
-    assert!((score - arrival - 0.5).abs() < 0.1, "{score} {arrival}");
-    let (_, _, arrivals) = scene.enqueue_as("", "1", &[MINE]).await;
-    assert_eq!(arrivals, [0], "it has the lock");
-}
-
-#[tokio::test]
-async fn without_memory_a_release_hands_over_all_the_same() {
-    let scene = Scene::new();
-    let _listens = scene.listens().await;
-    scene.acquire(STRANGER, "0").await;
-    scene.enqueue_as("", "1", &[MINE]).await;
-    scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert_eq!(scene.release(STRANGER).await, 1);
-    assert_eq!(scene.holder().await.as_deref(), Some(MINE));
-    assert_eq!(scene.server.keys().await, [LOCK]);
-    assert!(scene.server.pttl(LOCK).await > 0);
 }

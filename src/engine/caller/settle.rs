@@ -5,24 +5,17 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-
 use crate::backend::{Failure, Outcome, Pending};
-use crate::clock::Moment;
 use crate::engine::core::Core;
-use crate::engine::gate::answers::{Answered, ReleaseAnswer, SentAs, Settled};
-use crate::engine::gate::ticket::Ticket;
+use crate::engine::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::hold::Hold;
-use crate::engine::hold::grant::Grant;
 use crate::error::{Error, LostReason};
-use crate::names::Names;
 use crate::script::{Acquired, Released};
 
 /// Settles the attempt at `hold` that `command` is of.
 pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
     let now = core.now();
     let next_is_ours = next_is_ours(hold, &outcome);
-    let handed_to = handed_to(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
     let settled = core.at(names, |gate, effects| {
@@ -32,82 +25,29 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
         }
         settled
     });
-    if let Some((hold, settled)) = settled {
-        see_to(core, &hold, settled, now);
-    }
-    if let Some(number) = handed_to {
-        give_back_place(core, names, |hold| hold.number == number);
-    }
-}
-
-/// The lock was handed over to this hold, and it is not its turn here. What is sent from now on for the one whose turn it
-/// is finds the lock given back.
-pub(crate) fn give_back_place(core: &Core, names: &Arc<Names>, is_it: impl Fn(&Hold) -> bool) {
-    let given_back = core.at(names, |gate, effects| gate.give_back_place(is_it, effects));
-    if let Some(hold) = given_back {
-        let release = hold.kind.release(&hold.id, 0).in_order();
-        // The first poll sends it. The keeper sees to it that it is released, whatever comes of this.
-        let _ = Pending::start(&core.keeper_fleet, release).now_or_never();
-    }
-}
-
-/// What an attempt that was settled leads to.
-fn see_to(core: &Core, hold: &Arc<Hold>, settled: Settled, now: Moment) {
+    let Some((hold, settled)) = settled else {
+        return;
+    };
     match settled {
-        Settled::Held | Settled::Joined => core.look_in_time(hold, now),
+        Settled::Held | Settled::Joined => core.look_in_time(&hold, now),
         Settled::Unwanted => {
-            core.schedule.forget(hold);
-            let name = hold.kind.names().name();
-            tracing::debug!(name, "abandoned attempt cleaned up");
+            core.schedule.forget(&hold);
+            tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
         }
         Settled::Over => {
-            core.schedule.forget(hold);
+            core.schedule.forget(&hold);
             hold.end(Ok(()));
         }
-        Settled::Unsettled => core.schedule.forget(hold),
-        Settled::Missing => core.lose(hold, LostReason::Missing),
+        Settled::Unsettled => core.schedule.forget(&hold),
+        Settled::Missing => core.lose(&hold, LostReason::Missing),
         Settled::NotJoined => {}
     }
-}
-
-/// The lock was handed over to `hold`, by which `ticket` waits; false when that cannot have it now.
-pub(crate) fn settle_hand_over(
-    core: &Core,
-    ticket: &Arc<Ticket>,
-    hold: &Arc<Hold>,
-    grant: Grant,
-    next_is_ours: bool,
-) -> bool {
-    let now = core.now();
-    let command = Pending::over(&core.keeper_fleet);
-    let settled = core.at(hold.kind.names(), |gate, effects| {
-        gate.call_up(ticket, now, |_| (Arc::clone(hold), command.clone()))
-            .then(|| {
-                let got = Answered::Got(grant);
-                let settled = gate.answered(&command, got, now, core.rules(), effects);
-                gate.next_is_ours(next_is_ours);
-                settled
-            })
-    });
-    let Some(settled) = settled else {
-        return false;
-    };
-    if let Some((hold, settled)) = settled {
-        see_to(core, &hold, settled, now);
-    }
-    true
 }
 
 /// Whether the place behind the hold is of this client, where Redis keeps a queue.
 fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
     let queue = hold.kind.commands.queue()?;
     queue.next_is_ours(&outcome.as_ref().ok()?.reply)
-}
-
-/// The number of the hold of this client that the lock was handed over to, if it is another one.
-fn handed_to(hold: &Hold, outcome: &Outcome) -> Option<u64> {
-    let queue = hold.kind.commands.queue()?;
-    queue.handed_to(&outcome.as_ref().ok()?.reply)
 }
 
 fn answered(hold: &Hold, outcome: Outcome) -> Answered {
@@ -119,7 +59,6 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
     match hold.kind.acquired(&answer.reply) {
         Some(Acquired::Got(token)) => Answered::Got(Grant {
             sent_at: answer.sent_at,
-            lease: None,
             server_age: answer.server_age,
             token,
             open: hold.kind.is_open(&answer.reply),

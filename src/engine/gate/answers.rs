@@ -14,9 +14,9 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::grant::Grant;
 use crate::engine::hold::state::{Left, Level, State};
 use crate::error::Error;
+use crate::fencing::FencingToken;
 
 /// An attempt is made on the lane of its caller, then on the keeper's.
 const LANES: u8 = 2;
@@ -32,6 +32,19 @@ pub(crate) enum Answered {
     Missing,
     /// A later try may do better.
     Failed(Failure),
+}
+
+/// What was granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    /// Just before the command was sent.
+    pub(crate) sent_at: Moment,
+    /// How long the server had been up, if it was asked.
+    pub(crate) server_age: Option<Duration>,
+    /// The hold's, if the kind has any.
+    pub(crate) token: Option<FencingToken>,
+    /// Others who share it need not ask.
+    pub(crate) open: bool,
 }
 
 /// How a last release was sent.
@@ -295,7 +308,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let (now, level) = (self.now, ticket.request.level);
-        let term = grant.term(ticket.request.lease);
+        let term = ticket.request.lease.term(grant.sent_at);
         let commands = &ticket.request.kind.commands;
         if commands.is_shared() {
             let most = self.rules.plan.lease;
@@ -352,7 +365,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     /// The hold in the seat may be shared with the ticket, and with others who wait.
     fn joined(&mut self, grant: Grant) -> Settled {
         let ticket = &self.attempt.ticket;
-        let term = grant.term(ticket.request.lease);
+        let term = ticket.request.lease.term(grant.sent_at);
         self.gate.known = Known::Nothing;
         self.gate.failing_since = None;
         let (open, now, rules) = (grant.open, self.now, self.rules);

@@ -6,9 +6,7 @@ use super::seat::Seat;
 use super::ticket::Ticket;
 use crate::engine::gate::{Gate, PLACES};
 use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::state::Level;
 
 /// What is to be asked of Redis for those who wait here.
 pub(crate) enum Asks {
@@ -26,9 +24,6 @@ pub(crate) struct Asked {
     pub(crate) holds: Vec<Arc<Hold>>,
     /// Whether some of these never had one.
     pub(crate) has_new: bool,
-    /// The lock may be handed over to them: the watchdog is to keep them alive, and nobody of this client whose turn is
-    /// before theirs lacks a place. The head of the queue in Redis is the first of its client then.
-    pub(crate) takes: bool,
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -64,35 +59,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         let Some(first) = (if lost { Some(0) } else { first_new }) else {
             return Asks::Vouch(kind, holds.len());
         };
-        let all_new = is_new[first..].iter().all(|is_new| *is_new);
-        let in_order = all_new && (tried.is_none() || tried_place.is_some());
-        let mut levels = waiting[first..].iter().map(|ticket| ticket.request.level);
-        let takes = in_order && levels.all(|level| level == Level::Watchdog);
         let asked = holds.split_off(first);
         Asks::Places(Asked {
             ahead: holds.pop().or(tried_place),
             holds: asked,
             has_new: first_new.is_some(),
-            takes,
         })
-    }
-
-    /// The lock was handed over to the hold that this is true of, and it is not the turn of that one here: it gives the
-    /// lock back, and its place with it. The hold, to be released.
-    pub(crate) fn give_back_place(
-        &mut self,
-        is_it: impl Fn(&Hold) -> bool,
-        effects: &mut Effects,
-    ) -> Option<Arc<Hold>> {
-        let mut waiting = self.queue.iter().take(PLACES);
-        let (ticket, hold) = waiting.find_map(|ticket| {
-            let hold = ticket.unsettled().filter(|hold| is_it(hold))?;
-            Some((Arc::clone(ticket), hold))
-        })?;
-        self.abandon(&ticket, effects);
-        self.prompt = true;
-        self.tell_job();
-        Some(hold)
     }
 
     /// Where the first `count` of those who have places are told of their turn.

@@ -10,9 +10,7 @@ use crate::backoff::Backoff;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{
-    Acquired, Call, Entered, Forced, Grants, HandOver, Place, Released, Reply, lock,
-};
+use crate::script::{Acquired, Call, Entered, Forced, Grants, Place, Released, Reply, lock};
 
 /// Of which sort a try is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,17 +191,13 @@ pub(crate) trait Commands: Send + Sync {
 /// Each waiter has a place under its hold id: from [`enqueue`](Self::enqueue), or its first try that waits, until it is
 /// granted or released. Redis grants the lock to the first place only; a client uses its places in the order of its
 /// waiters.
-///
-/// A release of another client may hand the lock over to the first place: its hold id has the lock then, without a try,
-/// until the client renews it, or does not vouch for its places any more.
 pub(crate) trait RedisQueue {
     /// Gives places to hold ids of this client, in this order; none, if the one that its waiter `ahead` of them had is
-    /// lost. Grants nothing. `takes`: the lock may be handed over to them.
+    /// lost. Grants nothing.
     fn enqueue<'a>(
         &'a self,
         names: &'a Names,
         ahead: Option<&'a str>,
-        takes: bool,
         hold_ids: &[&'a str],
     ) -> Call<'a>;
 
@@ -216,17 +210,8 @@ pub(crate) trait RedisQueue {
     /// Whether the place behind a hold that was granted is of this client, by what its acquire was answered.
     fn next_is_ours(&self, reply: &Reply) -> Option<bool>;
 
-    /// The number of another hold of this client that has the lock, by what an acquire was answered.
-    fn handed_to(&self, reply: &Reply) -> Option<u64>;
-
     /// Where a hold id is told that it is its turn.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
-
-    /// For how long a client's places are kept that it asked, or vouched, for.
-    fn vouched_for(&self) -> LeaseMs;
-
-    /// What was said there, if it is that the lock was handed over.
-    fn handed_over(&self, said: &str) -> Option<HandOver>;
 }
 
 /// What a kind says of a lock.

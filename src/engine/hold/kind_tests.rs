@@ -62,7 +62,7 @@ impl Commands for Queued {
 }
 
 impl RedisQueue for Queued {
-    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: bool, _: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
         Call::ping()
     }
 
@@ -78,20 +78,8 @@ impl RedisQueue for Queued {
         None
     }
 
-    fn handed_to(&self, _: &Reply) -> Option<u64> {
-        None
-    }
-
     fn channel(&self, names: &Names, _hold_id: &str) -> Box<str> {
         names.channel().into()
-    }
-
-    fn vouched_for(&self) -> LeaseMs {
-        LeaseMs::from_millis(15_000)
-    }
-
-    fn handed_over(&self, _said: &str) -> Option<HandOver> {
-        None
     }
 }
 

@@ -9,7 +9,7 @@
 //!    with levels and leases of its own, that is lost with the joint hold and never valid for longer.
 
 pub(crate) mod effects;
-pub(crate) mod grant;
+
 pub(crate) mod kind;
 pub(crate) mod owner;
 pub(crate) mod schedule;

@@ -25,7 +25,6 @@ mod expiries;
 mod failovers;
 mod fleet;
 mod ground;
-mod hand_overs;
 pub mod kinds;
 mod layout;
 mod links;
@@ -126,17 +125,6 @@ impl Campaign {
             names: 8,
             kinds: kinds::QUORUM.to_vec(),
             layout,
-            ..Self::new(seed)
-        }
-    }
-
-    /// Fair locks alone, few, and under long leases, so that releases hand them over.
-    #[must_use]
-    pub fn of_hand_overs(seed: u64) -> Self {
-        Self {
-            names: 3,
-            kinds: vec![LockKind::Fair],
-            layout: Layout::HandingOver,
             ..Self::new(seed)
         }
     }

@@ -201,7 +201,6 @@ impl Commands for Fair {
             include_str!("../../../../lua/fair/keys.lua"),
             include_str!("../../../../lua/fair/places.lua"),
             include_str!("../../../../lua/fair/turn.lua"),
-            include_str!("../../../../lua/fair/hand_over.lua"),
             include_str!("../../../../lua/fair/release.lua"),
         ],
     ];

@@ -26,9 +26,6 @@ impl World {
         if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
         }
-        if polls && self.places.handed_over.is_some() {
-            choices.push(Choice::HandedOver);
-        }
         if let Seat::Held {
             uncollected: Some((ticket, _)),
             ..

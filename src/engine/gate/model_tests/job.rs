@@ -62,7 +62,7 @@ impl World {
                 self.mark_again();
                 self.listen();
                 // What is heard now leads to a question at most.
-                (self.places.told, self.places.handed_over) = (false, None);
+                self.places.told = false;
                 // The job waits until then, and takes the grant back: it must be there to be taken.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected

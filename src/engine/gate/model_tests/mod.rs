@@ -28,14 +28,13 @@ use self::queued::Places;
 use self::world::origin;
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::gate::answers::{Answered, GivenBack, ReleaseAnswer, SentAs, Settled};
+use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::gate::known::Known;
 use crate::engine::gate::next::Step;
 use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::grant::Grant;
 use crate::engine::hold::kind::{Commands, Kind, RedisQueue, Says};
 use crate::engine::hold::owner::{Entered, Found, OwnerState};
 use crate::engine::hold::state::{Level, Phase, RenewalPlan, State};
@@ -121,8 +120,6 @@ enum Choice {
     Vouch,
     /// The keeper hears of the places that it asked for.
     Placed(usize),
-    /// The job hears that the lock was handed over.
-    HandedOver,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,10 +141,7 @@ enum What {
         waits: bool,
     },
     /// Asks for places in that queue.
-    Enqueues {
-        /// Whether the lock may be handed over to them.
-        takes: bool,
-    },
+    Enqueues,
     Joins,
     Releases,
     Turns,

@@ -2,7 +2,7 @@
 //!
 //! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
 
-use super::turn::{BUSY_BY_OURS, NOT_DONE, Waits};
+use super::turn::{NOT_DONE, Waits};
 use super::*;
 use crate::engine::gate::fair::Asks;
 use crate::script::{Call, HandOver, Place, Reply};
@@ -10,23 +10,12 @@ use crate::script::{Call, HandOver, Place, Reply};
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
 
-/// What Redis forgot of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Forgotten {
-    #[default]
-    Nothing,
-    All,
-    /// Our places ahead of a stranger's, so that others of ours may be ahead of those that they were behind.
-    First,
-}
-
 /// The queue, and what the job does for it.
 #[derive(Default)]
 pub(super) struct Places {
     pub(super) queue: Vec<Waits>,
-    /// Those of ours in it that the lock may be handed over to.
-    pub(super) takes: BTreeSet<u64>,
-    pub(super) forgotten: Forgotten,
+    /// Whether Redis forgot some of it.
+    pub(super) forgotten: bool,
     /// Whether the job gives places.
     pub(super) given: bool,
     /// What the job asks for them by, and jobs before it did.
@@ -38,12 +27,10 @@ pub(super) struct Places {
     pub(super) channels: Vec<u64>,
     /// It was, or began to listen.
     pub(super) told: bool,
-    /// To whom the lock was handed over, and whether the next one is of this client too; until the job hears of it.
-    pub(super) handed_over: Option<(u64, bool)>,
 }
 
 impl RedisQueue for Side {
-    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: bool, _: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
         unreachable!("the world carries it")
     }
 
@@ -59,20 +46,8 @@ impl RedisQueue for Side {
         None
     }
 
-    fn handed_to(&self, _: &Reply) -> Option<u64> {
-        None
-    }
-
     fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
         hold_id.into()
-    }
-
-    fn vouched_for(&self) -> LeaseMs {
-        RULES.plan.lease
-    }
-
-    fn handed_over(&self, _: &str) -> Option<HandOver> {
-        None
     }
 }
 
@@ -94,7 +69,6 @@ impl Places {
         self.asked.extend(self.asking.take());
         self.channels.clear();
         (self.given, self.lost, self.told) = (false, false, false);
-        self.handed_over = None;
     }
 
     /// All that the future depends on.
@@ -104,10 +78,8 @@ impl Places {
         let commands = self.asking.iter().chain(&self.asked);
         let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
         let asks = self.asking.is_some();
-        let takes: Vec<_> = self.takes.iter().map(|to| format!("h{to}")).collect();
-        let handed_over = self.handed_over.map(|(to, next)| (format!("h{to}"), next));
         let rest = (self.given, asks, self.lost, self.told, self.forgotten);
-        format!("|{queue:?} {takes:?} {channels:?} {commands:?} {handed_over:?} {rest:?}")
+        format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
     }
 }
 
@@ -137,8 +109,7 @@ impl World {
             hold.with(|state| state.asks_for_place(true));
         }
         let nobodys = self.nobodys_hold();
-        let takes = asked.takes;
-        let command = self.send(&nobodys, What::Enqueues { takes }, KEEPER);
+        let command = self.send(&nobodys, What::Enqueues, KEEPER);
         self.commands[command].ahead = asked.ahead.as_ref().map(|hold| field(hold));
         self.commands[command].places = asked.holds;
         (self.places.asking, self.places.lost) = (Some(command), false);
@@ -146,7 +117,7 @@ impl World {
 
     /// Whether the client will find, when it vouches for its places, that some are lost.
     pub(super) fn finds_places_lost(&self) -> bool {
-        if self.places.forgotten == Forgotten::Nothing {
+        if !self.places.forgotten {
             return false;
         }
         let waiting = self
@@ -208,50 +179,6 @@ impl World {
         }
     }
 
-    /// As `settle::handed_to`.
-    pub(super) fn handed_to_another(&mut self, command: usize) {
-        if let (Told::Done(reply @ BUSY_BY_OURS..), true) = (self.told(command), self.is_queued()) {
-            let number = u64::try_from(reply - BUSY_BY_OURS).unwrap();
-            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
-        }
-    }
-
-    /// As `Line::take_over`.
-    pub(super) fn take_over(&mut self) {
-        self.places.told = false;
-        let (Some((number, next_is_ours)), Some(head)) =
-            (self.places.handed_over.take(), self.gate.head())
-        else {
-            return;
-        };
-        let now = self.now;
-        let Some(hold) = head.unsettled().filter(|hold| field(hold) == number) else {
-            self.at(|gate, effects| gate.give_back_place(|hold| field(hold) == number, effects));
-            self.gate.prompt = true;
-            return self.job_step();
-        };
-        let grant = Grant {
-            sent_at: now,
-            lease: Some(RULES.plan.lease),
-            server_age: None,
-            token: None,
-            open: false,
-        };
-        // No command at all.
-        let command = usize::MAX;
-        let settled = self.at(|gate, effects| {
-            assert!(gate.call_up(&head, now, |_| (hold, command)), "it waits");
-            let settled = gate.answered(&command, Answered::Got(grant), now, RULES, effects);
-            gate.wakeups.next_is_ours(next_is_ours);
-            settled
-        });
-        if let Some((hold, Settled::Held)) = settled {
-            self.check_turn(&hold, head.number);
-            self.row = now;
-        }
-        self.asleep = Asleep::Awake;
-    }
-
     /// As `Line::listen`. A subscription is confirmed at once.
     pub(super) fn listen(&mut self) {
         if !self.places.given {
@@ -289,29 +216,6 @@ impl World {
         assert!(!kept, "a place is given up that somebody waits by");
     }
 
-    /// The lock is handed over to `number`: if that one waits here, it came first.
-    pub(super) fn check_handed_over(&self, number: u64) {
-        let has = |ticket: &&Arc<Ticket>| {
-            let hold = ticket.unsettled();
-            hold.is_some_and(|hold| field(&hold) == number)
-        };
-        let Some(to) = self.gate.queue.iter().find(has) else {
-            return;
-        };
-        let tried = match &self.gate.seat {
-            Seat::Trying(attempt) => Some(&attempt.ticket),
-            _ => None,
-        };
-        let mut others = self.gate.queue.iter().chain(tried);
-        let overtaken = others.any(|other| other.is_waiting() && other.number < to.number);
-        // It may happen then, and the lock is given back.
-        let may_be = self.faulted || self.places.forgotten == Forgotten::First;
-        assert!(
-            !overtaken || may_be,
-            "handed over to another than the first"
-        );
-    }
-
     /// Who waits has a place, once it could be asked for.
     pub(super) fn check_places(&self, choice: Choice) {
         let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
@@ -320,17 +224,14 @@ impl World {
             .reaps
             .iter()
             .any(|(_, reaping)| !matches!(reaping, Reaping::Over));
-        let finds =
-            self.finds_places_lost() || (self.places.forgotten != Forgotten::Nothing && leaves);
+        let finds = self.finds_places_lost() || (self.places.forgotten && leaves);
         let known = self.places.are_answered() && !finds;
         if !self.places.given || self.faulted || !asleep || !known {
             return;
         }
         for ticket in self.gate.queue.iter().filter(|t| t.may_have_place()) {
             let place = ticket.unsettled().map(|hold| field(&hold));
-            // Or the lock was handed over to it, which it is to hear of.
-            let has = |number| self.places.has(number) || self.held_by == Some(number);
-            let has = place.is_some_and(has);
+            let has = place.is_some_and(|number| self.places.has(number));
             assert!(has, "{choice:?}: somebody waits without a place");
         }
     }
@@ -344,15 +245,7 @@ impl World {
         }
         let waits =
             |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
-        let has_it = |ticket: &Arc<Ticket>| {
-            let hold = ticket.unsettled();
-            hold.is_some_and(|hold| self.held_by == Some(field(&hold)))
-        };
-        // Free, or of one who waits and does not know it.
-        let free = match self.held_by {
-            None => self.places.first() != Some(Waits::Stranger),
-            Some(_) => self.gate.queue.iter().any(has_it),
-        };
+        let free = self.held_by.is_none() && self.places.first() != Some(Waits::Stranger);
         if !self.is_queued() || self.faulted || self.closed || !free {
             return;
         }

@@ -18,7 +18,7 @@ impl World {
         let queued = self.commands[next].hold.kind.has_queue();
         let reply = match self.commands[next].what {
             What::Acquires { waits, .. } if queued => self.acquire_in_turn(number, waits),
-            What::Enqueues { takes } => self.enqueue_all(next, takes),
+            What::Enqueues => self.enqueue_all(next),
             What::Releases if queued => self.release_in_turn(number),
             What::Acquires { .. } if free || self.has(number) => {
                 self.hold_in_redis(number, shared);

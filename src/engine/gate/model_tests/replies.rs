@@ -80,7 +80,6 @@ impl World {
             Told::Done(-5) => Answered::Missing,
             Told::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
-                lease: None,
                 server_age: None,
                 token: None,
                 open: self.open && reply == -2,
@@ -112,7 +111,6 @@ impl World {
             self.check_known(*settled, busy, early && tried_for != 0);
         }
         self.next_in_queue(command);
-        self.handed_to_another(command);
         if settled.is_some() {
             self.shut = shut.unwrap_or(self.shut);
         }

@@ -36,8 +36,6 @@ impl World {
                 if !std::mem::take(&mut self.places.told) {
                     self.polls -= 1;
                 }
-                // It came too late, or has not come yet: who tries finds it.
-                self.places.handed_over = None;
                 self.gate.prompt = true;
                 self.job_step();
             }
@@ -96,8 +94,6 @@ impl World {
                 self.faults -= 1;
                 self.held_by = None;
                 self.read_by.clear();
-                // One to whom it was handed over waits by nothing, until it polls.
-                self.faulted |= self.places.handed_over.is_some();
             }
             Choice::Lose => {
                 self.faults -= 1;
@@ -108,7 +104,6 @@ impl World {
             Choice::Stranger => self.stranger(),
             Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
             Choice::Placed(command) => self.placed(command),
-            Choice::HandedOver => self.take_over(),
             Choice::Forget | Choice::ForgetFirst => self.forget(choice),
             Choice::Vouch => self.vouch(),
         }

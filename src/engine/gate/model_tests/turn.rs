@@ -1,6 +1,5 @@
 //! The queue that the Redis of the model keeps, and the strangers in it: whose turn it is.
 
-use super::queued::Forgotten;
 use super::*;
 
 /// One who waits in the queue.
@@ -51,9 +50,6 @@ impl Places {
     }
 }
 
-/// What an acquire is answered when another hold of this client has the lock: so much more than its number.
-pub(super) const BUSY_BY_OURS: i64 = 1_000_000;
-
 /// What asking for places is answered when the place ahead was lost.
 pub(super) const NOT_DONE: i64 = -9;
 
@@ -64,11 +60,8 @@ impl World {
             if waits {
                 self.enqueue(number);
             }
-            if let Some(by) = self.held_by {
-                return match i64::try_from(by) {
-                    Ok(ours) if ours > 0 => BUSY_BY_OURS + ours,
-                    _ => 1000,
-                };
+            if self.held_by.is_some() {
+                return 1000;
             }
             let overtakes = match self.places.head() {
                 Some(first) if waits => !first.is_ours(),
@@ -84,12 +77,7 @@ impl World {
                 let queue = &mut self.places.queue;
                 let own = queue.iter().position(|place| *place == Waits::Ours(number));
                 queue.swap(0, own.unwrap());
-                if let Some(Waits::Ours(swapped)) = own.filter(|own| *own > 0).map(|own| queue[own])
-                {
-                    self.places.takes.remove(&swapped);
-                }
-                self.places.queue.remove(0);
-                self.places.takes.remove(&number);
+                queue.remove(0);
             }
             self.held_by = Some(number);
         }
@@ -102,21 +90,14 @@ impl World {
         }
     }
 
-    pub(super) fn enqueue_all(&mut self, command: usize, takes: bool) -> i64 {
+    pub(super) fn enqueue_all(&mut self, command: usize) -> i64 {
         let ahead = self.commands[command].ahead;
         let lost = |ahead: u64| !self.places.has(ahead) && self.held_by != Some(ahead);
         if ahead.is_some_and(lost) {
             return NOT_DONE;
         }
         for hold in self.commands[command].places.clone() {
-            let number = field(&hold);
-            let known = self.places.has(number);
-            self.enqueue(number);
-            if !takes {
-                self.places.takes.remove(&number);
-            } else if !known && self.places.has(number) {
-                self.places.takes.insert(number);
-            }
+            self.enqueue(field(&hold));
         }
         i64::from(self.places.next_is_ours())
     }
@@ -126,7 +107,6 @@ impl World {
         self.check_kept(number);
         let own = Waits::Ours(number);
         self.places.queue.retain(|place| *place != own);
-        self.places.takes.remove(&number);
         let heard = self.held_by.is_none() && self.wake();
         if ended {
             self.ended.insert(number);
@@ -144,20 +124,6 @@ impl World {
             self.places.told = true;
         }
         hears
-    }
-
-    /// The head heard that it is its turn, and is of another client than the one that released.
-    fn hand_over(&mut self) {
-        let Some(Waits::Ours(first)) = self.places.queue.first().copied() else {
-            return;
-        };
-        if !self.places.takes.remove(&first) {
-            return;
-        }
-        self.check_handed_over(first);
-        self.places.queue.remove(0);
-        self.held_by = Some(first);
-        self.places.handed_over = Some((first, self.places.next_is_ours()));
     }
 }
 
@@ -205,9 +171,7 @@ impl World {
     pub(super) fn stranger_in_turn(&mut self) {
         if self.held_by == Some(0) {
             self.held_by = None;
-            if self.wake() {
-                self.hand_over();
-            }
+            self.wake();
             return;
         }
         match self.places.head() {
@@ -220,22 +184,14 @@ impl World {
     /// Redis loses the queue, and strangers come back to it; or our places ahead of them.
     pub(super) fn forget(&mut self, choice: Choice) {
         self.forgets -= 1;
-        if choice == Choice::ForgetFirst {
-            self.places.forgotten = Forgotten::First;
-        } else if self.places.forgotten == Forgotten::Nothing {
-            self.places.forgotten = Forgotten::All;
-        }
+        self.places.forgotten = true;
         let ours = self.places.queue.iter().take_while(|place| place.is_ours());
         let lost = match choice {
             Choice::ForgetFirst => ours.count(),
             _ => self.places.queue.len(),
         };
         for place in self.places.queue.drain(..lost) {
-            match place {
-                Waits::Ours(number) => drop(self.places.takes.remove(&number)),
-                Waits::Stranger => self.strangers += 1,
-                Waits::Dead => {}
-            }
+            self.strangers += u32::from(place == Waits::Stranger);
         }
         // Who waits polls.
         self.polls += 1;

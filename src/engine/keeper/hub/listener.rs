@@ -31,8 +31,6 @@ pub(crate) struct Route {
     /// Told at each message, and when the connection broke.
     pub(crate) told: Notify,
     messages: AtomicU32,
-    /// What was said last, if it was more than a number.
-    said: Mutex<Option<Box<str>>>,
     broken: AtomicBool,
     /// Where it is subscribed, or about to be.
     pub(super) at: Mutex<Option<Arc<Listener>>>,
@@ -50,15 +48,7 @@ impl Route {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// What was said last, and was not taken yet.
-    pub(crate) fn take_said(&self) -> Option<Box<str>> {
-        self.said.lock().take()
-    }
-
-    fn hear(&self, said: Option<&str>) {
-        if let Some(said) = said {
-            *self.said.lock() = Some(said.into());
-        }
+    fn hear(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.told.notify_one();
     }
@@ -247,11 +237,11 @@ impl Listener {
 
     fn take(&self, news: News, cluster: &Cluster) {
         match news {
-            News::Message(channel, said) => {
+            News::Message(channel) => {
                 let channels = self.channels.lock();
                 let channel = channels.as_ref().and_then(|all| all.get(&channel));
                 let routes = channel.iter().flat_map(|channel| &channel.routes);
-                routes.for_each(|route| route.hear(said.as_deref()));
+                routes.for_each(|route| route.hear());
             }
             News::Confirmed(channel) => {
                 if let Some(channels) = &mut *self.channels.lock()

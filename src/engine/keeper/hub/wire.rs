@@ -16,8 +16,7 @@ const SAID_AGAIN: &[u8] = b"00";
 
 /// What comes.
 pub(super) enum News {
-    /// On that channel, and what was said if it is more than a number.
-    Message(Box<str>, Option<Box<str>>),
+    Message(Box<str>),
     /// The channel is subscribed from now on.
     Confirmed(Box<str>),
     /// It is not any more, whether that was asked for or not.
@@ -104,10 +103,8 @@ impl Stream {
         match self {
             Self::Server(stream) => loop {
                 let message = stream.next().await?;
-                let said = message.get_payload_bytes();
-                if said != SAID_AGAIN {
-                    let channel = message.get_channel_name().into();
-                    return Some(News::Message(channel, words(said)));
+                if message.get_payload_bytes() != SAID_AGAIN {
+                    return Some(News::Message(message.get_channel_name().into()));
                 }
             },
             Self::Node(pushes) => loop {
@@ -125,24 +122,16 @@ impl Stream {
 
 fn of_push(push: &PushInfo) -> Option<News> {
     let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
-    let channel = channel.into();
-    let said: &[u8] = match push.data.get(1) {
-        Some(Value::BulkString(said)) => said,
-        _ => &[],
+    let said_again =
+        matches!(push.data.get(1), Some(Value::BulkString(said)) if said == SAID_AGAIN);
+    let news = match push.kind {
+        PushKind::Message | PushKind::SMessage if said_again => return None,
+        PushKind::Message | PushKind::SMessage => News::Message,
+        PushKind::Subscribe | PushKind::SSubscribe => News::Confirmed,
+        PushKind::Unsubscribe | PushKind::SUnsubscribe => News::Ended,
+        _ => return None,
     };
-    match push.kind {
-        PushKind::Message | PushKind::SMessage if said == SAID_AGAIN => None,
-        PushKind::Message | PushKind::SMessage => Some(News::Message(channel, words(said))),
-        PushKind::Subscribe | PushKind::SSubscribe => Some(News::Confirmed(channel)),
-        PushKind::Unsubscribe | PushKind::SUnsubscribe => Some(News::Ended(channel)),
-        _ => None,
-    }
-}
-
-/// What was said, if it is more than a number, as most are.
-fn words(said: &[u8]) -> Option<Box<str>> {
-    let words = std::str::from_utf8(said).ok()?;
-    words.contains(' ').then(|| words.into())
+    Some(news(channel.into()))
 }
 
 #[cfg(test)]
@@ -158,15 +147,8 @@ mod tests {
                     .map(|part| Value::BulkString(part.into()))
                     .into(),
             };
-            assert!(matches!(of_push(&push("1")), Some(News::Message(_, None))));
+            assert!(matches!(of_push(&push("1")), Some(News::Message(_))));
             assert!(of_push(&push("00")).is_none());
         }
-    }
-
-    #[test]
-    fn words_are_told_and_numbers_are_not() {
-        assert_eq!(words(b"0"), None);
-        assert_eq!(words(b"a 7 1").as_deref(), Some("a 7 1"));
-        assert_eq!(words(b"\xff 7"), None, "no text");
     }
 }

@@ -8,13 +8,7 @@
 //! 3. Until it knows, no later waiter of the client is given a place: it would be ahead of those who lost theirs.
 //! 4. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
 //!    release is repeated.
-//! 5. A release of another client may hand the lock over to a place, for as long as this client vouches. That is 15 s
-//!    at least from just before the send of the command that gave the place, so validity is counted from there; the
-//!    watchdog renews from then on. A hand-over names the arrival of its place: one that is heard late may be for a
-//!    place that was lost, and given to the same hold anew.
-//! 6. It goes to the client's first place in Redis, which is to be its first waiter's. So it is not taken by waiters who
-//!    get places while one ahead of them has none: the first try of all takes none, and Redis may lose some. The
-//!    waiter that is being tried for is ahead of those in the queue, too.
+//! 5. The waiter that is being tried for is not in the queue meanwhile, and ahead of those that are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +21,8 @@ use crate::engine::caller::acquire::untried_hold;
 use crate::engine::core::Core;
 use crate::engine::gate::fair::{Asked, Asks};
 use crate::engine::hold::Hold;
-use crate::engine::hold::grant::Grant;
 use crate::engine::hold::kind::Kind;
 use crate::names::Names;
-use crate::script::Place;
 
 /// How often the client vouches for its places.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -38,29 +30,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// After how long places are asked for again when that failed.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Whether the lock may be handed over to waiters of `core` that the watchdog is to keep alive: not where replicas must
-/// acknowledge a grant first, nor for longer than its lease.
-fn takes_hand_overs(core: &Core, kind: &Kind) -> bool {
-    let queue = kind.commands.queue();
-    let long = queue.is_some_and(|queue| core.plan.lease >= queue.vouched_for());
-    long && core.config.acks.is_none()
-}
-
 pub(super) struct Places {
     sent: Option<Sent>,
     /// When the places are vouched for next, or asked for again.
     next: Moment,
     /// They are to be asked for again.
     lost: bool,
-    /// By 5.
-    given: Vec<Given>,
-}
-
-/// When a hold got its place: by the server's clock, and by ours just before it was asked for.
-struct Given {
-    number: u64,
-    arrival: u64,
-    since: Moment,
 }
 
 /// A command that is under way.
@@ -80,7 +55,6 @@ impl Places {
             sent: None,
             next: Moment::NEVER,
             lost: false,
-            given: Vec::new(),
         }
     }
 
@@ -106,34 +80,15 @@ impl Places {
         }
     }
 
-    /// By 5: what `hold` was granted, if there is enough of it left to go on with.
-    pub(super) fn handed_over(&mut self, core: &Core, hold: &Hold, arrival: u64) -> Option<Grant> {
-        self.see(core);
-        let mut given = self.given.iter();
-        let known = given.position(|given| (given.number, given.arrival) == (hold.number, arrival));
-        let sent_at = self.given.swap_remove(known?).since;
-        let lease = hold.kind.commands.queue()?.vouched_for();
-        let enough = core.now() + lease.duration() / 3 <= lease.term(sent_at).valid_until;
-        enough.then_some(Grant {
-            sent_at,
-            lease: Some(lease),
-            server_age: None,
-            token: None,
-            open: false,
-        })
-    }
-
     /// A connection broke: Redis may know less than it did.
     pub(super) fn doubt(&mut self) {
         self.next = Moment::default();
-        self.given.clear();
     }
 
     fn ask(&mut self, core: &Core, asked: Asked, now: Moment) {
         let Asked {
             ahead,
             holds: asks_for,
-            takes,
             ..
         } = asked;
         let Some(kind) = asks_for.first().map(|hold| hold.kind.clone()) else {
@@ -144,8 +99,7 @@ impl Places {
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
         let ahead = ahead.as_ref().map(|hold| &*hold.id);
-        let takes = takes && takes_hand_overs(core, &kind);
-        let call = queue.enqueue(kind.names(), ahead, takes, &ids);
+        let call = queue.enqueue(kind.names(), ahead, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {
             hold.with(|state| state.asks_for_place(true));
@@ -245,30 +199,10 @@ impl Places {
         if place.count < sent.expects {
             self.lost = true;
             self.next = self.next.min(now);
-            self.given.clear();
         }
-        self.remember(sent, &place, now);
         core.at(sent.kind.names(), |gate, _| {
             gate.next_is_ours(place.next_is_ours);
         });
-    }
-
-    /// By 5.
-    fn remember(&mut self, sent: &Sent, place: &Place, now: Moment) {
-        let Some(queue) = sent.kind.commands.queue() else {
-            return;
-        };
-        let vouched_for = queue.vouched_for().duration();
-        let asked = |given: &Given| sent.asks_for.iter().any(|hold| hold.number == given.number);
-        let kept = |given: &Given| given.since + vouched_for > now && !asked(given);
-        self.given.retain(kept);
-        let given = sent.asks_for.iter().zip(&place.arrivals);
-        let given = given.filter(|(_, arrival)| **arrival > 0);
-        self.given.extend(given.map(|(hold, arrival)| Given {
-            number: hold.number,
-            arrival: *arrival,
-            since: sent.since,
-        }));
     }
 
     /// Sees through what is under way.

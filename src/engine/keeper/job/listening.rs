@@ -61,23 +61,12 @@ impl Listening {
             self.ears
                 .push(ear.unwrap_or_else(|| self.ear(channel.as_ref())));
         }
-        // The others keep the connection, and what is told there would be heard by nobody: the lock is handed over to who
-        // listens.
-        let linger = if channels.is_empty() {
-            LINGER
-        } else {
-            Duration::ZERO
-        };
-        for ear in before {
-            ear.leave(linger);
-        }
+        before.into_iter().for_each(Ear::leave);
     }
 
     /// Ends all subscriptions, those that work a while later.
     pub(super) fn leave(&mut self) {
-        for ear in self.ears.drain(..) {
-            ear.leave(LINGER);
-        }
+        self.ears.drain(..).for_each(Ear::leave);
     }
 
     fn ear(&self, channel: &str) -> Ear {
@@ -151,8 +140,8 @@ struct Ear {
 pub(super) enum Heard {
     /// From now on messages arrive; what was published before was published before now.
     Confirmed,
-    /// So many messages came; and what the last of them said that was more than a number.
-    Messages(u32, Option<Box<str>>),
+    /// So many messages came.
+    Messages(u32),
     /// The connection of the subscription broke.
     Broken,
     /// Subscribing failed: the polls carry on.
@@ -167,12 +156,12 @@ async fn subscribed(subscribing: &mut JoinSet<Result<(), Failure>>) -> Result<()
 }
 
 impl Ear {
-    /// Ends the subscription: after `linger` when it works, so that the connection of all is not closed and opened
+    /// Ends the subscription: a while later when it works, so that the connection of all is not closed and opened
     /// again. One that is being made is given up at once.
-    fn leave(mut self, linger: Duration) {
+    fn leave(mut self) {
         tokio::spawn(async move {
-            if self.is_live() && !linger.is_zero() {
-                tokio::time::sleep(linger).await;
+            if self.is_live() {
+                tokio::time::sleep(LINGER).await;
             }
             self.stop().await;
         });
@@ -225,7 +214,7 @@ impl Ear {
                 }
                 let messages = route.take_messages();
                 if messages > 0 {
-                    return Heard::Messages(messages, route.take_said());
+                    return Heard::Messages(messages);
                 }
             },
             State::Off | State::Failed(_) => std::future::pending().await,

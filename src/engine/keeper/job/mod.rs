@@ -13,7 +13,7 @@
 //! or changes the gate.
 
 mod fair;
-mod hand_overs;
+
 mod listening;
 mod marks;
 pub(super) mod policy;
@@ -22,10 +22,12 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::fair::Places;
-use super::job::listening::{Heard, IsFirst, LINGER, Listening};
-use super::job::policy::WaitPolicy;
-use super::job::turns::{Turns, WAY};
+use futures_util::FutureExt;
+
+use self::fair::Places;
+use self::listening::{Heard, IsFirst, LINGER, Listening};
+use self::policy::WaitPolicy;
+use self::turns::{Turns, WAY};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{new_hold, start_join};
@@ -35,6 +37,7 @@ use crate::engine::core::Core;
 use crate::engine::gate::answers::SentAs;
 use crate::engine::gate::known::Known;
 use crate::engine::gate::next::Step;
+use crate::engine::gate::seat::Attempt;
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, Job};
 use crate::engine::hold::Hold;
@@ -43,7 +46,6 @@ use crate::engine::hold::kind::Try;
 use crate::engine::keeper::shared::Keeper;
 use crate::engine::keeper::watchdog;
 use crate::names::Names;
-use crate::script::HandOver;
 
 /// So many waiters with a place in a queue of Redis' are listened for: the next, and the one behind it.
 const LISTENS_TO: usize = 2;
@@ -78,8 +80,6 @@ enum Event {
     Changed,
     /// Somebody else released.
     News,
-    /// Somebody else released, and handed the lock over.
-    HandedOver(HandOver),
     /// There is another reason to try, or to verify.
     Reason,
     /// Only a look at what is next.
@@ -159,7 +159,7 @@ impl Line {
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.backoff());
-                if self.is_time(&head, prompt, released, collect_by).await {
+                if self.is_time(prompt, released, collect_by).await {
                     self.try_for(&head);
                 }
             }
@@ -195,10 +195,40 @@ impl Line {
         Some(outcome)
     }
 
+    /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
+    fn hand_over(&mut self, hold: &Arc<Hold>) {
+        let core = Arc::clone(&self.keeper.core);
+        let since = core.now();
+        let release = hold.kind.release(&hold.id, 0).in_order();
+        let release = Pending::start(&core.keeper_fleet, release);
+        let first = release.clone();
+        let next = self.at(|gate, _| {
+            // Under the gate's lock: who leaves from now on finds that it is tried for.
+            let next = gate.head().map(|ticket| {
+                let mark = marks::of(gate, &ticket, &core, since);
+                let (hold, command) = start_try(&core, &ticket, mark, since);
+                Attempt {
+                    hold,
+                    ticket,
+                    command,
+                    since,
+                    early: true,
+                    overdue: false,
+                }
+            });
+            let command = next.as_ref().map(|next| next.command.clone());
+            gate.handed_over(hold, release, next, since);
+            command
+        });
+        for command in [Some(first), next].into_iter().flatten() {
+            // The first poll sends it.
+            let _ = command.now_or_never();
+        }
+    }
+
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
     async fn is_time(
         &mut self,
-        head: &Arc<Ticket>,
         prompt: bool,
         released: Option<u32>,
         collect_by: Option<Moment>,
@@ -216,7 +246,6 @@ impl Line {
             .await
         {
             Event::News => !self.leaves_it_to_others(),
-            Event::HandedOver(to) => !self.take_over(head, &to),
             Event::Reason => {
                 self.way = None;
                 true
@@ -269,7 +298,7 @@ impl Line {
         if self.take_back() {
             return;
         }
-        let reason = !matches!(event, Event::Changed | Event::Nothing);
+        let reason = matches!(event, Event::Reason | Event::News);
         // It may have been passed on meanwhile.
         let held = self.at(|gate, _| gate.watched().cloned());
         if let Some(hold) = held.filter(|_| reason) {
@@ -341,7 +370,7 @@ impl Line {
     }
 
     fn hear(&mut self, heard: &Heard, IsFirst(first): IsFirst) -> Event {
-        match heard {
+        match *heard {
             Heard::Confirmed if !first => Event::Nothing,
             Heard::Confirmed => {
                 self.policy.again();
@@ -355,14 +384,13 @@ impl Line {
                 });
                 Event::Reason
             }
-            Heard::Messages(messages, said) => {
-                let news = self.at(|gate, _| gate.hear(*messages));
+            Heard::Messages(messages) => {
+                let news = self.at(|gate, _| gate.hear(messages));
                 if news == 0 {
                     return Event::Nothing;
                 }
                 self.turns.heard(news);
-                self.handed_over(said.as_deref())
-                    .map_or(Event::News, Event::HandedOver)
+                Event::News
             }
             Heard::Broken => {
                 self.at(|gate, _| gate.listening(false));
@@ -423,7 +451,7 @@ async fn is_due(places: Option<&Places>, core: &Core) {
 }
 
 /// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
-pub(super) fn start_try(
+fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
     mark: Duration,

@@ -13,7 +13,6 @@ use super::alone;
 use super::deployment::Deployment;
 use super::expiries::Expiries;
 use super::fleet::Slot;
-use super::hand_overs::HandOvers;
 use super::{Campaign, Kind, Layout};
 use crate::checker::{Breach, Report, Settings, Violation, ns};
 use crate::history::{Nanos, Record, Recorder, Scope};
@@ -53,8 +52,6 @@ pub(super) struct Ground {
     pub(super) slots: Vec<Slot>,
     /// Where Java takes part: which leases ran out.
     pub(super) expiries: Option<Expiries>,
-    /// Where that is what it is about: how often a lock was handed over.
-    pub(super) hand_overs: Option<HandOvers>,
     pub(super) faults: Mutex<BTreeMap<String, u64>>,
     /// How often the server was slow, by a fault or by itself.
     pub(super) stalls: AtomicU64,
@@ -84,8 +81,6 @@ impl Ground {
         } else {
             None
         };
-        let hands_over = of.layout == Layout::HandingOver;
-        let hand_overs = hands_over.then(|| HandOvers::listen(&servers[0]));
         let client = redis::Client::open(vault.url()).expect("the kit's own address");
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
@@ -102,7 +97,6 @@ impl Ground {
             settings: of.settings(),
             slots,
             expiries,
-            hand_overs,
             faults: Mutex::default(),
             stalls: AtomicU64::new(0),
             answers: Mutex::default(),

@@ -14,8 +14,6 @@ pub enum Layout {
     /// One that keeps its data.
     #[default]
     One,
-    /// The same, with leases that are long enough for a release to hand a fair lock over.
-    HandingOver,
     /// Five that keep all data, so each may vote as soon as it is there.
     Remembering,
     /// Five that forget everything when they restart, and vote when all is over that they may have forgotten.
@@ -33,9 +31,6 @@ pub enum Layout {
 /// Longer than a fail-over.
 const LONG_LEASE: Duration = Duration::from_secs(6);
 
-/// Longer than what a hold that is handed over begins with.
-const HANDED_OVER_LEASE: Duration = Duration::from_secs(16);
-
 /// How many servers a quorum has.
 const QUORUM: usize = 5;
 
@@ -49,7 +44,6 @@ impl Layout {
     pub fn word(self) -> &'static str {
         match self {
             Self::One => "one",
-            Self::HandingOver => "handing-over",
             Self::Remembering | Self::Forgetting => "quorum",
             Self::Cluster => "cluster",
             Self::Sentinels => "sentinels",
@@ -72,10 +66,10 @@ impl Layout {
 
     /// The lease of the workers' watchdogs. Where there are fail-overs it is to outlive one.
     pub(super) fn lease(self) -> Duration {
-        match self {
-            Self::HandingOver => HANDED_OVER_LEASE,
-            _ if self.has_replicas() => LONG_LEASE,
-            _ => WATCHDOG_LEASE,
+        if self.has_replicas() {
+            LONG_LEASE
+        } else {
+            WATCHDOG_LEASE
         }
     }
 
@@ -86,7 +80,7 @@ impl Layout {
             if remembers { options.aof() } else { options }.start()
         };
         match self {
-            Self::One | Self::HandingOver => vec![start(true)],
+            Self::One => vec![start(true)],
             Self::Remembering => (0..QUORUM).map(|_| start(true)).collect(),
             Self::Forgetting => (0..QUORUM).map(|_| start(false)).collect(),
             _ => Vec::new(),
@@ -97,7 +91,7 @@ impl Layout {
     pub(super) fn opening(self, urls: &[String]) -> Value {
         let lease_ms = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
         match self {
-            Self::One | Self::HandingOver => json!({"url": urls[0], "watchdog_ms": lease_ms}),
+            Self::One => json!({"url": urls[0], "watchdog_ms": lease_ms}),
             Self::Forgetting => json!({"urls": urls, "watchdog_ms": lease_ms}),
             Self::Remembering => {
                 json!({"urls": urls, "watchdog_ms": lease_ms, "restart_delay_ms": 0})
@@ -123,7 +117,6 @@ impl Layout {
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::One => "",
-            Self::HandingOver => "-handing-over",
             Self::Remembering => "-remembering",
             Self::Forgetting => "-forgetting",
             Self::Cluster => "-cluster",
@@ -138,7 +131,6 @@ impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::One => "on one server",
-            Self::HandingOver => "on one server, with leases under which locks are handed over",
             Self::Remembering => "on five servers that forget nothing and vote at once",
             Self::Forgetting => "on five servers that forget everything and have no vote at first",
             Self::Cluster => "on a cluster of three masters with a replica each",

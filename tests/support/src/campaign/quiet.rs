@@ -13,7 +13,7 @@ use crate::history::{MS, Nanos, Record};
 use crate::now_ns;
 use crate::server::RedisServer;
 
-/// Longer than the longest plan, an unreachable server's time-out and a signal's lag; beside the lease of one who was killed.
+/// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
 const HOMECOMING: Duration = Duration::from_secs(15);
 /// How much longer than a lease repeated releases and the linger of a subscription take.
 const FADING: Duration = Duration::from_millis(4_100);
@@ -57,7 +57,7 @@ pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
 pub(super) async fn come_home(ground: &Ground, weather: &Weather, mut actors: JoinSet<()>) {
     sleep(Duration::from_millis(500)).await;
     weather.call_home();
-    let end = Instant::now() + ground.layout.lease() + HOMECOMING;
+    let end = Instant::now() + HOMECOMING;
     while let Ok(Some(ended)) = tokio::time::timeout_at(end, actors.join_next()).await {
         ended.expect("an owner does not panic");
     }

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ground::Ground;
-use super::hand_overs::HandOvers;
 use super::soak::Look;
 use crate::checker::{Breach, Report, Violation};
 use crate::history::Record;
@@ -44,8 +43,6 @@ pub struct Tally {
     pub lost_writes: Vec<Violation>,
     /// The longest that anybody alone waited while nothing was wrong with masters and replicas.
     pub waited: Option<Duration>,
-    /// Where that is what it is about: how often a release handed a lock over.
-    pub handed_over: Option<u64>,
     /// What is Redisson's of the violations, by the reason why it is, and is not counted above.
     pub redissons: BTreeMap<&'static str, Vec<Violation>>,
     /// What the workers took of the machine after each round.
@@ -56,7 +53,6 @@ impl Tally {
     pub(super) fn add(&mut self, ground: &Ground, records: &[Record], report: Report) {
         self.faults = ground.faults.lock().clone();
         self.stalls = ground.stalls.load(Ordering::Relaxed);
-        self.handed_over = ground.hand_overs.as_ref().map(HandOvers::seen);
         self.note_answers(ground);
         for record in records {
             match record {
@@ -144,9 +140,6 @@ impl fmt::Display for Tally {
                 f,
                 "longest wait of one alone, fail-overs left out: {waited:?}"
             )?;
-        }
-        if let Some(handed_over) = self.handed_over {
-            writeln!(f, "locks handed over by a release: {handed_over}")?;
         }
         for (why, violations) in &self.redissons {
             let (count, first) = (violations.len(), &violations[0]);
