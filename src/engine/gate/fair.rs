@@ -43,7 +43,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         let first = self.queue.iter().take(PLACES);
         let waiting: Vec<_> = first.filter(|ticket| ticket.may_have_place()).collect();
-        let is_new: Vec<_> = waiting.iter().map(|t| t.unsettled().is_none()).collect();
+        let first_new = waiting.iter().position(|t| t.unsettled().is_none());
         let place = |ticket: &&Arc<Ticket>| {
             ticket.unsettled().unwrap_or_else(|| {
                 let hold = hold(ticket);
@@ -55,7 +55,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
             return Asks::Nothing;
         };
-        let first_new = is_new.iter().position(|is_new| *is_new);
         let Some(first) = (if lost { Some(0) } else { first_new }) else {
             return Asks::Vouch(kind, holds.len());
         };
