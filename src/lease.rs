@@ -167,19 +167,6 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_covered_by_the_next_millisecond() {
-        for (nanos, ms) in [
-            (0, None),
-            (1, Some(1)),
-            (1_000_000, Some(1)),
-            (1_000_001, Some(2)),
-        ] {
-            let covering = LeaseMs::covering(Duration::from_nanos(nanos));
-            assert_eq!(covering.map(LeaseMs::as_millis), ms, "{nanos}");
-        }
-    }
-
-    #[test]
     fn drift_is_one_percent_and_two_milliseconds() {
         let lease = LeaseMs::new(Duration::from_secs(10), &BOUNDS).unwrap();
         assert_eq!(lease.drift(), Duration::from_millis(102));

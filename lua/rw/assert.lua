@@ -3,13 +3,14 @@
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string, lives as long as this hold's lease when it is a read hold
 -- KEYS[3] writers   - zset: client of a waiting writer -> server ms until which readers heed it
+--                     While a slot migrates, KEYS[2] and KEYS[3] may be at another node; then the lock comes alone
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves it as it is
 -- ARGV[3] count     - the hold count of a write hold; 0 leaves it as it is
 -- ARGV[4] joins     - 1: for one more reader, who is let in, and whose lease is written, if no writer waits
 --
--- Returns   -5 the hold is not there (nor when the key is of another type); -2 it is; else it is, and a
---           writer waits: its mark is heeded for so many ms
+-- Returns   -5 the hold is not there (nor when the key is of another type); -2 it is; 0 it is a read hold, and
+--           its timeout key was not given; else it is, and a writer waits: its mark is heeded for so many ms
 -- Publishes nothing
 -- Repeat    writes the same count; no TTL shrinks. A timeout key that is missing is written anew
 local lock, timeout, writers, hold_id, lease_ms = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[2])
@@ -25,15 +26,16 @@ if not reads and not writes then return -5 end
 local function keep(key)
   return redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), lease_ms)))
 end
-local waits_ms, last = -2, redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
+local waits_ms, last = -2, writers and redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
 end
 if lease_ms > 0 and (ARGV[4] ~= '1' or waits_ms <= 0) then
-  if reads and keep(timeout) == 0 then redis.call('SET', timeout, '1', 'PX', ARGV[2]) end
+  if reads and timeout and keep(timeout) == 0 then redis.call('SET', timeout, '1', 'PX', ARGV[2]) end
   keep(lock)
 end
 -- The count is for readers of the hash; the hold stands without it when memory is short.
 if writes and ARGV[3] ~= '0' then redis.pcall('HSET', lock, hold_id .. ':write', ARGV[3]) end
+if reads and not timeout then return 0 end
 return waits_ms > 0 and waits_ms or -2

@@ -9,7 +9,7 @@
 -- Publishes nothing
 -- Repeat    the TTL may grow, never shrink
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
-if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
+if not string.match(ARGV[2] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
 end
 

@@ -7,17 +7,19 @@
 //! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
 //!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
 //! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
-//!    a half-open link tells nobody. [Renewals](super::together) have less time, and leave it sooner.
+//!    a half-open link tells nobody. Renewals have less time, and leave it sooner.
 //! 3. When sentinels name another master the connection is given up, also one that was being made just then.
 //! 4. A connection to a server that became a replica stays in use until it may be left: it answers, and
 //!    what is sent meanwhile must not wait for the next one.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
@@ -100,6 +102,8 @@ pub(crate) struct Lane {
     commits: Option<Commits>,
     /// Whether a batch of commands is queued that nobody drives yet.
     full: AtomicBool,
+    /// On which connection the text of a script was last sent, by its digest, and when.
+    texts: Mutex<BTreeMap<&'static str, (u64, Moment)>>,
     config: LaneConfig,
 }
 
@@ -174,6 +178,7 @@ impl Lane {
             heard_at: AtomicU64::new(0),
             commits,
             full: AtomicBool::new(false),
+            texts: Mutex::default(),
             config,
         });
         let ends = EndsWithTask(Arc::clone(&lane));
@@ -271,6 +276,25 @@ impl Lane {
     /// The time by the client's clock.
     pub(crate) fn now(&self) -> Moment {
         self.config.clock.now()
+    }
+
+    /// The text of a script is sent on a connection.
+    pub(super) fn sends_text(&self, digest: &'static str, generation: u64) {
+        let sent = (generation, self.now());
+        self.texts.lock().insert(digest, sent);
+    }
+
+    /// Whether the text of a script was sent on a connection after a command that was sent at `sent_at`: the server knows
+    /// the script by now.
+    pub(super) fn has_sent_text(
+        &self,
+        digest: &'static str,
+        generation: u64,
+        sent_at: Moment,
+    ) -> bool {
+        let texts = self.texts.lock();
+        let sent = texts.get(digest);
+        sent.is_some_and(|(on, at)| *on == generation && *at >= sent_at)
     }
 
     /// Something was heard on the lane. The moment stands for itself, so no order is needed with anything.

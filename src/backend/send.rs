@@ -5,6 +5,8 @@
 //! 2. A node that does not have the slot runs nothing and says who has it. The command goes there, up to [`HOPS`] times:
 //!    nodes may point at each other while a cluster changes.
 //! 3. `ASKING` counts for the next command of its connection, which others use, too. So both go as one pipeline.
+//! 4. A server that forgot a script refuses all calls of it that are in flight. The first of them sends the text; the
+//!    others send their digest again, behind the text. Only what is refused once more sends the text, too.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -142,7 +144,8 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
     let mut sent_at = lane.now();
     let mut result = connection.send(call.cmd(), || lane.is_full()).await;
     if is_unknown_script(&result) {
-        let sending = send_text(lane, &mut connection, call, (result, sent_at), false);
+        let on = (&mut *connection, generation);
+        let sending = send_text(lane, on, call, (result, sent_at), false);
         (result, sent_at) = Box::pin(sending).await;
     }
     let mut answer = heard(lane, generation, result, sent_at)?;
@@ -161,7 +164,8 @@ async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
     let sent_at = lane.now();
     let result = exchange(&mut connection, call.cmd(), true).await;
     let sent = (result, sent_at);
-    let (result, sent_at) = send_text(lane, &mut connection, call, sent, true).await;
+    let on = (&mut *connection, generation);
+    let (result, sent_at) = send_text(lane, on, call, sent, true).await;
     heard(lane, generation, result, sent_at)
 }
 
@@ -218,14 +222,22 @@ pub(super) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong 
 /// command was sent.
 async fn send_text(
     lane: &Lane,
-    connection: &mut MultiplexedConnection,
+    (connection, generation): (&mut MultiplexedConnection, u64),
     call: &Encoded,
     (mut result, mut sent_at): (RedisResult<Value>, Moment),
     asking: bool,
 ) -> (RedisResult<Value>, Moment) {
+    let Some(digest) = call.digest().filter(|_| is_unknown_script(&result)) else {
+        return (result, sent_at);
+    };
+    if lane.has_sent_text(digest, generation, sent_at) {
+        sent_at = lane.now();
+        result = exchange(connection, call.cmd(), asking).await;
+    }
     if is_unknown_script(&result)
         && let Some(text) = call.with_text()
     {
+        lane.sends_text(digest, generation);
         sent_at = lane.now();
         result = exchange(connection, &text, asking).await;
     }

@@ -38,10 +38,6 @@ pub(crate) enum Sort {
 }
 
 impl Commands for Sort {
-    fn name(&self) -> &'static str {
-        "made"
-    }
-
     fn has_shares(&self) -> bool {
         *self != Self::Plain
     }

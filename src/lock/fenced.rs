@@ -197,7 +197,6 @@ struct WithTokens {
 }
 
 impl Commands for WithTokens {
-    /// Renewals are the plain lock's, and share its calls.
     fn acquire<'a>(
         &'a self,
         names: &'a Names,

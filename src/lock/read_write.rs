@@ -315,7 +315,6 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 }
 
 impl Commands for Mode {
-    /// One name for both: what is renewed together is in both modes.
     fn has_shares(&self) -> bool {
         true
     }
@@ -383,6 +382,19 @@ impl Commands for Mode {
 
     fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         rw::assert(names, hold_id, 0, Some(lease))
+    }
+
+    fn verify_apart<'a>(
+        &'a self,
+        names: &'a Names,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        first: Option<&Reply>,
+    ) -> Option<Call<'a>> {
+        match first {
+            None => Some(rw::assert_lock(names, hold_id, lease)),
+            Some(reply) => rw::assert_timeout(names, hold_id, lease, reply),
+        }
     }
 
     fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {

@@ -81,7 +81,6 @@ struct Polling {
 }
 
 impl Commands for Polling {
-    /// Its renewals are the plain lock's.
     fn passes_on(&self) -> bool {
         true
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::registry::{ACQUIRE, ALL, RELEASE};
 use super::*;
+use crate::lease::LeaseMs;
 use crate::names::Family;
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
@@ -138,18 +139,12 @@ fn each_script_has_a_digest_of_its_own() {
 fn a_read_hold_has_the_timeout_key_that_redisson_gives_it() {
     let names = names();
     let key = "{x}:id:rwlock_timeout:1".to_owned();
-    let hold = Renewal {
-        names: &names,
-        hold_id: "id",
-        lease: Some(LEASE),
-    };
     for call in [
         rw::acquire_to_read(&names, "id", LEASE),
         rw::assert(&names, "id", 1, Some(LEASE)),
         rw::join(&names, "id", LEASE),
         rw::release(&names, "id"),
-        rw::renew(&[hold]),
-        rw::keep_timeout(&hold, &Reply::Integer(1)).unwrap(),
+        rw::assert_timeout(&names, "id", LEASE, &Reply::Integer(0)).unwrap(),
         rw::downgrade(&names, "id", LEASE),
     ] {
         assert!(words(call.encode().cmd()).contains(&key));

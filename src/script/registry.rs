@@ -54,6 +54,7 @@ scripts! {
     RW_READ_ACQUIRE = "rw/read_acquire.lua",
     RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
     RW_ASSERT = "rw/assert.lua",
+    RW_ASSERT_TIMEOUT = "rw/assert_timeout.lua",
     RW_RELEASE = "rw/release.lua",
     RW_DOWNGRADE = "rw/downgrade.lua",
     RW_MARK = "rw/mark.lua",

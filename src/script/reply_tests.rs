@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::lease::LeaseMs;
 use crate::names::Family;
 
 fn one(code: i64) -> Reply {
@@ -81,12 +82,6 @@ fn what_is_said_of_a_plain_hold() {
         assert_eq!(lock::found(&reply), found, "{reply:?}");
         assert_eq!(lock::looked(&reply), found, "{reply:?}");
     }
-    let renewed = lock::renewed(&many(&[1, 0, -1])).unwrap();
-    let expected = [Renewed::Held, Renewed::Missing, Renewed::Unknown];
-    assert_eq!(renewed.as_slice(), expected);
-    let alone = lock::renewed(&one(0)).unwrap();
-    assert_eq!(alone.as_slice(), [Renewed::Missing]);
-    assert_eq!(lock::renewed(&Reply::Other), None);
 }
 
 #[test]
@@ -185,31 +180,6 @@ fn what_a_read_write_lock_is_answered() {
 }
 
 #[test]
-fn a_read_hold_that_is_renewed_by_itself_has_another_key_to_keep() {
-    for (reply, expected, more) in [
-        (one(0), Some(Renewed::Missing), false),
-        (one(1), Some(Renewed::Held), true),
-        (one(2), Some(Renewed::Held), false),
-        (one(3), None, false),
-        (Reply::Other, None, false),
-    ] {
-        let names = Names::of(&Family::PLAIN, "", "x").unwrap();
-        let mut hold = Renewal {
-            names: &names,
-            hold_id: "id",
-            lease: Some(LeaseMs::from_millis(100)),
-        };
-        assert_eq!(rw::kept(&reply), expected, "{reply:?}");
-        assert_eq!(rw::keep_timeout(&hold, &reply).is_some(), more, "{reply:?}");
-        hold.lease = None;
-        assert!(
-            rw::keep_timeout(&hold, &reply).is_none(),
-            "it is only looked at"
-        );
-    }
-}
-
-#[test]
 fn what_a_fair_lock_is_answered() {
     for (reply, expected, next_is_ours) in [
         (many(&[-2, 0]), Some(Acquired::Got(None)), Some(false)),
@@ -246,5 +216,21 @@ fn what_a_fair_lock_is_answered() {
         let place = fair::placed(&reply);
         let place = place.map(|place| (place.count, place.next_is_ours));
         assert_eq!(place, expected, "{reply:?}");
+    }
+}
+
+#[test]
+fn a_read_hold_that_is_asserted_by_its_lock_alone_has_another_key_to_assert() {
+    let names = Names::of(&Family::PLAIN, "", "x").unwrap();
+    let lease = LeaseMs::from_millis(100);
+    for (reply, expected, more) in [
+        (one(-5), Some(false), false),
+        (one(0), Some(true), true),
+        (one(-2), Some(true), false),
+        (Reply::Other, None, false),
+    ] {
+        assert_eq!(rw::found(&reply), expected, "{reply:?}");
+        let timeout = rw::assert_timeout(&names, "id", lease, &reply);
+        assert_eq!(timeout.is_some(), more, "{reply:?}");
     }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::registry::{
-    RW_ASSERT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK, RW_READ_ACQUIRE, RW_RELEASE,
-    RW_WRITE_ACQUIRE,
+    RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
+    RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
 };
 use super::{Acquired, Call, Entered, Released, Reply};
 use crate::lease::LeaseMs;
@@ -18,6 +18,8 @@ const WRITERS: usize = 0;
 const GOT: i64 = -2;
 const GOT_BEFORE_A_WRITER: i64 = -6;
 const NOT_THERE: i64 = -5;
+/// A read hold was asserted by its lock alone.
+const WITHOUT_TIMEOUT: i64 = 0;
 
 /// Redisson's key for the first level of a read hold.
 fn timeout(names: &Names, hold_id: &str) -> String {
@@ -85,6 +87,30 @@ pub(crate) fn assert<'a>(
         .arg(hold_id)
         .arg(lease.map_or(0, LeaseMs::as_millis))
         .arg(count)
+}
+
+/// Asserts a hold by its lock alone: its other keys may be at another node.
+pub(crate) fn assert_lock<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+    Call::script(&RW_ASSERT)
+        .lock(names)
+        .arg(hold_id)
+        .arg(lease.as_millis())
+        .arg(0_u32)
+}
+
+/// Asserts the timeout key alone, which a read hold has, by what [`assert_lock`] was answered.
+pub(crate) fn assert_timeout<'a>(
+    names: &'a Names,
+    hold_id: &'a str,
+    lease: LeaseMs,
+    asserted: &Reply,
+) -> Option<Call<'a>> {
+    let is_needed = asserted.integer() == Some(WITHOUT_TIMEOUT);
+    let call = Call::script(&RW_ASSERT_TIMEOUT)
+        .for_node_of(names)
+        .key(timeout(names, hold_id))
+        .arg(lease.as_millis());
+    is_needed.then_some(call)
 }
 
 /// Asks whether one more may share a read hold, with that lease.

@@ -194,6 +194,62 @@ async fn a_hold_is_kept_alive_through_a_slow_move() {
     assert!(cluster.keys().await.is_empty());
 }
 
+/// While a slot moves, no node may have all keys of a lock, and a script with several keys is refused.
+async fn every_hold_is_kept_alive_though_its_keys_part(moves_first: impl Fn(&str) -> bool) {
+    let cluster = RedisCluster::masters().await;
+    let builder = Client::builder(&cluster.url()).watchdog_lease(SHORT);
+    let client = builder.connect().await.unwrap();
+    let name = |kind: &str| format!("{{{NAME}}}:{kind}");
+    let shared = |kind: &str| client.get_read_write_lock(&name(kind));
+    let written = shared("downgraded").write_lock().lock().await.unwrap();
+    let guards = [
+        client.get_lock(&name("plain")).lock().await.unwrap(),
+        client.get_fair_lock(&name("fair")).lock().await.unwrap(),
+        shared("read").read_lock().lock().await.unwrap(),
+        shared("write").write_lock().lock().await.unwrap().into(),
+        written.downgrade().await.unwrap(),
+    ];
+    let fenced = client.get_fenced_lock(&name("fenced"));
+    let fenced = fenced.lock().await.unwrap();
+    let slot = cluster.slot_of(NAME).await;
+    let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
+    cluster.begin_move(slot, to).await;
+    let keys = cluster.keys().await;
+    assert!(keys.iter().any(|key| moves_first(key)), "{keys:?}");
+    for key in keys.iter().filter(|key| moves_first(key)) {
+        cluster.move_key(key, to).await;
+    }
+    let end = Instant::now() + SHORT * 3;
+    while Instant::now() < end {
+        for guard in &guards {
+            assert!(guard.check().is_ok(), "{} is lost", guard.name());
+        }
+        fenced.check().unwrap();
+        tokio::time::sleep(ms(20)).await;
+    }
+    cluster.move_keys(slot, to).await;
+    cluster.finish_move(slot, to).await;
+    for guard in guards {
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+    fenced.verify().await.unwrap();
+    fenced.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_hold_is_kept_alive_though_its_lock_stays_behind() {
+    every_hold_is_kept_alive_though_its_keys_part(|key| {
+        key.contains("rwlock_timeout") || key.contains("token")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_hold_is_kept_alive_though_its_lock_goes_ahead() {
+    every_hold_is_kept_alive_though_its_keys_part(|key| !key.contains("rwlock_timeout")).await;
+}
+
 /// A long lease is renewed by nobody, and no connection breaks: only the move says that there is something to ask.
 #[tokio::test]
 async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {

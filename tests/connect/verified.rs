@@ -9,10 +9,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, ms, soon, try_once};
 
-const RENEW: &str = concat!(
-    include_str!("../../lua/lock/renewals.lua"),
-    include_str!("../../lua/lock/renew.lua")
-);
+const VERIFY: &str = include_str!("../../lua/lock/verify.lua");
 const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 
 async fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {
@@ -32,9 +29,9 @@ async fn a_verification_that_runs_is_joined() {
     for index in 0..20 {
         holds.push(fixed(&client, &format!("held-{index}"), 2 * LONG).await);
     }
-    let asked = proxy.count(Match::script(RENEW));
+    let asked = proxy.count(Match::script(VERIFY));
     let slow = proxy.inject(Fault::DelayReply(ms(3_000)));
-    let slow = slow.on(Match::script(RENEW)).arm();
+    let slow = slow.on(Match::script(VERIFY)).arm();
     for round in 0..BREAKS {
         let cut = proxy.inject(Fault::ResetBefore);
         cut.on(Match::command("PTTL")).arm();
@@ -93,7 +90,7 @@ async fn a_hold_near_its_end_does_not_hurry_the_others() {
     })
     .await;
     let accepted = proxy.accepted();
-    let renewed = proxy.count(Match::script(RENEW));
+    let renewed = proxy.count(Match::script(VERIFY));
     let cut = proxy.inject(Fault::ResetBefore);
     cut.on(Match::command("PTTL")).arm();
     let _ = client.get_lock("x").remain_time_to_live().await;

@@ -38,10 +38,7 @@ use crate::common::ms;
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
-pub(crate) const RENEW: &str = concat!(
-    include_str!("../../lua/lock/renewals.lua"),
-    include_str!("../../lua/lock/renew.lua")
-);
+pub(crate) const VERIFY: &str = include_str!("../../lua/lock/verify.lua");
 
 /// A lease that no test waits for: what is gone before was released.
 pub(crate) const HALF_A_MINUTE: Duration = Duration::from_secs(30);
@@ -53,7 +50,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 /// A server that knows all scripts, and a proxy before it.
 pub(crate) async fn proxied() -> (RedisServer, Proxy) {
     let server = RedisServer::start();
-    for script in [ACQUIRE, REENTER, RELEASE, RENEW] {
+    for script in [ACQUIRE, REENTER, RELEASE, VERIFY] {
         server.cmd(&["SCRIPT", "LOAD", script]).await;
     }
     let proxy = Proxy::to(&server);

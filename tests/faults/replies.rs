@@ -7,7 +7,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Proxy};
 
 use super::{
-    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, RENEW, TIMEOUT, calls, hasty,
+    ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, TIMEOUT, VERIFY, calls, hasty,
     proxied,
 };
 use crate::common::{LONG, SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
@@ -20,9 +20,9 @@ async fn f3_i8_a_connection_that_fell_silent_costs_no_hold() {
     let client = builder.command_timeout(HALF_A_MINUTE).connect().await;
     let client = client.unwrap();
     let guard = client.get_lock("silent").lock().await.unwrap();
-    let renewals = proxy.count(calls(RENEW, "silent"));
+    let renewals = proxy.count(calls(VERIFY, "silent"));
     let silence = Fault::SwallowRequest;
-    proxy.inject(silence).on(calls(RENEW, "silent")).arm();
+    proxy.inject(silence).on(calls(VERIFY, "silent")).arm();
     eventually("renewed after it", BEFORE_THE_LEASE, async || {
         renewals.seen() >= 4
     })
@@ -47,7 +47,7 @@ async fn i8_validity_counts_from_the_send_however_late_the_reply() {
     let guard = client.get_lock("late").lock().await.unwrap();
     assert!(guard.valid_for() < most, "acquire");
     let mut before = guard.valid_for();
-    proxy.inject(late()).on(calls(RENEW, "late")).arm();
+    proxy.inject(late()).on(calls(VERIFY, "late")).arm();
     eventually("it is renewed", BEFORE_THE_LEASE, async || {
         let now = guard.valid_for();
         std::mem::replace(&mut before, now) < now
@@ -228,7 +228,7 @@ async fn f3_a_silent_connection_is_replaced_however_short_a_command_may_take() {
     .await;
     let before = proxy.accepted();
     let silence = proxy.inject(Fault::SwallowRequest);
-    let silence = silence.on(calls(RENEW, "silent")).arm();
+    let silence = silence.on(calls(VERIFY, "silent")).arm();
     // A renewal is due, and a connection that is quiet is not asked yet.
     ahead.advance(ms(900));
     eventually("it is replaced", BEFORE_THE_LEASE, async || {

@@ -173,7 +173,6 @@ pub(crate) const FENCED: Kind = Kind {
         "fenced/",
         "lock/force_release",
         "lock/release",
-        "lock/renew",
         "lock/verify",
     ],
     elsewhere: &[
@@ -226,7 +225,7 @@ pub(crate) const FAIR: Kind = Kind {
     made: made!(|of, name| of.get_fair_lock(name)),
     rival: |client, name| Box::new(client.get_fair_lock(name)),
     worker: "fair",
-    lua: &["fair/", "lock/reenter", "lock/renew", "lock/verify"],
+    lua: &["fair/", "lock/reenter", "lock/verify"],
     elsewhere: &[(
         "fair/vouch.lua",
         Because("who waits for five seconds sends it, which tests/fair shows"),
@@ -263,12 +262,11 @@ pub(crate) const READ: Kind = Kind {
     ],
     worker: "read",
     lua: &[
-        "rw/assert",
+        "rw/assert.lua",
         "rw/force_release",
         "rw/look",
         "rw/read_acquire",
         "rw/release",
-        "rw/renew",
     ],
     costs: Costs {
         enter: 0,
@@ -291,11 +289,10 @@ pub(crate) const WRITE: Kind = Kind {
     made: made!(|of, name| of.get_read_write_lock(name).write_lock()),
     worker: "write",
     lua: &[
-        "rw/assert",
+        "rw/assert.lua",
         "rw/force_release",
         "rw/look",
         "rw/release",
-        "rw/renew",
         "rw/write_acquire",
     ],
     costs: PLAIN.costs,

@@ -1,14 +1,13 @@
 //! What each script does, and that a repeat changes nothing.
 
 use super::{
-    ACQUIRE, CLIENT, FORCE, LATER, LOCK, MINE, REENTER, RELEASE, RENEW, Scene, VERIFY, code,
-    is_wrong_type,
+    ACQUIRE, CLIENT, FORCE, LATER, LOCK, MINE, REENTER, RELEASE, Scene, VERIFY, code, is_wrong_type,
 };
 
 #[tokio::test]
 async fn the_server_knows_each_script_by_the_digest_that_it_is_called_by() {
     let scene = Scene::new().await;
-    for script in [ACQUIRE, REENTER, RENEW, VERIFY, RELEASE, FORCE] {
+    for script in [ACQUIRE, REENTER, VERIFY, RELEASE, FORCE] {
         let digest: String = scene.server.query(&["SCRIPT", "LOAD", script]).await;
         assert_eq!(redis::Script::new(script).get_hash(), digest);
     }
@@ -179,58 +178,20 @@ async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     assert!(scene.messages().await.is_empty());
 }
 
-#[tokio::test]
-async fn renew_answers_for_every_lock_by_itself() {
-    let scene = Scene::new().await;
-    scene.acquire(MINE, "10000").await.unwrap();
-    scene.server.cmd(&["SET", "text", "x"]).await;
-    scene.server.cmd(&["HSET", "other", LATER, "1"]).await;
-    let holds = [
-        ("absent", MINE, "30000"),
-        ("text", MINE, "30000"),
-        (LOCK, MINE, "30000"),
-        ("other", MINE, "30000"),
-        (LOCK, LATER, "90000"),
-    ];
-    for _ in 0..2 {
-        let codes = scene.renew_all(&holds).await.unwrap();
-        assert_eq!(codes, [0, 0, 1, 0, 0]);
-        scene.assert_held(MINE, "1", (20_000, 30_000)).await;
-    }
-    assert_eq!(scene.server.pttl("other").await, -1);
-    assert_eq!(scene.server.pttl("text").await, -1);
-}
-
-#[tokio::test]
-async fn t1_renew_never_shortens_and_a_lease_of_nothing_only_looks() {
-    let mut scene = Scene::new().await;
-    scene.acquire(MINE, "60000").await.unwrap();
-    assert_eq!(scene.renew(MINE, "1000").await.unwrap(), 1);
-    assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
-    scene.assert_held(MINE, "1", (50_000, 60_000)).await;
-    scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
-    assert_eq!(scene.server.pttl(LOCK).await, -1);
-    assert_eq!(scene.renew(MINE, "30000").await.unwrap(), 1);
-    scene.assert_held(MINE, "1", (20_000, 30_000)).await;
-    assert!(scene.messages().await.is_empty());
-}
-
-/// An error that concerns the whole server is the call's: nothing else is to be asked there.
 /// On a key without a TTL Lua's `max` would make a lease of -1 of it, and Redis delete the lock.
 #[tokio::test]
-async fn i4_renew_by_what_is_no_number_deletes_nothing() {
+async fn i4_verify_by_what_is_no_number_deletes_nothing() {
     let scene = Scene::new().await;
     for lease in ["nan", "-nan", "-1", "1e3", "0x10", "", " 5"] {
         scene.server.cmd(&["HSET", LOCK, MINE, "1"]).await;
-        assert_eq!(scene.renew(MINE, lease).await.unwrap(), -1, "{lease}");
+        assert!(scene.verify(MINE, lease).await.is_err(), "{lease}");
         let fields: usize = scene.server.query(&["HLEN", LOCK]).await;
         assert_eq!(fields, 1, "{lease}");
     }
 }
 
 #[tokio::test]
-async fn renew_says_what_the_server_is_in_trouble_with() {
+async fn verify_says_what_the_server_is_in_trouble_with() {
     let troubles: [(&[&str], &[&str], &str); 2] = [
         (
             &["REPLICAOF", "127.0.0.1", "1"],
@@ -247,19 +208,17 @@ async fn renew_says_what_the_server_is_in_trouble_with() {
         let scene = Scene::new().await;
         scene.acquire(MINE, "10000").await.unwrap();
         scene.server.cmd(trouble).await;
-        let holds = [("absent", MINE, "30000"), (LOCK, MINE, "30000")];
         for _ in 0..2 {
-            let refused = scene.renew_all(&holds).await.unwrap_err();
-            assert_eq!(code(&refused), Some(expected), "{refused}");
-            // Nor does it answer for a lease that is long enough: it may know less than the master.
-            let refused = scene.renew(MINE, "1000").await.unwrap_err();
-            assert_eq!(code(&refused), Some(expected), "{refused}");
-            assert_eq!(scene.renew(MINE, "0").await.unwrap(), 1);
-            assert_eq!(scene.renew(LATER, "30000").await.unwrap(), 0);
+            // Also for a lease that is short enough: the server may know less than the master.
+            for lease in ["30000", "1000"] {
+                let refused = scene.verify(MINE, lease).await.unwrap_err();
+                assert_eq!(code(&refused), Some(expected), "{refused}");
+            }
+            assert_eq!(scene.verify(LATER, "30000").await.unwrap(), 0);
             scene.assert_held(MINE, "1", (0, 10_000)).await;
         }
         scene.server.cmd(mended).await;
-        assert_eq!(scene.renew_all(&holds).await.unwrap(), [0, 1]);
+        assert_eq!(scene.verify(MINE, "30000").await.unwrap(), 1);
         scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     }
 }
@@ -289,7 +248,7 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one() {
 
     assert!(scene.acquire(MINE, "90000").await.unwrap() > 0);
     assert_eq!(scene.reenter(MINE, "2", "90000").await.unwrap(), 0);
-    assert_eq!(scene.renew(MINE, "90000").await.unwrap(), 0);
+    assert_eq!(scene.verify(MINE, "90000").await.unwrap(), 0);
     assert_eq!(scene.release(MINE, "1").await.unwrap(), 0);
     assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);
 

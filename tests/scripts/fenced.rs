@@ -431,10 +431,9 @@ async fn an_entry_to_a_hold_that_is_not_there_takes_nothing() {
 
 /// The rest of a hold's life is the plain lock's.
 #[tokio::test]
-async fn a_hold_is_renewed_verified_and_given_back_by_the_plain_locks_scripts() {
+async fn a_hold_is_verified_and_given_back_by_the_plain_locks_scripts() {
     let mut scene = Scene::new().await;
     let first = token(scene.take(MINE, "10000").await);
-    assert_eq!(scene.renew(MINE, "30000").await.unwrap(), 1);
     assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);
     scene.assert_held(MINE, "1", (50_000, 60_000)).await;
     assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), 1);

@@ -20,10 +20,6 @@ use crate::common::channel;
 
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 pub(crate) const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
-pub(crate) const RENEW: &str = concat!(
-    include_str!("../../lua/lock/renewals.lua"),
-    include_str!("../../lua/lock/renew.lua")
-);
 pub(crate) const VERIFY: &str = include_str!("../../lua/lock/verify.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/lock/release.lua");
 pub(crate) const FORCE: &str = include_str!("../../lua/lock/force_release.lua");
@@ -70,21 +66,6 @@ impl Scene {
 
     pub(crate) async fn release(&self, hold: &str, count: &str) -> RedisResult<i64> {
         self.run(RELEASE, &[hold, count, &channel(LOCK)]).await
-    }
-
-    /// Renews one hold.
-    pub(crate) async fn renew(&self, hold: &str, lease: &str) -> RedisResult<i64> {
-        self.run(RENEW, &[hold, lease]).await
-    }
-
-    /// Renews holds: lock, hold id, lease.
-    pub(crate) async fn renew_all(&self, holds: &[(&str, &str, &str)]) -> RedisResult<Vec<i64>> {
-        let number = holds.len().to_string();
-        let keys = holds.iter().map(|hold| hold.0);
-        let args = holds.iter().flat_map(|hold| [hold.1, hold.2]);
-        let head = ["EVAL", RENEW, &number];
-        let call: Vec<&str> = head.into_iter().chain(keys).chain(args).collect();
-        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
     }
 
     pub(crate) async fn force(&self) -> RedisResult<(i64, i64)> {

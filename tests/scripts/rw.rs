@@ -10,9 +10,7 @@ const READ: &str = include_str!("../../lua/rw/read_acquire.lua");
 const WRITE: &str = include_str!("../../lua/rw/write_acquire.lua");
 const ASSERT: &str = include_str!("../../lua/rw/assert.lua");
 const RELEASE: &str = include_str!("../../lua/rw/release.lua");
-const RENEW: &str = include_str!("../../lua/rw/renew.lua");
-const KEEP: &str = include_str!("../../lua/rw/keep.lua");
-const KEEP_TIMEOUT: &str = include_str!("../../lua/rw/keep_timeout.lua");
+const ASSERT_TIMEOUT: &str = include_str!("../../lua/rw/assert_timeout.lua");
 const DOWNGRADE: &str = include_str!("../../lua/rw/downgrade.lua");
 const MARK: &str = include_str!("../../lua/rw/mark.lua");
 const FORCE: &str = include_str!("../../lua/rw/force_release.lua");
@@ -92,16 +90,12 @@ impl Call {
         Self::new(MARK, &[LOCK, WRITERS], &[client, ms, &channel(LOCK)])
     }
 
-    fn renew(hold: &str, lease: &str) -> Self {
-        Self::new(RENEW, &[LOCK, &timeout(hold)], &[hold, lease])
+    fn assert_lock(hold: &str, lease: &str) -> Self {
+        Self::new(ASSERT, &[LOCK], &[hold, lease, "0"])
     }
 
-    fn keep(hold: &str, lease: &str) -> Self {
-        Self::new(KEEP, &[LOCK], &[hold, lease])
-    }
-
-    fn keep_timeout(hold: &str, lease: &str) -> Self {
-        Self::new(KEEP_TIMEOUT, &[&timeout(hold)], &[lease])
+    fn assert_timeout(hold: &str, lease: &str) -> Self {
+        Self::new(ASSERT_TIMEOUT, &[&timeout(hold)], &[lease])
     }
 
     fn force(mode: &str) -> Self {
@@ -247,25 +241,19 @@ async fn i3_late_commands_of_an_old_hold_touch_no_other() {
         assert_eq!(scene.go(Call::release(MINE)).await, 0);
         assert_eq!(scene.go(Call::assert(MINE, "90000", "3")).await, -5);
         assert_eq!(scene.go(Call::downgrade(MINE, "90000")).await, -5);
-        let renewed = scene.try_do(Call::renew(MINE, "90000")).await.unwrap();
-        assert_eq!(renewed, Value::Int(0));
+        assert_eq!(scene.go(Call::assert_lock(MINE, "90000")).await, -5);
         assert_eq!(scene.server.hash(LOCK).await, before);
         scene.assert_ttl(LOCK, (20_000, 30_000)).await;
     }
 }
 
 #[tokio::test]
-async fn an_assertion_and_a_renewal_write_a_missing_timeout_key_anew() {
+async fn an_assertion_writes_a_missing_timeout_key_anew() {
     let scene = Scene::new().await;
-    for round in 0..4 {
+    for _ in 0..2 {
         scene.go(Call::read(MINE, "30000")).await;
         scene.server.cmd(&["DEL", &timeout(MINE)]).await;
-        if round % 2 == 0 {
-            assert_eq!(scene.go(Call::assert(MINE, "40000", "0")).await, -2);
-        } else {
-            let renewed = scene.try_do(Call::renew(MINE, "40000")).await.unwrap();
-            assert_eq!(renewed, Value::Int(1));
-        }
+        assert_eq!(scene.go(Call::assert(MINE, "40000", "0")).await, -2);
         scene.assert_ttl(&timeout(MINE), (30_000, 40_000)).await;
         scene.assert_ttl(LOCK, (30_000, 40_000)).await;
         scene.go(Call::release(MINE)).await;
@@ -421,7 +409,7 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease_and_no_hold_is
         || Call::assert(THEIRS, "60000", "0"),
         || Call::downgrade(MINE, "60000"),
         || Call::mark(CLIENT, "3000"),
-        || Call::renew(MINE, "60000"),
+        || Call::assert_lock(MINE, "60000"),
         || Call::release(THEIRS),
     ];
     let scene = Scene::new().await;
@@ -472,8 +460,8 @@ async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_giv
     assert!(is_refused(&refused), "{refused:?}");
     assert!(!scene.server.exists(&timeout(THEIRS)).await);
     assert_eq!(scene.server.hash(LOCK).await.len(), 2);
-    let renewed = scene.try_do(Call::renew(MINE, "60000")).await.unwrap();
-    assert_eq!(renewed, Value::Int(1));
+    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, 0);
+    assert_eq!(scene.go(Call::assert_timeout(MINE, "60000")).await, 1);
     assert_eq!(scene.go(Call::assert(MINE, "70000", "0")).await, -2);
     scene.assert_ttl(&timeout(MINE), (60_000, 70_000)).await;
     assert_eq!(scene.go(Call::release(MINE)).await, 2);
@@ -489,35 +477,34 @@ async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_giv
 
 /// Each touches one key, so that a node can run it that has no other.
 #[tokio::test]
-async fn a_hold_is_renewed_key_by_key() {
+async fn a_hold_is_asserted_key_by_key() {
     let scene = Scene::new().await;
-    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 0);
+    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, -5);
     scene.go(Call::read(MINE, "5000")).await;
     scene.server.cmd(&["DEL", &timeout(MINE)]).await;
     for _ in 0..2 {
-        assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 1);
+        assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, 0);
         assert!(!scene.server.exists(&timeout(MINE)).await);
         assert!(scene.server.pttl(LOCK).await > 50_000);
     }
-    assert_eq!(scene.go(Call::keep(MINE, "1000")).await, 1);
-    assert_eq!(scene.go(Call::keep(MINE, "0")).await, 1);
+    assert_eq!(scene.go(Call::assert_lock(MINE, "1000")).await, 0);
     assert!(scene.server.pttl(LOCK).await > 50_000, "it never shrinks");
     for lease in ["60000", "60000", "1000"] {
-        assert_eq!(scene.go(Call::keep_timeout(MINE, lease)).await, 1);
+        assert_eq!(scene.go(Call::assert_timeout(MINE, lease)).await, 1);
         let left = scene.server.pttl(&timeout(MINE)).await;
         assert!(left > 50_000 && left <= 60_000, "{left}");
     }
     for lease in ["", "x", "-1", "1e3", "9007199254740994"] {
-        let kept = scene.try_do(Call::keep(MINE, lease)).await;
+        let kept = scene.try_do(Call::assert_lock(MINE, lease)).await;
         assert!(kept.is_err(), "{lease}");
-        let kept = scene.try_do(Call::keep_timeout(MINE, lease)).await;
+        let kept = scene.try_do(Call::assert_timeout(MINE, lease)).await;
         assert!(kept.is_err(), "{lease}");
     }
     scene.server.cmd(&["DEL", LOCK]).await;
     scene.go(Call::write(MINE, "60000", "0")).await;
-    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 2);
-    assert_eq!(scene.go(Call::keep(THEIRS, "60000")).await, 0);
+    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, -2);
+    assert_eq!(scene.go(Call::assert_lock(THEIRS, "60000")).await, -5);
     scene.server.cmd(&["DEL", LOCK]).await;
     scene.server.cmd(&["SET", LOCK, "x"]).await;
-    assert_eq!(scene.go(Call::keep(MINE, "60000")).await, 0);
+    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, -5);
 }

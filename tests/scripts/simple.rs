@@ -7,10 +7,6 @@ use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/simple/acquire.lua");
 const VERIFY: &str = include_str!("../../lua/simple/verify.lua");
-const RENEW: &str = concat!(
-    include_str!("../../lua/lock/renewals.lua"),
-    include_str!("../../lua/simple/renew.lua")
-);
 const RELEASE: &str = include_str!("../../lua/simple/release.lua");
 const FORCE: &str = include_str!("../../lua/simple/force_release.lua");
 
@@ -33,10 +29,6 @@ impl Scene {
     async fn force_simple(&self) -> RedisResult<(i64, i64)> {
         let call = ["EVAL", FORCE, "1", LOCK, CLIENT, &channel(LOCK)];
         redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
-    }
-
-    async fn renew_simple(&self, hold: &str, lease: &str) -> RedisResult<i64> {
-        self.run(RENEW, &[hold, lease]).await
     }
 
     async fn assert_string(&self, hold: &str, lease: (i64, i64)) {
@@ -98,7 +90,6 @@ async fn a_key_that_is_no_string_is_told_apart_and_left_alone() {
         for _ in 0..2 {
             assert_eq!(scene.run(ACQUIRE, &[MINE, "30000"]).await.unwrap(), -3);
             assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), 0);
-            assert_eq!(scene.renew_simple(MINE, "30000").await.unwrap(), 0);
             assert_eq!(scene.force_simple().await.unwrap(), (-3, 0));
             for count in ["0", "1"] {
                 let released = scene.release_simple(MINE, count).await;
@@ -112,43 +103,31 @@ async fn a_key_that_is_no_string_is_told_apart_and_left_alone() {
 }
 
 #[tokio::test]
-async fn t1_verify_and_renew_lengthen_the_lease_and_never_shorten_it() {
+async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
     let mut scene = Scene::new().await;
     scene.set(MINE, "30000").await;
     for _ in 0..2 {
         assert_eq!(scene.run(VERIFY, &[MINE, "1000"]).await.unwrap(), 1);
-        assert_eq!(scene.renew_simple(MINE, "1000").await.unwrap(), 1);
-        assert_eq!(scene.renew_simple(MINE, "0").await.unwrap(), 1);
         scene.assert_string(MINE, (20_000, 30_000)).await;
     }
     assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), 1);
     scene.assert_string(MINE, (50_000, 60_000)).await;
-    assert_eq!(scene.renew_simple(MINE, "90000").await.unwrap(), 1);
-    scene.assert_string(MINE, (80_000, 90_000)).await;
     scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.renew_simple(MINE, "0").await.unwrap(), 1);
-    assert_eq!(scene.server.pttl(LOCK).await, -1);
     assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), 1);
     scene.assert_string(MINE, (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());
 }
 
+/// On a key without a TTL Lua's `max` would make a lease of -1 of it, and Redis delete the lock.
 #[tokio::test]
-async fn renew_answers_for_every_lock_by_itself() {
+async fn i4_verify_by_what_is_no_number_deletes_nothing() {
     let scene = Scene::new().await;
-    scene.set(MINE, "10000").await;
-    scene.server.cmd(&["HSET", "hash", MINE, "1"]).await;
-    scene.server.cmd(&["SET", "other", LATER]).await;
-    let keys = ["absent", "hash", LOCK, "other"];
-    let args = [MINE, "30000"].repeat(keys.len());
-    let call = [&["EVAL", RENEW, "4"][..], &keys, &args].concat();
-    for _ in 0..2 {
-        let codes: Vec<i64> = scene.server.query(&call).await;
-        assert_eq!(codes, [0, 0, 1, 0]);
-        scene.assert_string(MINE, (20_000, 30_000)).await;
+    for lease in ["nan", "-nan", "-1", "1e3", "0x10", "", " 5"] {
+        scene.server.cmd(&["SET", LOCK, MINE]).await;
+        let asked = scene.run(VERIFY, &[MINE, lease]).await;
+        assert!(asked.is_err(), "{lease}: {asked:?}");
+        assert!(scene.server.exists(LOCK).await, "{lease}");
     }
-    assert_eq!(scene.server.pttl("other").await, -1);
-    assert_eq!(scene.server.pttl("hash").await, -1);
 }
 
 #[tokio::test]
@@ -157,8 +136,6 @@ async fn a_server_that_cannot_write_says_so_and_not_lost() {
     scene.set(MINE, "30000").await;
     scene.server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
     for _ in 0..2 {
-        let refused = scene.renew_simple(MINE, "1000").await.unwrap_err();
-        assert_eq!(code(&refused), Some("READONLY"), "{refused}");
         let refused = scene.run(VERIFY, &[MINE, "1000"]).await.unwrap_err();
         assert_eq!(code(&refused), Some("READONLY"), "{refused}");
     }
@@ -202,7 +179,6 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one() {
     scene.set(LATER, "30000").await;
     assert!(scene.run(ACQUIRE, &[MINE, "90000"]).await.unwrap() > 0);
     assert_eq!(scene.run(VERIFY, &[MINE, "90000"]).await.unwrap(), 0);
-    assert_eq!(scene.renew_simple(MINE, "90000").await.unwrap(), 0);
     assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 0);
     assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 0);
     scene.assert_string(LATER, (20_000, 30_000)).await;
@@ -242,8 +218,7 @@ async fn i2_out_of_memory_a_hold_can_be_entered_renewed_and_given_back() {
     scene.set(MINE, "10000").await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(scene.run(ACQUIRE, &[MINE, "20000"]).await.unwrap(), -2);
-    assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), 1);
-    assert_eq!(scene.renew_simple(MINE, "60000").await.unwrap(), 1);
+    assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), 1);
     scene.assert_string(MINE, (50_000, 60_000)).await;
     assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 1);
     assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 2);
@@ -270,10 +245,9 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease() {
 
         scene.server.cmd(&["FLUSHALL"]).await;
         scene.set(MINE, "30000").await;
-        let scripts: [(&str, &[&str]); 5] = [
+        let scripts: [(&str, &[&str]); 4] = [
             (ACQUIRE, &[MINE, "60000"]),
             (VERIFY, &[MINE, "60000"]),
-            (RENEW, &[MINE, "60000"]),
             (RELEASE, &[MINE, "1", &channel]),
             (RELEASE, &[LATER, "0", &channel]),
         ];
@@ -293,10 +267,16 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease() {
 async fn a_denied_command_is_told_and_a_denied_wake_up_as_well() {
     let scene = Scene::new().await;
     let channel = channel(LOCK);
-    for (denied, code) in [("-get", -1), ("-pttl", -1), ("-pexpire", -1), ("-set", 1)] {
+    for (denied, needed) in [
+        ("-get", true),
+        ("-pttl", true),
+        ("-pexpire", true),
+        ("-set", false),
+    ] {
         scene.set(MINE, "30000").await;
-        let answer = eval(&scene, denied, RENEW, &[MINE, "60000"]).await;
-        assert_eq!(answer.unwrap(), Value::Int(code), "{denied}");
+        let answer = eval(&scene, denied, VERIFY, &[MINE, "60000"]).await;
+        assert_eq!(is_refused(&answer), needed, "{denied}: {answer:?}");
+        assert_eq!(answer.is_ok(), !needed, "{denied}");
     }
     for denied in ["-get", "-del"] {
         let answer = eval(&scene, denied, RELEASE, &[MINE, "0", &channel]).await;

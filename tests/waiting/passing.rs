@@ -320,7 +320,7 @@ async fn with_less_than_two_thirds_of_its_lease_a_hold_is_not_passed_on() {
     };
     let scene = Scene::by(patient).await;
     scene.warm().await;
-    let renewals = of_script("lock/renew.lua");
+    let renewals = of_script("lock/verify.lua");
     let fails = Fault::Answer("LOADING Redis is loading the dataset in memory".to_owned());
     let fails = scene.proxy.inject(fails).on(renewals).always().arm();
     scene.proxy.hold(Direction::Replies);
@@ -348,7 +348,7 @@ async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_n
     let second = scene.waiter().await;
     scene.settles().await;
     let late = Fault::DelayReply(ms(2_000));
-    let renewal = of_script("lock/renew.lua");
+    let renewal = of_script("lock/verify.lua");
     let asked = scene.proxy.inject(late).on(renewal).arm();
     scene.server.cmd(&["DEL", NAME]).await;
     // A stranger's message has the hold asked for.
@@ -371,7 +371,7 @@ async fn f6_i8_what_is_to_be_asked_of_a_hold_that_was_passed_on_is_asked_until_i
     let first = scene.lock().await;
     let second = scene.waiter().await;
     scene.settles().await;
-    let renewals = of_script("lock/renew.lua");
+    let renewals = of_script("lock/verify.lua");
     let fails = Fault::Answer("LOADING Redis is loading the dataset in memory".to_owned());
     let fails = scene.proxy.inject(fails).on(renewals).always().arm();
     scene.server.cmd(&["PUBLISH", &channel(NAME), "0"]).await;

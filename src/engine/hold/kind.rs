@@ -152,6 +152,19 @@ pub(crate) trait Commands: Send + Sync {
         lock::verify(names, hold_id, lease)
     }
 
+    /// The same by calls with one key each, for a kind that verifies with several: while a slot of a cluster migrates, no
+    /// node may have all of them. Gives the first call, which is answered as [`verify`](Self::verify) is, and then, by
+    /// that answer, the call that is needed besides.
+    fn verify_apart<'a>(
+        &'a self,
+        _names: &'a Names,
+        _hold_id: &'a str,
+        _lease: LeaseMs,
+        _first: Option<&Reply>,
+    ) -> Option<Call<'a>> {
+        None
+    }
+
     /// Gives a level back; with none left the hold ends.
     fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         lock::release(names, hold_id, left)
@@ -291,6 +304,17 @@ impl Kind {
     pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         let call = self.commands.verify(&self.names, hold_id, lease);
         call.acknowledged()
+    }
+
+    pub(crate) fn verify_apart<'a>(
+        &'a self,
+        hold_id: &'a str,
+        lease: LeaseMs,
+        first: Option<&Reply>,
+    ) -> Option<Call<'a>> {
+        let commands = &self.commands;
+        let call = commands.verify_apart(&self.names, hold_id, lease, first)?;
+        Some(call.acknowledged())
     }
 
     pub(crate) fn release<'a>(&'a self, hold_id: &'a str, left: u32) -> Call<'a> {

@@ -9,11 +9,7 @@ const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 /// Says nothing of its own.
 struct Silent;
 
-impl Commands for Silent {
-    fn name(&self) -> &'static str {
-        "silent"
-    }
-}
+impl Commands for Silent {}
 
 /// Callers get shares of its holds.
 struct Shares {
@@ -21,10 +17,6 @@ struct Shares {
 }
 
 impl Commands for Shares {
-    fn name(&self) -> &'static str {
-        "shares"
-    }
-
     fn has_shares(&self) -> bool {
         true
     }
@@ -48,10 +40,6 @@ impl Commands for Shares {
 struct Queued;
 
 impl Commands for Queued {
-    fn name(&self) -> &'static str {
-        "queued"
-    }
-
     fn queue(&self) -> Option<&dyn RedisQueue> {
         Some(self)
     }
@@ -185,16 +173,7 @@ fn replies_are_those_of_the_plain_lock() {
     assert_eq!(Silent.looked(&of(1)), Some(true));
     let codes = Reply::Integers([0, 0].into());
     assert_eq!(Silent.forced(&codes), Some(Forced::Free));
-    let missing = Some([Renewed::Missing; 2].into_iter().collect());
-    assert_eq!(Silent.renewed(&codes), missing);
-    let hold = Renewal {
-        names: &kind.names,
-        hold_id: "id",
-        lease: Some(LEASE),
-    };
-    assert!(Silent.renew_apart(&hold).is_none());
-    assert!(Silent.renew_rest(&hold, &of(1)).is_none());
-    assert!(Silent.renewed_apart(&of(1)).is_none());
+    assert!(kind.verify_apart("id", LEASE, None).is_none());
     assert!(Silent.downgrade(&kind.names, "id", LEASE).is_none());
     assert!(Silent.mark(&kind.names, "client", Duration::ZERO).is_none());
 }

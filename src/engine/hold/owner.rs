@@ -229,10 +229,6 @@ mod tests {
     }
 
     impl Commands for Test {
-        fn name(&self) -> &'static str {
-            "test"
-        }
-
         fn has_shares(&self) -> bool {
             self.shared
         }

@@ -331,10 +331,6 @@ struct Scenario {
 }
 
 impl Commands for Side {
-    fn name(&self) -> &'static str {
-        "silent"
-    }
-
     fn passes_on(&self) -> bool {
         *self == Self::Passed
     }

@@ -5,7 +5,7 @@
 use super::turn::{NOT_DONE, Waits};
 use super::*;
 use crate::engine::gate::fair::Asks;
-use crate::script::{Call, HandOver, Place, Reply};
+use crate::script::{Call, Place, Reply};
 
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;

@@ -3,8 +3,9 @@
 //! 1. A hold is in one batch at a time. Who wants it asked meanwhile has it asked once more after the answer.
 //! 2. What is nearest its end goes first, and never with what has time to wait for an answer.
 //! 3. At most [`OUT`] are out, so that an answer does not wait for all that was asked before it.
-//! 4. While they fail there is one at a time, ever more rarely: it finds out for all when that is over.
-//! 5. A hold that was refused for itself is asked for again after a quarter of what it has left.
+//! 4. While whole batches fail, one is out at a time, ever more rarely: it finds out for all when that is over.
+//! 5. A hold that was refused for itself, or whose call failed while another of its batch was answered, is asked for again
+//!    after a quarter of what it has left. It does not delay the others.
 //! 6. A hold that has ended is forgotten when its turn comes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 
-/// How many holds are asked for together: enough that in a cluster many of them share a slot, and with it a call.
+/// How many holds are asked for together: about as many as the queue of a connection takes at once.
 pub(super) const BATCH: usize = 1000;
 
 /// How many batches are out at a time.
@@ -131,9 +132,11 @@ impl<T> Asking<T> {
     /// A batch of [`take`](Self::take) was answered, with this for each of its holds.
     pub(super) fn answered(&mut self, holds: impl Iterator<Item = (u64, T, Outcome)>, now: Moment) {
         self.out -= 1;
-        let mut failed = false;
+        let mut answered = false;
+        let mut failed = Vec::new();
         for (number, hold, outcome) in holds {
             let mark = self.marks.remove(&number);
+            answered |= outcome == Outcome::Known;
             if outcome == Outcome::Known {
                 self.refused.remove(&number);
             }
@@ -143,16 +146,19 @@ impl<T> Asking<T> {
                 }
                 Outcome::Known => {}
                 Outcome::Refused => self.postpone(number, hold, now),
-                Outcome::Failed => {
-                    failed = true;
-                    self.queue(number, hold);
-                }
+                Outcome::Failed => failed.push((number, hold)),
             }
         }
-        if failed {
-            self.fail(now);
-        } else {
+        if failed.is_empty() || answered {
             self.failing = None;
+            for (number, hold) in failed {
+                self.postpone(number, hold, now);
+            }
+        } else {
+            for (number, hold) in failed {
+                self.queue(number, hold);
+            }
+            self.fail(now);
         }
     }
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::asking::{Batch, Outcome};
-use crate::backend::{Answer, Failure, Pending, TELLING};
-use crate::clock::Moment;
+use crate::backend::{self, Answer, Class, Failure, Pending, TELLING};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::Due;
 use crate::engine::keeper::shared::Keeper;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
+use crate::script::Call;
 
 /// A hold, and what came of asking for it.
 pub(super) type Told = (u64, Arc<Hold>, Outcome);
@@ -28,26 +28,16 @@ pub(super) async fn ask_for(
     batch: Batch<Arc<Hold>>,
 ) -> (Vec<Told>, Option<Failure>) {
     let Batch { holds, patience } = batch;
-    let fleet = &keeper.core.keeper_fleet;
-    let telling = TELLING + fleet.acknowledged_within();
-    let now = keeper.core.now();
-    let asked = holds.into_iter().map(|(number, hold)| {
-        let lease = lease_of(keeper, &hold, now);
-        let question = hold.kind.verify(&hold.id, lease.written);
-        let answer = Pending::start(fleet, question).within_one_try(patience, telling);
-        async move {
-            let heard = answer
-                .await
-                .and_then(|answer| heard(keeper, &hold, lease.vouched, &answer));
-            (number, hold, heard)
-        }
+    let asked = holds.into_iter().map(async |(number, hold)| {
+        let verified = verify(keeper, &hold, patience).await;
+        (number, hold, verified)
     });
     let mut failure = None;
     let told = join_all(asked)
         .await
         .into_iter()
-        .map(|(number, hold, heard)| {
-            let outcome = heard.map_or_else(
+        .map(|(number, hold, verified)| {
+            let outcome = verified.map_or_else(
                 |failed| {
                     let outcome = of_failure(&failed, patience);
                     failure.get_or_insert(failed);
@@ -59,6 +49,44 @@ pub(super) async fn ask_for(
         })
         .collect();
     (told, failure)
+}
+
+/// Asks whether a hold is there, and does what follows from the answer.
+async fn verify(keeper: &Keeper, hold: &Arc<Hold>, patience: Duration) -> Result<(), Failure> {
+    let Asserted { written, vouched } = lease_of(keeper, hold);
+    let question = hold.kind.verify(&hold.id, written);
+    let answer = match ask(keeper, question, patience).await {
+        Err(failure) if failure.class == Class::Split => {
+            verify_apart(keeper, hold, written, patience, failure).await
+        }
+        outcome => outcome,
+    };
+    heard(keeper, hold, vouched, &answer?)
+}
+
+/// Asks by calls with one key each, after a call with all keys failed: a migration may take longer than a lease.
+async fn verify_apart(
+    keeper: &Keeper,
+    hold: &Hold,
+    lease: LeaseMs,
+    patience: Duration,
+    split: Failure,
+) -> backend::Outcome {
+    let Some(first) = hold.kind.verify_apart(&hold.id, lease, None) else {
+        return Err(split);
+    };
+    let answer = ask(keeper, first, patience).await?;
+    if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(&answer.reply)) {
+        ask(keeper, rest, patience).await?;
+    }
+    Ok(answer)
+}
+
+async fn ask(keeper: &Keeper, question: Call<'_>, patience: Duration) -> backend::Outcome {
+    let fleet = &keeper.core.keeper_fleet;
+    let telling = TELLING + fleet.acknowledged_within();
+    let asked = Pending::start(fleet, question);
+    asked.within_one_try(patience, telling).await
 }
 
 /// What an answer says of a hold, and what that leads to.
@@ -93,13 +121,14 @@ struct Asserted {
     vouched: Option<LeaseMs>,
 }
 
-fn lease_of(keeper: &Keeper, hold: &Hold, now: Moment) -> Asserted {
+fn lease_of(keeper: &Keeper, hold: &Hold) -> Asserted {
     let (watched, promised) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let vouched = watched.then_some(keeper.core.plan.lease);
-    let left = LeaseMs::left(now.until(promised));
+    let left = LeaseMs::left(keeper.core.now().until(promised));
     let written = vouched.map_or(left, |lease| lease.max(left));
     Asserted { written, vouched }
 }
+
 /// The hold is there; with `lease`, it is for so long.
 fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
     let core = &keeper.core;

@@ -1,0 +1,16 @@
+-- Asserts the timeout key of a read hold alone: while a slot migrates the lock may be at another node.
+--
+-- KEYS[1] timeout   - string, lives as long as the hold's lease
+-- ARGV[1] lease     - ms, 1 to 2^53
+--
+-- Returns   1
+-- Publishes nothing
+-- Repeat    no TTL shrinks. A timeout key that is missing is written anew
+local timeout, lease_ms = KEYS[1], tonumber(ARGV[1])
+if not string.match(ARGV[1] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53 then
+  return redis.error_reply('ERR lease out of range')
+end
+
+local keep_ms = string.format('%.0f', math.max(redis.call('PTTL', timeout), lease_ms))
+if redis.call('PEXPIRE', timeout, keep_ms) == 0 then redis.call('SET', timeout, '1', 'PX', keep_ms) end
+return 1
