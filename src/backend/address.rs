@@ -5,7 +5,6 @@
 //! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
 //! that the application made connects by itself: with its own TLS, whichever that is, and its own driver.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -19,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::application;
 use super::drive::Connection;
 use super::failure::Failure;
 use super::socket;
@@ -126,8 +126,7 @@ impl Address {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
-        // It is code of the application's.
-        let secrets = catch_unwind(AssertUnwindSafe(|| ask())).map_err(|_| Failure::panic())?;
+        let secrets = application::call(|| ask()).ok_or_else(Failure::panic)?;
         self.with(&secrets).map_err(Failure::secrets)
     }
 

@@ -8,7 +8,6 @@
 //! 4. A slot that nobody says to have stays where it was: that node knows best.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use redis::PushInfo;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::application;
 use super::dial::Dialer;
 use super::failure::Failure;
 use super::hello::Hello;
@@ -265,19 +265,17 @@ impl Cluster {
         }
     }
 
-    /// Where to connect to for what a node calls itself. That is code of the application, and may panic: then nothing
-    /// is known better than what the node says.
+    /// Where to connect to for what a node calls itself: there, too, when the application's map panics.
     fn address(&self, place: Place) -> Place {
         let Some(addresses) = &self.addresses else {
             return place;
         };
-        let mapping = AssertUnwindSafe(|| addresses(&place.host, place.port));
-        match catch_unwind(mapping) {
-            Ok((host, port)) => Place {
+        match application::call(|| addresses(&place.host, place.port)) {
+            Some((host, port)) => Place {
                 host: host.into(),
                 port,
             },
-            Err(_) => place,
+            None => place,
         }
     }
 }

@@ -4,12 +4,10 @@
 //! whether replicas are back.
 
 use std::collections::HashSet;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -90,9 +88,7 @@ impl Committer {
                 let order = first.commit.order;
                 let same = rest.iter().take_while(|entry| entry.commit.order == order);
                 let later = rest.split_off(same.count());
-                let committing = AssertUnwindSafe(self.commit(rest, order));
-                // What it was about is unanswered then.
-                let _panic = committing.catch_unwind().await;
+                self.commit(rest, order).await;
                 rest = later;
             }
         }

@@ -9,7 +9,6 @@
 //! an idle connection may live on a runtime that the user blocks, and one that is shared with the
 //! application would swallow our commands in its `MULTI`.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
+use super::application;
 use super::class::Class;
 use super::drive::Connection;
 use super::failure::Failure;
@@ -281,7 +281,8 @@ impl Dialer {
             match &self.pool {
                 None => self.in_turn(|| self.to_master(timeout).boxed()).await,
                 Some(pool) => {
-                    let made = pool.manager().create().await;
+                    let made = application::run(pool.manager().create()).await;
+                    let made = made.ok_or_else(|| self.panicked())?;
                     let mut connection = made.map_err(Failure::connecting)?;
                     connection.set_response_timeout(NO_TIMEOUT);
                     Ok((Connection::of(connection), None))
@@ -396,29 +397,30 @@ impl Dialer {
             let connected = address.multiplexed(timeout).await;
             connected.map(drop).map_err(Failure::connecting)
         };
-        let asked = tokio::time::timeout(timeout, AssertUnwindSafe(asking).catch_unwind()).await;
-        asked.ok()?.ok()?.err()
+        let asked = tokio::time::timeout(timeout, asking).await;
+        asked.ok()?.err()
     }
 
-    /// An attempt has its time, and may run code of the application's, which may panic.
+    /// An attempt has its time.
     async fn within<T>(
         &self,
         timeout: Duration,
         connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let limited = async { tokio::time::timeout(timeout, connecting).await };
-        match AssertUnwindSafe(limited).catch_unwind().await {
-            // To a lane a service that nobody knows is one that is not there yet.
-            Ok(Ok(result)) => result.map_err(Failure::unreached_unless_refused),
-            Ok(Err(_)) => Err(Failure::no_connection()),
-            Err(_) => {
-                // Relaxed: nothing else depends on the flag.
-                if !self.panicked.swap(true, Ordering::Relaxed) {
-                    tracing::error!("connecting to Redis panicked; it is tried again");
-                }
-                Err(Failure::panic())
-            }
+        match tokio::time::timeout(timeout, connecting).await {
+            // A lane treats an unknown service as not started yet.
+            Ok(result) => result.map_err(Failure::unreached_unless_refused),
+            Err(_) => Err(Failure::no_connection()),
         }
+    }
+
+    /// The pool's manager panicked.
+    fn panicked(&self) -> Failure {
+        // Relaxed: nothing else depends on the flag.
+        if !self.panicked.swap(true, Ordering::Relaxed) {
+            tracing::error!("connecting to Redis panicked; it is tried again");
+        }
+        Failure::panic()
     }
 }
 

@@ -5,7 +5,8 @@
 //! at a time, [paced](super::pace) whatever comes of them, everyone waiting under his own deadline.
 //!
 //! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
-//!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
+//!    which of the two it was. Nothing else ends it: when the application's pool panics
+//!    while it connects, that attempt failed.
 //! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
 //!    a half-open link tells nobody. Renewals have less time, and leave it sooner.
 //! 3. When sentinels name another master the connection is given up, also one that was being made just then.
@@ -13,12 +14,10 @@
 //!    what is sent meanwhile must not wait for the next one.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -449,17 +448,6 @@ impl Lane {
         let mut pace = Pace::new(self.config.backoff, fastrand::u64(..));
         let mut generation = 0;
         loop {
-            let connecting = AssertUnwindSafe(self.keep_connected(&mut pace, &mut generation));
-            // A subscriber of tracing events is code of the application, and may panic.
-            let _panic = connecting.catch_unwind().await;
-            // Somebody may still want a connection. The pace keeps this from being a busy loop.
-            self.wanted.notify_one();
-            tokio::task::yield_now().await;
-        }
-    }
-
-    async fn keep_connected(&self, pace: &mut Pace, generation: &mut u64) {
-        loop {
             self.wanted.notified().await;
             if !matches!(&*self.link.borrow(), Link::Down { .. }) {
                 continue;
@@ -468,12 +456,12 @@ impl Lane {
             let leave_from = pace.attempt(self.now());
             match self.config.connect().await {
                 Ok(dialed) => {
-                    *generation += 1;
+                    generation += 1;
                     self.heard();
-                    let was_away = *generation == 1 && self.has_failed();
+                    let was_away = generation == 1 && self.has_failed();
                     let connected = Connected {
                         connection: dialed.connection,
-                        generation: *generation,
+                        generation,
                         turn: dialed.turn,
                         server: dialed.server,
                     };

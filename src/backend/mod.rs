@@ -5,6 +5,7 @@
 
 mod address;
 mod alarm;
+mod application;
 pub(crate) mod class;
 pub(crate) mod cluster;
 mod commit;

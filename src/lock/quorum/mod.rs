@@ -20,12 +20,10 @@ mod steward;
 mod token;
 mod waking;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
@@ -129,19 +127,21 @@ impl Nodes {
         Ok(())
     }
 
-    /// Runs a task on the steward. A bug in it closes the quorum for who waits and who comes; holds go on, which their
+    /// Runs a task on the steward. A panic in it closes the quorum for who waits and who comes; holds go on, which their
     /// clients keep.
     fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let task = self.steward.spawn(task);
+        let abort = task.abort_handle();
         let quorum = Arc::downgrade(self);
-        let task = self.steward.spawn(async move {
-            let ended = AssertUnwindSafe(task).catch_unwind().await;
-            if let (Err(_), Some(quorum)) = (ended, quorum.upgrade()) {
+        self.steward.spawn(async move {
+            let panicked = task.await.is_err_and(|error| error.is_panic());
+            if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
                 tracing::error!("the background thread of a quorum failed; the quorum is closed");
                 quorum.broken.store(true, Ordering::Relaxed);
                 quorum.lines.close();
             }
         });
-        task.abort_handle()
+        abort
     }
 
     /// How long a node has to answer an acquire with this lease.

@@ -1,0 +1,21 @@
+//! Functions of the application's that run here: its address map, its providers of credentials, the manager of its pool.
+//! One that panics has failed; it ends neither the keeper nor a lane.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+/// What `function` returns; `None` when it panics.
+pub(super) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(function)).ok()
+}
+
+/// The same for a future.
+pub(super) async fn run<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| match call(|| future.as_mut().poll(context)) {
+        Some(polled) => polled.map(Some),
+        None => Poll::Ready(None),
+    })
+    .await
+}
