@@ -80,7 +80,7 @@ async fn a_node_that_forgets_scripts_costs_no_hold() {
     }
 }
 
-/// It finds the script known behind the first text of a pipeline.
+/// The first call that is refused sends the text; the others go again behind it.
 #[tokio::test]
 async fn a_node_that_forgot_a_script_is_told_its_text_once() {
     let cluster = RedisCluster::masters().await;

@@ -29,9 +29,10 @@ async fn a_verification_that_runs_is_joined() {
     for index in 0..20 {
         holds.push(fixed(&client, &format!("held-{index}"), 2 * LONG).await);
     }
-    let asked = proxy.count(Match::script(VERIFY));
+    let question = || Match::script(VERIFY).and(Match::key("held-0"));
+    let asked = proxy.count(question());
     let slow = proxy.inject(Fault::DelayReply(ms(3_000)));
-    let slow = slow.on(Match::script(VERIFY)).arm();
+    let slow = slow.on(question()).arm();
     for round in 0..BREAKS {
         let cut = proxy.inject(Fault::ResetBefore);
         cut.on(Match::command("PTTL")).arm();

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use watchlock::{ClientBuilder, Lease, Lock, LockGuard};
 use watchlock_support::eventually;
-use watchlock_support::server::in_cluster;
 
 use crate::common::counted::Counted;
 use crate::common::{LONG, ms, soon};
@@ -129,10 +128,7 @@ async fn a_section_costs_the_same_however_many_tasks_wait(kind: &'static Kind) {
 
 async fn renewals_travel_together(kind: &'static Kind) {
     const HOLDS: u64 = 300;
-    if in_cluster() {
-        println!("a call is for holds of one slot");
-        return;
-    }
+    const PERIODS: u64 = 2;
     let set = |it: ClientBuilder| unhurried(it).watchdog_lease(ms(3_000));
     let (scene, proxy) = Scene::proxied(kind, set).await;
     let lock = |number| scene.lock(&format!("held:{number}"));
@@ -140,13 +136,23 @@ async fn renewals_travel_together(kind: &'static Kind) {
     let held = futures_util::future::join_all(locks.iter().map(Lock::lock)).await;
     let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
     let mut counted = Counted::from_now(&proxy);
-    // What a renewal writes, whatever came before.
-    let before = scene.server.calls_of("pexpire").await;
+    let before = proxy.traffic();
+    let calls = || proxy.scripts().values().sum::<u64>();
+    let renewals = calls() + PERIODS * HOLDS;
     eventually("each hold is renewed twice", LONG, async || {
-        scene.server.calls_of("pexpire").await >= before + 2 * HOLDS
+        calls() >= renewals
     })
     .await;
-    let commands = counted.commands();
-    assert!(commands <= 12, "{commands} commands for two periods");
+    let (after, commands) = (proxy.traffic(), counted.commands());
+    // The next period may have begun.
+    let most = (PERIODS + 1) * HOLDS;
+    assert!(commands <= most, "{commands} commands for two periods");
+    let bytes = (after.bytes - before.bytes) / commands;
+    assert!(bytes <= kind.costs.renewal_bytes, "{bytes} bytes a renewal");
+    let reads = after.reads - before.reads;
+    assert!(
+        reads <= commands / 5,
+        "{reads} reads of {commands} commands"
+    );
     assert!(held.iter().all(LockGuard::is_valid));
 }

@@ -265,7 +265,7 @@ async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static K
     }
 }
 
-/// Its renewals share a call with those of other names.
+/// Its renewals go together with those of other names.
 async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Kind) {
     let scene = limited(kind, SHORT * 3).await;
     let mut guards = Vec::new();

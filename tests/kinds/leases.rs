@@ -430,7 +430,7 @@ async fn f12_i4_a_hold_that_lost_its_lease_gets_it_again(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// One bad key in a call that renews many.
+/// One bad key among many that are renewed together.
 async fn f12_one_bad_key_does_not_cost_the_others_their_renewal(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     let mut guards = Vec::new();

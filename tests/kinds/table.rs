@@ -72,6 +72,8 @@ pub(crate) struct Costs {
     pub(crate) in_line: u64,
     /// Commands, those inside of scripts among them, without which a free lock cannot be taken: so many at least.
     pub(crate) needed: u64,
+    /// What one renewal sends at most.
+    pub(crate) renewal_bytes: u64,
 }
 
 /// A kind of lock.
@@ -153,6 +155,7 @@ pub(crate) const PLAIN: Kind = Kind {
         busy: 1,
         in_line: 2,
         needed: 2,
+        renewal_bytes: 160,
     },
     shared: None,
     deaf: None,
@@ -272,6 +275,7 @@ pub(crate) const READ: Kind = Kind {
         enter: 0,
         leave: 0,
         needed: 6,
+        renewal_bytes: 300,
         ..PLAIN.costs
     },
     shared: Some(Because("many read at once")),
@@ -295,7 +299,10 @@ pub(crate) const WRITE: Kind = Kind {
         "rw/release",
         "rw/write_acquire",
     ],
-    costs: PLAIN.costs,
+    costs: Costs {
+        renewal_bytes: 300,
+        ..PLAIN.costs
+    },
     shared: None,
     local_levels: None,
     levels_end_alone: None,

@@ -35,8 +35,8 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
             [0, 1].map(|row| rounds.iter().map(|cores| cores[row] * 100.0).collect());
         let mut table = Table::new(
             "Cluster: 10 000 locks kept alive",
-            "Shares of one core of the client, after the first 10 s, in which each lock is renewed once. In a cluster a \
-             call renews the locks of one slot. Both clients run at the same time.",
+            "Shares of one core of the client, after the first 10 s, in which each lock is renewed once. Each \
+             lock is renewed by a call of its own. Both clients run at the same time.",
         );
         table.columns(vec!["client core".to_owned()]);
         for (row, cores) in [("one server", &one), ("three masters", &three)] {

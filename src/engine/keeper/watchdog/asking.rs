@@ -3,7 +3,8 @@
 //! 1. A hold is in one batch at a time. Who wants it asked meanwhile has it asked once more after the answer.
 //! 2. What is nearest its end goes first, and never with what has time to wait for an answer.
 //! 3. At most [`OUT`] are out, so that an answer does not wait for all that was asked before it.
-//! 4. While whole batches fail, one is out at a time, ever more rarely: it finds out for all when that is over.
+//! 4. When a whole batch fails, two holds at a time are asked for, ever more rarely: they find out for all when that is
+//!    over. One is the nearest to its end, the other any one: the first may fail for itself.
 //! 5. A hold that was refused for itself, or whose call failed while another of its batch was answered, is asked for again
 //!    after a quarter of what it has left. It does not delay the others.
 //! 6. A hold that has ended is forgotten when its turn comes.
@@ -44,7 +45,7 @@ pub(super) enum Outcome {
     Known,
     /// Refused for itself, or not answered within a patience that was too short to tell.
     Refused,
-    /// Its call failed.
+    /// Its call failed, maybe as all would.
     Failed,
 }
 
@@ -116,17 +117,36 @@ impl<T> Asking<T> {
         self.bring_up(now);
         let first = self.next_end()?;
         let patience = self.patience(first, now);
+        let most = if self.is_failing() { 1 } else { BATCH };
         let mut holds = Vec::new();
-        while holds.len() < BATCH
+        while holds.len() < most
             && let Some(end) = self.next_end()
             && self.patience(end, now) <= patience * 2
             && let Some(((_, number), hold)) = self.wanted.pop_first()
         {
-            self.marks.insert(number, Mark::Asked { again: false });
             holds.push((number, hold));
+        }
+        if self.is_failing()
+            && let Some((end, any)) = self.any()
+            && self.patience(end, now) <= patience * 2
+            && let Some(hold) = self.wanted.remove(&(end, any))
+        {
+            holds.push((any, hold));
+        }
+        for (number, _) in &holds {
+            self.marks.insert(*number, Mark::Asked { again: false });
         }
         self.out += 1;
         Some(Batch { holds, patience })
+    }
+
+    /// Any hold that is wanted.
+    fn any(&self) -> Option<Key> {
+        let (first, last) = (self.wanted.keys().next()?, self.wanted.keys().next_back()?);
+        let from = fastrand::u64(first.0.as_nanos()..=last.0.as_nanos());
+        let mut later = self.wanted.range((Moment::from_nanos(from), 0)..);
+        let (&(end, number), hold) = later.next()?;
+        ((self.end)(hold) == Some(end)).then_some((end, number))
     }
 
     /// A batch of [`take`](Self::take) was answered, with this for each of its holds.

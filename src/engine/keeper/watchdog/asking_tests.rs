@@ -97,6 +97,52 @@ fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
 }
 
 #[test]
+fn one_whose_call_fails_beside_another_that_is_answered_stops_nobody() {
+    let mut asking = asking();
+    asking.want(1, ending(1_000), false);
+    asking.want(2, ending(1_100), false);
+    let Batch { holds, .. } = asking.take(at(0)).unwrap();
+    let outcome = |number| match number {
+        1 => Outcome::Failed,
+        _ => Outcome::Known,
+    };
+    let told = holds
+        .into_iter()
+        .map(|(number, hold)| (number, hold, outcome(number)));
+    asking.answered(told, at(0));
+    assert!(asking.is_troubled() && !asking.is_failing());
+    assert_eq!(asking.next(at(0)), at(250), "a quarter of what is left");
+    assert_eq!(numbers(&asking.take(at(250)).unwrap()), [1]);
+}
+
+/// What is nearest its end may fail for itself, again and again.
+#[test]
+fn while_calls_fail_another_is_asked_for_as_well() {
+    for _ in 0..20 {
+        let mut asking = asking();
+        asking.want(1, ending(60_000), false);
+        let alone = asking.take(at(0)).unwrap();
+        answer(&mut asking, alone, Outcome::Failed, at(0));
+        for number in 2..2_000 {
+            asking.want(number, ending(60_000 + number), false);
+        }
+        let now = asking.next(at(0));
+        let both = asking.take(now).unwrap();
+        assert_eq!((both.holds.len(), both.holds[0].0), (2, 1));
+        let told = both.holds.into_iter().map(|(number, hold)| {
+            let outcome = match number {
+                1 => Outcome::Failed,
+                _ => Outcome::Known,
+            };
+            (number, hold, outcome)
+        });
+        asking.answered(told, now);
+        assert!(!asking.is_failing());
+        assert_eq!(asking.take(now).unwrap().holds.len(), BATCH);
+    }
+}
+
+#[test]
 fn one_that_is_refused_for_itself_stops_nobody() {
     let mut asking = asking();
     asking.want(1, ending(1_000), false);

@@ -102,7 +102,7 @@ pub(crate) fn look(keeper: &Keeper) {
     let (due_by, soon) = (now + period / 100, now + period / 10);
     let mut due = sort_out(keeper, core.schedule.take(due_by, soon, BATCH), now);
     if due.len() > BATCH && core.backend.cluster().is_joined() {
-        // What is renewed together now is so again and again: those of one node are one pipeline.
+        // What is renewed together now is so again and again: those of one node are one batch.
         due.sort_by_cached_key(|hold| node_of(core, hold));
     }
     want(keeper, &due, false);

@@ -71,7 +71,13 @@ impl<'a> Carrier<'a> {
     }
 
     async fn read_requests(&self, from: impl AsyncRead + Unpin) -> Ending {
-        if let Some(fault) = read_frames(from, |frame| self.request(frame)).await {
+        if let Some(fault) = read_frames(
+            from,
+            |bytes| self.shared.count(bytes),
+            |frame| self.request(frame),
+        )
+        .await
+        {
             return last(&self.requests, fault).await;
         }
         self.link.state.lock().is_left = true;
@@ -80,7 +86,7 @@ impl<'a> Carrier<'a> {
     }
 
     async fn read_replies(&self, from: impl AsyncRead + Unpin) -> Ending {
-        if let Some(fault) = read_frames(from, |frame| self.reply(frame)).await {
+        if let Some(fault) = read_frames(from, |_| (), |frame| self.reply(frame)).await {
             return last(&self.replies, fault).await;
         }
         if self.link.state.lock().deaf_to_replies {
@@ -190,10 +196,12 @@ fn send(queue: &UnboundedSender<Parcel>, due: Instant, frame: &[u8]) {
 /// Hands each frame over until one of them ends the link (`Some`) or the stream ends (`None`).
 async fn read_frames(
     mut from: impl AsyncRead + Unpin,
+    has_read: impl Fn(usize),
     mut hand_over: impl FnMut(&[u8]) -> Option<Ending>,
 ) -> Option<Ending> {
     let mut bytes = Vec::with_capacity(16 * 1024);
-    while from.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
+    while let Ok(read @ 1..) = from.read_buf(&mut bytes).await {
+        has_read(read);
         let mut done = 0;
         while let Some(len) = frame_len(&bytes[done..]) {
             let ending = hand_over(&bytes[done..done + len]);

@@ -36,6 +36,7 @@ pub use rules::{Aim, Odds, Shot};
 use crate::server::RedisServer;
 use link::Ending;
 use server::Server;
+pub use shared::Traffic;
 use shared::{Modes, Shared};
 
 /// A proxy before a server on loopback; it ends, with its connections, when dropped.
@@ -216,6 +217,12 @@ impl Proxy {
     #[must_use]
     pub fn commands(&self) -> BTreeMap<String, u64> {
         self.shared.rules.lock().commands.clone()
+    }
+
+    /// What clients sent so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.shared.traffic()
     }
 
     /// EVALSHA calls so far by the script's hash.

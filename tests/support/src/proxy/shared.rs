@@ -14,6 +14,14 @@ use super::fault::Direction;
 use super::link::{Ending, Link};
 use super::rules::Rules;
 
+/// What clients sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Traffic {
+    pub bytes: u64,
+    /// How many reads that took: one for what a client writes at once, up to 16 KiB.
+    pub reads: u64,
+}
+
 /// What holds for all links at once.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Modes {
@@ -30,6 +38,7 @@ pub(super) struct Shared {
     pub(super) alarm: Alarm,
     links: Mutex<BTreeMap<u64, Arc<Link>>>,
     accepted: AtomicU64,
+    traffic: Mutex<Traffic>,
 }
 
 impl Shared {
@@ -41,6 +50,7 @@ impl Shared {
             alarm: Alarm::start(),
             links: Mutex::default(),
             accepted: AtomicU64::new(0),
+            traffic: Mutex::default(),
         }
     }
 
@@ -55,6 +65,17 @@ impl Shared {
         }
         link.run(&self, client).await;
         self.links.lock().remove(&number);
+    }
+
+    /// So many bytes were read from a client.
+    pub(super) fn count(&self, bytes: usize) {
+        let mut traffic = self.traffic.lock();
+        traffic.bytes += bytes as u64;
+        traffic.reads += 1;
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        *self.traffic.lock()
     }
 
     pub(super) fn accepted(&self) -> u64 {
