@@ -17,6 +17,7 @@ use super::rules::Rules;
 /// What clients sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Traffic {
+    /// How many bytes.
     pub bytes: u64,
     /// How many reads that took: one for what a client writes at once, up to 16 KiB.
     pub reads: u64,
