@@ -12,7 +12,7 @@ use super::gate::{Gate, Rules};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::schedule::Schedule;
-use super::hold::state::{Due, Phase, RenewalPlan, State};
+use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
 use crate::backend::{Backend, Fleet, Outcome, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -192,7 +192,7 @@ impl Core {
             self.post(Mail::Release(hold));
         }
         for hold in rest.turns {
-            if hold.with(State::write_is_due) {
+            if hold.with(HoldState::write_is_due) {
                 self.post(Mail::Write(hold));
             }
         }

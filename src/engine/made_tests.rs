@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::gate::Rules;
 use super::gate::ticket::{Patience, Request, Ticket};
-use super::hold::kind::{Commands, Kind, Says};
+use super::hold::kind::{Commands, Kind, KindCommands};
 use super::hold::owner::OwnerState;
 use super::hold::state::{Level, RenewalPlan};
 use super::hold::{Hold, Origin};
@@ -50,7 +50,7 @@ impl Commands for Sort {
 pub(crate) fn kind(sort: Sort) -> Kind {
     Kind {
         names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
-        commands: Says::OfOne(Arc::new(sort)),
+        commands: KindCommands::OfOne(Arc::new(sort)),
     }
 }
 

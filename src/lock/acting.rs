@@ -14,8 +14,8 @@ use crate::engine::caller::acquire::{Acquired, acquire, request};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::{Entered, Found, OwnerState};
-use crate::engine::hold::state::State;
+use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
+use crate::engine::hold::state::HoldState;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Forced, Reply};
@@ -76,7 +76,7 @@ impl<'a> Acting<'a> {
     }
 
     /// The newest detached level, which is the caller's from now on.
-    fn detached(&self) -> Result<Entered, Error> {
+    fn detached(&self) -> Result<HeldLevel, Error> {
         let kind = self.handle.kind()?;
         let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
         let level = owner.take_detached(kind.names(), kind.commands.is_shared());
@@ -89,8 +89,8 @@ impl<'a> Acting<'a> {
         };
         let shared = kind.commands.is_shared();
         match owner.find(kind.names(), shared, self.core().now()) {
-            Found::Live(hold) => enter::levels(self.core(), &hold),
-            Found::Nothing | Found::Lost(_) => 0,
+            FoundHold::Live(hold) => enter::levels(self.core(), &hold),
+            FoundHold::Nothing | FoundHold::Lost(_) => 0,
         }
     }
 
@@ -160,7 +160,7 @@ impl<'a> Acting<'a> {
                     core.gates.with(names, |gate| gate.hold(&id).cloned())
                 });
                 // An attempt whose answer is on the way is made again.
-                if let Some(hold) = hit.filter(|hold| !hold.with(State::undo)) {
+                if let Some(hold) = hit.filter(|hold| !hold.with(HoldState::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
                 Ok(true)

@@ -6,7 +6,7 @@ use super::LockGuard;
 use super::handle::Handle;
 use super::kind::{LockKind, sealed};
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, RedisQueue, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -70,7 +70,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Says::OfOne(Arc::new(InOrder {
+        commands: KindCommands::OfOne(Arc::new(InOrder {
             wait: config.fair_wait,
         })),
     })

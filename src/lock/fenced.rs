@@ -11,7 +11,7 @@ use super::kind::{IsGuard, LockKind, sealed};
 use super::{GuardError, LockGuard};
 use crate::backend::Failure;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
@@ -184,7 +184,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Says::OfOne(Arc::new(WithTokens {
+        commands: KindCommands::OfOne(Arc::new(WithTokens {
             token_ttl: config.fencing_token_ttl,
         })),
     })

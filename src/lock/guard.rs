@@ -10,7 +10,7 @@ use super::single::Single;
 use super::view::HoldView;
 use crate::backend::Timers;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::Entered;
+use crate::engine::hold::owner::HeldLevel;
 use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
@@ -60,7 +60,7 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(engine: Arc<Engine>, entered: Entered) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
         let single = Single::new(engine, entered);
         Self {
             of: Of::Single(single),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, Says};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands};
 use crate::error::Error;
 use crate::names::{Family, Names};
 
@@ -11,7 +11,7 @@ use crate::names::{Family, Names};
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     Ok(Kind {
         names: Arc::new(names(config, name)?),
-        commands: Says::OfAll(&Plain),
+        commands: KindCommands::OfAll(&Plain),
     })
 }
 

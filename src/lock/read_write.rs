@@ -11,7 +11,7 @@ use super::handle::Handle;
 use super::kind::{IsGuard, LockKind, sealed};
 use super::{GuardError, LockGuard};
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keep_alive::Engine;
 use crate::error::Error;
@@ -297,8 +297,8 @@ impl Mode {
         }
     }
 
-    fn says(self) -> Says {
-        Says::OfAll(match self {
+    fn says(self) -> KindCommands {
+        KindCommands::OfAll(match self {
             Self::Read => &Self::Read,
             Self::Write => &Self::Write,
         })
@@ -357,7 +357,7 @@ impl Commands for Mode {
         Some(rw::downgrade(names, hold_id, lease))
     }
 
-    fn downgraded(&self) -> Option<Says> {
+    fn downgraded(&self) -> Option<KindCommands> {
         Some(Self::Read.says())
     }
 

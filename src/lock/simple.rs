@@ -6,7 +6,7 @@ use super::LockGuard;
 use super::handle::Handle;
 use super::kind::{LockKind, sealed};
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, Says, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -55,7 +55,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let names = Names::of(&Family::SIMPLE, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: Says::OfAll(&Strings),
+        commands: KindCommands::OfAll(&Strings),
     })
 }
 

@@ -9,7 +9,7 @@ use crate::engine::caller::{enter, release, verify};
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::Entered;
+use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::Level;
 use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LeaseError, LostReason};
@@ -19,11 +19,11 @@ use crate::lease::{Lease, LeaseMs};
 /// One level of a hold. Dropping it gives the level back.
 pub(super) struct Single {
     engine: Arc<Engine>,
-    entered: Entered,
+    entered: HeldLevel,
 }
 
 impl Single {
-    pub(super) fn new(engine: Arc<Engine>, entered: Entered) -> Self {
+    pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
         Self { engine, entered }
     }
 
@@ -101,7 +101,7 @@ impl Single {
         let core = &self.engine.core;
         let level = level(lease);
         let lease = lease.resolve(core.config.watchdog_lease, core.config.max_lease)?;
-        let entered = Entered {
+        let entered = HeldLevel {
             level,
             open: true,
             ..self.entered.clone()
@@ -174,7 +174,7 @@ impl Single {
     }
 
     fn is_taken_by_owner(&mut self) -> bool {
-        let Entered {
+        let HeldLevel {
             hold, level, owner, ..
         } = &self.entered;
         let taken = owner

@@ -9,7 +9,7 @@ use super::kind::{LockKind, sealed};
 use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, Says};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands};
 use crate::error::Error;
 
 /// The kind of [`SpinLock`].
@@ -71,7 +71,7 @@ pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kin
         let names = plain::names(config, name)?;
         Ok(Kind {
             names: Arc::new(names),
-            commands: Says::OfOne(Arc::new(Polling { backoff })),
+            commands: KindCommands::OfOne(Arc::new(Polling { backoff })),
         })
     }
 }

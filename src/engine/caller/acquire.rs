@@ -25,7 +25,7 @@ use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::{Kind, Try};
-use crate::engine::hold::owner::{Entered, Found, OwnerState};
+use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
 use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
@@ -67,7 +67,7 @@ const GRACE: Duration = Duration::from_millis(25);
 
 /// What an acquire came to.
 pub(crate) enum Acquired {
-    In(Entered),
+    In(HeldLevel),
     /// Somebody else has it: up to then, as far as that is known.
     Busy(Option<Moment>),
 }
@@ -75,7 +75,7 @@ pub(crate) enum Acquired {
 /// What the first steps of an acquire led to.
 enum Begun<'a> {
     /// The owner's hold was entered again.
-    In(Entered),
+    In(HeldLevel),
     /// Its ticket is decided, or queued: the latter if `true`.
     Asked(Waiting<'a>, bool),
 }
@@ -153,16 +153,16 @@ fn begin(
 }
 
 /// Enters what the owner holds, if it holds the lock.
-async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<Entered>, Error> {
+async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLevel>, Error> {
     let Some(owner) = &request.owner else {
         return Ok(None);
     };
     let (kind, now) = (&request.kind, core.now());
     let shared = kind.commands.is_shared();
     let hold = match owner.find(kind.names(), shared, now) {
-        Found::Lost(reason) => return Err(Error::lost(reason)),
-        Found::Live(hold) => hold,
-        Found::Nothing => return beside_own(core, owner, request).await,
+        FoundHold::Lost(reason) => return Err(Error::lost(reason)),
+        FoundHold::Live(hold) => hold,
+        FoundHold::Nothing => return beside_own(core, owner, request).await,
     };
     let (lease, patience) = (request.lease, request.patience);
     // Boxed: most acquires have nothing to enter.
@@ -176,17 +176,17 @@ async fn beside_own(
     core: &Arc<Core>,
     owner: &Arc<OwnerState>,
     request: &Request,
-) -> Result<Option<Entered>, Error> {
+) -> Result<Option<HeldLevel>, Error> {
     let commands = &request.kind.commands;
     if !commands.has_shares() {
         return Ok(None);
     }
     let shared = commands.is_shared();
     match owner.find(request.kind.names(), !shared, core.now()) {
-        Found::Nothing => Ok(None),
-        Found::Lost(reason) => Err(Error::lost(reason)),
-        Found::Live(_) if !shared => Err(Error::would_deadlock()),
-        Found::Live(own) => Box::pin(enter::enter_beside(core, &own, request)).await,
+        FoundHold::Nothing => Ok(None),
+        FoundHold::Lost(reason) => Err(Error::lost(reason)),
+        FoundHold::Live(_) if !shared => Err(Error::would_deadlock()),
+        FoundHold::Live(own) => Box::pin(enter::enter_beside(core, &own, request)).await,
     }
 }
 

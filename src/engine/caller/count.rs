@@ -58,7 +58,7 @@ pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at
 
 impl<'a> Writing<'a> {
     pub(crate) fn begin(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
-        hold.with(crate::engine::hold::state::State::write_begins);
+        hold.with(crate::engine::hold::state::HoldState::write_begins);
         Self {
             core,
             hold,

@@ -15,7 +15,7 @@ use crate::engine::core::Core;
 use crate::engine::gate::ticket::{Patience, Request};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner;
+use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, NoEntry};
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
@@ -24,7 +24,7 @@ use crate::script::Entered;
 /// A level that is given back unless it is kept.
 struct NewLevel<'a> {
     core: &'a Arc<Core>,
-    entered: Option<owner::Entered>,
+    entered: Option<HeldLevel>,
 }
 
 impl Drop for NewLevel<'_> {
@@ -39,11 +39,11 @@ impl Drop for NewLevel<'_> {
 /// the place to wait.
 pub(crate) async fn enter(
     core: &Arc<Core>,
-    entered: owner::Entered,
+    entered: HeldLevel,
     kind: &Kind,
     lease: LeaseMs,
     patience: Patience,
-) -> Result<Option<owner::Entered>, Error> {
+) -> Result<Option<HeldLevel>, Error> {
     core.check_open()?;
     let hold = Arc::clone(&entered.hold);
     let level = entered.level;
@@ -96,7 +96,7 @@ pub(crate) async fn enter_beside(
     core: &Arc<Core>,
     own: &Arc<Hold>,
     request: &Request,
-) -> Result<Option<owner::Entered>, Error> {
+) -> Result<Option<HeldLevel>, Error> {
     core.check_open()?;
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
@@ -122,10 +122,7 @@ pub(crate) async fn enter_beside(
 }
 
 /// Gives a level back of who has the lock alone, and keeps one of those who share it, without a moment in between.
-pub(crate) async fn downgrade(
-    core: &Arc<Core>,
-    entered: &owner::Entered,
-) -> Result<owner::Entered, Error> {
+pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<HeldLevel, Error> {
     let shared = keep_shared(core, entered);
     let mut new_level = NewLevel {
         core,
@@ -138,8 +135,8 @@ pub(crate) async fn downgrade(
 }
 
 /// A level of those who share the hold, with the lease of `entered`.
-fn keep_shared(core: &Core, entered: &owner::Entered) -> Option<owner::Entered> {
-    let owner::Entered {
+fn keep_shared(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
+    let HeldLevel {
         hold, level, owner, ..
     } = entered;
     let (names, now) = (hold.kind.names(), core.now());

@@ -19,7 +19,7 @@ use crate::engine::core::Core;
 use crate::engine::gate::Gate;
 use crate::engine::gate::answers::{GivenBack, SentAs};
 use crate::engine::hold::Hold;
-use crate::engine::hold::owner::Entered;
+use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, Phase};
 use crate::error::{Error, LostReason};
 
@@ -30,7 +30,7 @@ use crate::error::{Error, LostReason};
 )]
 pub(crate) fn give_back<'a>(
     core: &'a Arc<Core>,
-    entered: &'a Entered,
+    entered: &'a HeldLevel,
 ) -> impl Future<Output = Result<(), Error>> + Send + use<'a> {
     async move {
         let mut sent = match begin(core, entered) {
@@ -61,7 +61,7 @@ enum Begun<'a> {
     Slow(BoxFuture<'a, Result<(), Error>>),
 }
 
-fn begin<'a>(core: &'a Arc<Core>, entered: &'a Entered) -> Begun<'a> {
+fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> Begun<'a> {
     let hold = &entered.hold;
     if let Err(closed) = core.check_open() {
         return Begun::Over(Err(why_closed(core, hold, closed)));
@@ -109,7 +109,7 @@ fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
 }
 
 /// Gives a level back without waiting.
-pub(crate) fn drop_level(core: &Core, entered: &Entered) {
+pub(crate) fn drop_level(core: &Core, entered: &HeldLevel) {
     if core.check_open().is_err() {
         return;
     }
@@ -125,11 +125,11 @@ pub(crate) fn drop_level(core: &Core, entered: &Entered) {
 /// schedule has an entry for it.
 fn part_with(
     core: &Core,
-    entered: &Entered,
+    entered: &HeldLevel,
     fleet: Option<&Arc<Fleet>>,
     now: Moment,
 ) -> GivenBack<Pending> {
-    let Entered {
+    let HeldLevel {
         hold, level, owner, ..
     } = entered;
     let send = fleet.map(|fleet| || Pending::start(fleet, hold.kind.release(&hold.id, 0)));
@@ -222,8 +222,8 @@ async fn repeated(
 
 /// Leaves the hold to its lease: whether it has no other level. What others share ends with the lease of the
 /// level.
-pub(crate) fn let_expire(core: &Core, entered: &Entered) -> bool {
-    let Entered {
+pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
+    let HeldLevel {
         hold, level, owner, ..
     } = entered;
     let left = match hold.joint() {

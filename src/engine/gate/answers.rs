@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::state::{Left, Level, State};
+use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 
@@ -388,7 +388,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     /// Released by the keeper; the seat is kept until that is answered.
     fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
-        self.effects.change(hold, State::give_up);
+        self.effects.change(hold, HoldState::give_up);
         self.gate.seat.release(hold, None, None, self.now);
         self.effects.release(hold);
         Settled::Unwanted
@@ -424,7 +424,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         let Attempt { hold, ticket, .. } = &self.attempt;
         // A join starts nothing that would have to be undone.
         if failure.is_unanswered() && !self.is_join() {
-            self.effects.change(hold, State::taint);
+            self.effects.change(hold, HoldState::taint);
         }
         if hold.is_tainted() && !self.is_join() {
             ticket.set_unsettled(Some(hold));

@@ -13,7 +13,7 @@ use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::state::{Left, Level, State};
+use crate::engine::hold::state::{HoldState, Left, Level};
 
 /// For how long after an answer that nobody waits to have it alone others may enter without asking.
 const OPEN: Duration = Duration::from_millis(50);
@@ -165,7 +165,7 @@ impl Joint {
     }
 
     /// It is exclusive no more: strangers of its kind may be beside it from now on.
-    pub(crate) fn turned(&mut self, change: impl FnOnce(&mut State), effects: &mut Effects) {
+    pub(crate) fn turned(&mut self, change: impl FnOnce(&mut HoldState), effects: &mut Effects) {
         self.exclusive = false;
         effects.change(&self.hold, change);
     }

@@ -48,7 +48,7 @@ use self::ticket::{Patience, Ticket, Verdict};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::kind::Kind;
-use super::hold::state::{RenewalPlan, State};
+use super::hold::state::{HoldState, RenewalPlan};
 use crate::clock::Moment;
 use crate::error::Error;
 
@@ -248,7 +248,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if !self.seat.is_trying_for(ticket)
             && let Some(hold) = ticket.take_unsettled()
         {
-            effects.change(&hold, State::give_up);
+            effects.change(&hold, HoldState::give_up);
             effects.release(&hold);
         }
     }

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::owner::OwnerState;
-use crate::engine::hold::state::{Left, Level, NoEntry, Phase, State};
+use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
 use crate::engine::hold::{Hold, Origin};
 use crate::error::LostReason;
 use crate::lease::Term;
@@ -315,7 +315,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return;
         };
         if joint.exclusive {
-            let assure = |state: &mut State| state.assure(rules.plan.lease, sent_at);
+            let assure = |state: &mut HoldState| state.assure(rules.plan.lease, sent_at);
             joint.turned(assure, effects);
             effects.look(hold);
             self.prompt = true;

@@ -17,7 +17,7 @@ use crate::clock::Moment;
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::{Entered, OwnerState};
+use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
 use crate::error::Error;
 use crate::lease::LeaseMs;
@@ -100,8 +100,8 @@ impl Request {
     }
 
     /// The first level of `hold`, for whoever asked for it.
-    pub(crate) fn entered(&self, hold: Arc<Hold>) -> Entered {
-        Entered {
+    pub(crate) fn entered(&self, hold: Arc<Hold>) -> HeldLevel {
+        HeldLevel {
             hold,
             level: self.level,
             owner: self.owner.clone(),

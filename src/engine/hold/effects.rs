@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::state::State;
+use super::state::HoldState;
 use crate::engine::hold::Hold;
 
 /// Collected under a gate's lock, carried out after it.
@@ -39,7 +39,7 @@ impl Effects {
     pub(crate) fn change<R>(
         &mut self,
         hold: &Arc<Hold>,
-        change: impl FnOnce(&mut State) -> R,
+        change: impl FnOnce(&mut HoldState) -> R,
     ) -> R {
         let (result, told) = hold.update(change);
         if told {
@@ -50,7 +50,7 @@ impl Effects {
 
     /// Leave the last release of `hold` to the keeper. False when the keeper has it already.
     pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
-        let first = self.change(hold, State::claim_release);
+        let first = self.change(hold, HoldState::claim_release);
         if first {
             self.releases.push(Arc::clone(hold));
         }

@@ -100,7 +100,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// What the shares of a hold are of that was turned into a shared one.
-    fn downgraded(&self) -> Option<Says> {
+    fn downgraded(&self) -> Option<KindCommands> {
         None
     }
 
@@ -229,13 +229,13 @@ pub(crate) trait RedisQueue {
 
 /// What a kind says of a lock.
 #[derive(Clone)]
-pub(crate) enum Says {
+pub(crate) enum KindCommands {
     /// The same of all its locks: nothing is allocated or counted for it.
     OfAll(&'static dyn Commands),
     OfOne(Arc<dyn Commands>),
 }
 
-impl Deref for Says {
+impl Deref for KindCommands {
     type Target = dyn Commands;
 
     fn deref(&self) -> &Self::Target {
@@ -250,7 +250,7 @@ impl Deref for Says {
 #[derive(Clone)]
 pub(crate) struct Kind {
     pub(crate) names: Arc<Names>,
-    pub(crate) commands: Says,
+    pub(crate) commands: KindCommands,
 }
 
 impl Kind {

@@ -6,7 +6,7 @@ use crate::script::Order;
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
-/// Says nothing of its own.
+/// KindCommands nothing of its own.
 struct Silent;
 
 impl Commands for Silent {}
@@ -74,7 +74,7 @@ impl RedisQueue for Queued {
 fn kind(commands: impl Commands + 'static) -> Kind {
     Kind {
         names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
-        commands: Says::OfOne(Arc::new(commands)),
+        commands: KindCommands::OfOne(Arc::new(commands)),
     }
 }
 

@@ -9,12 +9,10 @@
 //!    with levels and leases of its own, that is lost with the joint hold and never valid for longer.
 
 pub(crate) mod effects;
-
 pub(crate) mod kind;
 pub(crate) mod owner;
 pub(crate) mod schedule;
 pub(crate) mod state;
-pub(crate) mod written;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::hold::kind::Kind;
-use super::hold::state::{Level, Phase, State};
+use super::hold::state::{HoldState, Level, Phase};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
@@ -48,7 +46,7 @@ pub(crate) struct Hold {
     /// The hold in Redis that this is a share of.
     joint: Option<Arc<Hold>>,
     left: bool,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
     /// Its fencing token, 0 when it has none.
@@ -94,12 +92,12 @@ pub(crate) struct Origin {
 impl Hold {
     /// An attempt to start a hold, overdue at `finish_by`.
     pub(crate) fn trying(origin: Origin, finish_by: Moment) -> Arc<Self> {
-        Arc::new(Self::new(origin, None, State::trying(finish_by)))
+        Arc::new(Self::new(origin, None, HoldState::trying(finish_by)))
     }
 
     /// A share of `joint` with one level, which lasts for `term` or as long as `joint`.
     pub(crate) fn share(joint: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
-        let mut state = State::share(level, term);
+        let mut state = HoldState::share(level, term);
         if let Some(reason) = joint.state.lock().announced() {
             state.announce(reason);
         }
@@ -108,17 +106,17 @@ impl Hold {
 
     /// A share of `joint` that nobody has, and that lasts for `term` all the same.
     pub(crate) fn left(joint: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
-        let state = State::share(Level::Fixed, term);
+        let state = HoldState::share(Level::Fixed, term);
         let left = Self::new(origin, Some(Arc::clone(joint)), state);
         Arc::new(Self { left: true, ..left })
     }
 
     /// One that begins with what Redis has of another, in `state`.
-    pub(crate) fn passed_on(origin: Origin, state: State) -> Arc<Self> {
+    pub(crate) fn passed_on(origin: Origin, state: HoldState) -> Arc<Self> {
         Arc::new(Self::new(origin, None, state))
     }
 
-    fn new(origin: Origin, joint: Option<Arc<Self>>, state: State) -> Self {
+    fn new(origin: Origin, joint: Option<Arc<Self>>, state: HoldState) -> Self {
         let valid_until = match state.phase() {
             Phase::Held => state.valid_until(),
             _ => Moment::default(),
@@ -159,7 +157,7 @@ impl Hold {
     }
 
     /// Lets `change` act on the state; readers and waiters see the result.
-    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> R {
         let (result, told) = self.update(change);
         if told {
             self.tell();
@@ -168,11 +166,12 @@ impl Hold {
     }
 
     /// Lets `change` act on the state; whether those who wait for a change are to be told.
-    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, bool) {
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
         // By 5. Before its own state is locked: nobody locks them the other way round.
         let joint = self.joint.as_ref().map(|joint| joint.phase());
         let mut state = self.state.lock();
-        let seen = |state: &State| (state.phase(), state.announced(), state.outcome().is_some());
+        let seen =
+            |state: &HoldState| (state.phase(), state.announced(), state.outcome().is_some());
         let before = seen(&state);
         if let Some(Phase::Lost(reason)) = joint {
             state.lose(reason);
@@ -337,7 +336,7 @@ impl Hold {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    async fn wait_for<R>(&self, mut seen: impl FnMut(&State) -> Option<R>) -> R {
+    async fn wait_for<R>(&self, mut seen: impl FnMut(&HoldState) -> Option<R>) -> R {
         // Most often it is so already, and a notification costs more than a look.
         if let Some(result) = seen(&self.state.lock()) {
             return result;

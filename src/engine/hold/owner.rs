@@ -16,11 +16,11 @@ use crate::names::{ByNames, Names};
 pub(crate) struct OwnerState {
     /// No other owner of this process has it.
     pub(crate) number: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<OwnedHolds>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct OwnedHolds {
     holds: ByNames<Holds>,
     /// What it has of locks that are shared: beside a hold of its own, if that came first.
     shared: ByNames<Holds>,
@@ -30,15 +30,15 @@ struct Inner {
 }
 
 /// Of a lock that is shared each level is a share. Where the newest detached level is, is the last that has any.
-type Holds = SmallVec<[Held; 1]>;
+type Holds = SmallVec<[OwnedHold; 1]>;
 
-struct Held {
+struct OwnedHold {
     hold: Arc<Hold>,
     /// Levels to be given back by the handle, the newest last.
     detached: Vec<Level>,
 }
 
-impl Held {
+impl OwnedHold {
     /// Whether somebody has a guard of it.
     fn has_guards(&self) -> bool {
         self.hold.count() as usize > self.detached.len()
@@ -47,7 +47,7 @@ impl Held {
 
 /// One level of a hold, and whose it is: a guard is this with a face.
 #[derive(Clone)]
-pub(crate) struct Entered {
+pub(crate) struct HeldLevel {
     pub(crate) hold: Arc<Hold>,
     pub(crate) level: Level,
     pub(crate) owner: Option<Arc<OwnerState>>,
@@ -56,13 +56,13 @@ pub(crate) struct Entered {
 }
 
 /// What an owner has on a name.
-pub(crate) enum Found {
+pub(crate) enum FoundHold {
     Nothing,
     Live(Arc<Hold>),
     Lost(LostReason),
 }
 
-impl Inner {
+impl OwnedHolds {
     fn of(&mut self, shared: bool) -> &mut ByNames<Holds> {
         if shared {
             &mut self.shared
@@ -94,7 +94,7 @@ impl OwnerState {
 
     /// What this owner has on `names`, as one of those who share it or as who has it alone: of several shares the one
     /// that is valid for longest. A lost hold counts while guards of it are left.
-    pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> Found {
+    pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> FoundHold {
         let holds: SmallVec<[_; 1]> = {
             let mut inner = self.inner.lock();
             let holds = inner.of(shared).get(names).into_iter().flatten();
@@ -115,10 +115,10 @@ impl OwnerState {
         let live = holds.into_iter().map(|(hold, _)| hold);
         let live = live.filter(|hold| hold.phase() == Phase::Held);
         match (live.max_by_key(|hold| hold.valid_until()), lost) {
-            (Some(hold), _) => Found::Live(hold),
-            (None, Some(reason)) => Found::Lost(reason),
+            (Some(hold), _) => FoundHold::Live(hold),
+            (None, Some(reason)) => FoundHold::Lost(reason),
             // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
-            (None, None) => Found::Nothing,
+            (None, None) => FoundHold::Nothing,
         }
     }
 
@@ -132,7 +132,7 @@ impl OwnerState {
     }
 
     pub(crate) fn insert(&self, hold: &Arc<Hold>) {
-        let held = Held {
+        let held = OwnedHold {
             hold: Arc::clone(hold),
             detached: Vec::new(),
         };
@@ -140,7 +140,7 @@ impl OwnerState {
         let shared = hold.kind.commands.is_shared();
         let mut inner = self.inner.lock();
         let holds = inner.of(shared).entry(names).or_default();
-        let goes_on = |held: &Held| shared && held.hold.phase() == Phase::Held;
+        let goes_on = |held: &OwnedHold| shared && held.hold.phase() == Phase::Held;
         if !holds.iter().any(goes_on) {
             // Of levels that are lost only the guards are told from now on.
             holds.retain(|held| shared && held.has_guards());
@@ -181,15 +181,19 @@ impl OwnerState {
     }
 
     /// The newest detached level of what it has on `names`.
-    pub(crate) fn take_detached(self: &Arc<Self>, names: &Names, shared: bool) -> Option<Entered> {
+    pub(crate) fn take_detached(
+        self: &Arc<Self>,
+        names: &Names,
+        shared: bool,
+    ) -> Option<HeldLevel> {
         let mut inner = self.inner.lock();
         let mut holds = inner.of(shared).get_mut(names)?.iter_mut().rev();
         let (hold, level) = holds.find_map(|held| Some((&held.hold, held.detached.pop()?)))?;
         Some(self.entered(Arc::clone(hold), level))
     }
 
-    fn entered(self: &Arc<Self>, hold: Arc<Hold>, level: Level) -> Entered {
-        Entered {
+    fn entered(self: &Arc<Self>, hold: Arc<Hold>, level: Level) -> HeldLevel {
+        HeldLevel {
             hold,
             level,
             owner: Some(Arc::clone(self)),
@@ -198,10 +202,10 @@ impl OwnerState {
     }
 
     /// Ends the owner: nothing is detached from now on. What was, for the caller to give back.
-    pub(crate) fn end(self: &Arc<Self>) -> Vec<Entered> {
+    pub(crate) fn end(self: &Arc<Self>) -> Vec<HeldLevel> {
         let mut inner = self.inner.lock();
         inner.ended = true;
-        let Inner { holds, shared, .. } = &mut *inner;
+        let OwnedHolds { holds, shared, .. } = &mut *inner;
         let held = shared.values_mut().chain(holds.values_mut()).flatten();
         let taken = held.flat_map(|held| {
             let hold = &held.hold;
@@ -218,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::engine::hold::Origin;
-    use crate::engine::hold::kind::{Commands, Kind, Says};
+    use crate::engine::hold::kind::{Commands, Kind, KindCommands};
     use crate::lease::LeaseMs;
     use crate::names::Family;
 
@@ -245,10 +249,10 @@ mod tests {
     /// Held from `at(0)` on, with one level.
     fn held(number: u64, shared: bool) -> Arc<Hold> {
         let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
-        let commands: Says = if shared {
-            Says::OfAll(&Test { shared: true })
+        let commands: KindCommands = if shared {
+            KindCommands::OfAll(&Test { shared: true })
         } else {
-            Says::OfAll(&Test { shared: false })
+            KindCommands::OfAll(&Test { shared: false })
         };
         let origin = Origin {
             kind: Kind { names, commands },
@@ -296,10 +300,10 @@ mod tests {
         owner.insert(&old);
         lose(&old);
         owner.insert(&fresh);
-        assert!(matches!(owner.find(names, true, at(1)), Found::Live(_)));
+        assert!(matches!(owner.find(names, true, at(1)), FoundHold::Live(_)));
         owner.remove(&fresh);
         let lost = owner.find(names, true, at(1));
-        assert!(matches!(lost, Found::Lost(LostReason::Missing)));
+        assert!(matches!(lost, FoundHold::Lost(LostReason::Missing)));
     }
 
     #[test]
@@ -318,13 +322,19 @@ mod tests {
             let (owner, hold) = (OwnerState::new(), held(1, shared));
             owner.insert(&hold);
             let names = hold.kind.names();
-            assert!(matches!(owner.find(names, shared, at(1)), Found::Live(_)));
+            assert!(matches!(
+                owner.find(names, shared, at(1)),
+                FoundHold::Live(_)
+            ));
             let guard = owner.find(names, shared, at(31));
-            assert!(matches!(guard, Found::Lost(LostReason::Expired)));
+            assert!(matches!(guard, FoundHold::Lost(LostReason::Expired)));
             let (owner, hold) = (OwnerState::new(), held(2, shared));
             owner.insert(&hold);
             assert!(owner.detach(&hold, Level::Watchdog));
-            assert!(matches!(owner.find(names, shared, at(31)), Found::Nothing));
+            assert!(matches!(
+                owner.find(names, shared, at(31)),
+                FoundHold::Nothing
+            ));
         }
     }
 }

@@ -20,16 +20,16 @@ use crate::engine::hold::Hold;
 
 #[derive(Default)]
 pub(crate) struct Schedule {
-    inner: Mutex<Inner>,
+    inner: Mutex<Looks>,
 }
 
-struct Inner {
+struct Looks {
     looks: BTreeMap<(Moment, u64), Arc<Hold>>,
     /// When the keeper looks next without being woken.
     planned: Moment,
 }
 
-impl Default for Inner {
+impl Default for Looks {
     fn default() -> Self {
         Self {
             looks: BTreeMap::new(),
@@ -95,7 +95,7 @@ impl Schedule {
     }
 }
 
-impl Inner {
+impl Looks {
     fn put(&mut self, hold: &Arc<Hold>, moment: Moment) -> bool {
         let before = look_at(hold);
         if before != Moment::NEVER {

@@ -21,7 +21,6 @@
 
 use std::time::Duration;
 
-use super::written::Written;
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
@@ -80,7 +79,7 @@ pub(crate) enum Due {
 /// The state machine.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct State {
+pub(crate) struct HoldState {
     phase: Phase,
     valid_until: Moment,
     /// Up to when it would be valid by its leases alone: more than `valid_until` by 7 only.
@@ -105,7 +104,7 @@ pub(crate) struct State {
     undone: bool,
     /// The keeper sees the last release through.
     claimed: bool,
-    written: Written,
+    written: CountInRedis,
     outcome: Option<Result<(), Error>>,
 }
 
@@ -113,14 +112,14 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 struct Unanswered {
     acquire: bool,
-    place: Place,
+    place: PlaceRequest,
     /// While the hold was valid.
     release: bool,
 }
 
 /// What is to give it a place in a queue that Redis keeps.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PlaceRequest {
     #[default]
     Settled,
     Asked,
@@ -130,7 +129,7 @@ enum Place {
     GivenBehindRelease,
 }
 
-impl State {
+impl HoldState {
     /// An attempt that is overdue at `finish_by`.
     pub(crate) fn trying(finish_by: Moment) -> Self {
         Self {
@@ -150,7 +149,7 @@ impl State {
             announced: None,
             unanswered: Unanswered::default(),
             claimed: false,
-            written: Written::default(),
+            written: CountInRedis::default(),
             outcome: None,
         }
     }
@@ -239,7 +238,7 @@ impl State {
     pub(crate) fn is_tainted(&self) -> bool {
         let asked = matches!(
             self.unanswered.place,
-            Place::Asked | Place::AskedBehindRelease
+            PlaceRequest::Asked | PlaceRequest::AskedBehindRelease
         );
         self.unanswered.acquire || asked
     }
@@ -248,10 +247,10 @@ impl State {
     /// to it.
     pub(crate) fn asks_for_place(&mut self, asks: bool) {
         self.unanswered.place = match (self.unanswered.place, asks) {
-            (Place::Settled | Place::Asked, true) => Place::Asked,
-            (Place::Settled | Place::Asked, false) => Place::Settled,
-            (_, true) => Place::AskedBehindRelease,
-            (_, false) => Place::GivenBehindRelease,
+            (PlaceRequest::Settled | PlaceRequest::Asked, true) => PlaceRequest::Asked,
+            (PlaceRequest::Settled | PlaceRequest::Asked, false) => PlaceRequest::Settled,
+            (_, true) => PlaceRequest::AskedBehindRelease,
+            (_, false) => PlaceRequest::GivenBehindRelease,
         };
     }
 
@@ -264,16 +263,16 @@ impl State {
 
     fn begin_ending(&mut self) {
         self.phase = Phase::Ending;
-        if self.unanswered.place == Place::Asked {
-            self.unanswered.place = Place::AskedBehindRelease;
+        if self.unanswered.place == PlaceRequest::Asked {
+            self.unanswered.place = PlaceRequest::AskedBehindRelease;
         }
     }
 
     /// Whether the last release has to be sent once more, since a place may have been given behind it. Asked once.
     pub(crate) fn takes_place_back(&mut self) -> bool {
-        let given = self.unanswered.place == Place::GivenBehindRelease;
+        let given = self.unanswered.place == PlaceRequest::GivenBehindRelease;
         if given {
-            self.unanswered.place = Place::Settled;
+            self.unanswered.place = PlaceRequest::Settled;
         }
         given
     }
@@ -530,6 +529,59 @@ impl State {
                 self.was_fixed = true;
             }
         }
+    }
+}
+
+/// What Redis has of a hold count: whether the last write was acknowledged, as far as anybody can know.
+///
+/// Levels come and go at the same time, and their writes travel over several connections. Only a write that was
+/// alone, was acknowledged, and wrote the present count makes Redis' count the present one.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(crate) struct CountInRedis {
+    in_flight: u32,
+    /// Writes overlapped, so nobody knows which was executed last.
+    overlapped: bool,
+    /// The count in Redis may be another.
+    stale: bool,
+    /// The keeper writes it.
+    claimed: bool,
+    /// A write was never acknowledged, and may be executed whenever the server gets to it.
+    doubtful: bool,
+}
+
+impl CountInRedis {
+    pub(crate) fn begins(&mut self) {
+        self.overlapped |= self.in_flight > 0;
+        self.in_flight += 1;
+        self.stale = true;
+    }
+
+    /// A write is over; `good` when it was `acknowledged` and wrote the present count.
+    pub(crate) fn ends(&mut self, acknowledged: bool, good: bool) {
+        self.doubtful |= !acknowledged;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.in_flight == 0 {
+            let overlapped = std::mem::take(&mut self.overlapped);
+            self.stale = overlapped || !good;
+        }
+    }
+
+    /// Whether Redis has the present count, and no write can change it any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.in_flight == 0 && !self.stale && !self.doubtful
+    }
+
+    /// Whether the keeper has to write it: true for the first who asks.
+    pub(crate) fn claim(&mut self) -> bool {
+        let needed = self.in_flight == 0 && self.stale;
+        needed && !std::mem::replace(&mut self.claimed, true)
+    }
+
+    /// Whether the keeper has to go on, for a hold that is `held`.
+    pub(crate) fn goes_on(&mut self, held: bool) -> bool {
+        self.claimed = held && self.stale;
+        self.claimed
     }
 }
 

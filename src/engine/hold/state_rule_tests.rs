@@ -13,8 +13,8 @@ fn at(ms: u64) -> Moment {
     Moment::default() + Duration::from_millis(100_000 + ms)
 }
 
-fn held(level: Level, lease: LeaseMs) -> State {
-    let mut state = State::trying(at(0));
+fn held(level: Level, lease: LeaseMs) -> HoldState {
+    let mut state = HoldState::trying(at(0));
     assert!(state.grant(level, lease.term(at(0)), at(0)));
     state
 }
@@ -34,7 +34,7 @@ fn only_a_release_that_may_have_run_in_time_makes_it_a_success_that_nothing_was_
 
 #[test]
 fn a_place_that_comes_behind_its_release_is_taken_back_once() {
-    let mut state = State::trying(at(0));
+    let mut state = HoldState::trying(at(0));
     state.asks_for_place(true);
     assert!(state.is_tainted() && !state.takes_place_back());
     state.give_up();
@@ -44,7 +44,7 @@ fn a_place_that_comes_behind_its_release_is_taken_back_once() {
     assert!(!state.is_tainted());
     assert!(state.takes_place_back() && !state.takes_place_back());
 
-    let mut before = State::trying(at(0));
+    let mut before = HoldState::trying(at(0));
     before.asks_for_place(true);
     before.asks_for_place(false);
     before.give_up();
@@ -57,7 +57,7 @@ fn what_is_held_is_not_given_up_and_what_is_undone_is_not_held() {
     state.give_up();
     assert!(!state.undo());
     assert_eq!(state.phase(), Phase::Held);
-    let mut undone = State::trying(at(0));
+    let mut undone = HoldState::trying(at(0));
     assert!(undone.undo());
     assert!(!undone.grant(Level::Fixed, lease(1_000).term(at(0)), at(0)));
 }
@@ -67,8 +67,8 @@ fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
     let plan = RenewalPlan {
         lease: lease(1_000),
     };
-    let mut state = State::trying(at(10));
-    let due = |state: &State, now| state.due(plan, now, now, Duration::ZERO);
+    let mut state = HoldState::trying(at(10));
+    let due = |state: &HoldState, now| state.due(plan, now, now, Duration::ZERO);
     assert_eq!(due(&state, at(9)), Due::Later(at(10)));
     assert_eq!(due(&state, at(10)), Due::Finish);
     state.try_again(at(20));
@@ -110,7 +110,7 @@ fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
 
 #[test]
 fn a_share_that_the_watchdog_leaves_has_what_it_was_carried_to() {
-    let mut share = State::share(Level::Watchdog, lease(1_000).term(at(0)));
+    let mut share = HoldState::share(Level::Watchdog, lease(1_000).term(at(0)));
     assert_eq!(share.valid_until(), Moment::NEVER);
     share.carried_to(at(5_000), at(6_000));
     assert_eq!(share.enter(Level::Fixed, at(1)), Ok(2));
@@ -129,7 +129,7 @@ fn one_more_level_needs_no_word_while_its_lease_is_promised() {
     let plan = RenewalPlan { lease: promised };
     let mut state = held(Level::Watchdog, promised);
     let term = |ms| lease(ms).term(at(0));
-    let covers = |state: &State, level, ms, now| state.covers(level, term(ms), plan, now);
+    let covers = |state: &HoldState, level, ms, now| state.covers(level, term(ms), plan, now);
     assert!(covers(&state, Level::Watchdog, 30_000, now));
     assert!(covers(&state, Level::Watchdog, 30_000, at(9_999)));
     assert!(

@@ -64,7 +64,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 /// The machine, and what must be true of it.
 struct Driven {
-    state: State,
+    state: HoldState,
     now: Moment,
     levels: Vec<Level>,
     /// The longest validity that was acknowledged.
@@ -79,7 +79,7 @@ struct Driven {
 impl Driven {
     fn new() -> Self {
         Self {
-            state: State::trying(start()),
+            state: HoldState::trying(start()),
             now: start(),
             levels: Vec::new(),
             promised: Moment::default(),
@@ -236,7 +236,7 @@ proptest! {
         let plan = RenewalPlan { lease: lease(life.lease_ms) };
         let part = |thousandths: u32| plan.period() * thousandths / 1_000;
         let mut now = start();
-        let mut state = State::trying(start());
+        let mut state = HoldState::trying(start());
         let first = lease(life.first_ms.max(life.lease_ms));
         prop_assert!(state.grant(Level::Watchdog, first.term(now), now));
         let mut renewals = 0u32;
@@ -269,7 +269,7 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
     let lease = lease(30_000);
     let plan = RenewalPlan { lease };
     let now = start();
-    let mut state = State::trying(start());
+    let mut state = HoldState::trying(start());
     assert!(state.grant(Level::Watchdog, lease.term(now), now));
     let due_at = |now| state.due(plan, now, now, Duration::ZERO);
     let third = now + Duration::from_secs(10);
@@ -281,15 +281,15 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
 
 #[test]
 fn news_that_comes_too_late_grants_nothing() {
-    let mut state = State::trying(start());
+    let mut state = HoldState::trying(start());
     assert!(!state.grant(Level::Fixed, term(start()), start()));
     assert!(!state.grant(Level::Fixed, term(start().minus(EARLY)), start()));
     assert_eq!(state.phase, Phase::Trying);
 }
 
 /// A hold under the watchdog whose last level was just given back.
-fn given_back(change: impl FnOnce(&mut State)) -> State {
-    let mut state = State::trying(start());
+fn given_back(change: impl FnOnce(&mut HoldState)) -> HoldState {
+    let mut state = HoldState::trying(start());
     assert!(state.grant(Level::Watchdog, lease(30_000).term(start()), start()));
     change(&mut state);
     assert_eq!(state.leave(Level::Watchdog, start(), start()), Left::Last);
@@ -301,8 +301,8 @@ fn only_what_is_certain_is_passed_on() {
     let plan = RenewalPlan {
         lease: lease(30_000),
     };
-    let passed_on = |state: &mut State, now| state.pass_on(plan, now).is_some();
-    let mut held = State::trying(start());
+    let passed_on = |state: &mut HoldState, now| state.pass_on(plan, now).is_some();
+    let mut held = HoldState::trying(start());
     assert!(held.grant(Level::Watchdog, lease(30_000).term(start()), start()));
     assert!(!passed_on(&mut held, start()), "somebody has it");
     assert!(passed_on(&mut given_back(|_| {}), start()));
@@ -310,18 +310,18 @@ fn only_what_is_certain_is_passed_on() {
     assert!(passed_on(&mut given_back(|_| {}), in_time));
     let late = start() + Duration::from_secs(10);
     assert!(!passed_on(&mut given_back(|_| {}), late));
-    assert!(!passed_on(&mut given_back(State::taint), start()));
-    let told = |state: &mut State| state.announce(LostReason::Shutdown);
+    assert!(!passed_on(&mut given_back(HoldState::taint), start()));
+    let told = |state: &mut HoldState| state.announce(LostReason::Shutdown);
     assert!(!passed_on(&mut given_back(told), start()));
     let writes = |acknowledged: bool| {
-        move |state: &mut State| {
+        move |state: &mut HoldState| {
             state.write_begins();
             state.write_ends(Some(1), acknowledged);
         }
     };
     assert!(passed_on(&mut given_back(writes(true)), start()));
     assert!(!passed_on(&mut given_back(writes(false)), start()));
-    let fixed = |state: &mut State| {
+    let fixed = |state: &mut HoldState| {
         state.enter(Level::Fixed, start()).unwrap();
         state.leave(Level::Fixed, start(), start());
     };
@@ -344,4 +344,59 @@ fn who_is_passed_a_hold_has_its_validity_and_the_one_before_has_ended() {
     assert_eq!((next.phase(), next.count()), (Phase::Held, 1));
     assert!(next.is_watched() && next.valid_until() == until);
     assert!(!before.lose(LostReason::Missing), "it is over");
+}
+
+#[test]
+fn what_may_still_be_written_is_not_settled() {
+    let mut written = CountInRedis::default();
+    assert!(written.is_settled());
+    written.begins();
+    assert!(!written.is_settled(), "under way");
+    written.ends(true, false);
+    assert!(!written.is_settled(), "another count is there");
+    written.begins();
+    written.ends(true, true);
+    assert!(written.is_settled());
+    for acknowledged in [false, true] {
+        written.begins();
+        written.ends(acknowledged, acknowledged);
+        assert!(!written.is_settled(), "the first may run whenever it likes");
+    }
+}
+
+#[test]
+fn a_write_that_was_alone_and_acknowledged_is_enough() {
+    let mut written = CountInRedis::default();
+    written.begins();
+    written.ends(true, true);
+    assert!(!written.claim());
+}
+
+#[test]
+fn the_keeper_writes_what_failed_and_what_overlapped_once() {
+    for good in [true, false] {
+        let mut written = CountInRedis::default();
+        written.begins();
+        if good {
+            written.begins();
+            written.ends(true, true);
+            assert!(!written.claim(), "another one is in flight");
+        }
+        written.ends(good, good);
+        assert!(written.claim());
+        assert!(!written.claim(), "one writer is enough");
+        assert!(written.goes_on(true));
+        written.begins();
+        written.ends(true, true);
+        assert!(!written.goes_on(true));
+    }
+}
+
+#[test]
+fn nobody_writes_for_a_hold_that_is_over() {
+    let mut written = CountInRedis::default();
+    written.begins();
+    written.ends(false, false);
+    assert!(written.claim());
+    assert!(!written.goes_on(false));
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::shared::Keeper;
 use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::hold::Hold;
-use crate::engine::hold::state::State;
+use crate::engine::hold::state::HoldState;
 use crate::error::LostReason;
 
 pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let mut delays = core.config.backoff.delays(hold.number);
-    while hold.with(State::still_needs_count) {
+    while hold.with(HoldState::still_needs_count) {
         let count = present(&hold);
         let writing = Writing::begin(core, &hold, count);
         let call = call(core, &hold, count);
@@ -28,7 +28,7 @@ pub(super) async fn write(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
             Ok((None, _)) | Err(_) => drop(writing),
         }
-        if !hold.with(State::still_needs_count) {
+        if !hold.with(HoldState::still_needs_count) {
             return;
         }
         tokio::select! {

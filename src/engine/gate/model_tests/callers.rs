@@ -14,7 +14,7 @@ impl World {
         };
         let shared = side.is_shared();
         match owner.find(&names, shared, now) {
-            Found::Live(hold) => {
+            FoundHold::Live(hold) => {
                 let request = self.request(i);
                 let level = request.level;
                 if shared {
@@ -31,14 +31,14 @@ impl World {
                     self.callers[i].at = At::Holding(request.entered(hold));
                 }
             }
-            Found::Lost(_) => self.callers[i].at = At::Gone,
-            Found::Nothing if !side.has_shares() => {}
-            Found::Nothing => match owner.find(&names, !shared, now) {
-                Found::Nothing => {}
-                Found::Lost(_) => self.callers[i].at = At::Gone,
+            FoundHold::Lost(_) => self.callers[i].at = At::Gone,
+            FoundHold::Nothing if !side.has_shares() => {}
+            FoundHold::Nothing => match owner.find(&names, !shared, now) {
+                FoundHold::Nothing => {}
+                FoundHold::Lost(_) => self.callers[i].at = At::Gone,
                 // It would wait for itself.
-                Found::Live(_) if !shared => self.callers[i].at = At::Gone,
-                Found::Live(own) => self.share_beside(i, &own),
+                FoundHold::Live(_) if !shared => self.callers[i].at = At::Gone,
+                FoundHold::Live(own) => self.share_beside(i, &own),
             },
         }
     }
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// As `release::give_back`, with a connection, or as `release::drop_level`.
-    pub(super) fn give_back(&mut self, entered: &Entered, lane: Option<usize>, caller: usize) {
+    pub(super) fn give_back(&mut self, entered: &HeldLevel, lane: Option<usize>, caller: usize) {
         let (now, command) = (self.now, self.commands.len());
         let send = lane.map(|_| || command);
         let hold = &entered.hold;

@@ -67,7 +67,7 @@ impl World {
             .collect();
         for (caller, entered) in &certain {
             let alone = !entered.hold.kind.commands.is_shared();
-            let beside = |other: &Entered| {
+            let beside = |other: &HeldLevel| {
                 let own = caller.owner.is_some() && other.hold.owner == entered.hold.owner;
                 let same = other.hold.number == entered.hold.number;
                 !same && (alone || !other.hold.kind.commands.is_shared()) && !own

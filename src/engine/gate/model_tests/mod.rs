@@ -35,9 +35,9 @@ use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::kind::{Commands, Kind, RedisQueue, Says};
-use crate::engine::hold::owner::{Entered, Found, OwnerState};
-use crate::engine::hold::state::{Level, Phase, RenewalPlan, State};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue};
+use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
+use crate::engine::hold::state::{HoldState, Level, Phase, RenewalPlan};
 use crate::engine::hold::{Hold, Origin};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
@@ -171,7 +171,7 @@ enum At {
     Looked,
     /// A first try of its own, if it has one.
     Waiting(Arc<Ticket>, Option<usize>),
-    Holding(Entered),
+    Holding(HeldLevel),
     Unlocking(Arc<Hold>, usize, Moment),
     /// The keeper releases; it waits for the end.
     Watching(Arc<Hold>),

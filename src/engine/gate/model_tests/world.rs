@@ -115,7 +115,7 @@ impl World {
     pub(super) fn kind(&self, side: Side) -> Kind {
         Kind {
             names: Arc::clone(&self.names),
-            commands: Says::OfOne(Arc::new(side)),
+            commands: KindCommands::OfOne(Arc::new(side)),
         }
     }
 
