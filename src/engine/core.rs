@@ -1,4 +1,4 @@
-//! What callers and keeper share: settings, gates, the schedule, and the way to the keeper.
+//! What callers and keeper read: settings, gates, the schedule, and the way to the keeper.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,12 +32,12 @@ pub(crate) enum Mail {
     /// Write the hold count of this hold.
     Write(Arc<Hold>),
     /// Clear up after this hold, whose validity ended. Its holder knows.
-    Bury(Arc<Hold>, LostReason),
+    Lost(Arc<Hold>, LostReason),
     /// See through what is under way, and end.
     Close,
 }
 
-/// What callers and keeper share. Holds nothing that keeps the client alive.
+/// What callers and keeper read. Holds nothing that keeps the client alive.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) client_id: Uuid,
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     /// Nothing any more.
     closed: AtomicBool,
     /// Whether a wake-up was denied before.
-    unheard: AtomicBool,
+    wake_up_denied: AtomicBool,
     numbers: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Core {
             look: Notify::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            unheard: AtomicBool::new(false),
+            wake_up_denied: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
         }
     }
@@ -141,9 +141,9 @@ impl Core {
     }
 
     /// Whether this is the first wake-up that was denied.
-    pub(crate) fn first_unheard(&self) -> bool {
+    pub(crate) fn first_denied_wake_up(&self) -> bool {
         // Relaxed: it only has to be true once.
-        !self.unheard.swap(true, Ordering::Relaxed)
+        !self.wake_up_denied.swap(true, Ordering::Relaxed)
     }
 
     /// Leaves something to the keeper.
@@ -187,18 +187,18 @@ impl Core {
         if start_job {
             self.post(Mail::Serve(Arc::clone(names)));
         }
-        let rest = effects.carry_out();
-        for hold in rest.releases {
+        let work = effects.carry_out();
+        for hold in work.releases {
             self.post(Mail::Release(hold));
         }
-        for hold in rest.turns {
+        for hold in work.downgrades {
             if hold.with(HoldState::write_is_due) {
                 self.post(Mail::Write(hold));
             }
         }
-        if !rest.looks.is_empty() {
+        if !work.looks.is_empty() {
             let now = self.now();
-            rest.looks
+            work.looks
                 .iter()
                 .for_each(|hold| self.look_in_time(hold, now));
         }
@@ -245,12 +245,12 @@ impl Core {
         pending.within(limit).await
     }
 
-    /// Every share of a hold.
-    fn shares(&self) -> Vec<Arc<Hold>> {
-        let mut shares = Vec::new();
+    /// Every read of a hold.
+    fn reads(&self) -> Vec<Arc<Hold>> {
+        let mut reads = Vec::new();
         self.gates
-            .for_each(|gate| shares.extend(gate.shares().cloned()));
-        shares
+            .for_each(|gate| reads.extend(gate.shares().cloned()));
+        reads
     }
 
     /// Tells all who hold anything that it will be lost. The holds in Redis.
@@ -260,8 +260,8 @@ impl Core {
             hold.announce(reason);
         }
         // Those that come now begin with what their hold was told.
-        for share in self.shares() {
-            share.announce(reason);
+        for read in self.reads() {
+            read.announce(reason);
         }
         holds
     }
@@ -274,26 +274,26 @@ impl Core {
             lost.then_some(hold)
         });
         if let Some(hold) = lost {
-            self.bury(&hold, reason);
+            self.clean_up_lost(&hold, reason);
         }
     }
 
     /// What a loss leads to, whoever saw it first.
-    pub(crate) fn bury(&self, hold: &Arc<Hold>, reason: LostReason) {
+    pub(crate) fn clean_up_lost(&self, hold: &Arc<Hold>, reason: LostReason) {
         let names = hold.kind.names();
-        let first = if hold.joint().is_some() {
-            self.bury_share(hold)
+        let first = if hold.shared_hold().is_some() {
+            self.clean_up_lost_read(hold)
         } else {
-            let (first, shares) = self.at(names, |gate, effects| {
-                let shares = gate.shares_of(hold);
-                for share in &shares {
-                    effects.change(share, |state| state.lose(reason));
+            let (first, reads) = self.at(names, |gate, effects| {
+                let reads = gate.shares_of(hold);
+                for read in &reads {
+                    effects.change(read, |state| state.lose(reason));
                 }
                 gate.vacate(hold);
-                (effects.release(hold), shares)
+                (effects.release(hold), reads)
             });
-            for share in &shares {
-                self.schedule.forget(share);
+            for read in &reads {
+                self.schedule.forget(read);
             }
             first
         };
@@ -309,17 +309,17 @@ impl Core {
         }
     }
 
-    /// The leases of a share are over, though those of the hold in Redis may not be. Whether somebody had it.
-    fn bury_share(&self, share: &Arc<Hold>) -> bool {
+    /// The leases of a read are over, though those of the hold in Redis may not be. Whether somebody had it.
+    fn clean_up_lost_read(&self, read: &Arc<Hold>) -> bool {
         let now = self.now();
-        let ended = self.at(share.kind.names(), |gate, effects| {
-            gate.expire_share(share, now, effects)
+        let ended = self.at(read.kind.names(), |gate, effects| {
+            gate.expire_share(read, now, effects)
         });
-        let joint = share.in_redis();
-        if matches!(joint.phase(), Phase::Lost(_)) {
-            self.schedule.forget(joint);
+        let shared = read.in_redis();
+        if matches!(shared.phase(), Phase::Lost(_)) {
+            self.schedule.forget(shared);
         }
-        ended && !share.is_left()
+        ended && !read.is_abandoned()
     }
 
     /// No new holds from now on; whoever waits for one hears it.

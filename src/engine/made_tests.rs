@@ -38,7 +38,7 @@ pub(crate) enum Sort {
 }
 
 impl Commands for Sort {
-    fn has_shares(&self) -> bool {
+    fn has_reads(&self) -> bool {
         *self != Self::Plain
     }
 

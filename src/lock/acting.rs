@@ -10,7 +10,7 @@ use tracing::Instrument;
 use super::handle::Handled;
 use super::{LockGuard, Ttl};
 use crate::backend::{Failure, Fleet, Pending};
-use crate::engine::caller::acquire::{Acquired, acquire, request};
+use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
@@ -45,10 +45,10 @@ impl<'a> Acting<'a> {
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
-            Ok(Acquired::In(entered)) => {
+            Ok(AcquireOutcome::In(entered)) => {
                 Ok(Some(LockGuard::new(Arc::clone(&handle.engine), entered)))
             }
-            Ok(Acquired::Busy(_)) => Ok(None),
+            Ok(AcquireOutcome::Busy(_)) => Ok(None),
             Err(error) => Err(error.about(handle.name())),
         })
     }
@@ -153,7 +153,7 @@ impl<'a> Acting<'a> {
             Some(Forced::WrongType) => Err(Error::wrong_type()),
             Some(Forced::Ended { own, heard }) => {
                 if !heard {
-                    core.warn_unheard(names.name());
+                    core.warn_wake_up_denied(names.name());
                 }
                 let hit = own.and_then(|number| {
                     let id = core.hold_id(number);

@@ -315,7 +315,7 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 }
 
 impl Commands for Mode {
-    fn has_shares(&self) -> bool {
+    fn has_reads(&self) -> bool {
         true
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::view::{SingleView, check, valid_for};
 use crate::engine::caller::acquire::level;
-use crate::engine::caller::{enter, release, verify};
+use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
@@ -83,7 +83,7 @@ impl Single {
         let core = &self.engine.core;
         core.check_open()?;
         self.check()?;
-        let verified = verify::verify(core, &self.entered.hold).await;
+        let verified = enter::verify(core, &self.entered.hold).await;
         verified.map_err(|error| self.about(error))
     }
 

@@ -66,14 +66,14 @@ pub(crate) fn level(lease: Lease) -> Level {
 const GRACE: Duration = Duration::from_millis(25);
 
 /// What an acquire came to.
-pub(crate) enum Acquired {
+pub(crate) enum AcquireOutcome {
     In(HeldLevel),
     /// Somebody else has it: up to then, as far as that is known.
     Busy(Option<Moment>),
 }
 
 /// What the first steps of an acquire led to.
-enum Begun<'a> {
+enum FirstStep<'a> {
     /// The owner's hold was entered again.
     In(HeldLevel),
     /// Its ticket is decided, or queued: the latter if `true`.
@@ -84,27 +84,27 @@ enum Begun<'a> {
 pub(crate) fn acquire(
     core: &Arc<Core>,
     request: Request,
-) -> impl Future<Output = Result<Acquired, Error>> + Send {
+) -> impl Future<Output = Result<AcquireOutcome, Error>> + Send {
     // Boxed: none of it is left while a task waits.
     let mut begun = Box::pin(begin(core, request));
     async move {
         loop {
             let (waiting, queued) = match begun.await? {
-                Begun::In(entered) => return Ok(Acquired::In(entered)),
-                Begun::Asked(waiting, queued) => (waiting, queued),
+                FirstStep::In(entered) => return Ok(AcquireOutcome::In(entered)),
+                FirstStep::Asked(waiting, queued) => (waiting, queued),
             };
             let verdict = waiting.verdict().await;
             if queued {
-                waiting.tell_of_wait(&verdict);
+                waiting.log_wait(&verdict);
             }
             let request = &waiting.ticket.request;
             match verdict {
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                    return Ok(Acquired::In(request.entered(hold)));
+                    return Ok(AcquireOutcome::In(request.entered(hold)));
                 }
                 // It lay uncollected until it was lost.
                 Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
-                Verdict::Busy(until) => return Ok(Acquired::Busy(until)),
+                Verdict::Busy(until) => return Ok(AcquireOutcome::Busy(until)),
                 Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
             }
@@ -121,12 +121,12 @@ pub(crate) fn acquire(
 fn begin(
     core: &Arc<Core>,
     request: Request,
-) -> impl Future<Output = Result<Begun<'_>, Error>> + Send {
+) -> impl Future<Output = Result<FirstStep<'_>, Error>> + Send {
     async move {
         if request.owner.is_some() {
             core.check_open()?;
             if let Some(entered) = enter_own(core, &request).await? {
-                return Ok(Begun::In(entered));
+                return Ok(FirstStep::In(entered));
             }
         }
         core.check_accepting()?;
@@ -143,12 +143,12 @@ fn begin(
                 Box::pin(waiting.join(&hold, pending)).await;
                 !waiting.ticket.is_decided()
             }
-            (Arrival::In(share), _) => waiting.knows(Verdict::Granted(share)),
-            (Arrival::Busy, _) => waiting.knows(Verdict::Busy(None)),
-            (Arrival::Again, _) => waiting.knows(Verdict::Again),
+            (Arrival::In(read), _) => waiting.decide_at_once(Verdict::Granted(read)),
+            (Arrival::Busy, _) => waiting.decide_at_once(Verdict::Busy(None)),
+            (Arrival::Again, _) => waiting.decide_at_once(Verdict::Again),
             (Arrival::First(_) | Arrival::Queued, _) => true,
         };
-        Ok(Begun::Asked(waiting, queued))
+        Ok(FirstStep::Asked(waiting, queued))
     }
 }
 
@@ -170,7 +170,7 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
     Box::pin(enter::enter(core, entered, &request.kind, lease, patience)).await
 }
 
-/// What an owner gets that has the lock, but not as it asks for it now. Who has it alone may share it with itself; who
+/// What an owner gets that has the lock, but not as it asks for it now. Who has it alone may read it with itself; who
 /// shares it would wait for itself.
 async fn beside_own(
     core: &Arc<Core>,
@@ -178,7 +178,7 @@ async fn beside_own(
     request: &Request,
 ) -> Result<Option<HeldLevel>, Error> {
     let commands = &request.kind.commands;
-    if !commands.has_shares() {
+    if !commands.has_reads() {
         return Ok(None);
     }
     let shared = commands.is_shared();
@@ -214,15 +214,15 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
     Hold::trying(origin, finish_by)
 }
 
-/// Asks by `ticket` for a share of `joint`.
+/// Asks by `ticket` for a read of `shared`.
 pub(crate) fn start_join(
     fleet: &Arc<Fleet>,
-    joint: &Arc<Hold>,
+    shared: &Arc<Hold>,
     ticket: &Ticket,
 ) -> (Arc<Hold>, Pending) {
     let request = &ticket.request;
-    let pending = Pending::start(fleet, request.kind.join(&joint.id, request.lease));
-    (Arc::clone(joint), pending)
+    let pending = Pending::start(fleet, request.kind.join(&shared.id, request.lease));
+    (Arc::clone(shared), pending)
 }
 
 /// A caller that waits for a verdict; dropping it withdraws.
@@ -241,9 +241,9 @@ impl Waiting<'_> {
         let (core, ticket) = (self.core, &self.ticket);
         let mut attempt = None;
         let arrival = core.at(ticket.request.kind.names(), |gate, effects| {
-            gate.arrive(ticket, now, core.rules(), effects, |joint| {
-                if let Some(joint) = joint {
-                    return start_join(fleet, joint, ticket);
+            gate.arrive(ticket, now, core.rules(), effects, |shared| {
+                if let Some(shared) = shared {
+                    return start_join(fleet, shared, ticket);
                 }
                 let hold = new_hold(core, ticket, now);
                 // Who waits is queued by the keeper, in the order of arrival.
@@ -259,8 +259,8 @@ impl Waiting<'_> {
         });
         // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
         if core.is_closing() {
-            if let Arrival::In(share) = arrival {
-                drop_level(core, &ticket.request.entered(share));
+            if let Arrival::In(read) = arrival {
+                drop_level(core, &ticket.request.entered(read));
             }
             return Err(Error::Closed);
         }
@@ -268,7 +268,7 @@ impl Waiting<'_> {
     }
 
     /// The gate knew the answer: there is nothing to wait for.
-    fn knows(&self, verdict: Verdict) -> bool {
+    fn decide_at_once(&self, verdict: Verdict) -> bool {
         // The gate does not have the ticket, so nobody else decides it and nobody is to be woken.
         self.ticket.decide(verdict, &mut Effects::default());
         false
@@ -290,7 +290,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Asks for a share of a hold that is there. Its schedule is that hold's, so the time is counted here.
+    /// Asks for a read of a hold that is there. Its schedule is that hold's, so the time is counted here.
     async fn join(&self, hold: &Arc<Hold>, pending: Pending) {
         let limit = self.core.config.command_timeout;
         let answered = pending.clone().within(limit);
@@ -312,7 +312,7 @@ impl Waiting<'_> {
         }
     }
 
-    fn tell_of_wait(&self, verdict: &Verdict) {
+    fn log_wait(&self, verdict: &Verdict) {
         if matches!(verdict, Verdict::Granted(_)) {
             let waited = self.ticket.request.since.until(self.core.now());
             let name = self.ticket.request.kind.names().name();

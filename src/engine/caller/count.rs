@@ -19,8 +19,8 @@ pub(crate) struct Writing<'a> {
 
 /// What Redis is to be told of a hold: the count of levels, or of a joint hold that it is shared from now on.
 pub(crate) fn present(hold: &Hold) -> Option<u32> {
-    let joint = hold.joint().is_none() && hold.kind.commands.has_shares();
-    (!joint).then(|| hold.count())
+    let is_shared = hold.shared_hold().is_none() && hold.kind.commands.has_reads();
+    (!is_shared).then(|| hold.count())
 }
 
 /// Tells it.

@@ -2,14 +2,14 @@
 //!
 //! A level counts from the moment it is sent until it is refused or given back, so the last release
 //! cannot overtake it. Whatever comes of the command, it can only write the count of a hold that is
-//! there and lengthen its lease. A level of those who share a hold is one more share of it.
+//! there and lengthen its lease. A level of those who read a hold is one more read of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::count::Writing;
 use super::release::{drop_level, give_back};
-use crate::backend::{Failure, Pending};
+use crate::backend::{Failure, Outcome, Pending};
 use crate::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::{Patience, Request};
@@ -73,7 +73,7 @@ pub(crate) async fn enter(
 
 fn add_level(core: &Core, hold: &Arc<Hold>, level: Level) -> Result<u32, NoEntry> {
     let now = core.now();
-    if hold.joint().is_none() {
+    if hold.shared_hold().is_none() {
         return hold.with(|state| state.enter(level, now));
     }
     core.at(hold.kind.names(), |gate, effects| {
@@ -90,7 +90,7 @@ pub(crate) fn levels(core: &Core, hold: &Arc<Hold>) -> u32 {
     core.gates.with(names, |gate| gate.levels_of(hold, now))
 }
 
-/// A share beside `own`, which its holder has of the same hold, as `request` asks: one of those who share it, so Redis
+/// A read beside `own`, which its holder has of the same hold, as `request` asks: one of those who read it, so Redis
 /// is told nothing while the hold there is promised for long enough. `None` when the last release is on the way.
 pub(crate) async fn enter_beside(
     core: &Arc<Core>,
@@ -100,28 +100,28 @@ pub(crate) async fn enter_beside(
     core.check_open()?;
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
-    let share = core.at(own.kind.names(), |gate, effects| {
+    let read = core.at(own.kind.names(), |gate, effects| {
         gate.share_beside(own, request, number, term, now, effects)
     });
-    let Some(share) = share else {
+    let Some(read) = read else {
         let lost = own.lost_reason(core.now());
         return lost.map_or(Ok(None), |reason| Err(Error::lost(reason)));
     };
     let mut new_level = NewLevel {
         core,
-        entered: Some(request.entered(Arc::clone(&share))),
+        entered: Some(request.entered(Arc::clone(&read))),
     };
     let (level, lease) = (request.level, request.lease);
-    let joint = share.in_redis();
-    let promised = joint.with(|state| state.covers(level, term, core.plan, now));
+    let shared = read.in_redis();
+    let promised = shared.with(|state| state.covers(level, term, core.plan, now));
     if !promised {
         let count = 0;
-        write(core, &share, &request.kind, count, lease, request.patience).await?;
+        write(core, &read, &request.kind, count, lease, request.patience).await?;
     }
     Ok(new_level.entered.take())
 }
 
-/// Gives a level back of who has the lock alone, and keeps one of those who share it, without a moment in between.
+/// Gives a level back of who has the lock alone, and keeps one of those who read it, without a moment in between.
 pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<HeldLevel, Error> {
     let shared = keep_shared(core, entered);
     let mut new_level = NewLevel {
@@ -134,7 +134,7 @@ pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<H
     new_level.entered.take().ok_or_else(lost)
 }
 
-/// A level of those who share the hold, with the lease of `entered`.
+/// A level of those who read the hold, with the lease of `entered`.
 fn keep_shared(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     let HeldLevel {
         hold, level, owner, ..
@@ -158,10 +158,10 @@ fn keep_shared(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         since: now,
     };
     let number = core.number();
-    let share = core.at(names, |gate, effects| {
+    let read = core.at(names, |gate, effects| {
         gate.share_beside(hold, &request, number, term, now, effects)
     });
-    share.map(|share| request.entered(share))
+    read.map(|read| request.entered(read))
 }
 
 /// Writes the hold count and lengthens the lease, repeated while `patience` lasts.
@@ -180,7 +180,7 @@ pub(crate) async fn write(
         Patience::Forever => started + core.config.unavailable_after,
     };
     let mut delays = core.config.backoff.delays(hold.number);
-    // Of the levels of those who share it Redis knows nothing.
+    // Of the levels of those who read it Redis knows nothing.
     let counted = !hold.kind.commands.is_shared();
     let writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
@@ -191,8 +191,8 @@ pub(crate) async fn write(
                 }
                 return Ok(());
             }
-            Err(Wrong::Final(error)) => return Err(error),
-            Err(Wrong::Passing(failure)) => failure,
+            Err(ReenterError::Final(error)) => return Err(error),
+            Err(ReenterError::Transient(failure)) => failure,
         };
         let left = core.now().until(end);
         if left == Duration::ZERO {
@@ -207,15 +207,15 @@ pub(crate) async fn write(
 }
 
 /// Redis does not have the hold any more, unless it was lost, or given up, for another reason before.
-pub(crate) fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
+fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     core.lose(hold, LostReason::Missing);
     let reason = hold.lost_reason(core.now());
     Error::lost(reason.unwrap_or(LostReason::Missing))
 }
 
-enum Wrong {
+enum ReenterError {
     Final(Error),
-    Passing(Failure),
+    Transient(Failure),
 }
 
 async fn send(
@@ -224,8 +224,8 @@ async fn send(
     kind: &Kind,
     (count, lease): (u32, LeaseMs),
     (started, end): (Moment, Moment),
-) -> Result<(), Wrong> {
-    let fleet = core.backend.callers_fleet().map_err(Wrong::Final)?;
+) -> Result<(), ReenterError> {
+    let fleet = core.backend.callers_fleet().map_err(ReenterError::Final)?;
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&fleet, call);
     let last = end.max(started + core.config.command_timeout);
@@ -233,9 +233,9 @@ async fn send(
     let outcome = pending.within(limit).await;
     let answer = outcome.map_err(|failure| {
         if failure.is_transient() {
-            Wrong::Passing(failure)
+            ReenterError::Transient(failure)
         } else {
-            Wrong::Final(failure.into())
+            ReenterError::Final(failure.into())
         }
     })?;
     match kind.entered(&answer.reply) {
@@ -244,13 +244,14 @@ async fn send(
                 hold.keep_token(token);
             }
             prolong(core, hold, lease.term(answer.sent_at));
-            hold.lost_reason(core.now())
-                .map_or(Ok(()), |reason| Err(Wrong::Final(Error::lost(reason))))
+            hold.lost_reason(core.now()).map_or(Ok(()), |reason| {
+                Err(ReenterError::Final(Error::lost(reason)))
+            })
         }
-        Some(Entered::Missing) => Err(Wrong::Final(missing(core, hold))),
-        Some(Entered::WrongType) => Err(Wrong::Final(Error::wrong_type())),
-        Some(Entered::TokenTooLarge) => Err(Wrong::Final(Error::fencing_token_too_large())),
-        None => Err(Wrong::Final(Failure::strange_reply().into())),
+        Some(Entered::Missing) => Err(ReenterError::Final(missing(core, hold))),
+        Some(Entered::WrongType) => Err(ReenterError::Final(Error::wrong_type())),
+        Some(Entered::TokenTooLarge) => Err(ReenterError::Final(Error::fencing_token_too_large())),
+        None => Err(ReenterError::Final(Failure::strange_reply().into())),
     }
 }
 
@@ -260,8 +261,43 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
     let now = core.now();
     hold.with(|state| state.prolong(term, now));
     core.look_in_time(hold, now);
-    if let Some(joint) = hold.joint() {
-        joint.with(|state| state.prolong(term, now));
-        core.look_in_time(joint, now);
+    if let Some(shared) = hold.shared_hold() {
+        shared.with(|state| state.prolong(term, now));
+        core.look_in_time(shared, now);
     }
+}
+
+/// Asks once, and once more if the connection was cut, within a command time-out.
+pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
+    let hold = hold.in_redis();
+    let end = core.now() + core.config.command_timeout;
+    let (mut lease, mut outcome) = ask_once(core, hold, end).await?;
+    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+        (lease, outcome) = ask_once(core, hold, end).await?;
+    }
+    let answer = outcome?;
+    match hold.kind.found(&answer.reply) {
+        Some(true) => {
+            prolong(core, hold, lease.term(answer.sent_at));
+            match hold.lost_reason(core.now()) {
+                Some(reason) => Err(Error::lost(reason)),
+                None => Ok(()),
+            }
+        }
+        Some(false) => Err(missing(core, hold)),
+        None => Err(Failure::strange_reply().into()),
+    }
+}
+
+async fn ask_once(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome), Error> {
+    let fleet = core.backend.callers_fleet()?;
+    let now = core.now();
+    let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+    let lease = if watched {
+        core.config.watchdog_lease
+    } else {
+        LeaseMs::left(now.until(ends))
+    };
+    let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
+    Ok((lease, pending.within(now.until(end)).await))
 }

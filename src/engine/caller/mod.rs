@@ -5,4 +5,3 @@ pub(crate) mod count;
 pub(crate) mod enter;
 pub(crate) mod release;
 pub(crate) mod settle;
-pub(crate) mod verify;

@@ -34,9 +34,9 @@ pub(crate) fn give_back<'a>(
 ) -> impl Future<Output = Result<(), Error>> + Send + use<'a> {
     async move {
         let mut sent = match begin(core, entered) {
-            Begun::Over(result) => return result,
-            Begun::Slow(rest) => return rest.await,
-            Begun::Sent(sent) => sent,
+            ReleaseStart::Over(result) => return result,
+            ReleaseStart::Slow(rest) => return rest.await,
+            ReleaseStart::Sent(sent) => sent,
         };
         // It has no timer: the keeper ends a command that is overdue.
         let outcome = (&mut sent.command).await;
@@ -54,48 +54,48 @@ pub(crate) fn give_back<'a>(
 }
 
 /// What giving a level back led to at once.
-enum Begun<'a> {
+enum ReleaseStart<'a> {
     Over(Result<(), Error>),
-    Sent(Sent<'a>),
+    Sent(SentRelease<'a>),
     /// Boxed: it is rare, or slow anyway.
     Slow(BoxFuture<'a, Result<(), Error>>),
 }
 
-fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> Begun<'a> {
+fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     let hold = &entered.hold;
     if let Err(closed) = core.check_open() {
-        return Begun::Over(Err(why_closed(core, hold, closed)));
+        return ReleaseStart::Over(Err(why_closed(core, hold, closed)));
     }
     let since = core.now();
     // Where no connection can live the keeper does it.
     let fleet = core.backend.callers_fleet().ok();
     match (part_with(core, entered, fleet.as_ref(), since), fleet) {
-        (GivenBack::Lost(reason), _) => Begun::Over(Err(Error::lost(reason))),
-        (GivenBack::Done | GivenBack::PassedOn, _) => Begun::Over(Ok(())),
+        (GivenBack::Lost(reason), _) => ReleaseStart::Over(Err(Error::lost(reason))),
+        (GivenBack::Done | GivenBack::PassedOn, _) => ReleaseStart::Over(Ok(())),
         (GivenBack::Turn, Some(fleet)) => {
-            Begun::Slow(write(core, hold.in_redis(), None, fleet).boxed())
+            ReleaseStart::Slow(write(core, hold.in_redis(), None, fleet).boxed())
         }
         (GivenBack::Turn, None) => {
             leave_to_keeper(core, hold.in_redis(), None);
-            Begun::Over(Ok(()))
+            ReleaseStart::Over(Ok(()))
         }
         (GivenBack::Levels(count), Some(fleet)) => {
-            Begun::Slow(write(core, hold, Some(count), fleet).boxed())
+            ReleaseStart::Slow(write(core, hold, Some(count), fleet).boxed())
         }
         (GivenBack::Levels(count), None) => {
             leave_to_keeper(core, hold, Some(count));
-            Begun::Over(Ok(()))
+            ReleaseStart::Over(Ok(()))
         }
-        (GivenBack::Sent(command), _) => Begun::Sent(Sent {
+        (GivenBack::Sent(command), _) => ReleaseStart::Sent(SentRelease {
             core,
             hold: Some(hold.in_redis()),
             command,
         }),
-        (GivenBack::Left, None) => Begun::Slow(hold.in_redis().ended().boxed()),
+        (GivenBack::Left, None) => ReleaseStart::Slow(hold.in_redis().ended().boxed()),
         (GivenBack::Left, Some(_)) => {
             let deadline = since + core.config.command_timeout;
             let hold = hold.in_redis();
-            Begun::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
+            ReleaseStart::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
         }
     }
 }
@@ -186,14 +186,14 @@ async fn write(
 }
 
 /// A last release that its caller sent. If that one goes away before it is answered, the keeper sees to it.
-struct Sent<'a> {
+struct SentRelease<'a> {
     core: &'a Arc<Core>,
     /// None once it is answered.
     hold: Option<&'a Arc<Hold>>,
     command: Pending,
 }
 
-impl Drop for Sent<'_> {
+impl Drop for SentRelease<'_> {
     fn drop(&mut self) {
         let Some(hold) = self.hold else {
             return;
@@ -226,7 +226,7 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
     let HeldLevel {
         hold, level, owner, ..
     } = entered;
-    let left = match hold.joint() {
+    let left = match hold.shared_hold() {
         None => hold.with(|state| state.let_expire(*level)),
         Some(_) if *level != Level::Fixed => false,
         Some(_) => {
@@ -255,8 +255,8 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
 }
 
 impl Core {
-    pub(crate) fn warn_unheard(&self, name: &str) {
-        if self.first_unheard() {
+    pub(crate) fn warn_wake_up_denied(&self, name: &str) {
+        if self.first_denied_wake_up() {
             tracing::warn!(
                 name,
                 "the wake-up of a release was denied: waiters notice the release at \

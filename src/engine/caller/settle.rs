@@ -102,7 +102,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
     match hold.kind.released(&answer.reply) {
         Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended { heard_by },
         Some(Released::Unheard) => {
-            core.warn_unheard(hold.kind.names().name());
+            core.warn_wake_up_denied(hold.kind.names().name());
             ReleaseAnswer::Ended { heard_by: None }
         }
         Some(Released::Missing) => ReleaseAnswer::Missing,

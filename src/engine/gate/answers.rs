@@ -151,7 +151,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> GivenBack<C> {
         let finish_by = now + rules.command_timeout;
-        if hold.joint().is_some() {
+        if hold.shared_hold().is_some() {
             match self.leave_share(hold, level, now, finish_by, effects) {
                 Ok(count) => return GivenBack::Levels(count),
                 Err(Parted::Lost(reason)) => return GivenBack::Lost(reason),
@@ -336,7 +336,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         if !self.attempt.early {
             self.gate.row.begin(now);
         }
-        if commands.has_shares() {
+        if commands.has_reads() {
             let (open, rules) = (grant.open, self.rules);
             self.gate
                 .grant_shares(hold, ticket, term, open, now, rules, self.effects);

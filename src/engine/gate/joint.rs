@@ -183,7 +183,7 @@ mod tests {
         let term = LEASE.term(now);
         let hold = Hold::trying(origin(1), Moment::NEVER);
         assert!(hold.with(|state| state.grant(Level::Watchdog, term, now)));
-        let shares = [2, 3].map(|number| Hold::share(&hold, origin(number), Level::Watchdog, term));
+        let shares = [2, 3].map(|number| Hold::read(&hold, origin(number), Level::Watchdog, term));
         let mut joint = Joint::new(hold, false);
         joint.begin(&shares[0], &mut effects);
         assert!(joint.add(&shares[1], now, &mut effects));

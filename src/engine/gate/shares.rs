@@ -67,7 +67,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let request = &ticket.request;
         let origin = origin(&joint.hold, request, ticket.number, ticket.task);
-        let share = Hold::share(&joint.hold, origin, request.level, term);
+        let share = Hold::read(&joint.hold, origin, request.level, term);
         if !joint.add(&share, now, effects) {
             return None;
         }
@@ -100,7 +100,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     ) -> Arc<Hold> {
         let request = &ticket.request;
         let origin = origin(hold, request, ticket.number, ticket.task);
-        let share = Hold::share(hold, origin, request.level, term);
+        let share = Hold::read(hold, origin, request.level, term);
         let mut joint = Joint::new(Arc::clone(hold), !request.kind.commands.is_shared());
         joint.begin(&share, effects);
         self.seat = Seat::Shared { joint, join: None };
@@ -148,7 +148,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if share.kind.commands.is_shared() {
             origin.entered_by = share.entered_by;
         }
-        let beside = Hold::share(hold, origin, request.level, term);
+        let beside = Hold::read(hold, origin, request.level, term);
         if !held || !joint.add(&beside, now, effects) {
             return None;
         }
@@ -240,7 +240,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.vacate(hold);
             effects.release(hold);
         } else if let Parted::Turn = self.part(share, now, now, effects) {
-            effects.turn(hold);
+            effects.downgrade(hold);
         }
         true
     }
@@ -283,7 +283,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if !effects.change(share, |state| state.let_expire(Level::Fixed)) {
             return false;
         }
-        let left = Hold::left(hold, origin, term);
+        let left = Hold::abandoned_read(hold, origin, term);
         if joint.add(&left, now, effects) {
             joint.remove(share, now, now, effects);
             effects.look(&left);
@@ -296,7 +296,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let Seat::Shared { joint, .. } = &self.seat else {
             return;
         };
-        if joint.shares().all(|share| share.is_left()) {
+        if joint.shares().all(|share| share.is_abandoned()) {
             let hold = Arc::clone(&joint.hold);
             effects.change(&hold, |state| state.end(Ok(())));
             self.vacate(&hold);

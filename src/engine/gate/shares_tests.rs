@@ -175,7 +175,7 @@ fn who_wrote_and_goes_on_reading_has_the_hold_turned() {
             made.hold
                 .with(|state| state.prolong(LEASE.term(at(20)), at(20)));
             assert!(made.expire(at(40)));
-            assert!(is_in(&made.rest.turns, &made.hold));
+            assert!(is_in(&made.rest.downgrades, &made.hold));
         }
         assert_eq!(made.hold.phase(), Phase::Held);
         assert_eq!(made.gate.shares().count(), 1);
@@ -222,7 +222,7 @@ fn who_reads_leaves_a_share_that_nobody_has() {
     assert!(made.leave_behind());
     assert_eq!(made.share.phase(), Phase::Ended);
     assert_eq!(made.gate.shares().count(), 2);
-    let left = made.gate.shares().find(|share| share.is_left());
+    let left = made.gate.shares().find(|share| share.is_abandoned());
     let left = Arc::clone(left.unwrap());
     assert!(is_in(&made.rest.looks, &left) && !Arc::ptr_eq(&left, &made.share));
     assert_eq!(

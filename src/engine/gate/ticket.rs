@@ -144,7 +144,7 @@ impl Ticket {
 
     /// Whose the hold is that it asks for: nobody's, where callers get shares.
     pub(crate) fn owner_of_hold(&self) -> Option<u64> {
-        let shares = self.request.kind.commands.has_shares();
+        let shares = self.request.kind.commands.has_reads();
         self.request.owner_number().filter(|_| !shares)
     }
 

@@ -16,17 +16,17 @@ pub(crate) struct Effects {
     changed: Vec<Arc<Hold>>,
     releases: Vec<Arc<Hold>>,
     looks: Vec<Arc<Hold>>,
-    turns: Vec<Arc<Hold>>,
+    downgrades: Vec<Arc<Hold>>,
 }
 
 /// What is left to do for somebody who has a keeper.
-pub(crate) struct Rest {
+pub(crate) struct KeeperWork {
     /// Last releases that are left to it.
     pub(crate) releases: Vec<Arc<Hold>>,
     /// Holds that it is to look at in time, which may be sooner than before.
     pub(crate) looks: Vec<Arc<Hold>>,
-    /// Holds that it is to turn into shared ones.
-    pub(crate) turns: Vec<Arc<Hold>>,
+    /// Holds that it is to downgrade into shared ones.
+    pub(crate) downgrades: Vec<Arc<Hold>>,
 }
 
 impl Effects {
@@ -35,14 +35,14 @@ impl Effects {
         self.wakers.extend(waker);
     }
 
-    /// Lets `change` act on the state of `hold`; those who wait for a change of it are told later.
+    /// Lets `change` act on the state of `hold`; those who wait for a change of it are notify later.
     pub(crate) fn change<R>(
         &mut self,
         hold: &Arc<Hold>,
         change: impl FnOnce(&mut HoldState) -> R,
     ) -> R {
-        let (result, told) = hold.update(change);
-        if told {
+        let (result, notify) = hold.update(change);
+        if notify {
             self.changed.push(Arc::clone(hold));
         }
         result
@@ -62,23 +62,23 @@ impl Effects {
         self.looks.push(Arc::clone(hold));
     }
 
-    /// Leave it to the keeper to turn `hold` into a shared one.
-    pub(crate) fn turn(&mut self, hold: &Arc<Hold>) {
-        self.turns.push(Arc::clone(hold));
+    /// Leave it to the keeper to downgrade `hold` into a shared one.
+    pub(crate) fn downgrade(&mut self, hold: &Arc<Hold>) {
+        self.downgrades.push(Arc::clone(hold));
     }
 
     /// Wakes and tells.
-    pub(crate) fn carry_out(self) -> Rest {
+    pub(crate) fn carry_out(self) -> KeeperWork {
         for waker in self.wakers {
             waker.wake();
         }
         for hold in self.changed {
-            hold.tell();
+            hold.notify();
         }
-        Rest {
+        KeeperWork {
             releases: self.releases,
             looks: self.looks,
-            turns: self.turns,
+            downgrades: self.downgrades,
         }
     }
 }

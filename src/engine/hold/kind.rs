@@ -50,7 +50,7 @@ pub(crate) trait Commands: Send + Sync {
 
     /// Whether callers get a share of the hold in Redis instead of the hold itself: those of some kinds of this
     /// family may have it at the same time.
-    fn has_shares(&self) -> bool {
+    fn has_reads(&self) -> bool {
         false
     }
 
@@ -61,7 +61,7 @@ pub(crate) trait Commands: Send + Sync {
 
     /// Whether it wants to have alone what others of its family share.
     fn wants_it_alone(&self) -> bool {
-        self.has_shares() && !self.is_shared()
+        self.has_reads() && !self.is_shared()
     }
 
     /// Starts a hold.

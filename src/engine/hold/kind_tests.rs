@@ -17,7 +17,7 @@ struct Shares {
 }
 
 impl Commands for Shares {
-    fn has_shares(&self) -> bool {
+    fn has_reads(&self) -> bool {
         true
     }
 
@@ -97,7 +97,7 @@ fn only_an_owner_is_let_in_to_what_it_has() {
 
 #[test]
 fn a_kind_that_says_nothing_is_had_by_one_and_waited_for_here() {
-    assert!(!Silent.passes_on() && !Silent.has_shares() && !Silent.is_shared());
+    assert!(!Silent.passes_on() && !Silent.has_reads() && !Silent.is_shared());
     assert!(!Silent.wants_it_alone(), "there is nobody to share it with");
     assert!(!Silent.is_open(&Reply::Integer(-2)));
     assert!(Silent.backoff().is_none() && !kind(Silent).has_queue());

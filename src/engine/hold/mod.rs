@@ -5,8 +5,8 @@
 //! 2. Validity is read without a lock (I8).
 //! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
 //! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
-//! 5. Where several may hold a name at once, the hold in Redis is *joint*, and each owner has a *share* of it: a hold
-//!    with levels and leases of its own, that is lost with the joint hold and never valid for longer.
+//! 5. Where several may hold a name at once, the hold in Redis is *shared*, and each owner has a *share* of it: a hold
+//!    with levels and leases of its own, that is lost with the shared hold and never valid for longer.
 
 pub(crate) mod effects;
 pub(crate) mod kind;
@@ -44,8 +44,8 @@ pub(crate) struct Hold {
     /// The task that asked for it, to tell a task that it waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
     /// The hold in Redis that this is a share of.
-    joint: Option<Arc<Hold>>,
-    left: bool,
+    shared_hold: Option<Arc<Hold>>,
+    abandoned: bool,
     state: Mutex<HoldState>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
@@ -95,20 +95,23 @@ impl Hold {
         Arc::new(Self::new(origin, None, HoldState::trying(finish_by)))
     }
 
-    /// A share of `joint` with one level, which lasts for `term` or as long as `joint`.
-    pub(crate) fn share(joint: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
-        let mut state = HoldState::share(level, term);
-        if let Some(reason) = joint.state.lock().announced() {
+    /// A share of `shared` with one level, which lasts for `term` or as long as `shared`.
+    pub(crate) fn read(shared: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
+        let mut state = HoldState::read(level, term);
+        if let Some(reason) = shared.state.lock().announced() {
             state.announce(reason);
         }
-        Arc::new(Self::new(origin, Some(Arc::clone(joint)), state))
+        Arc::new(Self::new(origin, Some(Arc::clone(shared)), state))
     }
 
-    /// A share of `joint` that nobody has, and that lasts for `term` all the same.
-    pub(crate) fn left(joint: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
-        let state = HoldState::share(Level::Fixed, term);
-        let left = Self::new(origin, Some(Arc::clone(joint)), state);
-        Arc::new(Self { left: true, ..left })
+    /// A share of `shared` that nobody has, and that lasts for `term` all the same.
+    pub(crate) fn abandoned_read(shared: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
+        let state = HoldState::read(Level::Fixed, term);
+        let left = Self::new(origin, Some(Arc::clone(shared)), state);
+        Arc::new(Self {
+            abandoned: true,
+            ..left
+        })
     }
 
     /// One that begins with what Redis has of another, in `state`.
@@ -116,7 +119,7 @@ impl Hold {
         Arc::new(Self::new(origin, None, state))
     }
 
-    fn new(origin: Origin, joint: Option<Arc<Self>>, state: HoldState) -> Self {
+    fn new(origin: Origin, shared_hold: Option<Arc<Self>>, state: HoldState) -> Self {
         let valid_until = match state.phase() {
             Phase::Held => state.valid_until(),
             _ => Moment::default(),
@@ -129,8 +132,8 @@ impl Hold {
             owner: origin.owner,
             entered_by: origin.entered_by,
             task: origin.task,
-            joint,
-            left: false,
+            shared_hold,
+            abandoned: false,
             state: Mutex::new(state),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             token: AtomicU64::new(0),
@@ -142,38 +145,38 @@ impl Hold {
     }
 
     /// The hold in Redis that this is a share of.
-    pub(crate) fn joint(&self) -> Option<&Arc<Self>> {
-        self.joint.as_ref()
+    pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
+        self.shared_hold.as_ref()
     }
 
     /// Whether it is a share that was left to its lease: nobody has it.
-    pub(crate) fn is_left(&self) -> bool {
-        self.left
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned
     }
 
     /// The hold in Redis: this one, or what it is a share of.
     pub(crate) fn in_redis(self: &Arc<Self>) -> &Arc<Self> {
-        self.joint.as_ref().unwrap_or(self)
+        self.shared_hold.as_ref().unwrap_or(self)
     }
 
     /// Lets `change` act on the state; readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> R {
-        let (result, told) = self.update(change);
-        if told {
-            self.tell();
+        let (result, notify) = self.update(change);
+        if notify {
+            self.notify();
         }
         result
     }
 
-    /// Lets `change` act on the state; whether those who wait for a change are to be told.
+    /// Lets `change` act on the state; whether those who wait for a change are to be notify.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
         // By 5. Before its own state is locked: nobody locks them the other way round.
-        let joint = self.joint.as_ref().map(|joint| joint.phase());
+        let shared = self.shared_hold.as_ref().map(|shared| shared.phase());
         let mut state = self.state.lock();
         let seen =
             |state: &HoldState| (state.phase(), state.announced(), state.outcome().is_some());
         let before = seen(&state);
-        if let Some(Phase::Lost(reason)) = joint {
+        if let Some(Phase::Lost(reason)) = shared {
             state.lose(reason);
         }
         let result = change(&mut state);
@@ -194,8 +197,8 @@ impl Hold {
     pub(crate) fn valid_until(&self) -> Moment {
         // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
         let own = Moment::from_nanos(self.valid_until.load(Ordering::Acquire));
-        match &self.joint {
-            Some(joint) => own.min(joint.valid_until()),
+        match &self.shared_hold {
+            Some(shared) => own.min(shared.valid_until()),
             None => own,
         }
     }
@@ -265,8 +268,8 @@ impl Hold {
 
     /// Why it is lost, if it is (by the clock, too).
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
-        if let Some(joint) = &self.joint {
-            joint.with(|state| state.expire(now));
+        if let Some(shared) = &self.shared_hold {
+            shared.with(|state| state.expire(now));
         }
         self.with(|state| {
             state.expire(now);
@@ -325,7 +328,7 @@ impl Hold {
     }
 
     /// Tells those who wait for a change.
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         self.changed.notify_waiters();
     }
 

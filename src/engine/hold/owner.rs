@@ -233,7 +233,7 @@ mod tests {
     }
 
     impl Commands for Test {
-        fn has_shares(&self) -> bool {
+        fn has_reads(&self) -> bool {
             self.shared
         }
 

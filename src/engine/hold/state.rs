@@ -89,8 +89,8 @@ pub(crate) struct HoldState {
     owed_until: Option<Moment>,
     /// By 7.
     assured: Option<LeaseMs>,
-    /// Whether it is a share.
-    shares: bool,
+    /// Whether it is a read.
+    is_read: bool,
     finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
@@ -139,7 +139,7 @@ impl HoldState {
             lease_ends: Moment::default(),
             owed_until: None,
             assured: None,
-            shares: false,
+            is_read: false,
             finish_by,
             watchdogs: 0,
             fixed: 0,
@@ -155,15 +155,15 @@ impl HoldState {
     }
 
     /// A share with one level, held up to the end of `term` unless the watchdog keeps it.
-    pub(crate) fn share(level: Level, term: Term) -> Self {
-        let mut share = Self::trying(Moment::default());
-        share.shares = true;
-        share.phase = Phase::Held;
-        share.add(level);
+    pub(crate) fn read(level: Level, term: Term) -> Self {
+        let mut read = Self::trying(Moment::default());
+        read.is_read = true;
+        read.phase = Phase::Held;
+        read.add(level);
         if level == Level::Fixed {
-            share.vouch(term);
+            read.vouch(term);
         }
-        share
+        read
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -172,7 +172,7 @@ impl HoldState {
 
     /// Up to when the client vouches for it, while it is held. By 6, a share may have no end of its own.
     pub(crate) fn valid_until(&self) -> Moment {
-        if self.shares && self.is_watched() {
+        if self.is_read && self.is_watched() {
             Moment::NEVER
         } else {
             self.valid_until
@@ -488,7 +488,7 @@ impl HoldState {
             Phase::Trying | Phase::Ending => Due::Finish,
             Phase::Ended | Phase::Lost(_) => Due::Nothing,
             Phase::Held => {
-                if self.shares && self.is_watched() {
+                if self.is_read && self.is_watched() {
                     return Due::Nothing;
                 }
                 let last_moment = self.valid_until.minus(EARLY);

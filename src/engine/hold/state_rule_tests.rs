@@ -110,17 +110,17 @@ fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
 
 #[test]
 fn a_share_that_the_watchdog_leaves_has_what_it_was_carried_to() {
-    let mut share = HoldState::share(Level::Watchdog, lease(1_000).term(at(0)));
-    assert_eq!(share.valid_until(), Moment::NEVER);
-    share.carried_to(at(5_000), at(6_000));
-    assert_eq!(share.enter(Level::Fixed, at(1)), Ok(2));
-    assert_eq!(share.leave(Level::Watchdog, at(2), at(3)), Left::Levels(1));
+    let mut read = HoldState::read(Level::Watchdog, lease(1_000).term(at(0)));
+    assert_eq!(read.valid_until(), Moment::NEVER);
+    read.carried_to(at(5_000), at(6_000));
+    assert_eq!(read.enter(Level::Fixed, at(1)), Ok(2));
+    assert_eq!(read.leave(Level::Watchdog, at(2), at(3)), Left::Levels(1));
     assert_eq!(
-        (share.valid_until(), share.lease_ends()),
+        (read.valid_until(), read.lease_ends()),
         (at(5_000), at(6_000))
     );
-    share.carried_to(at(7_000), at(8_000));
-    assert_eq!(share.valid_until(), at(5_000), "nothing keeps it any more");
+    read.carried_to(at(7_000), at(8_000));
+    assert_eq!(read.valid_until(), at(5_000), "nothing keeps it any more");
 }
 
 #[test]

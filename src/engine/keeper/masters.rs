@@ -1,6 +1,6 @@
 //! Going over to another master: a watch at each sentinel.
 //!
-//! 1. Each sentinel tells for itself, so that none of them is needed. What it told while nobody listened is made good
+//! 1. Each sentinel tells for itself, so that none of them is needed. What it messages while nobody listened is made good
 //!    by asking, as soon as somebody listens again; and once more a moment later, for those who connected meanwhile.
 //! 2. Each new connection asks, too, and may be the first that is sent to the new master.
 //! 3. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
@@ -23,25 +23,25 @@ use crate::backend::{Class, Failure, Pace};
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longer than anybody asks the sentinels for a connection.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often a quiet sentinel is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);
 
 /// Begins to watch, where sentinels say which server is the master.
-pub(super) fn watch(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) {
+pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
     let sentinels = keeper.core.backend.config().dialer.sentinels();
     for index in 0..sentinels.map_or(0, Sentinels::len) {
-        chores.spawn(listen(Arc::clone(keeper), index));
+        tasks.spawn(listen(Arc::clone(keeper), index));
     }
     if sentinels.is_some() {
-        chores.spawn(follow(Arc::clone(keeper)));
+        tasks.spawn(follow_connections(Arc::clone(keeper)));
     }
 }
 
 /// Moves everything over when a new connection was sent to another master. That cannot happen more often than
 /// connections are made, which is paced.
-async fn follow(keeper: Arc<Keeper>) {
+async fn follow_connections(keeper: Arc<Keeper>) {
     loop {
         keeper.core.backend.config().dialer.found_elsewhere().await;
         switched(&keeper);
@@ -63,11 +63,11 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
         pace.attempt(keeper.core.now());
         let connecting = tokio::time::timeout(config.connect_timeout, sentinels.listen(index));
         match connecting.await {
-            Ok(Ok(told)) => {
+            Ok(Ok(messages)) => {
                 if config.dialer.look_for_switch().await {
                     switched(&keeper);
                 }
-                hear(&keeper, told).await;
+                follow_messages(&keeper, messages).await;
             }
             Ok(Err(failure)) => warn_of_denial(&failure, &mut warned),
             Err(_) => {}
@@ -76,12 +76,12 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
 }
 
 /// Hears one sentinel until its connection ends.
-async fn hear(keeper: &Keeper, told: PubSub) {
+async fn follow_messages(keeper: &Keeper, messages: PubSub) {
     let dialer = &keeper.core.backend.config().dialer;
-    let (sink, mut messages) = told.split();
+    let (sink, mut messages) = messages.split();
     let silence = silence(sink, keeper.core.config.command_timeout);
     let mut silence = std::pin::pin!(silence);
-    let mut once_more = std::pin::pin!(look_once_more(keeper).fuse());
+    let mut once_more = std::pin::pin!(ask_once_more(keeper).fuse());
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
@@ -98,8 +98,8 @@ async fn hear(keeper: &Keeper, told: PubSub) {
     }
 }
 
-async fn look_once_more(keeper: &Keeper) {
-    tokio::time::sleep(LOOK_AGAIN).await;
+async fn ask_once_more(keeper: &Keeper) {
+    tokio::time::sleep(ASK_AGAIN).await;
     if keeper.core.backend.config().dialer.look_for_switch().await {
         switched(keeper);
     }

@@ -6,7 +6,6 @@
 //! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod cluster;
-mod counts;
 mod hub;
 mod job;
 mod masters;

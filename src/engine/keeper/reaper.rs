@@ -12,10 +12,11 @@ use std::time::Duration;
 use super::job::policy::OUTAGE;
 use super::shared::Keeper;
 use crate::backend::Failure;
+use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::caller::settle::{give_up_release, settle_release};
 use crate::engine::gate::answers::SentAs;
 use crate::engine::hold::Hold;
-use crate::engine::hold::state::Phase;
+use crate::engine::hold::state::{HoldState, Phase};
 use crate::error::LostReason;
 
 /// The longest that releases of a tainted hold are repeated.
@@ -89,4 +90,34 @@ fn ghost_time(hold: &Hold) -> Duration {
         return GHOST;
     }
     hold.lease.duration().min(GHOST)
+}
+
+pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
+    let core = &keeper.core;
+    let mut delays = core.config.backoff.delays(hold.number);
+    while hold.with(HoldState::still_needs_count) {
+        let count = present(&hold);
+        let writing = Writing::begin(core, &hold, count);
+        let call = call(core, &hold, count);
+        let answer = core.ask(call, core.config.command_timeout).await;
+        match answer.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+            Ok((Some(true), sent_at)) => {
+                writing.acknowledged();
+                written(core, &hold, count, sent_at);
+            }
+            Ok((Some(false), _)) => {
+                drop(writing);
+                core.lose(&hold, LostReason::Missing);
+                return;
+            }
+            Ok((None, _)) | Err(_) => drop(writing),
+        }
+        if !hold.with(HoldState::still_needs_count) {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(delays.step()) => {}
+            () = keeper.closing() => return,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::Keeper;
-use super::{cluster, counts, job, masters, reaper, watchdog};
+use super::{cluster, job, masters, reaper, watchdog};
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 
@@ -22,7 +22,7 @@ const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
 /// The tasks that run, and those of them that a closing client waits for.
 #[derive(Default)]
-struct Chores {
+struct Tasks {
     all: JoinSet<()>,
     releases: JoinSet<()>,
 }
@@ -31,20 +31,20 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let broken = Arc::clone(&core.backend.config().broken);
     let keeper = Arc::new(Keeper::new(core));
     let core = &keeper.core;
-    let mut chores = Chores::default();
-    masters::watch(&keeper, &mut chores.all);
-    chores.all.spawn(cluster::keep(Arc::clone(&keeper)));
+    let mut tasks = Tasks::default();
+    masters::watch(&keeper, &mut tasks.all);
+    tasks.all.spawn(cluster::keep(Arc::clone(&keeper)));
     let mut busy_until = core.now();
     loop {
         let now = core.now();
         watchdog::look(&keeper);
         watchdog::reach(&keeper);
-        let next_call = watchdog::ask(&keeper, &mut chores.all);
+        let next_call = watchdog::ask(&keeper, &mut tasks.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
             let quiet = keeper.quiet();
             if !quiet.is_empty() {
-                chores.all.spawn(Arc::clone(&keeper).ask(quiet));
+                tasks.all.spawn(Arc::clone(&keeper).probe(quiet));
             }
         }
         // A client that holds nothing for a while is not looked after, and costs nothing.
@@ -54,7 +54,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         tokio::select! {
             mail = mailbox.recv() => match mail {
                 None | Some(Mail::Close) => break,
-                Some(mail) => chores.start(&keeper, mail),
+                Some(mail) => tasks.start(&keeper, mail),
             },
             () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
@@ -62,11 +62,11 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
                 core.backend.cluster().doubt();
                 watchdog::verify_at(&keeper, &nodes);
             }
-            Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
-            Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
+            Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
+            Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
         }
     }
-    flush(&keeper, chores, mailbox).await;
+    flush(&keeper, tasks, mailbox).await;
 }
 
 /// A task that panicked: nothing is certain any more.
@@ -76,7 +76,7 @@ fn fatal(error: tokio::task::JoinError) {
     }
 }
 
-impl Chores {
+impl Tasks {
     fn start(&mut self, keeper: &Arc<Keeper>, mail: Mail) {
         let keeper = Arc::clone(keeper);
         match mail {
@@ -87,9 +87,9 @@ impl Chores {
                 self.releases.spawn(reaper::see_through(keeper, hold));
             }
             Mail::Write(hold) => {
-                self.all.spawn(counts::write(keeper, hold));
+                self.all.spawn(reaper::write_count(keeper, hold));
             }
-            Mail::Bury(hold, reason) => keeper.core.bury(&hold, reason),
+            Mail::Lost(hold, reason) => keeper.core.clean_up_lost(&hold, reason),
             Mail::Close => {}
         }
     }
@@ -97,20 +97,16 @@ impl Chores {
 
 /// Sees through what is under way, for a moment: attempts whose outcome nobody waits for any more, releases,
 /// and hand-overs, which are both.
-async fn flush(
-    keeper: &Arc<Keeper>,
-    mut chores: Chores,
-    mut mailbox: mpsc::UnboundedReceiver<Mail>,
-) {
+async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
     // Relaxed: all who read it run on this thread.
     keeper.closing.store(true, Ordering::Relaxed);
     keeper.closed.notify_waiters();
     let at_rest = async {
-        while keeper.core.is_in_flight() || !chores.releases.is_empty() || !mailbox.is_empty() {
+        while keeper.core.is_in_flight() || !tasks.releases.is_empty() || !mailbox.is_empty() {
             tokio::select! {
-                Some(mail) = mailbox.recv() => chores.start(keeper, mail),
-                Some(done) = chores.all.join_next() => done.unwrap_or_else(fatal),
-                Some(done) = chores.releases.join_next() => done.unwrap_or_else(fatal),
+                Some(mail) = mailbox.recv() => tasks.start(keeper, mail),
+                Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
+                Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
                 () = tokio::time::sleep(FLUSH_LOOK) => {}
             }
         }

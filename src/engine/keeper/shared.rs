@@ -25,12 +25,12 @@ pub(crate) struct Keeper {
     pub(crate) core: Arc<Core>,
     pub(super) hub: Hub,
     /// Whether renewals fail at the moment; told once per outage.
-    pub(super) trouble: AtomicBool,
+    pub(super) renewals_failing: AtomicBool,
     pub(super) wards: Mutex<Wards>,
     /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
     pub(super) sending: Semaphore,
     /// Whether a question for a quiet connection is on its way.
-    pub(super) knocking: AtomicBool,
+    pub(super) probing: AtomicBool,
     pub(super) closing: AtomicBool,
     pub(super) closed: Notify,
 }
@@ -39,10 +39,10 @@ impl Keeper {
     pub(super) fn new(core: Arc<Core>) -> Self {
         Self {
             hub: Hub::new(core.backend.config(), core.backend.cluster()),
-            trouble: AtomicBool::new(false),
+            renewals_failing: AtomicBool::new(false),
             wards: Mutex::default(),
             sending: Semaphore::new(RELEASES),
-            knocking: AtomicBool::new(false),
+            probing: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
             core,
@@ -50,18 +50,18 @@ impl Keeper {
     }
 
     /// Finds connections that were cut, or are half open, before a renewal needs them.
-    pub(super) async fn ask(self: Arc<Self>, quiet: Vec<Arc<Lane>>) {
+    pub(super) async fn probe(self: Arc<Self>, quiet: Vec<Arc<Lane>>) {
         let limit = self.core.config.command_timeout;
         // Any answer will do; a broken connection is replaced, and then its holds are verified.
         let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
         join_all(answers).await;
-        self.knocking.store(false, Ordering::Relaxed);
+        self.probing.store(false, Ordering::Relaxed);
     }
 
     /// Which lanes are to be asked.
     pub(super) fn quiet(&self) -> Vec<Arc<Lane>> {
         let mut quiet = self.core.keeper_fleet.quiet(QUIET);
-        if !quiet.is_empty() && self.knocking.swap(true, Ordering::Relaxed) {
+        if !quiet.is_empty() && self.probing.swap(true, Ordering::Relaxed) {
             quiet.clear();
         }
         quiet

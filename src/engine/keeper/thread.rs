@@ -72,13 +72,13 @@ fn keep(
     mailbox: mpsc::UnboundedReceiver<Mail>,
     ended: Arc<Ended>,
 ) {
-    let mut last_will = LastWill {
+    let mut thread_end = ThreadEnd {
         core: Arc::clone(&core),
         ended,
         in_order: false,
     };
     runtime.block_on(run(core, mailbox));
-    last_will.in_order = true;
+    thread_end.in_order = true;
 }
 
 impl Thread {
@@ -92,22 +92,22 @@ impl Thread {
 
     /// Resolves when the keeper ended.
     pub(crate) async fn ended(&self) {
-        let mut told = std::pin::pin!(self.ended.for_tasks.notified());
-        told.as_mut().enable();
+        let mut ended = std::pin::pin!(self.ended.for_tasks.notified());
+        ended.as_mut().enable();
         if !*self.ended.done.lock() {
-            told.await;
+            ended.await;
         }
     }
 }
 
 /// What happens when the thread ends, in order or by a panic.
-struct LastWill {
+struct ThreadEnd {
     core: Arc<Core>,
     ended: Arc<Ended>,
     in_order: bool,
 }
 
-impl Drop for LastWill {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
         if self.in_order {
             self.core.keeper_ended(LostReason::Shutdown);

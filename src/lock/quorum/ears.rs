@@ -96,7 +96,7 @@ impl Ear {
         // Confirmed: what was published before was published before the next try.
         let _ = self.tell.send(self.place);
         loop {
-            self.route.told.notified().await;
+            self.route.changed.notified().await;
             if self.route.is_broken() {
                 return;
             }

@@ -15,7 +15,7 @@ use crate::backend::hello::Hello;
 use crate::backend::{Lane, Pending};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
-use crate::engine::caller::acquire::{Acquired, acquire, request};
+use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
 use crate::engine::keep_alive::Engine;
@@ -142,10 +142,10 @@ impl Node {
                 Err(error) => Err(error),
             };
             let answer = got.map(|got| match got {
-                Acquired::In(entered) => {
+                AcquireOutcome::In(entered) => {
                     Answer::Granted(LockGuard::new(Arc::clone(&engine), entered))
                 }
-                Acquired::Busy(until) => Answer::Busy(until),
+                AcquireOutcome::Busy(until) => Answer::Busy(until),
             });
             (place, answer)
         }

@@ -21,7 +21,7 @@ impl World {
                     self.share_beside(i, &hold);
                     return;
                 }
-                let entered = match hold.joint() {
+                let entered = match hold.shared_hold() {
                     None => hold.with(|state| state.enter(level, now)),
                     Some(_) => {
                         self.at(|gate, effects| gate.enter_share(&hold, level, now, effects))
@@ -32,7 +32,7 @@ impl World {
                 }
             }
             FoundHold::Lost(_) => self.callers[i].at = At::Gone,
-            FoundHold::Nothing if !side.has_shares() => {}
+            FoundHold::Nothing if !side.has_reads() => {}
             FoundHold::Nothing => match owner.find(&names, !shared, now) {
                 FoundHold::Nothing => {}
                 FoundHold::Lost(_) => self.callers[i].at = At::Gone,

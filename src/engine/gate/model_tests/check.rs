@@ -19,7 +19,7 @@ impl World {
 
     /// Whether the release of `hold` is to end a row: it lasted, and others wait here.
     pub(super) fn ends_row(&self, hold: &Arc<Hold>) -> bool {
-        let last = hold.count() == 1 && hold.joint().is_none() && hold.phase() == Phase::Held;
+        let last = hold.count() == 1 && hold.shared_hold().is_none() && hold.phase() == Phase::Held;
         let in_seat = self.gate.seat.held();
         let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
         let over = self.row.until(self.now) >= LONGEST;

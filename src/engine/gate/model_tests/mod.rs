@@ -335,7 +335,7 @@ impl Commands for Side {
         *self == Self::Passed
     }
 
-    fn has_shares(&self) -> bool {
+    fn has_reads(&self) -> bool {
         !matches!(self, Self::Plain | Self::Passed | Self::Queued)
     }
 

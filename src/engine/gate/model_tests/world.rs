@@ -99,7 +99,7 @@ impl World {
         for hold in rest.releases {
             self.reaps.push((hold, Reaping::Begun));
         }
-        for hold in rest.turns {
+        for hold in rest.downgrades {
             self.turn(&hold);
         }
         result

@@ -28,7 +28,7 @@ pub(in crate::engine::keeper) fn is_refusal(failure: &Failure) -> bool {
     matches!(failure.class, Class::Denied | Class::Rejected)
 }
 
-pub(super) struct Spoke {
+pub(super) struct HubConnection {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// None for the one server.
@@ -45,7 +45,7 @@ struct Connecting {
     refused: Option<(Failure, Moment)>,
 }
 
-impl Spoke {
+impl HubConnection {
     pub(super) fn new(
         config: &LaneConfig,
         cluster: &Arc<Cluster>,
@@ -66,7 +66,7 @@ impl Spoke {
 
     pub(super) fn current(&self) -> Option<Arc<Listener>> {
         let listener = self.listener.lock().clone();
-        listener.filter(|listener| !listener.is_over())
+        listener.filter(|listener| !listener.is_closed())
     }
 
     /// The connection, which is made if there is none.

@@ -19,7 +19,7 @@ use redis::{RedisError, RedisResult};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::wire::{News, Sink, Stream};
+use super::wire::{ChannelEvent, Sink, Stream};
 use crate::backend::cluster::Cluster;
 
 /// How often a quiet connection is asked whether it is still there.
@@ -29,14 +29,14 @@ const PING: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Route {
     /// Told at each message, and when the connection broke.
-    pub(crate) told: Notify,
+    pub(crate) changed: Notify,
     messages: AtomicU32,
     broken: AtomicBool,
     /// Where it is subscribed, or about to be.
     pub(super) at: Mutex<Option<Arc<Listener>>>,
 }
 
-/// `told` orders what it tells of: a permit is given after the change, and its taker sees that. So the counter
+/// `changed` orders what it tells of: a permit is given after the change, and its taker sees that. So the counter
 /// and the flag need no order of their own.
 impl Route {
     /// How many messages came since the last call.
@@ -48,25 +48,25 @@ impl Route {
         self.broken.load(Ordering::Relaxed)
     }
 
-    fn hear(&self) {
+    fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     fn end(&self) {
         self.broken.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 }
 
-pub(super) type Changing = Arc<tokio::sync::Mutex<()>>;
+pub(super) type ChangeLock = Arc<tokio::sync::Mutex<()>>;
 
 /// Who listens to a channel.
 #[derive(Default)]
 struct Channel {
     routes: Vec<Arc<Route>>,
     /// Held while the subscription begins or ends.
-    changing: Changing,
+    changing: ChangeLock,
     /// Messages arrive.
     confirmed: bool,
     /// Its end was asked for.
@@ -74,10 +74,10 @@ struct Channel {
 }
 
 /// Why subscribing failed.
-pub(super) enum Refused {
+pub(super) enum SubscribeError {
     /// The connection is over.
-    Over,
-    By(RedisError),
+    Closed,
+    Redis(RedisError),
 }
 
 pub(super) struct Listener {
@@ -113,27 +113,31 @@ impl Listener {
         self: &Arc<Self>,
         channel: &str,
         route: &Arc<Route>,
-    ) -> Result<(), Refused> {
-        let changing = self.add(channel, route).ok_or(Refused::Over)?;
+    ) -> Result<(), SubscribeError> {
+        let changing = self.add(channel, route).ok_or(SubscribeError::Closed)?;
         let _changing = changing.lock().await;
-        let mut sink = self.sink().ok_or(Refused::Over)?;
-        if sink.subscribe(channel).await.map_err(Refused::By)? {
+        let mut sink = self.sink().ok_or(SubscribeError::Closed)?;
+        if sink
+            .subscribe(channel)
+            .await
+            .map_err(SubscribeError::Redis)?
+        {
             return Ok(());
         }
         self.confirmed(channel, route).await
     }
 
     /// Waits until messages of `channel` arrive for a route.
-    async fn confirmed(&self, channel: &str, route: &Arc<Route>) -> Result<(), Refused> {
+    async fn confirmed(&self, channel: &str, route: &Arc<Route>) -> Result<(), SubscribeError> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             {
                 let channels = self.channels.lock();
                 let channel = channels.as_ref().and_then(|all| all.get(channel));
-                let channel = channel.ok_or(Refused::Over)?;
+                let channel = channel.ok_or(SubscribeError::Closed)?;
                 if !channel.routes.iter().any(|known| Arc::ptr_eq(known, route)) {
-                    return Err(Refused::Over);
+                    return Err(SubscribeError::Closed);
                 }
                 if channel.confirmed {
                     return Ok(());
@@ -144,7 +148,7 @@ impl Listener {
     }
 
     /// Ends the subscription of a route that was taken out; of no other.
-    pub(super) async fn unsubscribe(&self, channel: &str, changing: Changing) -> RedisResult<()> {
+    pub(super) async fn unsubscribe(&self, channel: &str, changing: ChangeLock) -> RedisResult<()> {
         let _changing = changing.lock().await;
         if let Some(mut sink) = self.begin_to_leave(channel) {
             sink.unsubscribe(channel).await?;
@@ -154,7 +158,7 @@ impl Listener {
     }
 
     /// Adds a route; what to hold while subscribing, or nothing when the connection is over.
-    fn add(self: &Arc<Self>, channel: &str, route: &Arc<Route>) -> Option<Changing> {
+    fn add(self: &Arc<Self>, channel: &str, route: &Arc<Route>) -> Option<ChangeLock> {
         let mut channels = self.channels.lock();
         let channel = channels.as_mut()?.entry(channel.into()).or_default();
         channel.routes.push(Arc::clone(route));
@@ -164,7 +168,7 @@ impl Listener {
 
     /// Takes a route out; what to hold while unsubscribing, or nothing when the connection is over: it ends with the
     /// last route of all.
-    pub(super) fn remove(&self, channel: &str, route: &Arc<Route>) -> Option<Changing> {
+    pub(super) fn remove(&self, channel: &str, route: &Arc<Route>) -> Option<ChangeLock> {
         let changing = {
             let mut channels = self.channels.lock();
             let channel = channels.as_mut()?.get_mut(channel)?;
@@ -179,7 +183,7 @@ impl Listener {
     }
 
     /// What to hold while the subscription of a channel changes.
-    pub(super) fn changing(&self, channel: &str) -> Option<Changing> {
+    pub(super) fn changing(&self, channel: &str) -> Option<ChangeLock> {
         let channels = self.channels.lock();
         let channel = channels.as_ref()?.get(channel)?;
         Some(Arc::clone(&channel.changing))
@@ -235,15 +239,15 @@ impl Listener {
         broken
     }
 
-    fn take(&self, news: News, cluster: &Cluster) {
-        match news {
-            News::Message(channel) => {
+    fn take(&self, event: ChannelEvent, cluster: &Cluster) {
+        match event {
+            ChannelEvent::Message(channel) => {
                 let channels = self.channels.lock();
                 let channel = channels.as_ref().and_then(|all| all.get(&channel));
                 let routes = channel.iter().flat_map(|channel| &channel.routes);
-                routes.for_each(|route| route.hear());
+                routes.for_each(|route| route.deliver());
             }
-            News::Confirmed(channel) => {
+            ChannelEvent::Confirmed(channel) => {
                 if let Some(channels) = &mut *self.channels.lock()
                     && let Some(channel) = channels.get_mut(&channel)
                 {
@@ -251,7 +255,7 @@ impl Listener {
                 }
                 self.changed.notify_waiters();
             }
-            News::Ended(channel) => {
+            ChannelEvent::Ended(channel) => {
                 if !self.is_leaving(&channel) {
                     cluster.doubt();
                     self.break_where(|name| *name == *channel);
@@ -283,14 +287,14 @@ impl Listener {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.channels.lock().is_none()
     }
 }
 
 async fn read(listener: Arc<Listener>, mut stream: Stream, cluster: Arc<Cluster>) {
-    while let Some(news) = stream.next().await {
-        listener.take(news, &cluster);
+    while let Some(event) = stream.next().await {
+        listener.take(event, &cluster);
     }
     listener.end();
 }

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::connection::Spoke;
+use self::connection::HubConnection;
 pub(super) use self::connection::{is_refusal, refusals};
 pub(crate) use self::listener::Route;
-use self::listener::{Listener, Refused};
+use self::listener::{Listener, SubscribeError};
 use crate::backend::cluster::Cluster;
 use crate::backend::{Failure, LaneConfig, Redirect};
 use crate::slot::Slot;
@@ -32,7 +32,7 @@ pub(crate) struct Hub {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// By the number of the node; 0 is the one server.
-    spokes: Mutex<HashMap<u32, Arc<Spoke>>>,
+    connections: Mutex<HashMap<u32, Arc<HubConnection>>>,
     refusals: Mutex<Refusals>,
 }
 
@@ -42,7 +42,7 @@ struct Refusals {
     /// The channels whose jobs wait for it.
     channels: HashSet<Box<str>>,
     /// It was told when that began, and not yet that it is over.
-    told: bool,
+    logged: bool,
 }
 
 impl Hub {
@@ -50,7 +50,7 @@ impl Hub {
         Self {
             config: config.clone(),
             cluster: Arc::clone(cluster),
-            spokes: Mutex::default(),
+            connections: Mutex::default(),
             refusals: Mutex::default(),
         }
     }
@@ -58,13 +58,13 @@ impl Hub {
     /// Subscribes `route` to `channel` and waits for the confirmation.
     pub(crate) async fn subscribe(&self, channel: &str, route: &Arc<Route>) -> Result<(), Failure> {
         for _ in 0..HOPS {
-            let (spoke, host) = self.spoke(channel)?;
-            let listener = spoke.listener().await?;
+            let (connection, host) = self.connection(channel)?;
+            let listener = connection.listener().await?;
             let subscribing = listener.subscribe(channel, route);
             let error = match tokio::time::timeout(self.config.command_timeout, subscribing).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(Refused::Over)) => return Err(Failure::no_connection()),
-                Ok(Err(Refused::By(error))) => error,
+                Ok(Err(SubscribeError::Closed)) => return Err(Failure::no_connection()),
+                Ok(Err(SubscribeError::Redis(error))) => error,
                 Err(_) => {
                     listener.end();
                     return Err(Failure::no_reply());
@@ -84,21 +84,24 @@ impl Hub {
     }
 
     /// The way to the server that has a channel, and its host.
-    fn spoke(&self, channel: &str) -> Result<(Arc<Spoke>, Box<str>), Failure> {
-        let mut spokes = self.spokes.lock();
+    fn connection(&self, channel: &str) -> Result<(Arc<HubConnection>, Box<str>), Failure> {
+        let mut connections = self.connections.lock();
         if !self.cluster.is_joined() {
-            let new = || Spoke::new(&self.config, &self.cluster, None);
-            return Ok((Arc::clone(spokes.entry(0).or_insert_with(new)), "".into()));
+            let new = || HubConnection::new(&self.config, &self.cluster, None);
+            return Ok((
+                Arc::clone(connections.entry(0).or_insert_with(new)),
+                "".into(),
+            ));
         }
         let Some(node) = self.cluster.node_of(Slot::of(channel)) else {
             self.cluster.doubt();
             return Err(Failure::no_node());
         };
         let host = node.host().into();
-        let spoke = spokes
+        let connection = connections
             .entry(node.number)
-            .or_insert_with(|| Spoke::new(&self.config, &self.cluster, Some(node)));
-        Ok((Arc::clone(spoke), host))
+            .or_insert_with(|| HubConnection::new(&self.config, &self.cluster, Some(node)));
+        Ok((Arc::clone(connection), host))
     }
 
     /// Ends the subscription of `route`, also when it was not confirmed, and the connection with the
@@ -126,9 +129,9 @@ impl Hub {
             .iter()
             .map(|node| node.number)
             .collect();
-        let mut spokes = self.spokes.lock();
-        for (number, spoke) in spokes.iter() {
-            let Some(listener) = spoke.current() else {
+        let mut connections = self.connections.lock();
+        for (number, connection) in connections.iter() {
+            let Some(listener) = connection.current() else {
                 continue;
             };
             let elsewhere = |channel: &str| {
@@ -139,7 +142,7 @@ impl Hub {
                 self.leave_behind(&listener, channel);
             }
         }
-        spokes.retain(|number, _| nodes.contains(number));
+        connections.retain(|number, _| nodes.contains(number));
     }
 
     /// A subscription whose slot is elsewhere. Most often the node has ended it.
@@ -161,14 +164,14 @@ impl Hub {
     pub(super) fn refused(&self, channel: &str) -> bool {
         let mut refusals = self.refusals.lock();
         refusals.channels.insert(channel.into());
-        !std::mem::replace(&mut refusals.told, true)
+        !std::mem::replace(&mut refusals.logged, true)
     }
 
     /// Subscribing to `channel` works. Whether to tell: it was the last that was refused.
     pub(super) fn granted(&self, channel: &str) -> bool {
         let mut refusals = self.refusals.lock();
         let last = refusals.channels.remove(channel) && refusals.channels.is_empty();
-        last && std::mem::take(&mut refusals.told)
+        last && std::mem::take(&mut refusals.logged)
     }
 
     /// Nobody wants `channel` any more.
@@ -178,8 +181,8 @@ impl Hub {
 
     /// Ends all connections.
     pub(crate) fn close(&self) {
-        for spoke in self.spokes.lock().values() {
-            spoke.close();
+        for connection in self.connections.lock().values() {
+            connection.close();
         }
     }
 }

@@ -11,11 +11,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::backend::Connection;
 use crate::config::Publish;
 
-/// Said behind another message, for waiters of Redisson (`lua/rw/release.lua`): to us it is no news.
-const SAID_AGAIN: &[u8] = b"00";
+/// Said behind another message, for waiters of Redisson (`lua/rw/release.lua`): to us it is no event.
+const REPEATED: &[u8] = b"00";
 
 /// What comes.
-pub(super) enum News {
+pub(super) enum ChannelEvent {
     Message(Box<str>),
     /// The channel is subscribed from now on.
     Confirmed(Box<str>),
@@ -52,7 +52,7 @@ pub(super) fn to_node(
 }
 
 impl Sink {
-    /// Subscribes to a channel. Whether that is confirmed by now; it is told as [`News::Confirmed`] otherwise.
+    /// Subscribes to a channel. Whether that is confirmed by now; it is told as [`ChannelEvent::Confirmed`] otherwise.
     pub(super) async fn subscribe(&mut self, channel: &str) -> Result<bool, RedisError> {
         match self {
             Self::Server(sink) => sink.subscribe(channel).await.map(|()| true),
@@ -99,12 +99,12 @@ async fn said(connection: &mut Connection, cmd: &Cmd) -> RedisResult<()> {
 
 impl Stream {
     /// What comes next, until the connection ends.
-    pub(super) async fn next(&mut self) -> Option<News> {
+    pub(super) async fn next(&mut self) -> Option<ChannelEvent> {
         match self {
             Self::Server(stream) => loop {
                 let message = stream.next().await?;
-                if message.get_payload_bytes() != SAID_AGAIN {
-                    return Some(News::Message(message.get_channel_name().into()));
+                if message.get_payload_bytes() != REPEATED {
+                    return Some(ChannelEvent::Message(message.get_channel_name().into()));
                 }
             },
             Self::Node(pushes) => loop {
@@ -112,26 +112,25 @@ impl Stream {
                 if push.kind == PushKind::Disconnection {
                     return None;
                 }
-                if let Some(news) = of_push(&push) {
-                    return Some(news);
+                if let Some(event) = of_push(&push) {
+                    return Some(event);
                 }
             },
         }
     }
 }
 
-fn of_push(push: &PushInfo) -> Option<News> {
+fn of_push(push: &PushInfo) -> Option<ChannelEvent> {
     let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
-    let said_again =
-        matches!(push.data.get(1), Some(Value::BulkString(said)) if said == SAID_AGAIN);
-    let news = match push.kind {
+    let said_again = matches!(push.data.get(1), Some(Value::BulkString(said)) if said == REPEATED);
+    let event = match push.kind {
         PushKind::Message | PushKind::SMessage if said_again => return None,
-        PushKind::Message | PushKind::SMessage => News::Message,
-        PushKind::Subscribe | PushKind::SSubscribe => News::Confirmed,
-        PushKind::Unsubscribe | PushKind::SUnsubscribe => News::Ended,
+        PushKind::Message | PushKind::SMessage => ChannelEvent::Message,
+        PushKind::Subscribe | PushKind::SSubscribe => ChannelEvent::Confirmed,
+        PushKind::Unsubscribe | PushKind::SUnsubscribe => ChannelEvent::Ended,
         _ => return None,
     };
-    Some(news(channel.into()))
+    Some(event(channel.into()))
 }
 
 #[cfg(test)]
@@ -147,7 +146,10 @@ mod tests {
                     .map(|part| Value::BulkString(part.into()))
                     .into(),
             };
-            assert!(matches!(of_push(&push("1")), Some(News::Message(_))));
+            assert!(matches!(
+                of_push(&push("1")),
+                Some(ChannelEvent::Message(_))
+            ));
             assert!(of_push(&push("00")).is_none());
         }
     }

@@ -207,7 +207,7 @@ impl Ear {
                 }
             },
             State::Live(route) => loop {
-                route.told.notified().await;
+                route.changed.notified().await;
                 if route.is_broken() {
                     self.state = State::Off;
                     return Heard::Broken;

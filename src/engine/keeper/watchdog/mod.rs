@@ -129,7 +129,7 @@ fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold
             (Due::Finish, _) => finish(core, &hold),
             // Its holder knows by now. Thousands may end at about the same time: what else is to be done for one
             // must not keep the next holder waiting.
-            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => core.post(Mail::Bury(hold, reason)),
+            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => core.post(Mail::Lost(hold, reason)),
             (Due::Lose | Due::Nothing, _) => {}
         }
     }
@@ -264,7 +264,7 @@ impl Keeper {
     /// Tells the beginning and the end of an outage, once each.
     fn tell_trouble(&self, troubled: bool, failure: Option<Failure>) {
         // The flag orders nothing: it is only ever changed here, on the keeper's thread.
-        if self.trouble.swap(troubled, Ordering::Relaxed) == troubled {
+        if self.renewals_failing.swap(troubled, Ordering::Relaxed) == troubled {
             return;
         }
         if troubled {
