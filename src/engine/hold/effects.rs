@@ -1,6 +1,7 @@
-//! What a change at a gate leads to, once the gate's lock is free again.
+//! What has to happen after a change at a gate, once the gate's lock is free again.
 //!
-//! A waker may run any code, also code that comes back to the same gate; so nothing is woken under a lock.
+//! A waker may run any code, even code that takes the same gate's lock. So nothing is woken under a lock: a change
+//! collects its [`Effects`], and its caller carries them out after it has released the lock.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -19,23 +20,23 @@ pub(crate) struct Effects {
     downgrades: Vec<Arc<Hold>>,
 }
 
-/// What is left to do for somebody who has a keeper.
+/// What is left for the keeper to do.
 pub(crate) struct KeeperWork {
-    /// Last releases that are left to it.
+    /// Holds whose last release the keeper sends.
     pub(crate) releases: Vec<Arc<Hold>>,
-    /// Holds that it is to look at in time, which may be sooner than before.
+    /// Holds that the keeper looks at in time, which may be sooner than it planned.
     pub(crate) looks: Vec<Arc<Hold>>,
-    /// Holds that it is to downgrade into shared ones.
+    /// Exclusive holds that the keeper downgrades to shared holds.
     pub(crate) downgrades: Vec<Arc<Hold>>,
 }
 
 impl Effects {
-    /// Wake its task.
+    /// Wakes a task later.
     pub(crate) fn wake(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
     }
 
-    /// Lets `change` act on the state of `hold`; those who wait for a change of it are notify later.
+    /// Lets `change` act on the state of `hold`, and notifies those who wait for a change of it later.
     pub(crate) fn change<R>(
         &mut self,
         hold: &Arc<Hold>,
@@ -48,7 +49,7 @@ impl Effects {
         result
     }
 
-    /// Leave the last release of `hold` to the keeper. False when the keeper has it already.
+    /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.
     pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
         let first = self.change(hold, HoldState::claim_release);
         if first {
@@ -57,17 +58,17 @@ impl Effects {
         first
     }
 
-    /// The keeper has to look at `hold` in time: it is new, or watched only now.
+    /// Asks the keeper to look at `hold` in time: the hold is new, or the watchdog keeps it from now on.
     pub(crate) fn look(&mut self, hold: &Arc<Hold>) {
         self.looks.push(Arc::clone(hold));
     }
 
-    /// Leave it to the keeper to downgrade `hold` into a shared one.
+    /// Leaves it to the keeper to downgrade `hold` to a shared hold.
     pub(crate) fn downgrade(&mut self, hold: &Arc<Hold>) {
         self.downgrades.push(Arc::clone(hold));
     }
 
-    /// Wakes and tells.
+    /// Wakes and notifies everybody, and returns what is left for the keeper.
     pub(crate) fn carry_out(self) -> KeeperWork {
         for waker in self.wakers {
             waker.wake();

@@ -1,6 +1,7 @@
-//! What the engine must know of a lock: its names, and what its kind says of it.
+//! What the engine must know of a lock: its names, and the commands and rules of its kind.
 //!
-//! The engine has no branch on a kind: whatever differs between kinds is asked here.
+//! The engine does not branch on a kind. Whatever differs between kinds is a method of [`Commands`] with a default,
+//! which is the plain lock's: one hash with one field a hold.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,54 +13,54 @@ use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::script::{Acquired, Call, Entered, Forced, Grants, Place, Released, Reply, lock};
 
-/// Of which sort a try is.
+/// How a try is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Try {
-    /// Its caller goes on waiting when the lock is busy: it may take a place in a queue that Redis keeps.
+    /// Its caller goes on waiting if the lock is busy, so it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
-    /// For how long others are to heed that it waits, if that is for them to heed.
+    /// For how long readers give way to it, if it waits for the lock exclusively.
     pub(crate) mark: Duration,
 }
 
-/// What a kind of lock says. What it does not say is as with the plain lock: one hash, one field.
+/// The commands and rules of one kind of lock. The defaults are the plain lock's: one hash, one field.
 ///
-/// Every command must be harmless when it runs twice or late (I2, I3); replies are `None` when they are none
-/// that the script gives.
+/// Every command must be harmless when it runs twice or late (I2, I3). A method that decodes a reply returns `None` for
+/// a reply that the script never gives.
 pub(crate) trait Commands: Send + Sync {
-    /// Whether an acquire of the owner `asks` may enter the hold that the owner `holds` has, instead of waiting
-    /// behind it. Exclusive kinds let an owner in to what it has.
+    /// Whether an acquire by the owner `asks` may enter the hold of the owner `holds` instead of waiting for its end.
+    /// Exclusive kinds let an owner re-enter its own hold.
     fn may_enter(&self, holds: Option<u64>, asks: Option<u64>) -> bool {
         holds.is_some() && holds == asks
     }
 
-    /// Whether the next one here may go on with a hold of this kind as Redis has it, when its owner gives it back: it is
-    /// one field with a count of one, and nothing else hangs on a grant or a release.
+    /// Whether this client may pass a hold of this kind on to its next waiter without asking Redis. The hold must be
+    /// one field with a count of one, and a grant or release must not change anything else.
     fn passes_on(&self) -> bool {
         false
     }
 
-    /// The delays by which its waiters try again, when they do not listen for wake-ups.
+    /// The delays between tries, for a kind whose waiters do not listen for wake-ups.
     fn backoff(&self) -> Option<Backoff> {
         None
     }
 
-    /// The queue that Redis keeps for the lock, if it does.
+    /// The queue of the lock, for a kind that keeps one in Redis.
     fn queue(&self) -> Option<&dyn RedisQueue> {
         None
     }
 
-    /// Whether callers get a share of the hold in Redis instead of the hold itself: those of some kinds of this
-    /// family may have it at the same time.
+    /// Whether callers get a read of the hold in Redis instead of the hold itself, because some kinds of this family
+    /// may share it. The hold of a writer has one read, its own.
     fn has_reads(&self) -> bool {
         false
     }
 
-    /// Whether its holds let in all of their kind.
+    /// Whether it shares its hold with all others of its kind, as readers do.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Whether it wants to have alone what others of its family share.
+    /// Whether it wants exclusively what others of its family share, as writers do.
     fn wants_it_alone(&self) -> bool {
         self.has_reads() && !self.is_shared()
     }
@@ -79,17 +80,17 @@ pub(crate) trait Commands: Send + Sync {
         lock::acquired(reply)
     }
 
-    /// Asks whether one more of this kind may share a hold that is there; answered as an acquire is.
+    /// Asks whether one more of this kind may share a hold that is there. The reply is that of an acquire.
     fn join<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         self.verify(names, hold_id, lease)
     }
 
-    /// Whether an acquire or a join that was granted says that others of this kind need not ask.
+    /// Whether the grant of an acquire or a join also allows others of this kind to share the hold without asking.
     fn is_open(&self, _reply: &Reply) -> bool {
         false
     }
 
-    /// Turns a hold into one that is shared.
+    /// Turns an exclusive hold into a shared one.
     fn downgrade<'a>(
         &'a self,
         _names: &'a Names,
@@ -99,13 +100,12 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
-    /// What the shares of a hold are of that was turned into a shared one.
+    /// The kind of the reads that a downgraded hold has.
     fn downgraded(&self) -> Option<KindCommands> {
         None
     }
 
-    /// Says for how long others are to heed that somebody of `client` waits to have the lock alone; with nothing,
-    /// that nobody does any more.
+    /// Notes in Redis that a writer of `client` waits, for as long as `mark`. Zero removes the note.
     fn mark<'a>(
         &'a self,
         _names: &'a Names,
@@ -115,7 +115,7 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
-    /// Adds a level to a hold that is there.
+    /// Adds a level to a hold that exists.
     fn reenter<'a>(
         &'a self,
         names: &'a Names,
@@ -126,7 +126,7 @@ pub(crate) trait Commands: Send + Sync {
         lock::reenter(names, hold_id, count, lease)
     }
 
-    /// Adds a level to a hold that has no fencing token. A kind whose guards have one takes one for the hold.
+    /// Adds a level to a hold without a fencing token. A kind whose guards carry a token draws one for the hold.
     fn reenter_tokenless<'a>(
         &'a self,
         names: &'a Names,
@@ -137,7 +137,7 @@ pub(crate) trait Commands: Send + Sync {
         self.reenter(names, hold_id, count, lease)
     }
 
-    /// What adding a level was answered.
+    /// Decodes the reply to adding a level.
     fn entered(&self, reply: &Reply) -> Option<Entered> {
         let found = self.found(reply)?;
         Some(if found {
@@ -147,7 +147,7 @@ pub(crate) trait Commands: Send + Sync {
         })
     }
 
-    /// Asks whether a hold is there, by a write.
+    /// Asks whether a hold exists, by a write that may lengthen its lease.
     fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         lock::verify(names, hold_id, lease)
     }
@@ -165,22 +165,22 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
-    /// Gives a level back; with none left the hold ends.
+    /// Gives a level back. With no level left, the hold ends.
     fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         lock::release(names, hold_id, left)
     }
 
-    /// What a last release was answered.
+    /// Decodes the reply to a last release.
     fn released(&self, reply: &Reply) -> Option<Released> {
         lock::released(reply)
     }
 
-    /// Whether the hold was there, by the reply to any of the three.
+    /// Whether the hold existed, by the reply to any of these commands.
     fn found(&self, reply: &Reply) -> Option<bool> {
         lock::found(reply)
     }
 
-    /// Ends whoever holds the lock; `client` tells own holds from strangers'.
+    /// Ends all holds of the lock. The reply says which hold of `client` it ended.
     fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
         lock::force_release(names, client)
     }
@@ -201,11 +201,11 @@ pub(crate) trait Commands: Send + Sync {
 
 /// A queue that Redis keeps over all clients, for a lock that is granted in the order of arrival.
 ///
-/// Each waiter has a place under its hold id: from [`enqueue`](Self::enqueue), or its first try that waits, until it is
-/// granted or released. Redis grants the lock to the first place only; a client uses its places in the order of its
+/// Each waiter has a place under its hold id, from [`enqueue`](Self::enqueue) or its first try that waits until it is
+/// granted or released. Redis grants the lock to the first place only. A client uses its places in the order of its
 /// waiters.
 pub(crate) trait RedisQueue {
-    /// Gives places to hold ids of this client, in this order; none, if the one that its waiter `ahead` of them had is
+    /// Gives places to hold ids of this client, in this order. Gives none if the place of its waiter `ahead` of them is
     /// lost. Grants nothing.
     fn enqueue<'a>(
         &'a self,
@@ -214,24 +214,25 @@ pub(crate) trait RedisQueue {
         hold_ids: &[&'a str],
     ) -> Call<'a>;
 
-    /// Keeps the places of `client`, which is to be said every few seconds.
+    /// Keeps the places of `client`. The client sends it every few seconds.
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a>;
 
-    /// What either of the two was answered.
+    /// Decodes the reply to either of the two.
     fn placed(&self, reply: &Reply) -> Option<Place>;
 
-    /// Whether the place behind a hold that was granted is of this client, by what its acquire was answered.
+    /// Whether the place behind a granted hold belongs to this client, by the reply to the acquire.
     fn next_is_ours(&self, reply: &Reply) -> Option<bool>;
 
-    /// Where a hold id is told that it is its turn.
+    /// The channel of the message that it is the turn of a hold id.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
 
-/// What a kind says of a lock.
+/// The commands of a kind.
 #[derive(Clone)]
 pub(crate) enum KindCommands {
-    /// The same of all its locks: nothing is allocated or counted for it.
+    /// The same for all locks of the kind: nothing is allocated or reference-counted.
     OfAll(&'static dyn Commands),
+    /// With settings of one lock.
     OfOne(Arc<dyn Commands>),
 }
 
@@ -258,7 +259,7 @@ impl Kind {
         &self.names
     }
 
-    /// Whether Redis keeps a queue for it.
+    /// Whether Redis keeps a queue for the lock.
     pub(crate) fn has_queue(&self) -> bool {
         self.commands.queue().is_some()
     }
@@ -281,7 +282,7 @@ impl Kind {
         self.commands.is_open(reply)
     }
 
-    /// Adds a level to a hold that has a fencing token, or has none.
+    /// Adds a level to a hold, with or without a fencing token.
     pub(crate) fn reenter<'a>(
         &'a self,
         hold_id: &'a str,

@@ -1,12 +1,12 @@
-//! A hold: one owner's possession of one name, shared by its guards, its gate and the keeper.
+//! A hold: one owner's possession of one name. Its guards, its gate and the keeper share it.
 //!
-//! 1. Its life is the state machine of [`state`](super::hold::state); every change goes through [`Hold::with`], or
-//!    `Effects::change` where a lock is held that wakers must not meet.
+//! 1. Its life is the state machine of [`state`](super::hold::state). Every change goes through [`Hold::with`], or
+//!    through `Effects::change` while a gate's lock is held, because nothing may be woken under that lock.
 //! 2. Validity is read without a lock (I8).
-//! 3. The number of a hold is used by one attempt, and never again once that ended without a hold (I3).
-//! 4. It knows its owner by number only: an owner knows its holds, not the other way round.
-//! 5. Where several may hold a name at once, the hold in Redis is *shared*, and each owner has a *share* of it: a hold
-//!    with levels and leases of its own, that is lost with the shared hold and never valid for longer.
+//! 3. One attempt uses the number of a hold. If the attempt ends without a hold, the number is never used again (I3).
+//! 4. A hold knows its owner by number only: an owner knows its holds, not the other way round.
+//! 5. If several owners may hold a name at once, the hold in Redis is a *shared hold*, and each owner has a *read* of
+//!    it. A read is a hold with its own levels and leases. It is lost with the shared hold, and never valid for longer.
 
 pub(crate) mod effects;
 pub(crate) mod kind;
@@ -28,22 +28,22 @@ use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{LeaseMs, Term};
 
-/// A hold, shared by its guards, its gate and the keeper.
+/// One owner's possession of one name.
 pub(crate) struct Hold {
     pub(crate) kind: Kind,
     /// The field in Redis: `<client uuid>:<number>`.
     pub(crate) id: Arc<str>,
-    /// No other hold of this client has it.
+    /// Unique among the holds of this client.
     pub(crate) number: u64,
-    /// The lease it was first asked with.
+    /// The lease that it was first asked with.
     pub(crate) lease: LeaseMs,
     /// The number of the owner that may enter it again.
     pub(crate) owner: Option<u64>,
-    /// The number of the share that it was entered by without an owner, or its own.
+    /// The number of the read through which it was entered without an owner, or its own number.
     pub(crate) entered_by: u64,
-    /// The task that asked for it, to tell a task that it waits for itself.
+    /// The task that asked for it, to detect a task that waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
-    /// The hold in Redis that this is a share of.
+    /// The shared hold that this is a read of.
     shared_hold: Option<Arc<Hold>>,
     abandoned: bool,
     state: Mutex<HoldState>,
@@ -53,19 +53,19 @@ pub(crate) struct Hold {
     token: AtomicU64,
     /// How many ms the server that granted it had been up, and one more; 0 when it was not asked.
     server_age: AtomicU64,
-    /// When the keeper looks next; the schedule's.
+    /// When the keeper looks next. Only the schedule writes it.
     pub(crate) look_at: AtomicU64,
     changed: Notify,
     /// How many wait for a change.
     waiters: AtomicU32,
 }
 
-/// One who waits for a change.
+/// Counts one task that waits for a change.
 struct Waiter<'a>(&'a Hold);
 
 impl<'a> Waiter<'a> {
     fn of(hold: &'a Hold) -> Self {
-        // Before the state is locked and looked at: see `has_waiters`.
+        // Before the task locks the state and reads it: see `has_waiters`.
         hold.waiters.fetch_add(1, Ordering::AcqRel);
         Self(hold)
     }
@@ -73,7 +73,7 @@ impl<'a> Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // One who is counted for too long costs a notification.
+        // A waiter that is counted for too long costs one notification.
         self.0.waiters.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -90,12 +90,12 @@ pub(crate) struct Origin {
 }
 
 impl Hold {
-    /// An attempt to start a hold, overdue at `finish_by`.
+    /// An attempt to start a hold. It is overdue at `finish_by`.
     pub(crate) fn trying(origin: Origin, finish_by: Moment) -> Arc<Self> {
         Arc::new(Self::new(origin, None, HoldState::trying(finish_by)))
     }
 
-    /// A share of `shared` with one level, which lasts for `term` or as long as `shared`.
+    /// A read of `shared` with one level. It lasts for `term`, or as long as `shared` if the watchdog keeps it.
     pub(crate) fn read(shared: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
         let mut state = HoldState::read(level, term);
         if let Some(reason) = shared.state.lock().announced() {
@@ -104,7 +104,7 @@ impl Hold {
         Arc::new(Self::new(origin, Some(Arc::clone(shared)), state))
     }
 
-    /// A share of `shared` that nobody has, and that lasts for `term` all the same.
+    /// A read of `shared` that nobody holds any more. It still lasts for `term`.
     pub(crate) fn abandoned_read(shared: &Arc<Self>, origin: Origin, term: Term) -> Arc<Self> {
         let state = HoldState::read(Level::Fixed, term);
         let left = Self::new(origin, Some(Arc::clone(shared)), state);
@@ -114,7 +114,7 @@ impl Hold {
         })
     }
 
-    /// One that begins with what Redis has of another, in `state`.
+    /// A hold that another one was passed on to: it begins in `state`, with the other's field in Redis.
     pub(crate) fn passed_on(origin: Origin, state: HoldState) -> Arc<Self> {
         Arc::new(Self::new(origin, None, state))
     }
@@ -144,22 +144,22 @@ impl Hold {
         }
     }
 
-    /// The hold in Redis that this is a share of.
+    /// The shared hold that this is a read of.
     pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
         self.shared_hold.as_ref()
     }
 
-    /// Whether it is a share that was left to its lease: nobody has it.
+    /// Whether it is a read that was left to its lease, so that nobody holds it any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// The hold in Redis: this one, or what it is a share of.
+    /// The hold in Redis: the shared hold if this is a read, this one otherwise.
     pub(crate) fn in_redis(self: &Arc<Self>) -> &Arc<Self> {
         self.shared_hold.as_ref().unwrap_or(self)
     }
 
-    /// Lets `change` act on the state; readers and waiters see the result.
+    /// Lets `change` act on the state. Readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> R {
         let (result, notify) = self.update(change);
         if notify {
@@ -168,9 +168,10 @@ impl Hold {
         result
     }
 
-    /// Lets `change` act on the state; whether those who wait for a change are to be notify.
+    /// Lets `change` act on the state. Returns, too, whether to notify those who wait for a change.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
-        // By 5. Before its own state is locked: nobody locks them the other way round.
+        // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
+        // so this never holds both locks.
         let shared = self.shared_hold.as_ref().map(|shared| shared.phase());
         let mut state = self.state.lock();
         let seen =
@@ -184,8 +185,8 @@ impl Hold {
             Phase::Held => state.valid_until(),
             _ => Moment::default(),
         };
-        // Release: who reads a validity sees what it was granted for. Under the lock, so that no older one
-        // comes last.
+        // Release: whoever reads this validity also sees what its grant wrote. Under the lock, so that an older
+        // validity is never stored last.
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
         let changed = before != seen(&state);
@@ -193,9 +194,9 @@ impl Hold {
         (result, changed && self.has_waiters())
     }
 
-    /// Up to when the client vouches for it; the start of time when it does not.
+    /// Up to when the client vouches for it, or the start of time if it does not.
     pub(crate) fn valid_until(&self) -> Moment {
-        // Acquire: pairs with the store in `update`, so that what the grant was made of is seen, too (I8).
+        // Acquire: pairs with the store in `update`, so that the reader also sees what the grant wrote (I8).
         let own = Moment::from_nanos(self.valid_until.load(Ordering::Acquire));
         match &self.shared_hold {
             Some(shared) => own.min(shared.valid_until()),
@@ -203,8 +204,8 @@ impl Hold {
         }
     }
 
-    /// Up to when Redis is asked for its field. When it was passed on, what is asked already is answered for who has
-    /// the field now.
+    /// Up to when Redis is asked about its field. After the hold was passed on, a question that is under way still
+    /// counts for the new holder of the field.
     pub(crate) fn asked_until(&self, now: impl FnOnce() -> Moment) -> Option<Moment> {
         let valid_until = self.valid_until();
         if valid_until > Moment::default() {
@@ -215,14 +216,14 @@ impl Hold {
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {
-        // Relaxed: the number is all that is published by it.
+        // Relaxed: it publishes nothing but itself.
         FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
-    /// Keeps the first token that Redis gave this hold. Others that it took, in entries that were repeated or
-    /// made at the same time, are as good: all lie between those of the holders before and after.
+    /// Keeps the first token that Redis gave this hold. Entries that were repeated, or sent at the same time, may draw
+    /// more tokens. Any of them would do: all lie between those of the holders before and after.
     pub(crate) fn keep_token(&self, token: FencingToken) {
-        // Relaxed: as in `token`; that the first one stays needs no order.
+        // Relaxed: as in `token`. The exchange alone ensures that the first token stays.
         let _ =
             self.token
                 .compare_exchange(0, token.as_u64(), Ordering::Relaxed, Ordering::Relaxed);
@@ -230,12 +231,12 @@ impl Hold {
 
     /// How long the server had been up when it granted this.
     pub(crate) fn server_age(&self) -> Option<Duration> {
-        // Relaxed: as in `token`. Who has the hold comes after its grant.
+        // Relaxed: as in `token`. The holder reads it, and gets the hold after its grant was stored.
         let and_one = self.server_age.load(Ordering::Relaxed);
         and_one.checked_sub(1).map(Duration::from_millis)
     }
 
-    /// Keeps what its grant said beside its lease.
+    /// Keeps what its grant carried besides the lease.
     pub(crate) fn keep(&self, token: Option<FencingToken>, server_age: Option<Duration>) {
         if let Some(token) = token {
             self.keep_token(token);
@@ -252,7 +253,7 @@ impl Hold {
         self.state.lock().count()
     }
 
-    /// Whether `other` is a level of the same holder's, on the same side, where each level is a share.
+    /// Whether this and `other` are reads of the same holder, so that both are levels of it.
     pub(crate) fn is_level_with(&self, other: &Self) -> bool {
         let shared = |hold: &Self| hold.kind.commands.is_shared();
         let same = match (self.owner, other.owner) {
@@ -266,7 +267,7 @@ impl Hold {
         self.state.lock().phase()
     }
 
-    /// Why it is lost, if it is (by the clock, too).
+    /// Why it is lost, if it is. The clock counts: a hold whose validity has ended is lost.
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
         if let Some(shared) = &self.shared_hold {
             shared.with(|state| state.expire(now));
@@ -284,12 +285,12 @@ impl Hold {
         self.state.lock().is_tainted()
     }
 
-    /// Tells `lost()` without taking the hold away.
+    /// Resolves `lost()` without taking the hold away.
     pub(crate) fn announce(&self, reason: LostReason) {
         self.with(|state| state.announce(reason));
     }
 
-    /// Resolves when the hold is lost, or its loss announced; never once it ended.
+    /// Resolves when the hold is lost or its loss is announced. Never resolves if it ends before.
     pub(crate) async fn lost(&self) -> LostReason {
         self.wait_for(|state| match (state.phase(), state.announced()) {
             (Phase::Lost(reason), _) | (Phase::Held, Some(reason)) => Some(reason),
@@ -298,7 +299,7 @@ impl Hold {
         .await
     }
 
-    /// Resolves when the hold is lost.
+    /// Resolves when the hold is lost. An announcement does not count.
     pub(crate) async fn lost_for_good(&self) -> LostReason {
         self.wait_for(|state| match state.phase() {
             Phase::Lost(reason) => Some(reason),
@@ -312,7 +313,7 @@ impl Hold {
         self.state.lock().outcome().is_some()
     }
 
-    /// How its last release ended; what is not known is no failure.
+    /// How its last release ended. `Ok` if that is not known.
     pub(crate) fn outcome(&self) -> Result<(), Error> {
         self.state.lock().outcome().cloned().unwrap_or(Ok(()))
     }
@@ -322,25 +323,25 @@ impl Hold {
         self.wait_for(|state| state.outcome().cloned()).await
     }
 
-    /// The last release was answered, or given up.
+    /// Records that the last release was answered, or given up.
     pub(crate) fn end(&self, outcome: Result<(), Error>) {
         self.with(|state| state.end(outcome));
     }
 
-    /// Tells those who wait for a change.
+    /// Notifies those who wait for a change.
     pub(super) fn notify(&self) {
         self.changed.notify_waiters();
     }
 
-    /// To look whether there are any is cheaper than to tell nobody.
+    /// Checking this is cheaper than a notification that nobody waits for.
     fn has_waiters(&self) -> bool {
-        // Acquire, after the state's lock: who counted himself before the change is seen here, who does it
-        // later sees the change.
+        // Acquire, after the state's lock was released: a waiter counts itself before it locks the state. If it locked
+        // the state before the change, its count is seen here; if it locks it after the change, it sees the change.
         self.waiters.load(Ordering::Acquire) > 0
     }
 
     async fn wait_for<R>(&self, mut seen: impl FnMut(&HoldState) -> Option<R>) -> R {
-        // Most often it is so already, and a notification costs more than a look.
+        // Often the condition is met already, and registering a waiter costs more than this check.
         if let Some(result) = seen(&self.state.lock()) {
             return result;
         }

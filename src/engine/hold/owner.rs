@@ -1,4 +1,7 @@
-//! What one owner holds: who may enter what again.
+//! What one owner holds: its holds by name, for re-entry, and the levels that its handles give back.
+//!
+//! An owner may have a hold with the lock to itself and, beside it, reads of a shared hold of the same name. A guard
+//! gives its own level back; a *detached* level has no guard, and its handle gives it back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +17,7 @@ use crate::names::{ByNames, Names};
 
 /// One owner's holds by name.
 pub(crate) struct OwnerState {
-    /// No other owner of this process has it.
+    /// Unique among the owners of this process.
     pub(crate) number: u64,
     inner: Mutex<OwnedHolds>,
 }
@@ -22,36 +25,37 @@ pub(crate) struct OwnerState {
 #[derive(Default)]
 struct OwnedHolds {
     holds: ByNames<Holds>,
-    /// What it has of locks that are shared: beside a hold of its own, if that came first.
+    /// Its reads of shared holds. A read may stand beside a hold in `holds` that came first.
     shared: ByNames<Holds>,
-    /// Nobody is left who would give back what is detached. Under the same lock as the levels, so that
-    /// none is detached behind the end.
+    /// Nobody is left to give detached levels back. Under the same lock as the levels, so that no level is detached
+    /// after the end.
     ended: bool,
 }
 
-/// Of a lock that is shared each level is a share. Where the newest detached level is, is the last that has any.
+/// What an owner has on one name: one hold, or a read for each level. The one with the newest detached level is last
+/// among those that have detached levels.
 type Holds = SmallVec<[OwnedHold; 1]>;
 
 struct OwnedHold {
     hold: Arc<Hold>,
-    /// Levels to be given back by the handle, the newest last.
+    /// Levels that the handle gives back, the newest last.
     detached: Vec<Level>,
 }
 
 impl OwnedHold {
-    /// Whether somebody has a guard of it.
+    /// Whether a guard of it is left.
     fn has_guards(&self) -> bool {
         self.hold.count() as usize > self.detached.len()
     }
 }
 
-/// One level of a hold, and whose it is: a guard is this with a face.
+/// One level of a hold, and its owner. A guard wraps one.
 #[derive(Clone)]
 pub(crate) struct HeldLevel {
     pub(crate) hold: Arc<Hold>,
     pub(crate) level: Level,
     pub(crate) owner: Option<Arc<OwnerState>>,
-    /// Whether the level is still to be given back.
+    /// Whether nobody gave the level back yet.
     pub(crate) open: bool,
 }
 
@@ -71,7 +75,7 @@ impl OwnedHolds {
         }
     }
 
-    /// The place of `hold` among those of its name.
+    /// All that the owner has on the name of `hold`, and the index of `hold` in it.
     fn place(&mut self, hold: &Arc<Hold>) -> Option<(&mut Holds, usize)> {
         let shared = hold.kind.commands.is_shared();
         let holds = self.of(shared).get_mut(hold.kind.names())?;
@@ -86,13 +90,13 @@ impl OwnerState {
     pub(crate) fn new() -> Arc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
-            // Relaxed: only that no two are the same matters.
+            // Relaxed: the numbers only have to differ.
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             inner: Mutex::default(),
         })
     }
 
-    /// What this owner has on `names`, as one of those who share it or as who has it alone: of several shares the one
+    /// What this owner has on `names`: its reads if `shared`, its exclusive hold otherwise. Of several reads, the one
     /// that is valid for longest. A lost hold counts while guards of it are left.
     pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> FoundHold {
         let holds: SmallVec<[_; 1]> = {
@@ -101,7 +105,7 @@ impl OwnerState {
             let holds = holds.map(|held| (Arc::clone(&held.hold), held.detached.len()));
             holds.collect()
         };
-        // Not under the lock: who waits for a loss is told by whoever sees it first.
+        // Not under the lock: the first to see a loss wakes those who wait for it.
         let mut lost = None;
         for (hold, detached) in &holds {
             hold.lost_reason(now);
@@ -117,12 +121,12 @@ impl OwnerState {
         match (live.max_by_key(|hold| hold.valid_until()), lost) {
             (Some(hold), _) => FoundHold::Live(hold),
             (None, Some(reason)) => FoundHold::Lost(reason),
-            // Detached levels stay for `unlock` to say that they are lost, until a fresh hold comes.
+            // Lost detached levels stay until a new hold comes, so that `unlock` can return that they are lost.
             (None, None) => FoundHold::Nothing,
         }
     }
 
-    /// Whether it has anything on `names` that is valid. It changes nothing, and tells nobody.
+    /// Whether it has anything valid on `names`. Changes nothing and wakes nobody.
     pub(crate) fn has(&self, names: &Names, now: Moment) -> bool {
         let mut inner = self.inner.lock();
         [true, false].into_iter().any(|shared| {
@@ -142,13 +146,13 @@ impl OwnerState {
         let holds = inner.of(shared).entry(names).or_default();
         let goes_on = |held: &OwnedHold| shared && held.hold.phase() == Phase::Held;
         if !holds.iter().any(goes_on) {
-            // Of levels that are lost only the guards are told from now on.
+            // From now on only guards report lost levels: the handle gives back levels of the new hold.
             holds.retain(|held| shared && held.has_guards());
         }
         holds.push(held);
     }
 
-    /// Forgets a hold that has no guards any more.
+    /// Removes a hold that has no levels any more.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut inner = self.inner.lock();
         let Some((holds, place)) = inner.place(hold) else {
@@ -161,7 +165,7 @@ impl OwnerState {
         }
     }
 
-    /// Leaves a level to the handle; false when this owner has ended, or does not have the hold.
+    /// Leaves a level to the handle. Returns false if this owner has ended or does not have the hold.
     pub(crate) fn detach(&self, hold: &Arc<Hold>, level: Level) -> bool {
         let mut inner = self.inner.lock();
         if inner.ended {
@@ -175,12 +179,12 @@ impl OwnerState {
         true
     }
 
-    /// Whether it has ended: nothing is detached any more.
+    /// Whether it has ended: no level can be detached any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.inner.lock().ended
     }
 
-    /// The newest detached level of what it has on `names`.
+    /// Takes the newest detached level on `names`.
     pub(crate) fn take_detached(
         self: &Arc<Self>,
         names: &Names,
@@ -201,7 +205,7 @@ impl OwnerState {
         }
     }
 
-    /// Ends the owner: nothing is detached from now on. What was, for the caller to give back.
+    /// Ends the owner: no level can be detached from now on. Returns the detached levels, for the caller to give back.
     pub(crate) fn end(self: &Arc<Self>) -> Vec<HeldLevel> {
         let mut inner = self.inner.lock();
         inner.ended = true;

@@ -1,13 +1,11 @@
-//! When the keeper looks at which hold: deadline-ordered, one entry a hold.
+//! When the keeper looks at which hold: one entry a hold, ordered by time.
 //!
-//! An entry only ever moves forward while it is there: a deadline that a caller sets is not lost to what the
-//! keeper plans at the same time. To look too early costs a look.
-//!
-//! Whoever asks for a look has changed the hold's state before. So an entry that is early enough can be
-//! relied on without the lock: if the keeper takes it out at this moment, it reads the state afterwards.
-//!
-//! A new entry wakes the keeper only if it comes before its next planned look, so that a tight loop of
-//! lock and unlock costs no thread wake-ups.
+//! 1. An entry only ever moves to an earlier time while it is there. So what the keeper plans does not overwrite the
+//!    deadline that a caller sets at the same time. A look that comes too early does no harm.
+//! 2. Whoever asks for a look changes the hold's state first. So a caller may rely on an entry that is early enough
+//!    without taking the lock: if the keeper takes the entry out at this moment, it reads the state afterwards.
+//! 3. A new entry wakes the keeper only if it comes before the keeper's next planned look. So a tight loop of lock and
+//!    unlock does not wake the keeper's thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +16,7 @@ use parking_lot::Mutex;
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 
+/// All holds that the keeper looks at later.
 #[derive(Default)]
 pub(crate) struct Schedule {
     inner: Mutex<Looks>,
@@ -25,7 +24,7 @@ pub(crate) struct Schedule {
 
 struct Looks {
     looks: BTreeMap<(Moment, u64), Arc<Hold>>,
-    /// When the keeper looks next without being woken.
+    /// When the keeper looks next if nobody wakes it.
     planned: Moment,
 }
 
@@ -39,17 +38,17 @@ impl Default for Looks {
 }
 
 impl Schedule {
-    /// Looks at `hold` at `moment`, or before. Whether the keeper must be woken for it.
+    /// Plans a look at `hold` at `moment` or before. Returns whether the caller must wake the keeper for it.
     pub(crate) fn no_later_than(&self, hold: &Arc<Hold>, moment: Moment) -> bool {
         if look_at(hold) <= moment {
             return false;
         }
         let mut inner = self.inner.lock();
-        // It may have moved forward since.
+        // It may have moved to an earlier time before the lock was taken.
         look_at(hold) > moment && inner.put(hold, moment)
     }
 
-    /// Looks at `hold` no more.
+    /// Removes the entry of `hold`.
     pub(crate) fn forget(&self, hold: &Hold) {
         let mut inner = self.inner.lock();
         let key = (look_at(hold), hold.number);
@@ -58,14 +57,13 @@ impl Schedule {
         }
     }
 
-    /// Whether something is to be looked at now.
+    /// Whether a look is due now.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         let inner = self.inner.lock();
         inner.looks.keys().next().is_some_and(|key| key.0 <= now)
     }
 
-    /// Takes out what is to be looked at up to `due`; and what comes up to `soon`, as far as it fills up the
-    /// last `batch`.
+    /// Takes out all entries up to `due`, and fills up the last `batch` with entries up to `soon`.
     pub(crate) fn take(&self, due: Moment, soon: Moment, batch: usize) -> Vec<Arc<Hold>> {
         let mut inner = self.inner.lock();
         let mut taken = Vec::new();
@@ -82,7 +80,7 @@ impl Schedule {
         taken
     }
 
-    /// The keeper plans its next look: at `latest`, or when the first entry is due.
+    /// Plans the keeper's next look: when the first entry is due, but not after `latest`.
     pub(crate) fn plan(&self, latest: Moment) -> Moment {
         let mut inner = self.inner.lock();
         let first = inner.looks.keys().next().map_or(Moment::NEVER, |key| key.0);
@@ -111,8 +109,9 @@ impl Looks {
     }
 }
 
-/// Only written under the schedule's lock. Read without it, it may be too old: then the lock is taken for nothing,
-/// or, as the head of this file says, the keeper is just taking the entry out.
+/// Relaxed: only the schedule writes it, under its lock. A read without the lock may return an old time. If that is too
+/// late, the caller takes the lock for nothing; if it is early enough, the keeper is taking the entry out just now, and
+/// reads the hold's state afterwards (2: whoever asks for a look changes the state first).
 fn look_at(hold: &Hold) -> Moment {
     Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
 }

@@ -1,4 +1,4 @@
-//! The life of a hold, as a state machine with time as a value.
+//! The life of a hold, as a state machine: time is an argument, and nothing here waits or sends.
 //!
 //! ```text
 //! Trying ──granted──▶ Held ──last level given back──▶ Ending ──▶ Ended
@@ -7,17 +7,18 @@
 //!          Ended
 //! ```
 //!
-//! 1. Validity is the largest of `sent + lease - drift` over acknowledged writes, because no write ever
+//! 1. A hold is valid until the latest `sent + lease - drift` of its acknowledged writes, because no write ever
 //!    shortens a lease.
-//! 2. `Lost` is final: nothing leads out of it, later good news is ignored.
-//! 3. `Ending` is never lost and never renewed: from the moment the last release is decided (I8).
-//! 4. What a failed command may have done is decided here and nowhere else: a hold whose acquire went
-//!    unanswered is *tainted*, and only a release that may have run makes "not there" a success (I2).
-//! 5. One writer of the hold count is enough: who fails leaves it to the keeper, once.
-//! 6. A *share* of a hold in Redis ends by itself at the end of its own leases; while the watchdog keeps one of its
-//!    levels it lasts as long as the hold that it is of.
-//! 7. A hold that strangers may cut short, as readers of other clients do, is *assured* for a while by each write that
-//!    was acknowledged, however much longer its lease is; so it is written again in time.
+//! 2. `Lost` is final: no later acknowledgement revives the hold.
+//! 3. From the moment the last release is decided, the hold is `Ending`: it is never lost and never renewed (I8).
+//! 4. Only this file decides what a failed command may have done. A hold whose acquire went unanswered is *tainted*. If
+//!    a release finds no hold, that is a success only if an earlier release may have run (I2).
+//! 5. One writer of the hold count is enough: a caller whose write failed leaves it to the keeper, once.
+//! 6. A *read* of a shared hold ends at the end of its own leases. While the watchdog keeps one of its levels, it lasts
+//!    as long as the shared hold.
+//! 7. Readers of other clients may shorten the lease of a shared hold in Redis. So each acknowledged write *assures*
+//!    the hold for a limited time only, even if its lease is longer, and the keeper writes it again before that time
+//!    ends.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 
-/// How early before its validity ends a hold is declared lost, so that nobody learns it late.
+/// How long before the end of its validity a hold is declared lost, so that nobody learns of the loss too late.
 pub(crate) const EARLY: Duration = Duration::from_millis(2);
 
 /// What keeps a level alive.
@@ -47,9 +48,9 @@ pub(crate) enum Phase {
 /// What giving a level back leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Others are left: their number is to be written.
+    /// So many others are left. The count has to be written.
     Levels(u32),
-    /// It was the last: the release is to be sent.
+    /// It was the last one. The release has to be sent.
     Last,
     /// The hold was lost before.
     Lost(LostReason),
@@ -59,20 +60,20 @@ pub(crate) enum Left {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoEntry {
     Lost(LostReason),
-    /// Its last release is on the way: it is to be waited for at the gate.
+    /// Its last release is under way. The caller has to wait at the gate.
     Over,
 }
 
 /// What the keeper has to do for a hold it looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Look again then.
+    /// Look again at this time.
     Later(Moment),
     Renew,
     Lose,
-    /// An attempt or a release is overdue: somebody else must see it through.
+    /// An attempt or a release is overdue: the keeper must complete it.
     Finish,
-    /// It needs nothing any more.
+    /// The hold needs nothing any more.
     Nothing,
 }
 
@@ -82,14 +83,15 @@ pub(crate) enum Due {
 pub(crate) struct HoldState {
     phase: Phase,
     valid_until: Moment,
-    /// Up to when it would be valid by its leases alone: more than `valid_until` by 7 only.
+    /// Up to when it would be valid by its leases alone. Later than `valid_until` only if 7 limits that (an assured
+    /// hold).
     promised: Moment,
     lease_ends: Moment,
-    /// When what was promised to the last who had it ends, if that is before its lease.
+    /// When the promise to the last holder ends, if that is before the end of the lease.
     owed_until: Option<Moment>,
-    /// By 7.
+    /// For how long an acknowledged write assures the hold, if others may shorten its lease (7).
     assured: Option<LeaseMs>,
-    /// Whether it is a read.
+    /// Whether it is a read of a shared hold.
     is_read: bool,
     finish_by: Moment,
     watchdogs: u32,
@@ -98,34 +100,34 @@ pub(crate) struct HoldState {
     unanswered: Unanswered,
     /// Whether it ever had a level with a fixed lease.
     was_fixed: bool,
-    /// The next one of this client has what Redis has of it.
+    /// The next waiter of this client took over the hold in Redis.
     passed_on: bool,
-    /// The attempt was released by force while its answer was on the way: what that grants is void.
+    /// The attempt was released by force while its answer was under way, so a grant in that answer is void.
     undone: bool,
-    /// The keeper sees the last release through.
+    /// The keeper completes the last release.
     claimed: bool,
-    written: CountInRedis,
+    count_in_redis: CountInRedis,
     outcome: Option<Result<(), Error>>,
 }
 
-/// What was sent, may have run, and was never answered.
+/// Commands that were sent and may have run, but were never answered.
 #[derive(Debug, Default)]
 struct Unanswered {
     acquire: bool,
     place: PlaceRequest,
-    /// While the hold was valid.
+    /// A release that was sent while the hold was valid.
     release: bool,
 }
 
-/// What is to give it a place in a queue that Redis keeps.
+/// The request for a place in a queue that Redis keeps.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum PlaceRequest {
     #[default]
     Settled,
     Asked,
-    /// It was still asked for when the last release was decided: that may run before it.
+    /// It was unanswered when the last release was decided, so the release may run before it.
     AskedBehindRelease,
-    /// That was answered: a release that is sent from now on takes it back.
+    /// It was answered after that: a release that is sent from now on takes the place back.
     GivenBehindRelease,
 }
 
@@ -149,12 +151,12 @@ impl HoldState {
             announced: None,
             unanswered: Unanswered::default(),
             claimed: false,
-            written: CountInRedis::default(),
+            count_in_redis: CountInRedis::default(),
             outcome: None,
         }
     }
 
-    /// A share with one level, held up to the end of `term` unless the watchdog keeps it.
+    /// A read with one level. It is held up to the end of `term`, unless the watchdog keeps it.
     pub(crate) fn read(level: Level, term: Term) -> Self {
         let mut read = Self::trying(Moment::default());
         read.is_read = true;
@@ -170,7 +172,8 @@ impl HoldState {
         self.phase
     }
 
-    /// Up to when the client vouches for it, while it is held. By 6, a share may have no end of its own.
+    /// Up to when the client vouches for it, while it is held. A read that the watchdog keeps has no end of its own
+    /// (6).
     pub(crate) fn valid_until(&self) -> Moment {
         if self.is_read && self.is_watched() {
             Moment::NEVER
@@ -179,7 +182,7 @@ impl HoldState {
         }
     }
 
-    /// Up to when its own leases go, whatever the watchdog keeps.
+    /// Up to when it is valid by its own leases, whether or not the watchdog keeps it.
     pub(crate) fn vouched_until(&self) -> Moment {
         self.valid_until
     }
@@ -189,15 +192,15 @@ impl HoldState {
         self.lease_ends
     }
 
-    /// When a hold that ran out may be released: its last holder has the whole lease to stop in. By 7, that of the
-    /// last write that was acknowledged.
+    /// When an expired hold may be released. Its last holder has the whole lease to stop in; if the hold is assured
+    /// (7), only the assured time of the last acknowledged write.
     pub(crate) fn owed_until(&self) -> Moment {
         let cut = self.assured.filter(|_| self.valid_until < self.promised);
         let ends = cut.map_or(self.lease_ends, |most| self.valid_until + most.drift());
         self.owed_until.unwrap_or(ends)
     }
 
-    /// Nobody was promised more than up to `end`.
+    /// Records that nobody was promised more than up to `end`.
     pub(crate) fn owe(&mut self, end: Moment) {
         self.owed_until = Some(end.min(self.lease_ends));
     }
@@ -212,7 +215,7 @@ impl HoldState {
         self.outcome.as_ref()
     }
 
-    /// Announced as lost while still valid, by a shutdown.
+    /// The loss that a shutdown announced while the hold was still valid.
     pub(crate) fn announced(&self) -> Option<LostReason> {
         self.announced
     }
@@ -225,12 +228,12 @@ impl HoldState {
         self.watchdogs + self.fixed
     }
 
-    /// The attempt is sent once more; it is overdue at `finish_by`.
+    /// The attempt is sent once more. It is overdue at `finish_by`.
     pub(crate) fn try_again(&mut self, finish_by: Moment) {
         self.finish_by = finish_by;
     }
 
-    /// An acquire of it went unanswered: it may run whenever the server gets to it.
+    /// An acquire went unanswered. The server may run it at any later time.
     pub(crate) fn taint(&mut self) {
         self.unanswered.acquire = true;
     }
@@ -243,8 +246,7 @@ impl HoldState {
         self.unanswered.acquire || asked
     }
 
-    /// A place is being asked for it, or is not any more. Until that is answered it may come whenever the server gets
-    /// to it.
+    /// A request for a place was sent (`asks`) or answered. Until it is answered, the server may run it at any time.
     pub(crate) fn asks_for_place(&mut self, asks: bool) {
         self.unanswered.place = match (self.unanswered.place, asks) {
             (PlaceRequest::Settled | PlaceRequest::Asked, true) => PlaceRequest::Asked,
@@ -254,7 +256,7 @@ impl HoldState {
         };
     }
 
-    /// Nobody wants what the attempt got, or may still get: a last release follows it.
+    /// Nobody wants the result of the attempt any more: a last release follows it.
     pub(crate) fn give_up(&mut self) {
         if self.phase == Phase::Trying {
             self.begin_ending();
@@ -268,7 +270,8 @@ impl HoldState {
         }
     }
 
-    /// Whether the last release has to be sent once more, since a place may have been given behind it. Asked once.
+    /// Whether the last release has to be sent once more, because Redis may have given a place after it ran. Returns
+    /// true once.
     pub(crate) fn takes_place_back(&mut self) -> bool {
         let given = self.unanswered.place == PlaceRequest::GivenBehindRelease;
         if given {
@@ -277,19 +280,19 @@ impl HoldState {
         given
     }
 
-    /// Whether the keeper is to see the last release through: true for the first who asks.
+    /// Claims the last release for the keeper. Returns true for the first caller only.
     pub(crate) fn claim_release(&mut self) -> bool {
         !std::mem::replace(&mut self.claimed, true)
     }
 
-    /// A last release that was sent at `sent_at` failed, and may have run all the same.
+    /// A last release that was sent at `sent_at` failed, but may have run.
     pub(crate) fn release_may_have_run(&mut self, sent_at: Moment) {
         self.unanswered.release |= sent_at < self.valid_until;
     }
 
-    /// What it means that a last release found nothing.
+    /// The result of a last release that found no hold.
     pub(crate) fn found_nothing(&self) -> Result<(), LostReason> {
-        // By I2: an earlier one was executed.
+        // An earlier release ran (I2: a repeat that finds nothing is a success).
         if self.unanswered.release {
             Ok(())
         } else {
@@ -297,7 +300,7 @@ impl HoldState {
         }
     }
 
-    /// The last release was answered, or given up; the first word stands.
+    /// The last release was answered, or given up. The first outcome stands.
     pub(crate) fn end(&mut self, outcome: Result<(), Error>) {
         if !matches!(self.phase, Phase::Lost(_)) {
             self.phase = Phase::Ended;
@@ -307,28 +310,29 @@ impl HoldState {
 
     /// A write of the hold count begins.
     pub(crate) fn write_begins(&mut self) {
-        self.written.begins();
+        self.count_in_redis.begins();
     }
 
-    /// Something is to be written that nobody writes yet. Whether the keeper has to.
+    /// Something has to be written, and no caller writes it. Returns whether the keeper has to.
     pub(crate) fn write_is_due(&mut self) -> bool {
         self.write_begins();
         self.write_ends(None, false)
     }
 
-    /// A write of `count`, or of what has no number, is over. Whether the keeper has to write it.
+    /// A write of `count`, or of a downgrade (`None`), is over. Returns whether the keeper has to write.
     pub(crate) fn write_ends(&mut self, count: Option<u32>, acknowledged: bool) -> bool {
         let present = count.is_none_or(|count| count == self.count());
-        self.written.ends(acknowledged, acknowledged && present);
-        self.phase == Phase::Held && self.written.claim()
+        self.count_in_redis
+            .ends(acknowledged, acknowledged && present);
+        self.phase == Phase::Held && self.count_in_redis.claim()
     }
 
-    /// Whether the keeper, who writes the count, has to go on.
+    /// Whether the keeper has to go on writing the count.
     pub(crate) fn still_needs_count(&mut self) -> bool {
-        self.written.goes_on(self.phase == Phase::Held)
+        self.count_in_redis.goes_on(self.phase == Phase::Held)
     }
 
-    /// Redis granted it. False when the news came too late to be of use.
+    /// Redis granted it. Returns false if the grant came too late to be of use.
     pub(crate) fn grant(&mut self, level: Level, term: Term, now: Moment) -> bool {
         if self.phase != Phase::Trying || self.undone || now >= term.valid_until {
             return false;
@@ -339,15 +343,14 @@ impl HoldState {
         true
     }
 
-    /// Redis had it, and does not any more, though its answer says that it was granted. False when it is no
-    /// attempt any more.
+    /// A forced release ended the hold in Redis before the grant arrived. Returns false if it is no attempt any more.
     pub(crate) fn undo(&mut self) -> bool {
         let trying = self.phase == Phase::Trying;
         self.undone |= trying;
         trying
     }
 
-    /// A level more, counted from the moment it is sent. Its number.
+    /// Adds a level. It counts from before its command is sent. Returns the new count.
     pub(crate) fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
         self.expire(now);
         match self.phase {
@@ -375,19 +378,20 @@ impl HoldState {
         self.valid_until = self.valid_until.max(sure);
     }
 
-    /// By 7: up to when a write that was sent at `sent_at` counts.
+    /// Up to when a write that was sent at `sent_at` assures the hold (7).
     fn sure_until(&self, sent_at: Moment) -> Moment {
         let most = self.assured.map(|most| most.term(sent_at).valid_until);
         most.unwrap_or(Moment::NEVER)
     }
 
-    /// By 7: strangers may cut it short from now on; the last write that was acknowledged was sent at `sent_at`.
+    /// Other clients may shorten its lease from now on, so a write assures it for `most` only (7). The last
+    /// acknowledged write was sent at `sent_at`.
     pub(crate) fn assure(&mut self, most: LeaseMs, sent_at: Moment) {
         self.assured = Some(most);
         self.valid_until = self.valid_until.min(self.sure_until(sent_at));
     }
 
-    /// By 7: Redis acknowledged all that was promised, in a command that was sent at `sent_at`.
+    /// A command that was sent at `sent_at` assured the hold again (7): Redis acknowledged the whole promised lease.
     pub(crate) fn asserted(&mut self, sent_at: Moment, now: Moment) {
         self.expire(now);
         if self.phase == Phase::Held && self.assured.is_some() {
@@ -396,7 +400,7 @@ impl HoldState {
         }
     }
 
-    /// Whether one more level needs no word of Redis: all that it asks for, which is `term`, is promised already.
+    /// Whether one more level with `term` needs no command, because acknowledged leases cover it already.
     pub(crate) fn covers(&self, level: Level, term: Term, plan: RenewalPlan, now: Moment) -> bool {
         let enough = match level {
             Level::Watchdog => now < plan.renewal(self.valid_until),
@@ -405,7 +409,8 @@ impl HoldState {
         self.phase == Phase::Held && now < self.valid_until && enough
     }
 
-    /// The hold that this is a share of is promised for so long. A share that the watchdog leaves has that.
+    /// The shared hold of this read is valid up to `valid_until`. The read keeps that validity after its last level
+    /// under the watchdog is gone.
     pub(crate) fn carried_to(&mut self, valid_until: Moment, lease_ends: Moment) {
         if self.phase == Phase::Held && self.is_watched() {
             self.valid_until = self.valid_until.max(valid_until);
@@ -413,7 +418,7 @@ impl HoldState {
         }
     }
 
-    /// A level less. A last release is overdue at `finish_by`.
+    /// Removes a level. If it is the last one, its release is overdue at `finish_by`.
     pub(crate) fn leave(&mut self, level: Level, now: Moment, finish_by: Moment) -> Left {
         self.expire(now);
         let levels = match level {
@@ -432,11 +437,12 @@ impl HoldState {
         }
     }
 
-    /// Its last level was given back, and somebody else of this client goes on with what Redis has of it: the state of
-    /// that one, with one level under the watchdog. `None` when anything of it is uncertain, may last for longer than the
-    /// watchdog says, or is about to be renewed.
+    /// Passes the hold in Redis on to another waiter of this client, after the last level was given back. Returns the
+    /// state of the new hold, with one level under the watchdog. Returns `None` if anything is uncertain, if the lease
+    /// may be longer than the watchdog's, or if a renewal is due.
     pub(crate) fn pass_on(&mut self, plan: RenewalPlan, now: Moment) -> Option<Self> {
-        let certain = !self.is_tainted() && self.written.is_settled() && self.announced.is_none();
+        let certain =
+            !self.is_tainted() && self.count_in_redis.is_settled() && self.announced.is_none();
         let is_over = self.phase == Phase::Ending && !self.was_fixed;
         if !certain || !is_over || now >= plan.renewal(self.valid_until) {
             return None;
@@ -451,12 +457,12 @@ impl HoldState {
         Some(next)
     }
 
-    /// Up to when somebody else of this client may have what Redis has of it.
+    /// Up to when another waiter of this client may have the hold in Redis, if it was passed on.
     pub(crate) fn passed_until(&self) -> Option<Moment> {
         self.passed_on.then_some(self.valid_until)
     }
 
-    /// Whether this made it lost.
+    /// Declares it lost. Returns whether it was held.
     pub(crate) fn lose(&mut self, reason: LostReason) -> bool {
         let held = self.phase == Phase::Held;
         if held {
@@ -465,7 +471,7 @@ impl HoldState {
         held
     }
 
-    /// Ends it without a release; false when other levels need it.
+    /// Ends it without a release. Returns false if other levels need it.
     pub(crate) fn let_expire(&mut self, level: Level) -> bool {
         let alone = self.phase == Phase::Held && self.count() == 1 && level == Level::Fixed;
         if alone {
@@ -474,8 +480,8 @@ impl HoldState {
         alone
     }
 
-    /// What the keeper must do now, or when it must look again. Renewals due up to `horizon` are done
-    /// now, so that they share a call; one that is due later is looked at `jitter` early.
+    /// What the keeper must do now, or when it must look again. A renewal that is due up to `horizon` is done now, so
+    /// that several share a write; for a later one the keeper looks `jitter` early.
     pub(crate) fn due(
         &self,
         plan: RenewalPlan,
@@ -508,13 +514,12 @@ impl HoldState {
         }
     }
 
-    /// Whether the watchdog is to keep it alive.
+    /// Whether the watchdog keeps it alive.
     pub(crate) fn is_watched(&self) -> bool {
         self.watchdogs > 0
     }
 
-    /// A look at the clock before anything else: a hold whose validity ended is lost, whoever sees it
-    /// first.
+    /// Declares it lost if its validity has ended, whoever sees that first.
     pub(crate) fn expire(&mut self, now: Moment) {
         if self.phase == Phase::Held && now >= self.valid_until() {
             self.phase = Phase::Lost(LostReason::Expired);
@@ -532,21 +537,21 @@ impl HoldState {
     }
 }
 
-/// What Redis has of a hold count: whether the last write was acknowledged, as far as anybody can know.
+/// Whether Redis has the present hold count, as far as this client can know.
 ///
-/// Levels come and go at the same time, and their writes travel over several connections. Only a write that was
-/// alone, was acknowledged, and wrote the present count makes Redis' count the present one.
+/// Levels come and go concurrently, and their writes travel over several connections. Redis certainly has the present
+/// count only after a write that did not overlap another one, was acknowledged, and wrote the present count.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct CountInRedis {
     in_flight: u32,
-    /// Writes overlapped, so nobody knows which was executed last.
+    /// Writes overlapped, so nobody knows which ran last.
     overlapped: bool,
-    /// The count in Redis may be another.
+    /// The count in Redis may differ from the present one.
     stale: bool,
-    /// The keeper writes it.
+    /// The keeper writes the count.
     claimed: bool,
-    /// A write was never acknowledged, and may be executed whenever the server gets to it.
+    /// A write was never acknowledged. The server may run it at any later time.
     doubtful: bool,
 }
 
@@ -557,7 +562,7 @@ impl CountInRedis {
         self.stale = true;
     }
 
-    /// A write is over; `good` when it was `acknowledged` and wrote the present count.
+    /// A write is over. `good`: it was `acknowledged` and wrote the present count.
     pub(crate) fn ends(&mut self, acknowledged: bool, good: bool) {
         self.doubtful |= !acknowledged;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -572,13 +577,13 @@ impl CountInRedis {
         self.in_flight == 0 && !self.stale && !self.doubtful
     }
 
-    /// Whether the keeper has to write it: true for the first who asks.
+    /// Claims the write for the keeper if one is needed. Returns true for the first caller only.
     pub(crate) fn claim(&mut self) -> bool {
         let needed = self.in_flight == 0 && self.stale;
         needed && !std::mem::replace(&mut self.claimed, true)
     }
 
-    /// Whether the keeper has to go on, for a hold that is `held`.
+    /// Whether the keeper has to go on writing, for a hold that is `held` or not.
     pub(crate) fn goes_on(&mut self, held: bool) -> bool {
         self.claimed = held && self.stale;
         self.claimed
@@ -598,7 +603,7 @@ impl RenewalPlan {
         self.lease.duration() / 3
     }
 
-    /// When less than two thirds of the watchdog's lease will be left.
+    /// When two thirds of the watchdog's lease are left.
     fn renewal(self, valid_until: Moment) -> Moment {
         (valid_until + self.lease.drift()).minus(self.period() * 2)
     }
