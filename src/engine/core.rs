@@ -1,4 +1,7 @@
-//! What callers and keeper read: settings, gates, the schedule, and the way to the keeper.
+//! What callers and the keeper share: settings, gates, the schedule, and the keeper's mailbox.
+//!
+//! Nothing here waits. A change at a gate runs under the gate's lock and collects its effects; [`Core::at`] carries
+//! them out after it has released the lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,19 +28,19 @@ const HOLD_ID: usize = 36 + 1 + 20;
 
 /// What callers leave to the keeper.
 pub(crate) enum Mail {
-    /// Run the job of this name: somebody waits, or an attempt was abandoned.
+    /// Run the job of this name: a caller waits, or abandoned its attempt.
     Serve(Arc<Names>),
-    /// See the last release of this hold through.
+    /// Complete the last release of this hold.
     Release(Arc<Hold>),
-    /// Write the hold count of this hold.
+    /// Write the count of this hold, or its downgrade.
     Write(Arc<Hold>),
-    /// Clear up after this hold, whose validity ended. Its holder knows.
+    /// Clean up after this hold, which is lost already.
     Lost(Arc<Hold>, LostReason),
-    /// See through what is under way, and end.
+    /// Complete what is under way, and end.
     Close,
 }
 
-/// What callers and keeper read. Holds nothing that keeps the client alive.
+/// What callers and the keeper share. Holds no reference that keeps the client alive.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) client_id: Uuid,
@@ -52,11 +55,11 @@ pub(crate) struct Core {
     mailbox: mpsc::UnboundedSender<Mail>,
     /// Wakes the keeper for a look at the schedule.
     pub(crate) look: Notify,
-    /// No new holds.
+    /// No new holds start.
     closing: AtomicBool,
-    /// Nothing any more.
+    /// Nothing is kept alive any more: all holds have ended or are lost.
     closed: AtomicBool,
-    /// Whether a wake-up was denied before.
+    /// Whether Redis denied a wake-up before.
     wake_up_denied: AtomicBool,
     numbers: AtomicU64,
 }
@@ -100,7 +103,7 @@ impl Core {
     /// The hold id of `number`.
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
         let mut digits = itoa::Buffer::new();
-        // A text of its own would be one allocation more for each hold. There is room for every client and number.
+        // On the stack, to save an allocation a hold. It has room for every client id and number.
         let mut text = [0; HOLD_ID];
         let mut end = 0;
         for part in [&*self.client, ":", digits.format(number)] {
@@ -110,15 +113,16 @@ impl Core {
         std::str::from_utf8(&text[..end]).unwrap_or_default().into()
     }
 
-    /// A number that no hold or ticket of this client had.
+    /// A number that no hold or ticket of this client has had.
     pub(crate) fn number(&self) -> u64 {
-        // Relaxed: only that no two are the same matters (I3).
+        // Relaxed: the numbers only have to differ (I3: only our own field is touched).
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Fails when the client is closed.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        // Acquire: who sees the end sees that all holds are lost, which comes before it.
+        // Acquire: whoever sees the flag also sees that all holds are lost, because `close` marks them before it sets
+        // the flag.
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -133,33 +137,34 @@ impl Core {
         Ok(())
     }
 
-    /// Whether new holds are not to be started any more.
+    /// Whether the client has stopped starting new holds.
     pub(crate) fn is_closing(&self) -> bool {
-        // An acquire that passed its gate before `stop_accepting` came there was told; one that comes later has
-        // the gate's lock after it, and so sees this.
+        // Acquire, and ordered by each gate's lock: `stop_accepting` sets the flag, then visits every gate. An acquire
+        // that passed its gate before that visit is failed by it. One that passes later takes the gate's lock after the
+        // visit, and so sees the flag here.
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Whether this is the first wake-up that was denied.
+    /// Whether this is the first wake-up that Redis denied.
     pub(crate) fn first_denied_wake_up(&self) -> bool {
-        // Relaxed: it only has to be true once.
+        // Relaxed: only one caller has to get true.
         !self.wake_up_denied.swap(true, Ordering::Relaxed)
     }
 
-    /// Leaves something to the keeper.
+    /// Leaves `mail` to the keeper.
     pub(crate) fn post(&self, mail: Mail) {
-        // A keeper that is gone cleaned up after itself: what is left ends with its lease.
+        // If the keeper has ended, it marked all holds lost; what is left in Redis ends with its lease.
         let _ = self.mailbox.send(mail);
     }
 
-    /// Has the keeper look at `hold` by `moment`.
+    /// Makes the keeper look at `hold` at `moment` or before.
     pub(crate) fn look_by(&self, hold: &Arc<Hold>, moment: Moment) {
         if self.schedule.no_later_than(hold, moment) {
             self.look.notify_one();
         }
     }
 
-    /// Has the keeper look at `hold` when it needs that next, or before.
+    /// Makes the keeper look at `hold` when the hold next needs it, or before.
     pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) {
         match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
@@ -168,12 +173,12 @@ impl Core {
         }
     }
 
-    /// Spreads renewals: up to a tenth of a period.
+    /// A random part of a tenth of the renewal period, which spreads renewals.
     pub(crate) fn jitter(&self) -> Duration {
         (self.plan.period() / 10).mul_f64(fastrand::f64())
     }
 
-    /// Lets `change` act on the gate of `names`, and carries out what that leads to.
+    /// Lets `change` act on the gate of `names`, and carries out its effects once the gate's lock is free again.
     pub(crate) fn at<R>(
         &self,
         names: &Arc<Names>,
@@ -214,8 +219,8 @@ impl Core {
         }
     }
 
-    /// Every hold and attempt that has a seat. The schedule does not know of those that the keeper looks at
-    /// just now.
+    /// Every hold and attempt that has a seat. Gates have all of them; the schedule lacks those that the keeper is
+    /// looking at.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
         self.gates
@@ -223,14 +228,14 @@ impl Core {
         holds
     }
 
-    /// Whether something is under way that would leave a key behind.
+    /// Whether a command is under way that could leave a key behind.
     pub(crate) fn is_in_flight(&self) -> bool {
         let mut in_flight = false;
         self.gates.for_each(|gate| in_flight |= gate.is_in_flight());
         in_flight
     }
 
-    /// Whether anything is held or waited for.
+    /// Whether anybody holds or waits for anything.
     pub(crate) fn is_busy(&self) -> bool {
         let mut waits = false;
         if self.schedule.is_empty() {
@@ -239,13 +244,13 @@ impl Core {
         waits || !self.schedule.is_empty()
     }
 
-    /// One call over the keeper's lanes, for at most `limit`.
+    /// Sends one call over the keeper's lanes, and waits for at most `limit`.
     pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
         let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
     }
 
-    /// Every read of a hold.
+    /// Every read of a shared hold.
     fn reads(&self) -> Vec<Arc<Hold>> {
         let mut reads = Vec::new();
         self.gates
@@ -253,20 +258,20 @@ impl Core {
         reads
     }
 
-    /// Tells all who hold anything that it will be lost. The holds in Redis.
+    /// Announces to all holders that their holds will be lost. Returns the holds in Redis.
     pub(crate) fn announce(&self, reason: LostReason) -> Vec<Arc<Hold>> {
         let holds = self.holds();
         for hold in &holds {
             hold.announce(reason);
         }
-        // Those that come now begin with what their hold was told.
+        // A read that begins from now on copies the announcement from its shared hold.
         for read in self.reads() {
             read.announce(reason);
         }
         holds
     }
 
-    /// Marks a hold in Redis lost, or that to which it was passed on, frees the name, and sends a last release behind it.
+    /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
         let lost = self.at(hold.kind.names(), |gate, effects| {
             let hold = gate.present(hold.in_redis());
@@ -278,7 +283,7 @@ impl Core {
         }
     }
 
-    /// What a loss leads to, whoever saw it first.
+    /// Cleans up after a loss. The first call for a hold does the work; later ones change nothing.
     pub(crate) fn clean_up_lost(&self, hold: &Arc<Hold>, reason: LostReason) {
         let names = hold.kind.names();
         let first = if hold.shared_hold().is_some() {
@@ -309,7 +314,8 @@ impl Core {
         }
     }
 
-    /// The leases of a read are over, though those of the hold in Redis may not be. Whether somebody had it.
+    /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
+    /// read.
     fn clean_up_lost_read(&self, read: &Arc<Hold>) -> bool {
         let now = self.now();
         let ended = self.at(read.kind.names(), |gate, effects| {
@@ -322,25 +328,27 @@ impl Core {
         ended && !read.is_abandoned()
     }
 
-    /// No new holds from now on; whoever waits for one hears it.
+    /// Starts no new holds from now on, and fails all who wait for one.
     pub(crate) fn stop_accepting(&self) {
+        // Release, and before the gates are visited: see `is_closing`.
         self.closing.store(true, Ordering::Release);
         for names in self.gates.names() {
             self.at(&names, Gate::close);
         }
     }
 
-    /// The end: nothing is kept alive any more. Every hold that is left is lost.
+    /// Ends the client: every hold that is left is lost, and nothing is kept alive any more.
     pub(crate) fn close(&self, reason: LostReason) {
         self.stop_accepting();
         for hold in self.holds() {
             self.lose(&hold, reason);
         }
+        // Release, and after the holds are lost: see `check_open`.
         self.closed.store(true, Ordering::Release);
         self.post(Mail::Close);
     }
 
-    /// The keeper ended, in order or not.
+    /// The keeper has ended, in order or by a panic.
     pub(crate) fn keeper_ended(&self, reason: LostReason) {
         self.close(reason);
         for hold in self.holds() {
@@ -350,7 +358,7 @@ impl Core {
         self.gates
             .for_each(|gate| commands.extend(gate.commands().cloned()));
         for pending in commands {
-            // Nobody counts the time for their callers any more.
+            // The keeper times their callers out no more.
             pending.overdue();
         }
         self.backend.close();

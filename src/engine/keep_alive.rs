@@ -1,4 +1,4 @@
-//! What keeps a client alive: clients, handles and guards hold an [`Engine`], and its end is theirs.
+//! What keeps a client alive: clients, handles and guards hold an [`Engine`], and the last one to go ends the keeper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures_util::future::select;
 use super::core::{Core, Mail};
 use super::keeper;
 
-/// Keeps a client alive: held by clients, handles and guards. The last one to go ends the keeper.
+/// Keeps a client alive. Its drop ends the keeper.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     keeper: keeper::Thread,
@@ -19,8 +19,8 @@ impl Engine {
         Self { core, keeper }
     }
 
-    /// Waits for `future`, for at most `limit` or until the keeper ended. By the keeper's timers, so it
-    /// works outside of a runtime.
+    /// Waits for `future`, for at most `limit` or until the keeper has ended. It uses the keeper's timers, so it works
+    /// outside of a runtime.
     pub(crate) async fn within(&self, limit: Duration, future: impl Future) -> Option<()> {
         let over = select(Box::pin(future), Box::pin(self.joined()));
         let timers = self.core.backend.timers();
@@ -33,7 +33,7 @@ impl Engine {
     }
 }
 
-/// How long a drop outside any runtime waits for what the keeper sees through.
+/// How long a drop outside any runtime waits for the keeper to complete what is under way.
 const WAIT_FOR_KEEPER: Duration = Duration::from_millis(500);
 
 impl Drop for Engine {

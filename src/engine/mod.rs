@@ -1,9 +1,9 @@
-//! The engine: what makes any kind of lock wait, last and end.
+//! The engine: how any kind of lock waits, is held, and ends.
 //!
-//! Fast things are done by the caller on the caller's own runtime, one round trip each: the first try
-//! ([`attempt`]), re-entry and giving back ([`release`]). Everything that waits, repeats or cleans up is
-//! done by the [`keeper`], on a thread of its own, because user code blocks runtimes and stops polling
-//! futures. The [`gate`] of each name makes the two safe together.
+//! Whatever takes one round trip runs in the [`caller`], on its own runtime: the first try, re-entry, verification,
+//! giving a level back. Whatever waits, repeats or cleans up runs in the [`keeper`], on a thread of its own, because
+//! user code blocks runtimes and stops polling futures. Both change a [`hold`] only through the [`gate`] of its name,
+//! so they can work on it at the same time. [`core`] is what the two share; [`keep_alive`] ends it with its last user.
 
 pub(crate) mod caller;
 pub(crate) mod core;
