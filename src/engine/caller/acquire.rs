@@ -1,11 +1,11 @@
 //! Starting a hold: the caller's side of an acquire.
 //!
-//! 1. The caller sends the first try itself when the name is free here; everybody else joins the queue
-//!    and only waits for a verdict.
-//! 2. Whoever sees an attempt's outcome first settles it, once, under the gate's lock: its caller, or
-//!    the keeper when somebody queues behind, the caller is gone, or the outcome is overdue.
-//! 3. Dropping the future at any point leaves the rest to the keeper: what is in flight is awaited, and
-//!    what comes of it is given back.
+//! 1. If nobody in this client uses the name, the caller sends the first try itself. Every other caller joins the queue
+//!    and waits for a verdict.
+//! 2. Whoever sees an attempt's outcome first settles it, once, under the gate's lock: its caller, or the keeper if
+//!    others queue, the caller is gone, or the outcome is overdue.
+//! 3. Dropping the future at any point leaves the rest to the keeper: it awaits what is in flight, and gives back what
+//!    that gets.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
 
-/// What a caller asks for. The wait, if it has an end, begins now.
+/// The request of a caller. A limited wait begins now.
 pub(crate) fn request(
     core: &Core,
     kind: Kind,
@@ -62,21 +62,21 @@ pub(crate) fn level(lease: Lease) -> Level {
     }
 }
 
-/// How long a try that is in flight at the very end of a wait is still listened to.
+/// How long a caller still waits for the reply to its own try after the end of its wait.
 const GRACE: Duration = Duration::from_millis(25);
 
-/// What an acquire came to.
+/// The result of an acquire.
 pub(crate) enum AcquireOutcome {
     In(HeldLevel),
-    /// Somebody else has it: up to then, as far as that is known.
+    /// Somebody else has it, up to that time if it is known.
     Busy(Option<Moment>),
 }
 
-/// What the first steps of an acquire led to.
+/// The result of the first step of an acquire.
 enum FirstStep<'a> {
-    /// The owner's hold was entered again.
+    /// The owner re-entered its hold.
     In(HeldLevel),
-    /// Its ticket is decided, or queued: the latter if `true`.
+    /// The ticket is at the gate: queued if `true`, decided otherwise.
     Asked(Waiting<'a>, bool),
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn acquire(
     core: &Arc<Core>,
     request: Request,
 ) -> impl Future<Output = Result<AcquireOutcome, Error>> + Send {
-    // Boxed: none of it is left while a task waits.
+    // Boxed, so that it takes no memory while a task waits.
     let mut begun = Box::pin(begin(core, request));
     async move {
         loop {
@@ -102,7 +102,7 @@ pub(crate) fn acquire(
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
                     return Ok(AcquireOutcome::In(request.entered(hold)));
                 }
-                // It lay uncollected until it was lost.
+                // The grant was lost before the caller collected it.
                 Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
                 Verdict::Busy(until) => return Ok(AcquireOutcome::Busy(until)),
                 Verdict::Failed(error) => return Err(*error),
@@ -165,13 +165,13 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
         FoundHold::Nothing => return beside_own(core, owner, request).await,
     };
     let (lease, patience) = (request.lease, request.patience);
-    // Boxed: most acquires have nothing to enter.
+    // Boxed: few acquires re-enter a hold.
     let entered = request.entered(hold);
     Box::pin(enter::enter(core, entered, &request.kind, lease, patience)).await
 }
 
-/// What an owner gets that has the lock, but not as it asks for it now. Who has it alone may read it with itself; who
-/// shares it would wait for itself.
+/// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
+/// write would wait for itself.
 async fn beside_own(
     core: &Arc<Core>,
     owner: &Arc<OwnerState>,
@@ -190,7 +190,7 @@ async fn beside_own(
     }
 }
 
-/// A new attempt; the keeper looks after it when its caller does not.
+/// A new attempt. The keeper completes it if its caller does not.
 pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     let finish_by = now + core.config.command_timeout;
     let hold = untried_hold(core, ticket, finish_by);
@@ -198,7 +198,7 @@ pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
     hold
 }
 
-/// A new attempt that is not tried yet.
+/// A new attempt that was not sent yet.
 pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> Arc<Hold> {
     let number = core.number();
     let request = &ticket.request;
@@ -214,7 +214,7 @@ pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> A
     Hold::trying(origin, finish_by)
 }
 
-/// Asks by `ticket` for a read of `shared`.
+/// Asks Redis for a read of `shared`, for `ticket`.
 pub(crate) fn start_join(
     fleet: &Arc<Fleet>,
     shared: &Arc<Hold>,
@@ -225,14 +225,14 @@ pub(crate) fn start_join(
     (Arc::clone(shared), pending)
 }
 
-/// A caller that waits for a verdict; dropping it withdraws.
+/// A caller that waits for a verdict. Its drop withdraws the ticket.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
     ticket: Arc<Ticket>,
 }
 
 impl Waiting<'_> {
-    /// Where the ticket is now, and the attempt that it is the caller's to send, if there is one.
+    /// Passes the gate: returns where the ticket is now, and the attempt if the caller sends it.
     fn pass_gate(
         &self,
         fleet: &Arc<Fleet>,
@@ -246,7 +246,7 @@ impl Waiting<'_> {
                     return start_join(fleet, shared, ticket);
                 }
                 let hold = new_hold(core, ticket, now);
-                // Who waits is queued by the keeper, in the order of arrival.
+                // The keeper asks for places in Redis' queue, in the order of arrival.
                 let first = Try {
                     waits: false,
                     mark: Duration::ZERO,
@@ -257,7 +257,7 @@ impl Waiting<'_> {
                 (hold, pending)
             })
         });
-        // A client that closed before this ticket came has told everybody at its gates: nobody would tell it.
+        // The client failed everybody at its gates when it closed. It would not fail a ticket that comes later.
         if core.is_closing() {
             if let Arrival::In(read) = arrival {
                 drop_level(core, &ticket.request.entered(read));
@@ -267,15 +267,14 @@ impl Waiting<'_> {
         Ok((arrival, attempt))
     }
 
-    /// The gate knew the answer: there is nothing to wait for.
+    /// Decides the ticket with the gate's own answer, so there is nothing to wait for.
     fn decide_at_once(&self, verdict: Verdict) -> bool {
-        // The gate does not have the ticket, so nobody else decides it and nobody is to be woken.
+        // The gate does not have the ticket, so nobody else decides it, and there is nobody to wake.
         self.ticket.decide(verdict, &mut Effects::default());
         false
     }
 
-    /// Sends the first try; then the ticket is decided, or in the queue. It has no timer: the keeper ends a
-    /// try that is overdue.
+    /// Sends the first try. After it the ticket is decided or queued. It has no timer: the keeper ends an overdue try.
     async fn first_try(&self, hold: &Arc<Hold>, mut pending: Pending) {
         let outcome = poll_fn(|context| {
             if self.ticket.poll_decided(context).is_ready() {
@@ -290,7 +289,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Asks for a read of a hold that is there. Its schedule is that hold's, so the time is counted here.
+    /// Asks for a read of a hold that exists. The schedule has no entry for it, so it has a timer of its own.
     async fn join(&self, hold: &Arc<Hold>, pending: Pending) {
         let limit = self.core.config.command_timeout;
         let answered = pending.clone().within(limit);
@@ -326,7 +325,7 @@ impl Waiting<'_> {
             patience, since, ..
         } = self.ticket.request;
         let at_least = since + core.config.command_timeout;
-        // The end of the wait, and of listening to what is still in flight then.
+        // The end of the wait, and the end of waiting for a try that is in flight then.
         let soft = match patience {
             Patience::Until(end) => end,
             Patience::Once | Patience::Forever => at_least,
@@ -342,36 +341,36 @@ impl Waiting<'_> {
             }
             let now = core.now();
             if now >= soft
-                && let Some(verdict) = self.last_word(now, now >= hard)
+                && let Some(verdict) = self.final_verdict(now, now >= hard)
             {
                 return verdict;
             }
         }
     }
 
-    /// The wait is over: what the caller hears, unless its own try is still worth listening to.
-    fn last_word(&self, now: Moment, final_: bool) -> Option<Verdict> {
+    /// The verdict at the end of the wait. `None` while the caller still waits for the reply to its own try.
+    fn final_verdict(&self, now: Moment, is_end: bool) -> Option<Verdict> {
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
                 if gate.is_trying_for(&self.ticket) {
                     let silent = Verdict::failed(Failure::no_reply());
-                    return final_.then_some(silent);
+                    return is_end.then_some(silent);
                 }
                 if !gate.is_queued(&self.ticket) {
-                    // Decided this very moment: the next poll has it. At the very end nothing else may come.
-                    return (final_ && !self.ticket.is_decided())
+                    // It was decided just now: the next poll returns that. At `hard` the wait ends in any case.
+                    return (is_end && !self.ticket.is_decided())
                         .then(|| Verdict::failed(Failure::silence()));
                 }
                 let word = gate.last_word(&self.ticket, now);
-                word.or_else(|| final_.then(|| Verdict::failed(Failure::silence())))
+                word.or_else(|| is_end.then(|| Verdict::failed(Failure::silence())))
             })
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // What was collected is its caller's.
+        // A verdict that was collected belongs to the caller.
         if self.ticket.is_collected() {
             return;
         }

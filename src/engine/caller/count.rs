@@ -1,15 +1,18 @@
-//! Writing the hold count, which others read in Redis; or that a hold is shared from now on. A write that failed, or
-//! that others overlapped, is made good by the keeper.
+//! Writing the hold count, which others read in Redis, or the downgrade of an exclusive hold to a shared one.
+//!
+//! The keeper repeats a write that failed, or that overlapped another one.
 
 use std::sync::Arc;
 
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 use crate::engine::hold::Hold;
+use crate::engine::hold::state::HoldState;
 use crate::lease::LeaseMs;
 use crate::script::Call;
 
-/// A write of the hold count that is under way; what was not acknowledged when it is dropped is not certain.
+/// A write of the hold count, or of a downgrade, that is under way. If it is dropped before it was acknowledged, the
+/// count in Redis is uncertain.
 pub(crate) struct Writing<'a> {
     core: &'a Core,
     hold: &'a Arc<Hold>,
@@ -17,13 +20,13 @@ pub(crate) struct Writing<'a> {
     acknowledged: bool,
 }
 
-/// What Redis is to be told of a hold: the count of levels, or of a joint hold that it is shared from now on.
+/// What has to be written of a hold: its count of levels, or `None` for the downgrade of a shared hold.
 pub(crate) fn present(hold: &Hold) -> Option<u32> {
-    let is_shared = hold.shared_hold().is_none() && hold.kind.commands.has_reads();
-    (!is_shared).then(|| hold.count())
+    let is_shared_hold = hold.shared_hold().is_none() && hold.kind.commands.has_reads();
+    (!is_shared_hold).then(|| hold.count())
 }
 
-/// Tells it.
+/// The call that writes it.
 pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<'a> {
     let kind = &hold.kind;
     let Some(count) = count else {
@@ -35,7 +38,7 @@ pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<
     kind.release(&hold.id, count)
 }
 
-/// What the client vouches for, from now on.
+/// How long the client vouches for the hold from now on.
 fn lease_left(core: &Core, hold: &Hold) -> LeaseMs {
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let left = LeaseMs::left(core.now().until(ends));
@@ -46,7 +49,7 @@ fn lease_left(core: &Core, hold: &Hold) -> LeaseMs {
     }
 }
 
-/// Redis acknowledged a write that was sent at `sent_at`.
+/// Records that Redis acknowledged a write that was sent at `sent_at`.
 pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at: Moment) {
     if count.is_none() {
         let rules = core.rules();
@@ -58,7 +61,7 @@ pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at
 
 impl<'a> Writing<'a> {
     pub(crate) fn begin(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
-        hold.with(crate::engine::hold::state::HoldState::write_begins);
+        hold.with(HoldState::write_begins);
         Self {
             core,
             hold,

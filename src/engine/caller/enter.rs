@@ -1,8 +1,12 @@
-//! Entering a hold again, and lengthening it: one round trip by the caller.
+//! Working on a hold that exists: re-entry, downgrade and verification, each in one round trip by the caller.
 //!
-//! A level counts from the moment it is sent until it is refused or given back, so the last release
-//! cannot overtake it. Whatever comes of the command, it can only write the count of a hold that is
-//! there and lengthen its lease. A level of those who read a hold is one more read of it.
+//! 1. A level counts from before its command is sent until it is refused or given back, so the last release cannot
+//!    overtake it.
+//! 2. Even if the command runs late, it can only write the count of a hold that still exists, and lengthen its lease.
+//! 3. A further level of a reader is one more read of the shared hold.
+//! 4. Verification asks by a write that changes as little as possible: it lengthens the lease to what this client
+//!    vouches for already. A server that became a replica cannot run a write, so it cannot confirm a lock that its
+//!    master may have granted to somebody else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +25,7 @@ use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 use crate::script::Entered;
 
-/// A level that is given back unless it is kept.
+/// A new level. Its drop gives the level back unless the level was taken out.
 struct NewLevel<'a> {
     core: &'a Arc<Core>,
     entered: Option<HeldLevel>,
@@ -35,8 +39,8 @@ impl Drop for NewLevel<'_> {
     }
 }
 
-/// Adds a level to its hold, as a lock of `kind` does. `None` when the last release of that is on the way: the gate is
-/// the place to wait.
+/// Adds a level to its hold, by the command of `kind`. Returns `None` if the hold's last release is under way: then the
+/// caller has to wait at the gate.
 pub(crate) async fn enter(
     core: &Arc<Core>,
     entered: HeldLevel,
@@ -90,8 +94,8 @@ pub(crate) fn levels(core: &Core, hold: &Arc<Hold>) -> u32 {
     core.gates.with(names, |gate| gate.levels_of(hold, now))
 }
 
-/// A read beside `own`, which its holder has of the same hold, as `request` asks: one of those who read it, so Redis
-/// is told nothing while the hold there is promised for long enough. `None` when the last release is on the way.
+/// Adds a read beside `own`, of the same holder and shared hold, as `request` asks. It sends a command only if the
+/// shared hold's acknowledged lease is too short. Returns `None` if the last release is under way.
 pub(crate) async fn enter_beside(
     core: &Arc<Core>,
     own: &Arc<Hold>,
@@ -121,12 +125,12 @@ pub(crate) async fn enter_beside(
     Ok(new_level.entered.take())
 }
 
-/// Gives a level back of who has the lock alone, and keeps one of those who read it, without a moment in between.
+/// Replaces a writer's level with a read. The lock is never free in between.
 pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<HeldLevel, Error> {
-    let shared = keep_shared(core, entered);
+    let read = add_read(core, entered);
     let mut new_level = NewLevel {
         core,
-        entered: shared,
+        entered: read,
     };
     give_back(core, entered).await?;
     let hold = &entered.hold;
@@ -134,8 +138,8 @@ pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<H
     new_level.entered.take().ok_or_else(lost)
 }
 
-/// A level of those who read the hold, with the lease of `entered`.
-fn keep_shared(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
+/// Adds a read of the hold with the lease of `entered`.
+fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     let HeldLevel {
         hold, level, owner, ..
     } = entered;
@@ -164,7 +168,7 @@ fn keep_shared(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     read.map(|read| request.entered(read))
 }
 
-/// Writes the hold count and lengthens the lease, repeated while `patience` lasts.
+/// Writes the hold count and lengthens the lease. Repeats that while `patience` lasts.
 pub(crate) async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
@@ -180,7 +184,7 @@ pub(crate) async fn write(
         Patience::Forever => started + core.config.unavailable_after,
     };
     let mut delays = core.config.backoff.delays(hold.number);
-    // Of the levels of those who read it Redis knows nothing.
+    // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
     let writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
@@ -206,15 +210,18 @@ pub(crate) async fn write(
     }
 }
 
-/// Redis does not have the hold any more, unless it was lost, or given up, for another reason before.
+/// Marks the hold lost because Redis does not have it. If it was lost for another reason before, the error says that.
 fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     core.lose(hold, LostReason::Missing);
     let reason = hold.lost_reason(core.now());
     Error::lost(reason.unwrap_or(LostReason::Missing))
 }
 
+/// Why one try to re-enter failed.
 enum ReenterError {
+    /// A repeat would not help.
     Final(Error),
+    /// A repeat may succeed.
     Transient(Failure),
 }
 
@@ -255,8 +262,8 @@ async fn send(
     }
 }
 
-/// An acknowledged lease: the client vouches for it, and the keeper's next look may come earlier than
-/// planned, since the hold may be watched only now.
+/// Records an acknowledged lease. The keeper may have to look earlier than planned, because the watchdog may keep the
+/// hold only from now on.
 pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
     let now = core.now();
     hold.with(|state| state.prolong(term, now));
@@ -267,7 +274,7 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
     }
 }
 
-/// Asks once, and once more if the connection was cut, within a command time-out.
+/// Asks Redis whether the hold exists. Asks a second time if the connection was cut, all within one command time-out.
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
     let hold = hold.in_redis();
     let end = core.now() + core.config.command_timeout;

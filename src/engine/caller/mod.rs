@@ -1,4 +1,6 @@
-//! What callers do on their own runtime, one round trip each: acquire, enter again, verify, give back.
+//! What a caller does on its own runtime, in one round trip each: acquire, re-enter, verify, give a level back.
+//!
+//! Whatever takes longer is left to the keeper. [`settle`] decodes replies for both; [`count`] writes the hold count.
 
 pub(crate) mod acquire;
 pub(crate) mod count;

@@ -1,10 +1,10 @@
-//! Giving levels back, and ending a hold with the last one.
+//! Giving levels back. The last one ends the hold.
 //!
-//! 1. The last release is decided under the gate's lock: from then on no renewal is sent, nothing is lost
-//!    (I8), and whoever wants the name waits at the gate. It is not sent when the hold is passed on.
-//! 2. The caller sends it; the keeper sees it through when the caller does not, and repeats it until it is
-//!    answered or the lease is over.
-//! 3. By I2 a repeat that finds nothing to end is a success if an earlier send may have been executed.
+//! 1. The last release is decided under the gate's lock. From then on no renewal is sent, the hold cannot be lost (I8),
+//!    and whoever wants the name waits at the gate. If the hold is passed on, no release is sent.
+//! 2. The caller sends the release. The keeper completes it if the caller does not, and repeats it until it is answered
+//!    or the lease is over.
+//! 3. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
 use std::sync::Arc;
 
@@ -38,9 +38,9 @@ pub(crate) fn give_back<'a>(
             ReleaseStart::Slow(rest) => return rest.await,
             ReleaseStart::Sent(sent) => sent,
         };
-        // It has no timer: the keeper ends a command that is overdue.
+        // It has no timer: the keeper ends an overdue command.
         let outcome = (&mut sent.command).await;
-        // Whoever has the answer settles it.
+        // The caller has the answer, so it settles it; the drop of `sent` must not leave it to the keeper.
         sent.hold = None;
         let hold = entered.hold.in_redis();
         let in_seat = SentAs::Seat(&sent.command);
@@ -53,11 +53,11 @@ pub(crate) fn give_back<'a>(
     }
 }
 
-/// What giving a level back led to at once.
+/// The result of the first step of giving a level back.
 enum ReleaseStart<'a> {
     Over(Result<(), Error>),
     Sent(SentRelease<'a>),
-    /// Boxed: it is rare, or slow anyway.
+    /// Boxed: this is rare, or slow anyway.
     Slow(BoxFuture<'a, Result<(), Error>>),
 }
 
@@ -67,7 +67,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
         return ReleaseStart::Over(Err(why_closed(core, hold, closed)));
     }
     let since = core.now();
-    // Where no connection can live the keeper does it.
+    // Outside of a runtime no connection can live, so the keeper sends.
     let fleet = core.backend.callers_fleet().ok();
     match (part_with(core, entered, fleet.as_ref(), since), fleet) {
         (GivenBack::Lost(reason), _) => ReleaseStart::Over(Err(Error::lost(reason))),
@@ -100,7 +100,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     }
 }
 
-/// What a closed client says of a hold: that it was lost, if it was.
+/// The error of a closed client: that the hold was lost, if it was.
 fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
     match hold.lost_reason(core.now()) {
         Some(reason) => Error::lost(reason),
@@ -121,8 +121,8 @@ pub(crate) fn drop_level(core: &Core, entered: &HeldLevel) {
     }
 }
 
-/// Takes the level off. The last one starts the release on `fleet`, if there is one. It needs no timer: the
-/// schedule has an entry for it.
+/// Removes the level. If it is the last one, starts the release on `fleet`, if there is one. The release needs no
+/// timer: the schedule has an entry for it.
 fn part_with(
     core: &Core,
     entered: &HeldLevel,
@@ -152,12 +152,12 @@ fn part_with(
 }
 
 fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, count: Option<u32>) {
-    // A write that was never sent: the keeper has to.
+    // A write that is dropped before it was sent is left to the keeper.
     drop(Writing::begin(core, hold, count));
 }
 
-/// Writes the number of levels left, or that the hold is shared. Only others need it, so no caller fails when it
-/// cannot be written: the keeper writes it later.
+/// Writes the number of levels left, or the downgrade. Only others need it, so a failed write is no error for the
+/// caller: the keeper writes it later.
 async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
@@ -178,17 +178,17 @@ async fn write(
             tracing::debug!(name, cause = %failure, "hold count not written");
         }
     }
-    // Lost while the count was written is lost, too; ended by the other levels is not.
+    // A hold that was lost during the write is lost. A hold that its other levels ended is not.
     match hold.lost_reason(core.now()) {
         Some(reason) => Err(Error::lost(reason)),
         None => Ok(()),
     }
 }
 
-/// A last release that its caller sent. If that one goes away before it is answered, the keeper sees to it.
+/// A last release that its caller sent. If the caller goes away before the answer, the keeper completes it.
 struct SentRelease<'a> {
     core: &'a Arc<Core>,
-    /// None once it is answered.
+    /// `None` once the caller has the answer.
     hold: Option<&'a Arc<Hold>>,
     command: Pending,
 }
@@ -199,7 +199,7 @@ impl Drop for SentRelease<'_> {
             return;
         };
         if hold.phase() == Phase::Ending {
-            // The command is still in the seat: the keeper awaits it before it sends its own.
+            // The command is still in the gate's seat. The keeper awaits it before it sends its own.
             self.core.at(hold.kind.names(), |_, effects| {
                 effects.release(hold);
             });
@@ -207,8 +207,7 @@ impl Drop for SentRelease<'_> {
     }
 }
 
-/// The keeper sends the release, or goes on with one that failed; within the time there is, its answer is the
-/// caller's.
+/// Waits for the keeper, which sends or repeats the release. After `deadline` the caller gets `failure` instead.
 async fn repeated(
     core: &Core,
     hold: &Hold,
@@ -220,8 +219,7 @@ async fn repeated(
     ended.unwrap_or_else(|| Err(failure.into()))
 }
 
-/// Leaves the hold to its lease: whether it has no other level. What others share ends with the lease of the
-/// level.
+/// Leaves the hold to its lease. Returns false if it has other levels. A read ends with the lease of its own level.
 pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
     let HeldLevel {
         hold, level, owner, ..
@@ -248,13 +246,14 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         hold.end(Ok(()));
         core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
     } else if left && core.is_closing() {
-        // The end of a client waits for holds that somebody has. Nobody has this one any more.
+        // The end of a client waits for holds that somebody has. Nobody has this read any more.
         core.at(hold.kind.names(), Gate::let_go);
     }
     left
 }
 
 impl Core {
+    /// Logs, once per client, that Redis denied the wake-up of a release.
     pub(crate) fn warn_wake_up_denied(&self, name: &str) {
         if self.first_denied_wake_up() {
             tracing::warn!(

@@ -1,7 +1,7 @@
-//! What the reply to an attempt, or to a last release, says; the gate decides what it means.
+//! Decoding the reply to an attempt or a last release. The gate decides what it means for the name.
 //!
-//! Whoever sees a reply first settles it: its caller, the keeper's job, or the keeper's reaper. Who comes
-//! second changes nothing.
+//! Whoever sees a reply first settles it: its caller, the keeper's job, or the keeper's reaper. A second settlement
+//! changes nothing.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::engine::hold::Hold;
 use crate::error::{Error, LostReason};
 use crate::script::{Acquired, Released};
 
-/// Settles the attempt at `hold` that `command` is of.
+/// Settles the attempt at `hold` that `command` was sent for.
 pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
     let now = core.now();
     let next_is_ours = next_is_ours(hold, &outcome);
@@ -71,7 +71,7 @@ fn answered(hold: &Hold, outcome: Outcome) -> Answered {
     }
 }
 
-/// Settles a last release of `hold`. The failure when it is to be repeated.
+/// Settles a last release of `hold`. Returns the failure if the release has to be repeated.
 pub(crate) fn settle_release(
     core: &Core,
     hold: &Arc<Hold>,
@@ -110,7 +110,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
     }
 }
 
-/// The last release of `hold` is given up: its key is left to its lease.
+/// Gives up the last release of `hold`, and leaves its key to the lease.
 pub(crate) fn give_up_release(core: &Core, hold: &Arc<Hold>, failure: Failure) {
     core.schedule.forget(hold);
     core.at(hold.kind.names(), |gate, effects| {
