@@ -1,8 +1,8 @@
-//! Keeping up with a cluster: which node has which slot, and what follows for holds and subscriptions.
+//! Following a cluster: which node has which slot, and what a move means for holds and subscriptions.
 //!
-//! All slots are asked for when there is a reason to doubt what is known (a redirect, a connection that broke, a
-//! subscription that was ended by its node), and now and then while anything is held or waited for. One question is
-//! under way at a time, and a pause lies between two. Nobody waits for the answer.
+//! The keeper asks for all slots when something casts doubt on the map (a redirect, a broken connection, a subscription
+//! that its node ended), and from time to time while anybody holds or waits for anything. It asks one question at a
+//! time, with a pause between two. Nobody waits for the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::shared::Keeper;
 use super::watchdog;
 use crate::backend::Pace;
 
-/// How often all slots are asked for without a reason, at the longest.
+/// The longest time between two questions while there is no doubt.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// The task of a client, from when there is a cluster to the end.
+/// Follows the cluster until the client ends. Idle while there is no cluster.
 pub(super) async fn keep(keeper: Arc<Keeper>) {
     let core = &keeper.core;
     let cluster = core.backend.cluster();

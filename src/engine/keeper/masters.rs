@@ -1,10 +1,11 @@
-//! Going over to another master: a watch at each sentinel.
+//! Following a fail-over: one task for each sentinel listens for a new master.
 //!
-//! 1. Each sentinel tells for itself, so that none of them is needed. What it messages while nobody listened is made good
-//!    by asking, as soon as somebody listens again; and once more a moment later, for those who connected meanwhile.
-//! 2. Each new connection asks, too, and may be the first that is sent to the new master.
-//! 3. When the master changed, nothing leads to the old one any more, and each hold is asked for at the new one.
-//! 4. A watch ends with the keeper, whose task it is; from one attempt to connect to the next at least a delay passes.
+//! 1. The keeper listens to every sentinel, so it depends on no single one. A sentinel may announce a switch while the
+//!    keeper is not subscribed. So the keeper also asks for the master as soon as it is subscribed, and once more a
+//!    moment later, because a connection that was being made meanwhile may have reached the old master.
+//! 2. Each new connection asks the sentinels, too, and may be the first to reach the new master.
+//! 3. After a switch, all connections to the old master are replaced, and every hold is verified at the new one.
+//! 4. The tasks end with the keeper. Attempts to connect are paced.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,13 +23,13 @@ use crate::backend::{Class, Failure, Pace};
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// Longer than anybody asks the sentinels for a connection.
+/// Longer than any connection takes to ask the sentinels.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often a quiet sentinel is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);
 
-/// Begins to watch, where sentinels say which server is the master.
+/// Starts the tasks, if sentinels are configured.
 pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
     let sentinels = keeper.core.backend.config().dialer.sentinels();
     for index in 0..sentinels.map_or(0, Sentinels::len) {
@@ -39,8 +40,7 @@ pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Moves everything over when a new connection was sent to another master. That cannot happen more often than
-/// connections are made, which is paced.
+/// Switches when a new connection reached another master. New connections are paced, so this cannot happen too often.
 async fn follow_connections(keeper: Arc<Keeper>) {
     loop {
         keeper.core.backend.config().dialer.found_elsewhere().await;
@@ -75,7 +75,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
     }
 }
 
-/// Hears one sentinel until its connection ends.
+/// Reads the messages of one sentinel until its connection ends.
 async fn follow_messages(keeper: &Keeper, messages: PubSub) {
     let dialer = &keeper.core.backend.config().dialer;
     let (sink, mut messages) = messages.split();
@@ -105,7 +105,7 @@ async fn ask_once_more(keeper: &Keeper) {
     }
 }
 
-/// Ends when the sentinel answers no more.
+/// Returns when the sentinel does not answer a ping any more.
 async fn silence(mut sink: PubSubSink, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;
@@ -126,11 +126,12 @@ fn warn_of_denial(failure: &Failure, warned: &mut bool) {
     if failure.class == Class::Denied && !std::mem::replace(warned, true) {
         tracing::warn!(
             cause = %failure,
-            "a sentinel denies to tell of fail-overs: allow SUBSCRIBE and the channel in its ACL"
+            "a sentinel denies the subscription to fail-overs: allow SUBSCRIBE and the channel in its ACL"
         );
     }
 }
 
+/// Leaves the old master: replaces all connections, and verifies every hold.
 fn switched(keeper: &Keeper) {
     keeper.core.backend.switch();
     keeper.core.keeper_fleet.home().switch();

@@ -1,9 +1,9 @@
 //! The keeper: the client's own background thread.
 //!
-//! It has its own runtime and its own connection, because user code blocks runtimes and stops polling
-//! futures. It runs a job for every name that somebody waits for ([`waiting`]), renews holds in time
-//! ([`renewals`], [`asking`], [`calls`]), listens to wake-ups ([`hub`]) and sees releases through that nobody waits for
-//! ([`reaper`]). It holds nothing that keeps the client alive, and ends with it.
+//! It has its own runtime and its own connections, because user code blocks runtimes and stops polling futures. It runs
+//! a job for every name that somebody waits for ([`job`]), renews holds in time ([`watchdog`]), subscribes to wake-ups
+//! ([`hub`]), completes releases that no caller completes ([`reaper`]), and follows fail-overs ([`masters`]) and slots
+//! that move ([`cluster`]). It holds nothing that keeps the client alive, and ends with it.
 
 mod cluster;
 mod hub;

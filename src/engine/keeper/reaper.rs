@@ -1,15 +1,15 @@
-//! Seeing last releases through: repeated until answered, or until the lease has ended by itself.
+//! Completing what callers could not: last releases, and writes of the hold count.
 //!
-//! A hold whose validity ended is left to the rest of its lease first: the drift is its holder's time to
-//! stop, and not to be cut short by a release.
-//!
-//! A tainted hold came from an acquire that once went unanswered. A stalled server may still run that
-//! old command, after any release: so the release is repeated for a while after the first answer.
+//! 1. A last release is repeated until it is answered, or until the lease has ended by itself.
+//! 2. An expired hold keeps the rest of its lease before it is released: the clock drift that the client allows for is
+//!    its holder's time to stop, and a release must not shorten it.
+//! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
+//!    release, so the release is repeated for a while after its first answer.
+//! 4. A count whose write failed, or overlapped another write, is written until Redis certainly has the present one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::policy::OUTAGE;
 use super::shared::Keeper;
 use crate::backend::Failure;
 use crate::engine::caller::count::{Writing, call, present, written};
@@ -19,9 +19,13 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::state::{HoldState, Phase};
 use crate::error::LostReason;
 
-/// The longest that releases of a tainted hold are repeated.
+/// The longest pause between two sends of a release that fails: others wait for the lock.
+const OUTAGE: Duration = Duration::from_millis(200);
+
+/// The longest time for which releases of a tainted hold are repeated.
 const GHOST: Duration = Duration::from_secs(60);
 
+/// Completes the last release of `hold`.
 pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let (phase, lease_ends) = hold.with(|state| (state.phase(), state.lease_ends()));
@@ -36,7 +40,8 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let mut delays = core.config.backoff.delays(hold.number);
     let mut ghost_until = None;
     loop {
-        // Looked at before: what asks for a place may run behind this release, and be answered with it.
+        // Read before the send: a request for a place may run after this release, and its answer may arrive with that
+        // of the release.
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
         let now = core.now();
@@ -46,7 +51,6 @@ pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             Ok(()) if !hold.is_tainted() => false,
             Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
             Err(failure) => {
-                // Others wait for this lock.
                 pause = pause.min(OUTAGE);
                 let over = now >= give_up;
                 if over {
@@ -83,8 +87,8 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     settle_release(core, hold, &SentAs::Keeper(since), outcome)
 }
 
-/// How long an old acquire may still be executed, and do harm. A hold ends with its lease; a place in a queue that
-/// Redis keeps does not.
+/// For how long an old acquire may still run and do harm. A hold that it starts ends with its lease; a place in a queue
+/// that Redis keeps does not.
 fn ghost_time(hold: &Hold) -> Duration {
     if hold.kind.has_queue() {
         return GHOST;
@@ -92,6 +96,7 @@ fn ghost_time(hold: &Hold) -> Duration {
     hold.lease.duration().min(GHOST)
 }
 
+/// Writes the count, or the downgrade, of `hold` until Redis has it.
 pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let mut delays = core.config.backoff.delays(hold.number);

@@ -1,5 +1,5 @@
-//! What the keeper does all day: it starts a task for each letter in its mailbox, looks at the schedule in
-//! time, and at the end sees through what must not be left behind.
+//! The keeper's loop: it starts a task for each message in its mailbox, looks at the schedule in time, and at the end
+//! completes what must not be left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,20 +13,21 @@ use super::{cluster, job, masters, reaper, watchdog};
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 
-/// While anything is held the clock is looked at this often: timers stop during a suspend.
+/// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long the end of a client waits for what is under way, and how often it looks.
+/// How long the end of a client waits for commands that are under way, and how often it checks them.
 const FLUSH: Duration = Duration::from_millis(400);
 const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
-/// The tasks that run, and those of them that a closing client waits for.
+/// The keeper's tasks. A closing client waits for the releases.
 #[derive(Default)]
 struct Tasks {
     all: JoinSet<()>,
     releases: JoinSet<()>,
 }
 
+/// Runs until the client closes.
 pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
     let broken = Arc::clone(&core.backend.config().broken);
     let keeper = Arc::new(Keeper::new(core));
@@ -47,7 +48,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
                 tasks.all.spawn(Arc::clone(&keeper).probe(quiet));
             }
         }
-        // A client that holds nothing for a while is not looked after, and costs nothing.
+        // A client that has held nothing for a while needs no looks at the clock.
         let idle = now >= busy_until;
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_call);
@@ -69,7 +70,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     flush(&keeper, tasks, mailbox).await;
 }
 
-/// A task that panicked: nothing is certain any more.
+/// A task panicked, so its work was left half-done: the keeper panics, too.
 fn fatal(error: tokio::task::JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         std::panic::resume_unwind(panic);
@@ -95,10 +96,10 @@ impl Tasks {
     }
 }
 
-/// Sees through what is under way, for a moment: attempts whose outcome nobody waits for any more, releases,
-/// and hand-overs, which are both.
+/// Completes, for a moment, what is under way: attempts whose outcome nobody waits for, releases, and hand-overs, which
+/// are both.
 async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
-    // Relaxed: all who read it run on this thread.
+    // Relaxed: only tasks on this thread read it.
     keeper.closing.store(true, Ordering::Relaxed);
     keeper.closed.notify_waiters();
     let at_rest = async {
@@ -111,7 +112,7 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
             }
         }
     };
-    // What cannot be seen through in time ends with its lease.
+    // What is not complete in time ends with its lease.
     let _ = tokio::time::timeout(FLUSH, at_rest).await;
     mailbox.close();
     keeper.hub.close();

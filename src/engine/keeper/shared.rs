@@ -1,4 +1,6 @@
-//! What the tasks of the keeper share.
+//! What the keeper's tasks share.
+//!
+//! All of them run on the keeper's thread, so the flags order nothing: Relaxed is enough.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,23 +15,24 @@ use super::watchdog::Wards;
 use crate::backend::{Lane, Pending};
 use crate::engine::core::Core;
 
-/// While anything is held, a connection that was quiet for so long is asked whether it is still there:
-/// renewals are far apart, and that Redis restarted is to be known before the next one.
+/// After how much silence a connection is probed while anything is held. Renewals are far apart, and the keeper should
+/// notice a restart of Redis before the next one.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How many repeated releases are out at a time.
+/// How many repeated releases are under way at a time.
 const RELEASES: usize = 64;
 
-/// What the keeper's tasks share. They run on one thread: its flags order nothing.
+/// What the keeper's tasks share.
 pub(crate) struct Keeper {
     pub(crate) core: Arc<Core>,
     pub(super) hub: Hub,
-    /// Whether renewals fail at the moment; told once per outage.
+    /// Whether renewals fail at the moment. Logged once per outage.
     pub(super) renewals_failing: AtomicBool,
     pub(super) wards: Mutex<Wards>,
-    /// Turns to send a repeated release: an outage with many of them must leave time to tell losses.
+    /// Permits to send a repeated release. They limit the releases of an outage, so that losses are still reported on
+    /// time.
     pub(super) sending: Semaphore,
-    /// Whether a question for a quiet connection is on its way.
+    /// Whether a probe of quiet connections is under way.
     pub(super) probing: AtomicBool,
     pub(super) closing: AtomicBool,
     pub(super) closed: Notify,
@@ -49,16 +52,16 @@ impl Keeper {
         }
     }
 
-    /// Finds connections that were cut, or are half open, before a renewal needs them.
+    /// Probes `quiet` connections, to find those that were cut or are half open before a renewal needs them.
     pub(super) async fn probe(self: Arc<Self>, quiet: Vec<Arc<Lane>>) {
         let limit = self.core.config.command_timeout;
-        // Any answer will do; a broken connection is replaced, and then its holds are verified.
+        // The answers do not matter: a connection that fails to answer is replaced, and its holds are verified.
         let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
         join_all(answers).await;
         self.probing.store(false, Ordering::Relaxed);
     }
 
-    /// Which lanes are to be asked.
+    /// The lanes to probe. Empty while a probe is under way.
     pub(super) fn quiet(&self) -> Vec<Arc<Lane>> {
         let mut quiet = self.core.keeper_fleet.quiet(QUIET);
         if !quiet.is_empty() && self.probing.swap(true, Ordering::Relaxed) {
@@ -71,6 +74,7 @@ impl Keeper {
         self.closing.load(Ordering::Relaxed)
     }
 
+    /// Resolves when the client closes.
     pub(super) async fn closing(&self) {
         let mut closed = std::pin::pin!(self.closed.notified());
         closed.as_mut().enable();

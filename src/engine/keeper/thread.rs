@@ -1,4 +1,4 @@
-//! The keeper's thread: how it starts, how its end is waited for, and what happens when it dies.
+//! The keeper's thread: how it starts, how others wait for its end, and what happens if it panics.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::run::run;
 use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
 
-/// The thread, as the engine sees it.
+/// The engine's handle to the thread.
 pub(crate) struct Thread {
     ended: Arc<Ended>,
 }
@@ -23,7 +23,7 @@ struct Ended {
     for_tasks: Notify,
 }
 
-/// A thread with a runtime, waiting for its client.
+/// A thread with a runtime that waits for its client.
 pub(crate) struct Starting {
     pub(crate) runtime: Handle,
     begin: std::sync::mpsc::Sender<(Arc<Core>, mpsc::UnboundedReceiver<Mail>)>,
@@ -31,7 +31,7 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// Starts the thread; it ends at once if it is never given a client.
+    /// Starts the thread. It ends if this value is dropped before [`begin`](Self::begin).
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ended = Arc::<Ended>::default();
         let ends = Arc::clone(&ended);
@@ -59,7 +59,7 @@ impl Starting {
         })
     }
 
-    /// Gives the keeper its client.
+    /// Gives the thread its client.
     pub(crate) fn begin(self, core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>) -> Thread {
         let _ = self.begin.send((core, mailbox));
         Thread { ended: self.ended }
@@ -82,7 +82,7 @@ fn keep(
 }
 
 impl Thread {
-    /// Blocks until the keeper ended, for at most `limit`.
+    /// Blocks until the keeper has ended, for at most `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
         let mut done = self.ended.done.lock();
         if !*done {
@@ -90,7 +90,7 @@ impl Thread {
         }
     }
 
-    /// Resolves when the keeper ended.
+    /// Resolves when the keeper has ended.
     pub(crate) async fn ended(&self) {
         let mut ended = std::pin::pin!(self.ended.for_tasks.notified());
         ended.as_mut().enable();
@@ -100,7 +100,7 @@ impl Thread {
     }
 }
 
-/// What happens when the thread ends, in order or by a panic.
+/// Its drop marks the end of the thread, in order or by a panic.
 struct ThreadEnd {
     core: Arc<Core>,
     ended: Arc<Ended>,

@@ -20,7 +20,7 @@ use crate::engine::gate::known::Known;
 use crate::engine::gate::row::LONGEST;
 
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
-pub(in crate::engine::keeper) const OUTAGE: Duration = Duration::from_millis(200);
+const OUTAGE: Duration = Duration::from_millis(200);
 
 /// For how long a lock that changed hands is expected to do so again: a row, and what a busy machine adds to it.
 const RESTLESS: Duration = LONGEST.saturating_mul(2);
