@@ -1,6 +1,7 @@
-//! The way to one server for subscriptions: one connection, opened for the first of them and closed after the last.
+//! The connection to one server for subscriptions: opened for the first subscription, closed after the last one.
 //!
-//! A password may be mended later: connecting that was refused is tried again, ever more rarely.
+//! If the server refuses the connection, the password may be corrected later. So the hub tries again, with growing
+//! pauses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,33 +16,34 @@ use crate::backend::{Class, Failure, LaneConfig, Pace};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 
-/// After how long what was refused is tried again.
-pub(in crate::engine::keeper) fn refusals() -> Delays {
+/// The pauses before a refused connection or subscription is tried again.
+pub(crate) fn refusals() -> Delays {
     let backoff = Backoff::new().base(Duration::from_secs(1));
     backoff
         .cap(Duration::from_secs(30))
         .delays(fastrand::u64(..))
 }
 
-/// Whether a failure is a refusal, which may last.
-pub(in crate::engine::keeper) fn is_refusal(failure: &Failure) -> bool {
+/// Whether a failure is a refusal, which may last longer than an outage.
+pub(crate) fn is_refusal(failure: &Failure) -> bool {
     matches!(failure.class, Class::Denied | Class::Rejected)
 }
 
+/// The connection to one server.
 pub(super) struct HubConnection {
     config: LaneConfig,
     cluster: Arc<Cluster>,
-    /// None for the one server.
+    /// `None` outside of a cluster.
     node: Option<Arc<Node>>,
     listener: Mutex<Option<Arc<Listener>>>,
-    /// Held while a connection is being made, so that there is one.
+    /// Held while a connection is being made, so that only one is.
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
 struct Connecting {
     pace: Pace,
     refusals: Delays,
-    /// The last attempt was refused; the next one is not made before then.
+    /// The refusal of the last attempt, and the time before which no other attempt is made.
     refused: Option<(Failure, Moment)>,
 }
 
@@ -64,12 +66,13 @@ impl HubConnection {
         })
     }
 
+    /// The listener of the open connection, if there is one.
     pub(super) fn current(&self) -> Option<Arc<Listener>> {
         let listener = self.listener.lock().clone();
         listener.filter(|listener| !listener.is_closed())
     }
 
-    /// The connection, which is made if there is none.
+    /// The listener of the connection. Connects if there is none.
     pub(super) async fn listener(&self) -> Result<Arc<Listener>, Failure> {
         let mut connecting = self.connecting.lock().await;
         if let Some(listener) = self.current() {
@@ -84,7 +87,7 @@ impl HubConnection {
         tokio::time::sleep(connecting.pace.wait(now)).await;
         connecting.pace.attempt(self.config.clock.now());
         let connected = self.connect().await;
-        connecting.heard(self.config.clock.now(), connected.as_ref().err());
+        connecting.record(self.config.clock.now(), connected.as_ref().err());
         let timeout = self.config.command_timeout;
         let listener = Listener::start(connected?, Arc::clone(&self.cluster), timeout);
         *self.listener.lock() = Some(Arc::clone(&listener));
@@ -111,8 +114,8 @@ impl HubConnection {
 }
 
 impl Connecting {
-    /// What came of an attempt.
-    fn heard(&mut self, now: Moment, failure: Option<&Failure>) {
+    /// Records the result of an attempt.
+    fn record(&mut self, now: Moment, failure: Option<&Failure>) {
         match failure {
             Some(failure) if is_refusal(failure) => {
                 let until = now + self.refusals.step();

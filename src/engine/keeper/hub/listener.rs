@@ -1,13 +1,12 @@
-//! One connection with subscriptions, and who listens on it to what.
+//! The subscriptions of one connection: which routes listen to which channel.
 //!
-//! 1. A message is for the routes of its channel, whatever else the connection is doing.
-//! 2. Where channels belong to slots, a node ends the subscriptions of a slot that leaves it. Nobody asked for that:
-//!    the routes of the channel are broken, and their jobs subscribe anew.
-//! 3. A subscription counts when it was confirmed by the channel's name: what nobody asked for may be taken for the
-//!    reply to a command.
-//!
-//! Two names may share a channel (`x` and `{x}` do): it has a route for each, one subscription, and one
-//! change of that at a time, so that the end of one route does not end the other's messages.
+//! 1. A message goes to all routes of its channel, even while a subscription begins or ends.
+//! 2. In a cluster with sharded channels, a node ends the subscriptions of a slot that leaves it, without a command of
+//!    ours. Then the routes of the channel are broken, and their jobs subscribe again.
+//! 3. A subscription begins with a confirmation that names its channel. The reply to the command is not enough: the
+//!    client may take an unrequested end (2) for that reply.
+//! 4. Two names may share a channel (`x` and `{x}` do). The channel then has a route for each but only one
+//!    subscription, which changes once at a time, so that the end of one route does not end the other's messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +21,22 @@ use tokio::task::AbortHandle;
 use super::wire::{ChannelEvent, Sink, Stream};
 use crate::backend::cluster::Cluster;
 
-/// How often a quiet connection is asked whether it is still there.
+/// How often a connection is probed with a ping.
 const PING: Duration = Duration::from_secs(5);
 
-/// A subscribed channel.
+/// Delivers the messages of one channel to one job.
 #[derive(Default)]
 pub(crate) struct Route {
-    /// Told at each message, and when the connection broke.
+    /// Notified at each message, and when the route breaks.
     pub(crate) changed: Notify,
     messages: AtomicU32,
     broken: AtomicBool,
-    /// Where it is subscribed, or about to be.
+    /// The listener that it is subscribed at, or about to be.
     pub(super) at: Mutex<Option<Arc<Listener>>>,
 }
 
-/// `changed` orders what it tells of: a permit is given after the change, and its taker sees that. So the counter
-/// and the flag need no order of their own.
+// Relaxed: `changed` orders the counter and the flag. A writer changes them before it notifies, and the task that takes
+// the notification reads them after that.
 impl Route {
     /// How many messages came since the last call.
     pub(crate) fn take_messages(&self) -> u32 {
@@ -59,37 +58,39 @@ impl Route {
     }
 }
 
+/// Held while the subscription of a channel begins or ends.
 pub(super) type ChangeLock = Arc<tokio::sync::Mutex<()>>;
 
-/// Who listens to a channel.
+/// The routes of a channel, and the state of its subscription.
 #[derive(Default)]
 struct Channel {
     routes: Vec<Arc<Route>>,
-    /// Held while the subscription begins or ends.
     changing: ChangeLock,
-    /// Messages arrive.
+    /// The subscription is confirmed, so messages arrive.
     confirmed: bool,
-    /// Its end was asked for.
+    /// We sent the command that ends it.
     leaving: bool,
 }
 
 /// Why subscribing failed.
 pub(super) enum SubscribeError {
-    /// The connection is over.
+    /// The connection has ended.
     Closed,
+    /// Redis' answer, or a failure of the connection.
     Redis(RedisError),
 }
 
+/// A connection with subscriptions.
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel>>>,
     tasks: Mutex<Vec<AbortHandle>>,
-    /// Told when a channel was confirmed, or ended.
+    /// Notified when a subscription was confirmed or ended.
     changed: Notify,
 }
 
 impl Listener {
-    /// Begins to listen; `timeout` is for how long a reply is waited for.
+    /// Starts the tasks that read and ping. `timeout`: how long a ping waits for its reply.
     pub(super) fn start(
         (sink, stream): (Sink, Stream),
         cluster: Arc<Cluster>,
@@ -147,7 +148,7 @@ impl Listener {
         }
     }
 
-    /// Ends the subscription of a route that was taken out; of no other.
+    /// Ends the subscription of `channel`, unless a route is left.
     pub(super) async fn unsubscribe(&self, channel: &str, changing: ChangeLock) -> RedisResult<()> {
         let _changing = changing.lock().await;
         if let Some(mut sink) = self.begin_to_leave(channel) {
@@ -157,7 +158,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Adds a route; what to hold while subscribing, or nothing when the connection is over.
+    /// Adds a route. Returns the lock to hold while subscribing, or `None` if the connection has ended.
     fn add(self: &Arc<Self>, channel: &str, route: &Arc<Route>) -> Option<ChangeLock> {
         let mut channels = self.channels.lock();
         let channel = channels.as_mut()?.entry(channel.into()).or_default();
@@ -166,8 +167,8 @@ impl Listener {
         Some(Arc::clone(&channel.changing))
     }
 
-    /// Takes a route out; what to hold while unsubscribing, or nothing when the connection is over: it ends with the
-    /// last route of all.
+    /// Removes a route. Returns the lock to hold while unsubscribing, or `None` if the connection has ended: it ends
+    /// with the last route of all.
     pub(super) fn remove(&self, channel: &str, route: &Arc<Route>) -> Option<ChangeLock> {
         let changing = {
             let mut channels = self.channels.lock();
@@ -182,14 +183,14 @@ impl Listener {
         None
     }
 
-    /// What to hold while the subscription of a channel changes.
+    /// The lock to hold while the subscription of a channel changes.
     pub(super) fn changing(&self, channel: &str) -> Option<ChangeLock> {
         let channels = self.channels.lock();
         let channel = channels.as_ref()?.get(channel)?;
         Some(Arc::clone(&channel.changing))
     }
 
-    /// What to end a subscription with, if nobody listens to it any more.
+    /// The sink to end a subscription with, if it has no route any more.
     fn begin_to_leave(&self, channel: &str) -> Option<Sink> {
         let mut channels = self.channels.lock();
         let channel = channels.as_mut()?.get_mut(channel)?;
@@ -201,14 +202,14 @@ impl Listener {
         self.sink()
     }
 
-    /// Whether anybody listens to anything.
+    /// Whether any channel has a route.
     fn is_used(&self) -> bool {
         let channels = self.channels.lock();
         let mut all = channels.iter().flat_map(HashMap::values);
         all.any(|channel| !channel.routes.is_empty())
     }
 
-    /// Forgets a channel, unless somebody listens to it again.
+    /// Removes a channel, unless it has a route again.
     pub(super) fn forget(&self, channel: &str) {
         if let Some(channels) = &mut *self.channels.lock()
             && let Some(known) = channels.get_mut(channel)
@@ -220,7 +221,7 @@ impl Listener {
         }
     }
 
-    /// Takes out what `is_meant`; the channels that it took out.
+    /// Breaks the routes of the channels that `is_meant` selects. Returns these channels.
     pub(super) fn break_where(&self, is_meant: impl Fn(&str) -> bool) -> Vec<Box<str>> {
         let mut broken = Vec::new();
         if let Some(channels) = &mut *self.channels.lock() {
@@ -274,7 +275,7 @@ impl Listener {
         self.sink.lock().clone()
     }
 
-    /// The connection is over: every job subscribes anew.
+    /// Ends the connection, and breaks all routes: every job subscribes again.
     pub(super) fn end(&self) {
         let channels = self.channels.lock().take().unwrap_or_default();
         for route in channels.values().flat_map(|channel| &channel.routes) {
@@ -299,7 +300,7 @@ async fn read(listener: Arc<Listener>, mut stream: Stream, cluster: Arc<Cluster>
     listener.end();
 }
 
-/// Finds a connection that is half open: nobody tells of it.
+/// Detects a half-open connection, which reports no error by itself.
 async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;

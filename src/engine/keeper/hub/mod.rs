@@ -1,12 +1,12 @@
-//! Wake-ups: one connection for all subscriptions of a client; in a cluster one to each node whose slots have channels
-//! that somebody listens to.
+//! Subscriptions to wake-ups: one connection for all channels of a client. In a cluster, one to each node with a
+//! channel that somebody listens to.
 //!
-//! A connection is opened for the first waiter and closed after the last one. Each channel has a
-//! [`Route`], which counts its messages; a job takes them as one. When the connection breaks every route
-//! of it is told, and is of no more use: its job subscribes anew and tries once. So it is when a slot changes its node.
-//!
-//! What is refused (a password, a channel of the ACL) may be granted later: connecting is tried again, and so
-//! is each channel by its job, ever more rarely. That is told when it begins, and when it works again.
+//! 1. A connection is opened for the first waiter and closed after the last one.
+//! 2. A [`Route`] counts the messages of a channel for one job; the job takes all of them at once.
+//! 3. If the connection breaks, or the slot of a channel moves to another node, the routes are broken and of no more
+//!    use: each job subscribes with a new route, and tries once.
+//! 4. A refusal (a wrong password, a channel missing in the ACL) may be corrected later. So the hub connects again, and
+//!    each job subscribes again, with growing pauses. The log has one line when refusals begin, and one when they end.
 
 mod connection;
 mod listener;
@@ -25,23 +25,24 @@ use crate::backend::cluster::Cluster;
 use crate::backend::{Failure, LaneConfig, Redirect};
 use crate::slot::Slot;
 
-/// So often a subscription follows its slot from node to node.
+/// How often a subscription follows its slot from node to node.
 const HOPS: usize = 5;
 
+/// All subscriptions of a client.
 pub(crate) struct Hub {
     config: LaneConfig,
     cluster: Arc<Cluster>,
-    /// By the number of the node; 0 is the one server.
+    /// By the number of the node; 0 outside of a cluster.
     connections: Mutex<HashMap<u32, Arc<HubConnection>>>,
     refusals: Mutex<Refusals>,
 }
 
-/// What is refused at the moment.
+/// The refusals at the moment.
 #[derive(Default)]
 struct Refusals {
-    /// The channels whose jobs wait for it.
+    /// The channels that Redis refused.
     channels: HashSet<Box<str>>,
-    /// It was told when that began, and not yet that it is over.
+    /// Their begin was logged, and their end was not yet.
     logged: bool,
 }
 
@@ -83,7 +84,7 @@ impl Hub {
         Err(Failure::no_node())
     }
 
-    /// The way to the server that has a channel, and its host.
+    /// The connection to the server of a channel, and the server's host.
     fn connection(&self, channel: &str) -> Result<(Arc<HubConnection>, Box<str>), Failure> {
         let mut connections = self.connections.lock();
         if !self.cluster.is_joined() {
@@ -104,8 +105,7 @@ impl Hub {
         Ok((Arc::clone(connection), host))
     }
 
-    /// Ends the subscription of `route`, also when it was not confirmed, and the connection with the
-    /// last one.
+    /// Ends the subscription of `route`, even if it was not confirmed. The connection ends with the last one.
     pub(crate) async fn unsubscribe(&self, channel: &str, route: &Arc<Route>) {
         let listener = route.at.lock().take();
         let Some(listener) = listener else {
@@ -121,7 +121,7 @@ impl Hub {
         }
     }
 
-    /// Slots changed their nodes: who listens to a channel of theirs is told, and nobody listens at nodes that left.
+    /// Slots moved to other nodes: breaks the routes of their channels, and drops the connections to nodes that left.
     pub(super) fn moved(&self) {
         let nodes: HashSet<u32> = self
             .cluster
@@ -145,7 +145,7 @@ impl Hub {
         connections.retain(|number, _| nodes.contains(number));
     }
 
-    /// A subscription whose slot is elsewhere. Most often the node has ended it.
+    /// Ends a subscription whose slot moved. Most often the node has ended it already.
     fn leave_behind(&self, listener: &Arc<Listener>, channel: Box<str>) {
         let (listener, limit) = (Arc::clone(listener), self.config.command_timeout);
         tokio::spawn(async move {
@@ -160,14 +160,14 @@ impl Hub {
         });
     }
 
-    /// Subscribing to `channel` was refused. Whether to tell: it was not told before.
+    /// Redis refused the subscription to `channel`. Returns whether to log that: it is the first refusal.
     pub(super) fn refused(&self, channel: &str) -> bool {
         let mut refusals = self.refusals.lock();
         refusals.channels.insert(channel.into());
         !std::mem::replace(&mut refusals.logged, true)
     }
 
-    /// Subscribing to `channel` works. Whether to tell: it was the last that was refused.
+    /// Redis granted the subscription to `channel`. Returns whether to log that: it was the last refused channel.
     pub(super) fn granted(&self, channel: &str) -> bool {
         let mut refusals = self.refusals.lock();
         let last = refusals.channels.remove(channel) && refusals.channels.is_empty();

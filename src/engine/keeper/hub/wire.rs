@@ -1,7 +1,8 @@
-//! What is said on a connection with subscriptions, to the one server or to a node of a cluster.
+//! The two ends of a connection with subscriptions: commands go into a [`Sink`], events come out of a [`Stream`].
 //!
-//! To a node it is a connection for nothing else, by which the server can tell what nobody asked for (RESP3): the older
-//! protocol takes the end of a subscription for an answer, and its listener would be deaf without knowing.
+//! A connection to a node of a cluster speaks RESP3, in which the server's own messages (pushes) differ from replies.
+//! In RESP2 the client would take the unrequested end of a subscription for a reply, and would not notice that it gets
+//! no messages any more.
 
 use futures_util::StreamExt;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
@@ -11,26 +12,27 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::backend::Connection;
 use crate::config::Publish;
 
-/// Said behind another message, for waiters of Redisson (`lua/rw/release.lua`): to us it is no event.
+/// A message that follows another one, for waiters of Redisson (`lua/rw/release.lua`). We ignore it.
 const REPEATED: &[u8] = b"00";
 
-/// What comes.
+/// An event of a channel.
 pub(super) enum ChannelEvent {
+    /// A message on that channel.
     Message(Box<str>),
-    /// The channel is subscribed from now on.
+    /// The subscription begins.
     Confirmed(Box<str>),
-    /// It is not any more, whether that was asked for or not.
+    /// The subscription has ended, whether or not we asked for that.
     Ended(Box<str>),
 }
 
-/// Where commands go.
+/// Takes commands.
 #[derive(Clone)]
 pub(super) enum Sink {
     Server(PubSubSink),
     Node(Connection, Publish),
 }
 
-/// Where it comes from.
+/// Returns events.
 pub(super) enum Stream {
     Server(PubSubStream),
     Node(UnboundedReceiver<PushInfo>),
@@ -42,7 +44,7 @@ pub(super) fn to_server(pubsub: PubSub) -> (Sink, Stream) {
     (Sink::Server(sink), Stream::Server(stream))
 }
 
-/// Both ends of a connection to a node, whose pushes come out of `pushes`.
+/// Both ends of a connection to a node, which sends its pushes to `pushes`.
 pub(super) fn to_node(
     connection: Connection,
     publish: Publish,
@@ -52,7 +54,8 @@ pub(super) fn to_node(
 }
 
 impl Sink {
-    /// Subscribes to a channel. Whether that is confirmed by now; it is told as [`ChannelEvent::Confirmed`] otherwise.
+    /// Subscribes to a channel. Returns whether that is confirmed by now. If not, the stream returns
+    /// [`ChannelEvent::Confirmed`] later.
     pub(super) async fn subscribe(&mut self, channel: &str) -> Result<bool, RedisError> {
         match self {
             Self::Server(sink) => sink.subscribe(channel).await.map(|()| true),
@@ -61,7 +64,7 @@ impl Sink {
                     Publish::Classic => "SUBSCRIBE",
                     Publish::Sharded => "SSUBSCRIBE",
                 };
-                said(connection, redis::cmd(command).arg(channel)).await?;
+                send(connection, redis::cmd(command).arg(channel)).await?;
                 Ok(false)
             }
         }
@@ -75,10 +78,10 @@ impl Sink {
                     Publish::Classic => "UNSUBSCRIBE",
                     Publish::Sharded => "SUNSUBSCRIBE",
                 };
-                match said(connection, redis::cmd(command).arg(channel)).await {
-                    // The slot is elsewhere by now, and the subscription ended with that.
+                match send(connection, redis::cmd(command).arg(channel)).await {
+                    // The slot has moved, which ended the subscription.
                     Err(error) if error.redirect_node().is_some() => Ok(()),
-                    said => said,
+                    result => result,
                 }
             }
         }
@@ -87,18 +90,18 @@ impl Sink {
     pub(super) async fn ping(&mut self) -> RedisResult<()> {
         match self {
             Self::Server(sink) => sink.ping::<Value>().await.map(drop),
-            Self::Node(connection, _) => said(connection, &redis::cmd("PING")).await,
+            Self::Node(connection, _) => send(connection, &redis::cmd("PING")).await,
         }
     }
 }
 
-async fn said(connection: &mut Connection, cmd: &Cmd) -> RedisResult<()> {
+async fn send(connection: &mut Connection, cmd: &Cmd) -> RedisResult<()> {
     let reply = connection.send_packed_command(cmd).await;
     reply.and_then(Value::extract_error).map(drop)
 }
 
 impl Stream {
-    /// What comes next, until the connection ends.
+    /// The next event, or `None` when the connection has ended.
     pub(super) async fn next(&mut self) -> Option<ChannelEvent> {
         match self {
             Self::Server(stream) => loop {
@@ -112,7 +115,7 @@ impl Stream {
                 if push.kind == PushKind::Disconnection {
                     return None;
                 }
-                if let Some(event) = of_push(&push) {
+                if let Some(event) = event_of(&push) {
                     return Some(event);
                 }
             },
@@ -120,11 +123,11 @@ impl Stream {
     }
 }
 
-fn of_push(push: &PushInfo) -> Option<ChannelEvent> {
+fn event_of(push: &PushInfo) -> Option<ChannelEvent> {
     let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
-    let said_again = matches!(push.data.get(1), Some(Value::BulkString(said)) if said == REPEATED);
+    let is_repeated = matches!(push.data.get(1), Some(Value::BulkString(message)) if message == REPEATED);
     let event = match push.kind {
-        PushKind::Message | PushKind::SMessage if said_again => return None,
+        PushKind::Message | PushKind::SMessage if is_repeated => return None,
         PushKind::Message | PushKind::SMessage => ChannelEvent::Message,
         PushKind::Subscribe | PushKind::SSubscribe => ChannelEvent::Confirmed,
         PushKind::Unsubscribe | PushKind::SUnsubscribe => ChannelEvent::Ended,
@@ -138,19 +141,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_again_is_no_news_of_a_node_either() {
+    fn a_repeated_message_of_a_node_is_ignored_too() {
         for kind in [PushKind::Message, PushKind::SMessage] {
-            let push = |said: &str| PushInfo {
+            let push = |message: &str| PushInfo {
                 kind: kind.clone(),
-                data: ["channel", said]
+                data: ["channel", message]
                     .map(|part| Value::BulkString(part.into()))
                     .into(),
             };
             assert!(matches!(
-                of_push(&push("1")),
+                event_of(&push("1")),
                 Some(ChannelEvent::Message(_))
             ));
-            assert!(of_push(&push("00")).is_none());
+            assert!(event_of(&push("00")).is_none());
         }
     }
 }
