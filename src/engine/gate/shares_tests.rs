@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::gate::ticket::Patience;
-use crate::engine::hold::effects::Rest;
+use crate::engine::hold::effects::KeeperWork;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
 
 /// A lock that is held, its hold in Redis and the first share of it.
@@ -10,7 +10,7 @@ struct Made {
     gate: Gate<u32>,
     hold: Arc<Hold>,
     share: Arc<Hold>,
-    rest: Rest,
+    rest: KeeperWork,
 }
 
 fn asks(sort: Sort, level: Level) -> Request {

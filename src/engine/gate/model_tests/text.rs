@@ -194,7 +194,7 @@ impl World {
 }
 
 fn hold_text(hold: &Hold) -> String {
-    hold.with(|state: &mut State| format!("h{}:{state:?}", hold.id))
+    hold.with(|state: &mut HoldState| format!("h{}:{state:?}", hold.id))
 }
 
 fn attempt_text(attempt: &Attempt<usize>) -> String {

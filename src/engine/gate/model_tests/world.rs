@@ -107,7 +107,7 @@ impl World {
 
     /// `hold` is to be turned into a shared one; once.
     pub(super) fn turn(&mut self, hold: &Arc<Hold>) {
-        if hold.with(State::write_is_due) {
+        if hold.with(HoldState::write_is_due) {
             self.turns.push((Arc::clone(hold), None));
         }
     }
