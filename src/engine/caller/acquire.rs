@@ -362,8 +362,8 @@ impl Waiting<'_> {
                     return (is_end && !self.ticket.is_decided())
                         .then(|| Verdict::failed(Failure::silence()));
                 }
-                let word = gate.last_word(&self.ticket, now);
-                word.or_else(|| is_end.then(|| Verdict::failed(Failure::silence())))
+                let verdict = gate.last_word(&self.ticket, now);
+                verdict.or_else(|| is_end.then(|| Verdict::failed(Failure::silence())))
             })
     }
 }

@@ -11,7 +11,7 @@ struct Silent;
 
 impl Commands for Silent {}
 
-/// Callers get shares of its holds.
+/// Callers get reads of its holds.
 struct Shares {
     reads: bool,
 }

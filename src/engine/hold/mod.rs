@@ -365,7 +365,7 @@ mod tests {
     use crate::engine::made_tests::{LEASE, origin};
 
     #[test]
-    fn who_asks_when_it_is_lost_already_is_told_at_once() {
+    fn a_loss_in_the_past_resolves_at_once() {
         let now = Moment::from_nanos(1_000);
         let hold = Hold::trying(origin(1), Moment::NEVER);
         let term = LEASE.term(now);

@@ -1,4 +1,4 @@
-//! The rules of a hold's state, one by one: what was never answered, shares, and holds that strangers may cut short.
+//! The rules of a hold's state, one by one: unanswered commands, reads, and holds whose lease others may shorten.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
 }
 
 #[test]
-fn a_share_that_the_watchdog_leaves_has_what_it_was_carried_to() {
+fn a_read_that_the_watchdog_leaves_keeps_the_validity_of_its_shared_hold() {
     let mut read = HoldState::read(Level::Watchdog, lease(1_000).term(at(0)));
     assert_eq!(read.valid_until(), Moment::NEVER);
     read.carried_to(at(5_000), at(6_000));

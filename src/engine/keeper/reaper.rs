@@ -26,7 +26,7 @@ const OUTAGE: Duration = Duration::from_millis(200);
 const GHOST: Duration = Duration::from_secs(60);
 
 /// Completes the last release of `hold`.
-pub(super) async fn see_through(keeper: Arc<Keeper>, hold: Arc<Hold>) {
+pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let (phase, lease_ends) = hold.with(|state| (state.phase(), state.lease_ends()));
     let owed_until = hold.with(|state| state.owed_until());

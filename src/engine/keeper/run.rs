@@ -85,7 +85,7 @@ impl Tasks {
                 self.all.spawn(job::serve(keeper, names));
             }
             Mail::Release(hold) => {
-                self.releases.spawn(reaper::see_through(keeper, hold));
+                self.releases.spawn(reaper::complete_release(keeper, hold));
             }
             Mail::Write(hold) => {
                 self.all.spawn(reaper::write_count(keeper, hold));

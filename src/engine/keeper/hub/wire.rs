@@ -125,7 +125,8 @@ impl Stream {
 
 fn event_of(push: &PushInfo) -> Option<ChannelEvent> {
     let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
-    let is_repeated = matches!(push.data.get(1), Some(Value::BulkString(message)) if message == REPEATED);
+    let is_repeated =
+        matches!(push.data.get(1), Some(Value::BulkString(message)) if message == REPEATED);
     let event = match push.kind {
         PushKind::Message | PushKind::SMessage if is_repeated => return None,
         PushKind::Message | PushKind::SMessage => ChannelEvent::Message,
