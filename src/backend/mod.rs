@@ -77,8 +77,11 @@ pub(crate) const TELLING: Duration = Duration::from_millis(100);
 /// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
 /// `telling`.
 fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Duration) {
+    if limit < telling {
+        return;
+    }
     lane.overdue();
-    let silent = limit >= telling && lane.is_silent_for(limit);
+    let silent = lane.is_silent_for(limit);
     if let Some(generation) = generation.filter(|_| silent) {
         lane.replace(generation);
     }
@@ -166,9 +169,14 @@ impl Pending {
 
     /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
     /// this one was silent for `limit`, and that is `telling`.
-    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
+    pub(crate) async fn within_one_try(mut self, limit: Duration, telling: Duration) -> Outcome {
         let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
-        let outcome = self.within(limit).await;
+        let timers = lane.timers().clone();
+        let outcome = timers.within(limit, &mut self).await;
+        let outcome = outcome.unwrap_or_else(|| {
+            self.outcome.end_with(Err(Failure::no_reply()));
+            Err(Failure::no_reply())
+        });
         if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
             give_up(&lane, generation, limit, telling);
         }
