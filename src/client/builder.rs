@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use super::Client;
 use super::greet::{greet, greet_later};
 use crate::backend::check_tls;
-use crate::backend::cluster::{Cluster, NodeAddress};
 use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
+use crate::backend::{Cluster, NodeAddress};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
@@ -84,6 +84,46 @@ impl std::fmt::Debug for ClientBuilder {
         f.debug_struct("ClientBuilder")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects with the default settings: `redis://`, `rediss://` (feature `tls`) or `unix:` addresses,
+    /// with user, password and database as usual.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a client that was not returned ends.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// A client that is to be set up first.
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder::new(Address::Url(url.to_owned()))
+    }
+
+    /// A client that connects as one of the [`redis`](crate::redis) crate does, for what an address cannot
+    /// say: a private certificate authority, client certificates. It takes where and how to connect from
+    /// it, and makes its own connections.
+    ///
+    /// The given client brings its own TLS, by the features of the `redis` crate; the feature `tls` is not
+    /// needed for it. With rustls the application chooses the process's provider of cryptography.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = watchlock::redis::Client::open("redis://127.0.0.1/")?;
+    /// let client = watchlock::Client::builder_from(&redis).key_prefix("billing:").connect().await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
+        ClientBuilder::new(Address::Client(Box::new(redis.clone())))
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::class::is_unknown_command;
-use crate::backend::hello::Hello;
+use crate::backend::Hello;
+use crate::backend::is_unknown_command;
 use crate::backend::{Class, Dialer, Failure, Fleet, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::Core;
 use crate::error::{ConfigError, Error};

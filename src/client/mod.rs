@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use self::builder::Address;
 pub use self::builder::ClientBuilder;
 pub use self::quorum::{Quorum, QuorumBuilder};
 pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
 use crate::engine::Engine;
-use crate::error::{Error, LostReason};
+use crate::error::LostReason;
 use crate::lock::{
     FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced,
     plain, simple, spin,
@@ -34,7 +33,7 @@ use crate::lock::{
 /// [`shutdown`](Self::shutdown).
 ///
 /// A `fork` copies a client without its thread and leaves its connections to the parent. In the child
-/// everything is [`Error::Closed`], no hold is valid, and a drop gives nothing back; connect anew there.
+/// everything is [`Error::Closed`](crate::Error::Closed), no hold is valid, and a drop gives nothing back; connect anew there.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -66,48 +65,10 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects with the default settings: `redis://`, `rediss://` (feature `tls`) or `unix:` addresses,
-    /// with user, password and database as usual.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientBuilder::connect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a client that was not returned ends.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url).connect().await
-    }
-
     fn of(engine: Engine) -> Self {
         Self {
             engine: Arc::new(engine),
         }
-    }
-
-    /// A client that is to be set up first.
-    pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder::new(Address::Url(url.to_owned()))
-    }
-
-    /// A client that connects as one of the [`redis`](crate::redis) crate does, for what an address cannot
-    /// say: a private certificate authority, client certificates. It takes where and how to connect from
-    /// it, and makes its own connections.
-    ///
-    /// The given client brings its own TLS, by the features of the `redis` crate; the feature `tls` is not
-    /// needed for it. With rustls the application chooses the process's provider of cryptography.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let redis = watchlock::redis::Client::open("redis://127.0.0.1/")?;
-    /// let client = watchlock::Client::builder_from(&redis).key_prefix("billing:").connect().await?;
-    /// # drop(client);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
-        ClientBuilder::new(Address::Client(Box::new(redis.clone())))
     }
 
     /// The client's random id, the first half of every owner field that it writes.
@@ -203,7 +164,7 @@ impl Client {
         owner.scope(future).await
     }
 
-    /// Ends the client. New holds are refused with [`Error::Closed`], `lost()` of the holds that are left
+    /// Ends the client. New holds are refused with [`Error::Closed`](crate::Error::Closed), `lost()` of the holds that are left
     /// resolves with reason [`LostReason::Shutdown`]; for up to `timeout` they stay valid and can be
     /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended,
     /// with what was left.

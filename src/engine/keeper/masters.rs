@@ -15,7 +15,7 @@ use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
 use super::{Keeper, renewals};
-use crate::backend::sentinel::Sentinels;
+use crate::backend::Sentinels;
 use crate::backend::{Class, Failure, Pace};
 
 /// The longest pause between two attempts to listen to a sentinel.

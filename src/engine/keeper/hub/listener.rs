@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::wire::{News, Sink, Stream};
-use crate::backend::cluster::Cluster;
+use crate::backend::Cluster;
 
 /// How often a quiet connection is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 pub(crate) use self::listener::Route;
 use self::listener::{Listener, Refused};
 use self::spoke::Spoke;
-use crate::backend::cluster::Cluster;
+use crate::backend::Cluster;
 use crate::backend::{Class, Failure, LaneConfig, Redirect};
 use crate::backoff::{Backoff, Delays};
 use crate::slot::Slot;
@@ -110,7 +110,7 @@ impl Hub {
         };
         let host = node.host().into();
         let spoke = spokes
-            .entry(node.number)
+            .entry(node.number())
             .or_insert_with(|| Spoke::new(&self.config, &self.cluster, Some(node)));
         Ok((Arc::clone(spoke), host))
     }
@@ -138,7 +138,7 @@ impl Hub {
             .cluster
             .nodes()
             .iter()
-            .map(|node| node.number)
+            .map(|node| node.number())
             .collect();
         let mut spokes = self.spokes.lock();
         for (number, spoke) in spokes.iter() {
@@ -147,7 +147,7 @@ impl Hub {
             };
             let elsewhere = |channel: &str| {
                 let node = self.cluster.node_of(Slot::of(channel));
-                node.is_none_or(|node| node.number != *number)
+                node.is_none_or(|node| node.number() != *number)
             };
             for channel in listener.break_where(elsewhere) {
                 self.leave_behind(&listener, channel);

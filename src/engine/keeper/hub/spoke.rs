@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::listener::Listener;
 use super::wire::{self, Sink, Stream};
 use super::{is_refusal, refusals};
-use crate::backend::cluster::{Cluster, Node};
+use crate::backend::{Cluster, Node};
 use crate::backend::{Failure, LaneConfig, Pace};
 use crate::backoff::Delays;
 use crate::clock::Moment;

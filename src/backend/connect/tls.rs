@@ -19,14 +19,14 @@ use crate::secrets::Tls;
 
 /// How to encrypt a connection.
 #[derive(Clone)]
-pub(super) struct Encryption {
+pub(crate) struct Encryption {
     connector: TlsConnector,
 }
 
 impl Encryption {
     /// For an encrypted address; none for others, and for one that is to be trusted blindly, which only redis-rs
     /// does, if the application asks it to.
-    pub(super) fn for_address(
+    pub(crate) fn for_address(
         address: &ConnectionAddr,
         tls: &Tls,
     ) -> Result<Option<Self>, ConfigError> {
@@ -63,7 +63,7 @@ impl Encryption {
         }))
     }
 
-    pub(super) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
         let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
             return Err(io::Error::from(io::ErrorKind::Unsupported).into());
         };
@@ -74,7 +74,7 @@ impl Encryption {
 }
 
 /// Whether all that `tls` says can be read.
-pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
+pub(crate) fn check(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {
         host: "localhost".to_owned(),
         port: 0,

@@ -13,28 +13,28 @@ pub(crate) struct Switches(watch::Sender<u64>);
 pub(crate) struct Turn(watch::Receiver<u64>);
 
 impl Switches {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(watch::Sender::new(0))
     }
 
     /// There is another master.
-    pub(super) fn switch(&self) {
+    pub(crate) fn switch(&self) {
         self.0.send_modify(|count| *count += 1);
     }
 
     /// The present master's turn.
-    pub(super) fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> Turn {
         Turn(self.0.subscribe())
     }
 }
 
 impl Turn {
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.0.has_changed().unwrap_or(false)
     }
 
     /// What `future` comes to, if it does within this turn.
-    pub(super) async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
+    pub(crate) async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
             // The other end lives as long as the client.

@@ -59,7 +59,7 @@ impl Drop for Driven {
 
 impl Connection {
     /// One whose driver runs on this runtime.
-    pub(super) fn driven(
+    pub(crate) fn driven(
         redis: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// One that redis-rs drives.
-    pub(super) fn of(redis: MultiplexedConnection) -> Self {
+    pub(crate) fn of(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
             driven: None,
@@ -83,7 +83,7 @@ impl Connection {
 
     /// Sends a command and hears its reply. `is_full` is called when a batch is: the connection is to be driven then,
     /// by the caller as soon as it has no lock any more, since that may wake anybody.
-    pub(super) async fn send(&mut self, cmd: &Cmd, is_full: impl Fn()) -> RedisResult<Value> {
+    pub(crate) async fn send(&mut self, cmd: &Cmd, is_full: impl Fn()) -> RedisResult<Value> {
         let Some(driven) = &self.driven else {
             return self.redis.send_packed_command(cmd).await;
         };
@@ -104,7 +104,7 @@ impl Connection {
     }
 
     /// Writes what is queued, and passes on what is there to be read.
-    pub(super) fn drive(&self) {
+    pub(crate) fn drive(&self) {
         if let Some(driven) = &self.driven {
             driven.drive.drive();
         }

@@ -45,7 +45,7 @@ pub(crate) struct Range {
 }
 
 /// What `CLUSTER SLOTS` answered, asked at `asked`; nothing when it says of no slot where it is.
-pub(super) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
+pub(crate) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = slots else {
         return None;
     };

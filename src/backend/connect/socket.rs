@@ -8,7 +8,7 @@ use redis::io::tcp::socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 
 /// A connection to whichever address of `host` takes it first, as redis-rs makes it.
-pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+pub(crate) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
     let mut connecting = addresses
         .map(|address| Box::pin(TcpStream::connect(address)))

@@ -66,7 +66,7 @@ const CODES: [(&str, Class); 19] = [
     ("UNKILLABLE", Class::NotReady),
 ];
 
-pub(super) fn classify(error: &RedisError) -> Class {
+pub(crate) fn classify(error: &RedisError) -> Class {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Class::Denied,
         // The library's own refusals never reached the server; what broke afterwards may have run.
@@ -81,7 +81,7 @@ pub(super) fn classify(error: &RedisError) -> Class {
 }
 
 /// Whether connecting failed for what the address asks for, and will fail again.
-pub(super) fn is_of_the_address(error: &RedisError) -> bool {
+pub(crate) fn is_of_the_address(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     error.kind() == ErrorKind::InvalidClientConfig
         || text.contains("DB index")
@@ -137,7 +137,7 @@ fn by_text(error: &RedisError) -> Class {
 }
 
 /// The text up to the arguments that it repeats, if it does.
-pub(super) fn without_arguments(text: &str) -> Option<&str> {
+pub(crate) fn without_arguments(text: &str) -> Option<&str> {
     let (said, _arguments) = text.split_once(", with args beginning with")?;
     Some(said)
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
-use redis::aio::{MultiplexedConnection, PubSub};
+use redis::aio::PubSub;
 
 use super::address::Address;
-use super::class::Class;
-use super::failure::Failure;
+use super::hello::field;
+use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
@@ -46,7 +46,7 @@ enum Said {
 }
 
 impl Sentinels {
-    pub(super) fn from_urls(
+    pub(crate) fn from_urls(
         urls: &[String],
         service: &str,
         secrets: Option<Provider>,
@@ -73,7 +73,7 @@ impl Sentinels {
     }
 
     /// Where the master is.
-    pub(super) async fn master(&self) -> Result<Place, Failure> {
+    pub(crate) async fn master(&self) -> Result<Place, Failure> {
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
         let mut votes = Votes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
@@ -136,36 +136,8 @@ impl Sentinels {
     }
 }
 
-/// Fails unless the server says that it is a master. By `HELLO`, which no ACL denies.
-pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
-    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
-    let about = hello.and_then(Value::extract_error);
-    let about = about.map_err(Failure::connecting)?;
-    if field(&about, "role").as_deref() == Some("master") {
-        Ok(())
-    } else {
-        Err(Failure::not_the_master())
-    }
-}
-
 fn epoch(about: &Value) -> Option<u64> {
     field(about, "config-epoch")?.parse().ok()
-}
-
-/// A text of a reply that is a map, or a flat list of names and values.
-pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    match about {
-        Value::Map(pairs) => pairs
-            .iter()
-            .find(|(key, _)| text(key).as_deref() == Some(name))
-            .and_then(|(_, value)| text(value)),
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .find(|pair| text(&pair[0]).as_deref() == Some(name))
-            .and_then(|pair| text(&pair[1])),
-        _ => None,
-    }
 }
 
 /// What the sentinels said so far.

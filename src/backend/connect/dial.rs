@@ -3,7 +3,7 @@
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
 //! where to, anew for each connection. Connections of one turn lead to one place: when the sentinels tell of another
 //! master, or send a new connection to another one, the turn is over, and what was connected in it is given up
-//! ([`switches`](super::switches)).
+//! ([`switches`](super::master_term)).
 //!
 //! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
 //! an idle connection may live on a runtime that the user blocks, and one that is shared with the
@@ -25,12 +25,11 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Address;
-use super::class::Class;
-use super::drive::Connection;
-use super::failure::Failure;
-use super::hello::Hello;
-use super::sentinel::{Place, Sentinels, check_master};
-use super::switches::{Switches, Turn};
+use super::connection::Connection;
+use super::hello::{Hello, check_master};
+use super::master_term::{Switches, Turn};
+use super::sentinel::{Place, Sentinels};
+use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 

@@ -2,7 +2,7 @@
 //!
 //! A connection of redis-rs never reconnects by itself, and its driver lives on the runtime that opened
 //! it. So a lane belongs to one runtime, where a task of the lane's own connects on demand: one attempt
-//! at a time, [paced](super::pace) whatever comes of them, everyone waiting under his own deadline.
+//! at a time, [paced](crate::backend::failure::pace) whatever comes of them, everyone waiting under his own deadline.
 //!
 //! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
 //!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
@@ -21,16 +21,9 @@ use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::alarm::Alarm;
-use super::cluster::Node;
-use super::commit::Commits;
-use super::dial::Dialer;
-use super::drive::Connection;
-use super::failure::Failure;
-use super::pace::Pace;
-use super::server::{self, Server};
-use super::switches::Turn;
 use super::timers::Timers;
+use crate::backend::connect::{Connection, Dialer, Node, Server, Turn};
+use crate::backend::failure::{Alarm, Failure, Pace};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::config::{Acks, Publish};
@@ -56,7 +49,7 @@ pub(crate) struct LaneConfig {
 
 impl LaneConfig {
     /// The same for a node of the cluster.
-    pub(super) fn to(&self, node: &Arc<Node>) -> Self {
+    pub(crate) fn to(&self, node: &Arc<Node>) -> Self {
         Self {
             dialer: Arc::clone(node.dialer()),
             node: Some(Arc::clone(node)),
@@ -72,7 +65,7 @@ impl LaneConfig {
         }
         let mut server = None;
         if self.asks_server {
-            let asking = server::ask(&mut connection, &self.clock);
+            let asking = Server::ask(&mut connection, &self.clock);
             let asked = tokio::time::timeout(self.connect_timeout, asking).await;
             server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
         }
@@ -96,8 +89,8 @@ pub(crate) struct Lane {
     wanted: Notify,
     /// When something was last heard, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
-    /// The ways of commands that replicas must acknowledge, if they must.
-    commits: Option<Commits>,
+    /// Lanes to the same server, which rest and end with this one.
+    beside: Box<[Arc<Self>]>,
     /// Whether a batch of commands is queued that nobody drives yet.
     full: AtomicBool,
     config: LaneConfig,
@@ -124,7 +117,7 @@ pub(crate) struct Connected {
     /// Which of the lane's connections it is.
     pub(crate) generation: u64,
     /// Of the master that it leads to, where that may change.
-    pub(super) turn: Option<Turn>,
+    pub(crate) turn: Option<Turn>,
     /// What the server said of itself on it, if that was asked.
     pub(crate) server: Option<Server>,
 }
@@ -153,18 +146,11 @@ const QUIET: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// A lane on `runtime`, not connected yet.
-    pub(crate) fn open(config: LaneConfig, runtime: &Handle) -> Arc<Self> {
-        let commits = config.acks.map(|acks| {
-            let config = config.clone();
-            Commits::open(
-                acks,
-                &LaneConfig {
-                    acks: None,
-                    ..config
-                },
-                runtime,
-            )
-        });
+    pub(crate) fn open(
+        config: LaneConfig,
+        beside: Box<[Arc<Self>]>,
+        runtime: &Handle,
+    ) -> Arc<Self> {
         let lane = Arc::new(Self {
             link: watch::Sender::new(Link::Down {
                 failures: 0,
@@ -172,7 +158,7 @@ impl Lane {
             }),
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
-            commits,
+            beside,
             full: AtomicBool::new(false),
             config,
         });
@@ -190,13 +176,13 @@ impl Lane {
     }
 
     /// A batch of commands is queued: somebody is to drive the connection.
-    pub(super) fn is_full(&self) {
+    pub(crate) fn is_full(&self) {
         // Relaxed: whoever does not see it leaves it to the connection's own task.
         self.full.store(true, Ordering::Relaxed);
     }
 
     /// Drives the connection if a batch of commands is queued. It may wake anybody, so no lock may be held.
-    pub(super) fn drive_if_full(&self) {
+    pub(crate) fn drive_if_full(&self) {
         // Relaxed, as above.
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
             self.drive();
@@ -204,7 +190,7 @@ impl Lane {
     }
 
     /// Drives the connection, if there is one. It may wake anybody, so no lock may be held.
-    pub(super) fn drive(&self) {
+    pub(crate) fn drive(&self) {
         if let Some(connected) = self.connected() {
             connected.connection.drive();
         }
@@ -233,34 +219,24 @@ impl Lane {
 
     /// The number of the node that it leads to; 0 for the one server that there is.
     pub(crate) fn node(&self) -> u32 {
-        self.config.node.as_ref().map_or(0, |node| node.number)
+        self.config.node.as_ref().map_or(0, |node| node.number())
     }
 
     /// How releases are told there.
-    pub(super) fn publish(&self) -> Publish {
+    pub(crate) fn publish(&self) -> Publish {
         let node = self.config.node.as_ref();
         node.map_or(Publish::Classic, |node| node.publish())
     }
 
     /// The host that it leads to.
-    pub(super) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         match &self.config.node {
             Some(node) => node.host(),
             None => self.config.dialer.host(),
         }
     }
 
-    /// The ways of commands that replicas must acknowledge, if they must.
-    pub(super) fn commits(&self) -> Option<&Commits> {
-        self.commits.as_ref()
-    }
-
-    /// Their connections.
-    fn commit_lanes(&self) -> impl Iterator<Item = &Arc<Self>> {
-        self.commits.iter().flat_map(Commits::lanes)
-    }
-
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(crate) fn command_timeout(&self) -> Duration {
         self.config.command_timeout
     }
 
@@ -306,7 +282,7 @@ impl Lane {
     /// Another server is the master now (by 3).
     pub(crate) fn switch(&self) {
         self.give_up(|_, _| true);
-        for lane in self.commit_lanes() {
+        for lane in &self.beside {
             lane.switch();
         }
     }
@@ -344,7 +320,7 @@ impl Lane {
     }
 
     /// Waits until connection `left` is not in use any more.
-    pub(super) async fn has_left(&self, left: u64) {
+    pub(crate) async fn has_left(&self, left: u64) {
         let is_used = |link: &Link| matches!(link, Link::Up { connected, .. } if connected.generation == left);
         // The lane itself keeps the other end.
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
@@ -364,8 +340,8 @@ impl Lane {
     }
 
     /// Gives its connections up, until they are wanted again.
-    pub(super) fn rest(&self) {
-        for lane in self.commit_lanes() {
+    pub(crate) fn rest(&self) {
+        for lane in &self.beside {
             lane.rest();
         }
         self.link.send_if_modified(|link| {
@@ -381,7 +357,7 @@ impl Lane {
     }
 
     /// Its node left the cluster.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.end(End::Retired);
     }
 
@@ -391,7 +367,7 @@ impl Lane {
     }
 
     /// Why nothing is sent on it any more, if it is over.
-    pub(super) fn end_of_it(&self) -> Option<Failure> {
+    pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
             Link::Over(end) => Some(end.failure()),
             Link::Down { .. } | Link::Up { .. } => None,
@@ -399,7 +375,7 @@ impl Lane {
     }
 
     fn end(&self, end: End) {
-        for lane in self.commit_lanes() {
+        for lane in &self.beside {
             lane.end(end);
         }
         self.link.send_if_modified(|link| {

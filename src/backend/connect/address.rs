@@ -1,6 +1,6 @@
 //! Where a server is, and connections there.
 //!
-//! Connections are those of redis-rs, over sockets that are opened here, so that they are [driven](super::drive) here.
+//! Connections are those of redis-rs, over sockets that are opened here, so that they are [driven](super::connection) here.
 //! redis-rs takes the process's provider of cryptography, which would have to be installed behind the
 //! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
 //! that the application made connects by itself: with its own TLS, whichever that is, and its own driver.
@@ -19,15 +19,25 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::drive::Connection;
-use super::failure::Failure;
+use super::connection::Connection;
 use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
+use crate::backend::failure::Failure;
 use crate::error::ConfigError;
+use crate::secrets::{Provider, Secrets, Tls};
+
+/// Whether certificates can be used.
 #[cfg(feature = "tls")]
-use crate::secrets::Tls;
-use crate::secrets::{Provider, Secrets};
+pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
+    super::tls::check(tls)
+}
+
+/// Certificates are of no use without TLS.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
+    Err(ConfigError::TlsDisabled)
+}
 
 /// How many commands a connection takes before its driver is next. Each one more waits for a turn to be put in, and is
 /// woken once more for that; the library's own number is 50.
@@ -35,7 +45,7 @@ const QUEUE: usize = 1024;
 
 /// Where a server is.
 #[derive(Clone)]
-pub(super) struct Address {
+pub(crate) struct Address {
     client: redis::Client,
     /// Whether it is a client that the application made. Some of its settings cannot be read.
     given: bool,
@@ -44,7 +54,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    pub(super) fn from_url(url: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn from_url(url: &str) -> Result<Self, ConfigError> {
         let info = url.into_connection_info().map_err(|_| {
             if is_encrypted(url) && cfg!(not(feature = "tls")) {
                 ConfigError::TlsDisabled
@@ -63,7 +73,7 @@ impl Address {
     }
 
     /// The host that it leads to; none for a socket file.
-    pub(super) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         match self.client.get_connection_info().addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
             _ => "",
@@ -71,7 +81,7 @@ impl Address {
     }
 
     /// A client is no more than what it connects by.
-    pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
+    pub(crate) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self {
             client: opened(client.get_connection_info().clone())?,
             given: true,
@@ -81,7 +91,7 @@ impl Address {
     }
 
     /// Another server that is reached in the same way: as the same user, in the same database, encrypted or not.
-    pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
+    pub(crate) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let host = host.to_owned();
         let there = match info.addr().clone() {
@@ -103,7 +113,7 @@ impl Address {
     }
 
     /// The same server, for who identifies itself like this.
-    pub(super) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
+    pub(crate) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let mut settings = info.redis_settings().clone();
         if let Some(user) = &secrets.user {
@@ -122,7 +132,7 @@ impl Address {
     }
 
     /// The same server, by what `ask` says now, if anything is asked.
-    pub(super) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
+    pub(crate) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
@@ -132,7 +142,7 @@ impl Address {
     }
 
     /// A connection for commands.
-    pub(super) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
+    pub(crate) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -141,7 +151,7 @@ impl Address {
     }
 
     /// A connection that tells of what comes unasked, as messages do.
-    pub(super) async fn pushing(
+    pub(crate) async fn pushing(
         &self,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
@@ -205,7 +215,7 @@ impl Address {
     }
 
     /// A connection for subscriptions.
-    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
+    pub(crate) async fn pubsub(&self) -> RedisResult<PubSub> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let info = self.client.get_connection_info();
@@ -217,7 +227,7 @@ impl Address {
 
     /// The same server, with settings under which the library reads the first answer. It ignores that answer
     /// otherwise, and a refusal in it is lost.
-    pub(super) fn asked_first(&self) -> Option<Self> {
+    pub(crate) fn asked_first(&self) -> Option<Self> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);

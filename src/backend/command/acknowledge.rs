@@ -1,7 +1,15 @@
-//! The task that sends what replicas must acknowledge, on a connection of its own: see [`commit`](super::commit).
+//! Commands whose effect replicas must have before it counts.
 //!
-//! When [`ROW`] batches in a row were not acknowledged, commands are refused at once, and one batch in [`PROBE`] finds out
-//! whether replicas are back.
+//! `WAIT` tells how many replicas have the last write *of its own connection*. So what is to be acknowledged goes over
+//! connections of its own, beside that of its lane: what is queued is sent as one pipeline with one `WAIT` behind it, and
+//! every such command writes, also when it changes nothing.
+//!
+//! 1. A command that was to be acknowledged and was not is not granted: an acquire is undone on the same connection
+//!    before that is told, anything else lengthens nothing. When the undoing has no answer, neither has the command.
+//! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
+//!    of its own, behind it.
+//! 3. Commands whose order counts, but not their acknowledgement, go through the same queue and wait for no replica.
+//!    Those of one slot take one queue.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -13,16 +21,129 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 
-use super::commit::{Commit, Entry};
-use super::lane::{Connected, Lane};
-use super::send::{connected, heard, is_unknown_script, read};
-use super::{Answer, Failure, TELLING};
+use super::lane::{Connected, Lane, LaneConfig};
+use super::send::{Answer, TELLING, Wrong, connected, heard, is_unknown_script, read};
+use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
-use crate::script::Order;
+use crate::script::{Call, Encoded, Order, Undo};
+use crate::slot::Target;
+
+/// Over how many connections they go: while replicas are waited for on one, the next are sent on another.
+const WAYS: usize = 2;
+
+/// The ways to the connections of one lane on which commands are acknowledged.
+pub(crate) struct Commits {
+    ways: [Way; WAYS],
+}
+
+/// The way to one of them.
+struct Way {
+    lane: Arc<Lane>,
+    queue: mpsc::UnboundedSender<Entry>,
+}
+
+/// A command in the queue.
+pub(crate) struct Entry {
+    pub(crate) commit: Commit,
+    answer: oneshot::Sender<Told>,
+}
+
+/// A command to be acknowledged, or to keep its place among those.
+pub(crate) struct Commit {
+    pub(crate) call: Encoded,
+    /// The call with the script's text, when that is to be sent.
+    pub(crate) text: Option<Cmd>,
+    pub(crate) order: Order,
+    pub(crate) undo: Option<Undo>,
+    /// Its slot is on its way to the node.
+    pub(crate) asking: bool,
+    way: usize,
+}
+
+/// What it came to. What did not run may be sent elsewhere.
+type Told = Result<Answer, (Wrong, Option<Box<Commit>>)>;
+
+impl Commits {
+    /// Opens them on a runtime, beside the lane of `config`.
+    pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
+        let stall = Arc::<Mutex<Stall>>::default();
+        let ways = std::array::from_fn(|_| {
+            let lane = Lane::open(config.clone(), Box::default(), runtime);
+            let (queue, entries) = mpsc::unbounded_channel();
+            let committer = Committer::new(acks, Arc::clone(&lane), Arc::clone(&stall));
+            runtime.spawn(committer.run(entries));
+            Way { lane, queue }
+        });
+        Self { ways }
+    }
+
+    /// Their connections.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.ways.iter().map(|way| &way.lane)
+    }
+
+    /// The connection that a command takes.
+    pub(crate) fn lane_of(&self, commit: &Commit) -> &Arc<Lane> {
+        &self.ways[commit.way].lane
+    }
+
+    pub(crate) async fn send(&self, commit: Commit) -> Told {
+        let way = &self.ways[commit.way];
+        let (answer, answered) = oneshot::channel();
+        if let Err(unsent) = way.queue.send(Entry { commit, answer }) {
+            // Its task ends with its runtime only.
+            let failure = way.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
+            return Err((failure.into(), Some(Box::new(unsent.0.commit))));
+        }
+        // The runtime may end in the middle of it.
+        let told = answered.await;
+        told.unwrap_or_else(|_| Err((Failure::no_reply().into(), None)))
+    }
+}
+
+impl Commit {
+    /// As it is sent first, or with `asking` to a node that its slot is migrating to.
+    pub(crate) fn to_send(self, asking: bool) -> Self {
+        Self {
+            asking,
+            text: None,
+            ..self
+        }
+    }
+
+    pub(crate) fn of(call: &Call<'_>) -> Self {
+        Self {
+            call: call.encode(),
+            text: None,
+            order: call.order(),
+            undo: call.undo(),
+            asking: false,
+            way: match call.target() {
+                Target::Slot(slot) => slot.index() % WAYS,
+                Target::Any | Target::None => 0,
+            },
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn tell(self, answer: Answer) {
+        // Nobody may be there any more: the keeper looks after what was abandoned.
+        let _ = self.answer.send(Ok(answer));
+    }
+
+    pub(crate) fn fail(self, wrong: impl Into<Wrong>) {
+        // As above.
+        let _ = self
+            .answer
+            .send(Err((wrong.into(), Some(Box::new(self.commit)))));
+    }
+}
 
 /// How many commands share a `WAIT`.
 const BATCH: usize = 64;
@@ -34,7 +155,7 @@ const ROW: u32 = 2;
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
-pub(super) struct Committer {
+pub(crate) struct Committer {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
@@ -44,7 +165,7 @@ pub(super) struct Committer {
 
 /// Whether replicas acknowledge at the moment.
 #[derive(Default)]
-pub(super) struct Stall {
+pub(crate) struct Stall {
     row: u32,
     got: u32,
     probe_at: Moment,
@@ -71,7 +192,7 @@ impl Stall {
 struct Broken;
 
 impl Committer {
-    pub(super) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
+    pub(crate) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
         let known = (0, HashSet::new());
         Self {
             acks,
@@ -81,7 +202,7 @@ impl Committer {
         }
     }
 
-    pub(super) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
+    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
             let mut rest = std::mem::take(&mut entries);

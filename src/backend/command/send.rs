@@ -6,33 +6,135 @@
 //!    nodes may point at each other while a cluster changes.
 //! 3. `ASKING` counts for the next command of its connection, which others use, too. So both go as one pipeline.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::class::Class;
-use super::failure::Failure;
-use super::fleet::Fleet;
+use super::in_flight::InFlight;
 use super::lane::{Connected, Lane};
-use super::redirect::{Range, Redirect, ranges};
-use super::switches::Turn;
-use super::{Answer, Outcome};
+use crate::backend::connect::{Redirect, Turn};
+use crate::backend::failure::{Class, Failure};
 use crate::clock::Moment;
 use crate::script::{Call, Encoded, Reply};
 
-/// So often a command follows a redirect.
-const HOPS: usize = 5;
+/// A silence that is shorter says nothing of the connection, nor of the server.
+pub(crate) const TELLING: Duration = Duration::from_millis(100);
 
-/// The pause before a command goes on, when nodes pointed at each other before.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
+/// `telling`.
+fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Duration) {
+    lane.overdue();
+    let silent = limit >= telling && lane.is_silent_for(limit);
+    if let Some(generation) = generation.filter(|_| silent) {
+        lane.replace(generation);
+    }
+}
+
+/// A reply, and when its command was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// Just before the send: validity is counted from here.
+    pub(crate) sent_at: Moment,
+    /// How long the server had been up then, by its own word; asked only where it matters.
+    pub(crate) server_age: Option<Duration>,
+}
+
+pub(crate) type Outcome = Result<Answer, Failure>;
+
+/// A command in flight. Whoever holds a clone may await it; it runs once.
+///
+/// The reply may take for ever: whoever counts the time says so by [`Pending::overdue`], or awaits it
+/// [within](Pending::within) a time.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    outcome: InFlight<Outcome>,
+    lane: Arc<Lane>,
+}
+
+impl Pending {
+    /// Asks whether the connection of a lane is still there.
+    pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
+        let sending = send_on(Arc::clone(lane), Call::ping().encode());
+        Self::of(sending.boxed(), Arc::clone(lane))
+    }
+
+    pub(crate) fn of(sending: BoxFuture<'static, Outcome>, lane: Arc<Lane>) -> Self {
+        let outcome = InFlight::new(sending);
+        Self { outcome, lane }
+    }
+
+    /// Sends it now, and not when the task of its connection runs. It may wake anybody, so no lock may be held.
+    pub(crate) fn send_at_once(mut self) {
+        let _ = (&mut self).now_or_never();
+        self.lane.drive();
+    }
+
+    /// No reply came within a command time-out: whoever awaits it hears that.
+    pub(crate) fn overdue(&self) {
+        self.lane.overdue();
+        self.outcome.end_with(Err(Failure::no_reply()));
+    }
+
+    /// Waits for the reply for at most `limit`.
+    pub(crate) async fn within(mut self, limit: Duration) -> Outcome {
+        let timers = self.lane.timers().clone();
+        let outcome = timers.within(limit, &mut self).await;
+        outcome.unwrap_or_else(|| {
+            self.overdue();
+            Err(Failure::no_reply())
+        })
+    }
+
+    /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
+    /// this one was silent for `limit`, and that is `telling`.
+    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
+        let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
+        let outcome = self.within(limit).await;
+        if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
+            give_up(&lane, generation, limit, telling);
+        }
+        outcome
+    }
+}
+
+impl PartialEq for Pending {
+    /// Whether they are the same command.
+    fn eq(&self, other: &Self) -> bool {
+        self.outcome.is_same(&other.outcome)
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
+        let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
+        let polled = catch_unwind(polling).unwrap_or_else(|_| {
+            self.overdue();
+            Poll::Ready(Err(Failure::no_reply()))
+        });
+        if polled.is_pending() {
+            // Here, where no lock is held.
+            self.lane.drive_if_full();
+        }
+        polled
+    }
+}
 
 /// A command that failed.
-pub(super) struct Wrong {
-    pub(super) failure: Failure,
+pub(crate) struct Wrong {
+    pub(crate) failure: Failure,
     /// Where to send it instead.
-    redirect: Option<Redirect>,
+    pub(crate) redirect: Option<Redirect>,
 }
 
 impl From<Failure> for Wrong {
@@ -42,76 +144,14 @@ impl From<Failure> for Wrong {
     }
 }
 
-/// What can be sent, and sent elsewhere when it did not run.
-pub(super) trait Message: Send {
-    /// Sends it on a lane; with `asking` for a slot that is on its way to the lane's node (by 3).
-    fn sent_on(
-        &mut self,
-        lane: &Lane,
-        asking: bool,
-    ) -> impl Future<Output = Result<Answer, Wrong>> + Send;
-}
-
-impl Message for Encoded {
-    async fn sent_on(&mut self, lane: &Lane, asking: bool) -> Result<Answer, Wrong> {
-        if asking {
-            return Box::pin(asking_once(lane, self)).await;
-        }
-        once(lane, self).await
-    }
-}
-
-/// One message, sent on the lane that is known for it, and where that leads.
-#[expect(
-    clippy::manual_async_fn,
-    reason = "an async fn keeps its arguments twice"
-)]
-pub(super) fn send(
-    fleet: Arc<Fleet>,
-    lane: Arc<Lane>,
-    mut message: impl Message,
-) -> impl Future<Output = Outcome> + Send {
-    async move {
-        match message.sent_on(&lane, false).await {
-            Ok(answer) => Ok(answer),
-            Err(wrong) if !fleet.cluster().is_joined() => Err(wrong.failure),
-            // Boxed, as all that is rare: what is in flight is allocated.
-            Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
-        }
-    }
-}
-
 /// One call on one lane, whatever that leads to.
-pub(super) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> Outcome {
+pub(crate) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> Outcome {
     let sent = once(&lane, &mut call).await;
     sent.map_err(|wrong| wrong.failure)
 }
 
-/// Sends a message where it was said to belong.
-pub(super) async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: Wrong) -> Outcome {
-    let cluster = fleet.cluster();
-    for hop in 0..HOPS {
-        let Some(redirect) = wrong.redirect.take() else {
-            break;
-        };
-        let asking = redirect.asking;
-        let lane = fleet.lane_to(&cluster.redirected(redirect));
-        if hop > 1 {
-            lane.timers().sleep(PAUSE).await;
-        }
-        match message.sent_on(&lane, asking).await {
-            Ok(answer) => return Ok(answer),
-            Err(next) => wrong = next,
-        }
-    }
-    if wrong.failure.is_transient() {
-        cluster.doubt();
-    }
-    Err(wrong.failure)
-}
-
 /// One call on a lane, on a new connection when the one it had is known to have been cut before.
-async fn once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
+pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
     match connected.turn.take() {
@@ -151,7 +191,7 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
 }
 
 /// The same for a slot that is on its way to the node of the lane.
-async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
+pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
     let Connected {
         mut connection,
         generation,
@@ -166,7 +206,7 @@ async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
 }
 
 /// A connection that was not cut as far as is known.
-pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
+pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
         let mut connected = match lane.connected() {
             Some(connected) => connected,
@@ -181,7 +221,7 @@ pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
 }
 
 /// What a result says, of the command and of the lane.
-pub(super) fn heard(
+pub(crate) fn heard(
     lane: &Lane,
     generation: u64,
     result: RedisResult<Value>,
@@ -200,7 +240,7 @@ pub(super) fn heard(
 }
 
 /// What an error says, of the command and of the lane.
-pub(super) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong {
+pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong {
     let redirect = Redirect::of(&error, lane.host());
     let failure = Failure::from(error);
     match failure.class {
@@ -289,35 +329,23 @@ pub(crate) async fn round_trip(
 }
 
 /// What a result says.
-pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
+pub(crate) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     Ok(result.and_then(said)?)
 }
 
 /// What a value says: an error may also be within it.
-pub(super) fn said(value: Value) -> RedisResult<Reply> {
+pub(crate) fn said(value: Value) -> RedisResult<Reply> {
     match Reply::from_value(&value) {
         Reply::Other => value.extract_error().map(|_| Reply::Other),
         reply => Ok(reply),
     }
 }
 
-/// What the node at `host` says of all slots.
-pub(crate) async fn slots_of(
-    connection: &mut MultiplexedConnection,
-    host: &str,
-) -> Result<Vec<Range>, Failure> {
-    let mut question = redis::cmd("CLUSTER");
-    question.arg("SLOTS");
-    let slots = connection.send_packed_command(&question).await;
-    let slots = slots.and_then(Value::extract_error)?;
-    ranges(&slots, host).ok_or_else(Failure::no_node)
-}
-
-pub(super) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
+pub(crate) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
     matches!(result, Ok(reply) if says_unknown_script(reply))
 }
 
-pub(super) fn says_unknown_script(reply: &Value) -> bool {
+pub(crate) fn says_unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 

@@ -11,94 +11,16 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
-use super::drive::Connection;
 use parking_lot::{Mutex, RwLock};
-use redis::PushInfo;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedSender;
 
-use super::dial::Dialer;
-use super::failure::Failure;
-use super::hello::Hello;
-use super::redirect::{Place, Range, Redirect};
+use crate::backend::connect::{Dialer, Node, Place, Range, Redirect};
 use crate::config::Publish;
 use crate::slot::{SLOTS, Slot};
 
-/// Since when nodes know channels that belong to slots.
-const SHARDED_SINCE: (u64, u64) = (7, 0);
-
 /// Where a node is to be reached, by what it says of itself.
 pub(crate) type NodeAddress = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
-
-/// A node.
-pub(crate) struct Node {
-    /// Larger than 0, and no other node's.
-    pub(crate) number: u32,
-    place: Place,
-    dialer: Arc<Dialer>,
-    /// How its channels are published to, if that was set.
-    set: Option<Publish>,
-    /// Whether channels belong to slots, by its last greeting.
-    sharded: AtomicBool,
-}
-
-impl Node {
-    pub(crate) fn dialer(&self) -> &Arc<Dialer> {
-        &self.dialer
-    }
-
-    pub(crate) fn host(&self) -> &str {
-        &self.place.host
-    }
-
-    /// How releases are told there.
-    pub(crate) fn publish(&self) -> Publish {
-        let known = || {
-            // Relaxed: who sends on a connection was given it after its greeting.
-            if self.sharded.load(Ordering::Relaxed) {
-                Publish::Sharded
-            } else {
-                Publish::Classic
-            }
-        };
-        self.set.unwrap_or_else(known)
-    }
-
-    /// A connection for subscriptions, on which the node was greeted. What comes goes to `pushes`.
-    pub(crate) async fn subscribe(
-        &self,
-        limit: Duration,
-        pushes: UnboundedSender<PushInfo>,
-    ) -> Result<Connection, Failure> {
-        let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
-        self.greet(&mut connection, limit).await?;
-        Ok(connection)
-    }
-
-    /// The first words on a connection: the node may be of another version by now.
-    pub(super) async fn greet(
-        &self,
-        connection: &mut Connection,
-        limit: Duration,
-    ) -> Result<(), Failure> {
-        let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
-        let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
-        let hello = hello.map_err(Failure::greeting)?;
-        if !hello.is_in_cluster() {
-            // Its address belongs to another server now, which would take any key.
-            return Err(Failure::no_node());
-        }
-        self.greeted(&hello);
-        Ok(())
-    }
-
-    fn greeted(&self, hello: &Hello) {
-        let sharded = !hello.is_older_than(SHARDED_SINCE);
-        self.sharded.store(sharded, Ordering::Relaxed);
-    }
-}
 
 /// The nodes of a cluster, once it is known that there is one.
 pub(crate) struct Cluster {
@@ -164,7 +86,7 @@ impl Cluster {
     pub(crate) fn number_of(&self, slot: Slot) -> Option<u32> {
         let map = self.map.read();
         let node = map.slots.get(slot.index())?.as_ref();
-        node.map(|node| node.number)
+        node.map(|node| node.number())
     }
 
     /// All of them.
@@ -194,7 +116,7 @@ impl Cluster {
         let mut moved = self.moved.lock();
         for (index, (before, now)) in map.slots.iter().zip(&mut slots).enumerate() {
             match (before, &now) {
-                (Some(before), Some(now)) if before.number != now.number => {
+                (Some(before), Some(now)) if before.number() != now.number() => {
                     moved.extend(Slot::at(index));
                 }
                 (Some(before), None) => {
@@ -223,7 +145,7 @@ impl Cluster {
         });
         if !asking && let Some(known) = map.slots.get_mut(slot.index()) {
             let before = known.replace(Arc::clone(&node));
-            if before.is_some_and(|before| before.number != node.number) {
+            if before.is_some_and(|before| before.number() != node.number()) {
                 self.moved.lock().insert(slot);
             }
             self.doubt();
@@ -248,14 +170,9 @@ impl Cluster {
 
     fn new_node(&self, place: Place) -> Arc<Node> {
         let dialer = self.template.at(&place.host, place.port);
-        Arc::new(Node {
-            // Relaxed: only that no two are the same matters.
-            number: self.numbers.fetch_add(1, Ordering::Relaxed) + 1,
-            place,
-            dialer: Arc::new(dialer),
-            set: self.publish,
-            sharded: AtomicBool::new(false),
-        })
+        // Relaxed: only that no two are the same matters.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(Node::new(number, place, dialer, self.publish))
     }
 
     fn mapped(&self, range: Range) -> Range {
@@ -283,11 +200,11 @@ impl Cluster {
 }
 
 fn find(nodes: &[Arc<Node>], place: &Place) -> Option<Arc<Node>> {
-    nodes.iter().find(|node| node.place == *place).cloned()
+    nodes.iter().find(|node| node.place() == place).cloned()
 }
 
 fn add(nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
-    if nodes.iter().all(|known| known.number != node.number) {
+    if nodes.iter().all(|known| known.number() != node.number()) {
         nodes.push(node);
     }
 }
@@ -328,7 +245,7 @@ mod tests {
     }
 
     fn port_of(cluster: &Cluster, number: u16) -> Option<u16> {
-        cluster.node_of(slot(number)).map(|node| node.place.port)
+        cluster.node_of(slot(number)).map(|node| node.place().port)
     }
 
     #[test]
@@ -352,12 +269,12 @@ mod tests {
     fn what_changed_its_node_is_told_once() {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
-        let first = cluster.node_of(slot(0)).unwrap().number;
+        let first = cluster.node_of(slot(0)).unwrap().number();
         cluster.learn(vec![range(0, 97, 1), range(98, 199, 2)]);
         let moved = cluster.take_moved();
         assert_eq!(moved, BTreeSet::from([slot(98), slot(99)]));
         assert!(cluster.take_moved().is_empty());
-        assert_eq!(cluster.node_of(slot(0)).unwrap().number, first);
+        assert_eq!(cluster.node_of(slot(0)).unwrap().number(), first);
         cluster.learn(vec![range(0, 199, 3)]);
         assert_eq!(cluster.take_moved().len(), 200);
         assert_eq!(cluster.nodes().len(), 1, "the others left");
@@ -378,13 +295,13 @@ mod tests {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let asked = cluster.redirected(redirect(7, 9, true));
-        assert_eq!((asked.place.port, port_of(&cluster, 7)), (9, Some(1)));
+        assert_eq!((asked.place().port, port_of(&cluster, 7)), (9, Some(1)));
         assert!(cluster.take_moved().is_empty());
         let is_doubted = || cluster.doubted().now_or_never().is_some();
         assert!(!is_doubted());
         let moved = cluster.redirected(redirect(7, 9, false));
         assert!(is_doubted(), "who holds or waits there is told of it");
-        assert_eq!(moved.number, asked.number, "it is known by now");
+        assert_eq!(moved.number(), asked.number(), "it is known by now");
         assert_eq!(
             (port_of(&cluster, 7), port_of(&cluster, 8)),
             (Some(9), Some(1))
@@ -408,6 +325,6 @@ mod tests {
             (port_of(&cluster, 100), host_of(100)),
             (Some(2), "a".into())
         );
-        assert_eq!(cluster.redirected(redirect(7, 4, false)).place.port, 1004);
+        assert_eq!(cluster.redirected(redirect(7, 4, false)).place().port, 1004);
     }
 }

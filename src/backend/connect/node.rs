@@ -1,0 +1,104 @@
+//! A node of a cluster, and how it is greeted on each new connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::PushInfo;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::connection::Connection;
+use super::dial::Dialer;
+use super::hello::Hello;
+use super::redirect::Place;
+use crate::backend::failure::Failure;
+use crate::config::Publish;
+
+/// Since when nodes know channels that belong to slots.
+const SHARDED_SINCE: (u64, u64) = (7, 0);
+
+/// A node.
+pub(crate) struct Node {
+    /// Larger than 0, and no other node's.
+    number: u32,
+    place: Place,
+    dialer: Arc<Dialer>,
+    /// How its channels are published to, if that was set.
+    set: Option<Publish>,
+    /// Whether channels belong to slots, by its last greeting.
+    sharded: AtomicBool,
+}
+
+impl Node {
+    pub(crate) fn new(number: u32, place: Place, dialer: Dialer, set: Option<Publish>) -> Self {
+        Self {
+            number,
+            place,
+            dialer: Arc::new(dialer),
+            set,
+            sharded: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn dialer(&self) -> &Arc<Dialer> {
+        &self.dialer
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.place.host
+    }
+
+    /// How releases are told there.
+    pub(crate) fn publish(&self) -> Publish {
+        let known = || {
+            // Relaxed: who sends on a connection was given it after its greeting.
+            if self.sharded.load(Ordering::Relaxed) {
+                Publish::Sharded
+            } else {
+                Publish::Classic
+            }
+        };
+        self.set.unwrap_or_else(known)
+    }
+
+    /// A connection for subscriptions, on which the node was greeted. What comes goes to `pushes`.
+    pub(crate) async fn subscribe(
+        &self,
+        limit: Duration,
+        pushes: UnboundedSender<PushInfo>,
+    ) -> Result<Connection, Failure> {
+        let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
+        self.greet(&mut connection, limit).await?;
+        Ok(connection)
+    }
+
+    /// The first words on a connection: the node may be of another version by now.
+    pub(crate) async fn greet(
+        &self,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
+        let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
+        let hello = hello.map_err(Failure::greeting)?;
+        if !hello.is_in_cluster() {
+            // Its address belongs to another server now, which would take any key.
+            return Err(Failure::no_node());
+        }
+        self.greeted(&hello);
+        Ok(())
+    }
+
+    fn greeted(&self, hello: &Hello) {
+        let sharded = !hello.is_older_than(SHARDED_SINCE);
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,11 @@
+//! What a failed command means, when it may be tried again, and which connections broke.
+
+mod broken_links;
+mod cause;
+mod class;
+mod pace;
+
+pub(crate) use self::broken_links::Alarm;
+pub(crate) use self::cause::{Failure, TOO_OLD};
+pub(crate) use self::class::{Class, is_unknown_command};
+pub(crate) use self::pace::Pace;
