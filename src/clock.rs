@@ -62,11 +62,11 @@ fn nanos(span: Duration) -> u64 {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    driven: Option<Arc<Driven>>,
+    driven: Option<Arc<DrivenTime>>,
 }
 
 #[derive(Debug, Default)]
-struct Driven {
+struct DrivenTime {
     ahead: AtomicU64,
     /// What the system's clock showed when it was stopped, 0 while it runs.
     stopped_at: AtomicU64,
@@ -82,7 +82,7 @@ impl Clock {
     /// A clock that can be pushed ahead of the system's, and stopped.
     #[must_use]
     pub fn driven() -> (Self, ClockDriver) {
-        let driven = Arc::<Driven>::default();
+        let driven = Arc::<DrivenTime>::default();
         (
             Self {
                 driven: Some(Arc::clone(&driven)),
@@ -122,7 +122,7 @@ impl Clock {
 /// ```
 #[derive(Debug, Clone)]
 pub struct ClockDriver {
-    driven: Arc<Driven>,
+    driven: Arc<DrivenTime>,
 }
 
 impl ClockDriver {

@@ -75,7 +75,7 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 #[non_exhaustive]
 pub enum Error {
     /// The hold was lost before it was given back; what it protected may have been touched by others.
-    #[error("{}the hold was lost: {reason}", Of(lock))]
+    #[error("{}the hold was lost: {reason}", LockPrefix(lock))]
     #[non_exhaustive]
     Lost {
         /// The lock's name.
@@ -84,7 +84,7 @@ pub enum Error {
         reason: LostReason,
     },
     /// There is no level to give back or to detach: nothing of this owner holds the lock.
-    #[error("{}it is not held by this owner", Of(lock))]
+    #[error("{}it is not held by this owner", LockPrefix(lock))]
     #[non_exhaustive]
     NotOwner {
         /// The lock's name.
@@ -92,7 +92,7 @@ pub enum Error {
     },
     /// The key exists and is no lock of this kind: another type, or a hash of something else. Or the key of the lock's
     /// fencing token exists and holds no number.
-    #[error("{}the key exists and is not a lock of this kind", Of(lock))]
+    #[error("{}the key exists and is not a lock of this kind", LockPrefix(lock))]
     #[non_exhaustive]
     WrongType {
         /// The lock's name.
@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// The lock's next fencing token would be beyond 2^53, up to which Redis' scripts count exactly: somebody wrote
     /// such a number into the token's key. The lock was not taken.
-    #[error("{}the next fencing token would be beyond 2^53", Of(lock))]
+    #[error("{}the next fencing token would be beyond 2^53", LockPrefix(lock))]
     #[non_exhaustive]
     FencingTokenTooLarge {
         /// The lock's name.
@@ -108,7 +108,7 @@ pub enum Error {
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than its
     /// `max_name_bytes` (512 bytes unless set).
-    #[error("{}{}", Of(lock), BadName { lock, bytes: *bytes, longest: *longest })]
+    #[error("{}{}", LockPrefix(lock), NameProblem { lock, bytes: *bytes, longest: *longest })]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -120,7 +120,10 @@ pub enum Error {
     },
     /// In a cluster the keys of a lock must lie in one slot, but those of this name would not: it has braces, and no
     /// text between a first `{` and a `}` behind it. Elsewhere the name is as good as any other.
-    #[error("{}in a cluster its keys would lie in different slots", Of(lock))]
+    #[error(
+        "{}in a cluster its keys would lie in different slots",
+        LockPrefix(lock)
+    )]
     #[non_exhaustive]
     CrossSlot {
         /// The lock's name.
@@ -128,7 +131,7 @@ pub enum Error {
     },
     /// An owner that reads asked to write: it would wait for itself. Give the read levels back first, or take the
     /// write lock first and [downgrade](crate::WriteGuard::downgrade) it.
-    #[error("{}an owner that reads cannot wait to write", Of(lock))]
+    #[error("{}an owner that reads cannot wait to write", LockPrefix(lock))]
     #[non_exhaustive]
     WouldDeadlock {
         /// The lock's name.
@@ -136,7 +139,7 @@ pub enum Error {
     },
     /// The lease is out of its bounds (10 ms to 24 h unless set), or what was asked does not go with
     /// the level's lease.
-    #[error("{}{problem}", Of(lock))]
+    #[error("{}{problem}", LockPrefix(lock))]
     #[non_exhaustive]
     InvalidLease {
         /// The lock's name.
@@ -145,7 +148,7 @@ pub enum Error {
         problem: LeaseError,
     },
     /// Redis denied it: authentication, or the user's ACL.
-    #[error("{}Redis denied the command", Of(lock))]
+    #[error("{}Redis denied the command", LockPrefix(lock))]
     #[non_exhaustive]
     Denied {
         /// The lock's name; none when it was denied to connect.
@@ -155,7 +158,7 @@ pub enum Error {
     },
     /// Redis answered and refused: out of memory, not enough replicas, read-only. Or too few
     /// replicas [acknowledged](Self::not_replicated) it.
-    #[error("{}Redis refused the command", Of(lock))]
+    #[error("{}Redis refused the command", LockPrefix(lock))]
     #[non_exhaustive]
     Refused {
         /// The lock's name; none while connecting.
@@ -167,7 +170,7 @@ pub enum Error {
     },
     /// No usable answer: not connected, no reply in time, or a server that is still loading or busy; in a cluster, a slot
     /// that no node has, or whose keys are on their way to another one.
-    #[error("{}Redis is not available", Of(lock))]
+    #[error("{}Redis is not available", LockPrefix(lock))]
     #[non_exhaustive]
     Unavailable {
         /// The lock's name; none while connecting.
@@ -179,7 +182,7 @@ pub enum Error {
     /// free. Another try may find more of them.
     #[error(
         "{}only {reached} of the {needed} servers that it takes answered",
-        Of(lock)
+        LockPrefix(lock)
     )]
     #[non_exhaustive]
     NoQuorum {
@@ -337,12 +340,12 @@ impl From<LeaseError> for Error {
 }
 
 /// The beginning of a text about a lock.
-struct Of<'a>(&'a Option<Arc<str>>);
+struct LockPrefix<'a>(&'a Option<Arc<str>>);
 
 /// So much of a name is shown: it may be as long as somebody made it.
 const SHOWN: usize = 80;
 
-impl fmt::Display for Of<'_> {
+impl fmt::Display for LockPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(name) = self.0 else {
             return Ok(());
@@ -355,13 +358,13 @@ impl fmt::Display for Of<'_> {
 }
 
 /// What is wrong with a name.
-struct BadName<'a> {
+struct NameProblem<'a> {
     lock: &'a Option<Arc<str>>,
     bytes: usize,
     longest: usize,
 }
 
-impl fmt::Display for BadName<'_> {
+impl fmt::Display for NameProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.lock.as_deref() == Some("") {
             return f.write_str("a lock's name must not be empty");

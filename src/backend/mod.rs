@@ -17,7 +17,11 @@ mod failure;
 
 pub(crate) use self::cluster::{Backend, Cluster, Fleet, NodeAddress, slots_of};
 pub(crate) use self::command::{
-    Answer, Lane, LaneConfig, Outcome, Pending, TELLING, Timers, round_trip,
+    CommandResult, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, Timers, round_trip,
 };
-pub(crate) use self::connect::{Connection, Dialer, Hello, Node, Redirect, Sentinels, check_tls};
-pub(crate) use self::failure::{Alarm, Class, Failure, Pace, TOO_OLD, is_unknown_command};
+pub(crate) use self::connect::{
+    ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls,
+};
+pub(crate) use self::failure::{
+    AttemptPace, BrokenLinks, Class, Failure, TOO_OLD, is_unknown_command,
+};

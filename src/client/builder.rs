@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::Client;
 use super::greet::{greet, greet_later};
 use crate::backend::check_tls;
-use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
+use crate::backend::{Backend, BrokenLinks, Dialer, Failure, Fleet, LaneConfig, Timers};
 use crate::backend::{Cluster, NodeAddress};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -36,16 +36,16 @@ use crate::secrets::{Provider, Secrets, Tls, provider};
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct ClientBuilder {
-    address: Address,
+    address: Deployment,
     pool: Option<Pool>,
-    nodes: Nodes,
-    identity: Identity,
+    nodes: ClusterSettings,
+    identity: Credentials,
     settings: Settings,
 }
 
 /// What connections identify themselves by.
 #[derive(Clone, Default)]
-struct Identity {
+struct Credentials {
     tls: Option<Tls>,
     to_servers: Option<Provider>,
     to_sentinels: Option<Provider>,
@@ -53,14 +53,14 @@ struct Identity {
 
 /// What there is to know of the nodes of a cluster.
 #[derive(Clone, Default)]
-struct Nodes {
+struct ClusterSettings {
     addresses: Option<NodeAddress>,
     publish: Option<Publish>,
 }
 
 /// What leads to the server.
 #[derive(Clone)]
-pub(super) enum Address {
+pub(super) enum Deployment {
     Url(String),
     Client(Box<redis::Client>),
     Sentinel(Sentinel),
@@ -104,7 +104,7 @@ impl Client {
 
     /// A client that is to be set up first.
     pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder::new(Address::Url(url.to_owned()))
+        ClientBuilder::new(Deployment::Url(url.to_owned()))
     }
 
     /// A client that connects as one of the [`redis`](crate::redis) crate does, for what an address cannot
@@ -123,17 +123,17 @@ impl Client {
     /// # }
     /// ```
     pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
-        ClientBuilder::new(Address::Client(Box::new(redis.clone())))
+        ClientBuilder::new(Deployment::Client(Box::new(redis.clone())))
     }
 }
 
 impl ClientBuilder {
-    pub(super) fn new(address: Address) -> Self {
+    pub(super) fn new(address: Deployment) -> Self {
         Self {
             address,
             pool: None,
-            nodes: Nodes::default(),
-            identity: Identity::default(),
+            nodes: ClusterSettings::default(),
+            identity: Credentials::default(),
             settings: Settings::default(),
         }
     }
@@ -161,7 +161,7 @@ impl ClientBuilder {
     /// ```
     #[doc(alias = "useSentinelServers")]
     pub fn sentinel(urls: impl IntoIterator<Item = impl Into<String>>, service: &str) -> Self {
-        Self::new(Address::Sentinel(Sentinel {
+        Self::new(Deployment::Sentinel(Sentinel {
             urls: urls.into_iter().map(Into::into).collect(),
             service: service.to_owned(),
             server: ANY_SERVER.to_owned(),
@@ -173,7 +173,7 @@ impl ClientBuilder {
     ///
     /// Without sentinels it has no effect.
     pub fn server_url(mut self, url: &str) -> Self {
-        if let Address::Sentinel(sentinel) = &mut self.address {
+        if let Deployment::Sentinel(sentinel) = &mut self.address {
             url.clone_into(&mut sentinel.server);
         }
         self
@@ -198,7 +198,7 @@ impl ClientBuilder {
     #[doc(alias = "useClusterServers")]
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let urls = urls.into_iter().map(Into::into);
-        Self::new(Address::Cluster(urls.collect()))
+        Self::new(Deployment::Cluster(urls.collect()))
     }
 
     /// Makes the connections for commands the way the application's pool does, by its manager. None is
@@ -471,7 +471,7 @@ impl ClientBuilder {
 
     /// The same at another address.
     pub(super) fn at(mut self, url: &str) -> Self {
-        self.address = Address::Url(url.to_owned());
+        self.address = Deployment::Url(url.to_owned());
         self
     }
 
@@ -482,7 +482,7 @@ impl ClientBuilder {
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
-        let Identity {
+        let Credentials {
             tls,
             to_servers,
             to_sentinels,
@@ -491,15 +491,15 @@ impl ClientBuilder {
             check_tls(tls)?;
         }
         let dialer = match self.address {
-            Address::Url(url) => Dialer::from_url(&url, self.pool)?,
-            Address::Client(client) => Dialer::from_client(&client, self.pool)?,
-            Address::Sentinel(_) if self.pool.is_some() => {
+            Deployment::Url(url) => Dialer::from_url(&url, self.pool)?,
+            Deployment::Client(client) => Dialer::from_client(&client, self.pool)?,
+            Deployment::Sentinel(_) if self.pool.is_some() => {
                 return Err(ConfigError::Conflict {
                     first: "pool",
                     second: "sentinel",
                 });
             }
-            Address::Sentinel(Sentinel {
+            Deployment::Sentinel(Sentinel {
                 urls,
                 service,
                 server,
@@ -507,16 +507,16 @@ impl ClientBuilder {
                 let secrets = provider(to_sentinels, tls.clone());
                 Dialer::from_sentinels(&urls, &service, &server, secrets)?
             }
-            Address::Cluster(_) if self.pool.is_some() => {
+            Deployment::Cluster(_) if self.pool.is_some() => {
                 return Err(ConfigError::Conflict {
                     first: "pool",
                     second: "cluster",
                 });
             }
-            Address::Cluster(urls) => Dialer::from_urls(&urls)?,
+            Deployment::Cluster(urls) => Dialer::from_urls(&urls)?,
         };
         let dialer = Arc::new(dialer.identified_by(provider(to_servers, tls)));
-        let Nodes { addresses, publish } = self.nodes;
+        let ClusterSettings { addresses, publish } = self.nodes;
         let cluster = Cluster::new(Arc::clone(&dialer), addresses, publish);
         Ok((config, dialer, cluster))
     }
@@ -541,7 +541,7 @@ pub(super) fn start(
         connect_timeout: config.connect_timeout,
         timers: Timers::of(&starting.runtime),
         asks_server,
-        broken: Arc::new(Alarm::default()),
+        broken: Arc::new(BrokenLinks::default()),
         node: None,
         acks: config.acks,
     };

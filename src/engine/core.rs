@@ -13,7 +13,7 @@ use super::gates::Gates;
 use super::hold::Hold;
 use super::schedule::Schedule;
 use super::state::{Due, Phase, RenewalPlan, State};
-use crate::backend::{Backend, Fleet, Outcome, Pending};
+use crate::backend::{Backend, CommandResult, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -247,7 +247,7 @@ impl Core {
     }
 
     /// One call over the keeper's lanes, for at most `limit`.
-    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
+    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> CommandResult {
         let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
     }

@@ -12,14 +12,19 @@ use super::grant::Grant;
 use super::hold::Hold;
 use super::outcomes::{Answered, ReleaseAnswer, SentAs, Settled};
 use super::ticket::Ticket;
-use crate::backend::{Failure, Outcome, Pending};
+use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::names::Names;
 use crate::script::{Acquired, Released};
 
 /// Settles the attempt at `hold` that `command` is of.
-pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
+pub(crate) fn settle_attempt(
+    core: &Core,
+    hold: &Arc<Hold>,
+    command: &Pending,
+    outcome: CommandResult,
+) {
     let now = core.now();
     let next_is_ours = next_is_ours(hold, &outcome);
     let handed_to = handed_to(hold, &outcome);
@@ -99,18 +104,18 @@ pub(crate) fn settle_hand_over(
 }
 
 /// Whether the place behind the hold is of this client, where Redis keeps a queue.
-fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
+fn next_is_ours(hold: &Hold, outcome: &CommandResult) -> Option<bool> {
     let queue = hold.kind.commands.queue()?;
     queue.next_is_ours(&outcome.as_ref().ok()?.reply)
 }
 
 /// The number of the hold of this client that the lock was handed over to, if it is another one.
-fn handed_to(hold: &Hold, outcome: &Outcome) -> Option<u64> {
+fn handed_to(hold: &Hold, outcome: &CommandResult) -> Option<u64> {
     let queue = hold.kind.commands.queue()?;
     queue.handed_to(&outcome.as_ref().ok()?.reply)
 }
 
-fn answered(hold: &Hold, outcome: Outcome) -> Answered {
+fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(failure) if failure.is_transient() => return Answered::Failed(failure),
@@ -137,7 +142,7 @@ pub(crate) fn settle_release(
     core: &Core,
     hold: &Arc<Hold>,
     sent: &SentAs<'_, Pending>,
-    outcome: Outcome,
+    outcome: CommandResult,
 ) -> Result<(), Failure> {
     let (now, names) = (core.now(), hold.kind.names());
     let answer = release_answer(core, hold, outcome);
@@ -154,7 +159,7 @@ pub(crate) fn settle_release(
     failure.map_or(Ok(()), Err)
 }
 
-fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
+fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAnswer {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(failure) if failure.is_transient() => return ReleaseAnswer::Failed(failure),

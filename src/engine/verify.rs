@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Core;
 use super::hold::Hold;
 use super::reentry::{missing, prolong};
-use crate::backend::{Failure, Outcome, Pending};
+use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::LeaseMs;
@@ -36,7 +36,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
     }
 }
 
-async fn ask(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome), Error> {
+async fn ask(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, CommandResult), Error> {
     let fleet = core.backend.callers_fleet()?;
     let now = core.now();
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));

@@ -9,7 +9,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use crate::backend::command::Lane;
-use crate::backend::connect::{Connection, Dialer, Node, Range, ranges};
+use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, ranges};
 use crate::backend::failure::Failure;
 
 /// How long a node has to answer.
@@ -44,7 +44,7 @@ impl Source {
 /// client was `given`.
 pub(super) async fn ask_for_slots(
     lanes: Vec<Arc<Lane>>,
-    mut nodes: Vec<Arc<Node>>,
+    mut nodes: Vec<Arc<ClusterNode>>,
     given: &Arc<Dialer>,
 ) -> Option<Vec<Range>> {
     let mut sources = Vec::new();

@@ -24,9 +24,10 @@ use tokio::runtime::{Handle, Id};
 use super::ask_for_slots::ask_for_slots;
 use super::slot_map::Cluster;
 use crate::backend::command::{
-    Answer, Commit, Commits, Lane, LaneConfig, Outcome, Pending, Timers, Wrong, asking_once, once,
+    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply, Timers,
+    asking_once, once,
 };
-use crate::backend::connect::Node;
+use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::error::{ConfigError, Error};
 use crate::script::{Call, Encoded, Order};
@@ -40,20 +41,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A lane, with the connections beside it on which replicas acknowledge, if they must.
 #[derive(Clone)]
-struct Route {
+struct LaneRoute {
     lane: Arc<Lane>,
-    commits: Option<Arc<Commits>>,
+    acks: Option<Arc<AckLanes>>,
 }
 
-impl Route {
+impl LaneRoute {
     fn open(config: LaneConfig, runtime: &Handle) -> Self {
-        let commits = config
+        let acks = config
             .acks
-            .map(|acks| Arc::new(Commits::open(acks, &config, runtime)));
-        let beside = commits.iter().flat_map(|commits| commits.lanes()).cloned();
+            .map(|acks| Arc::new(AckLanes::open(acks, &config, runtime)));
+        let beside = acks.iter().flat_map(|acks| acks.lanes()).cloned();
         Self {
             lane: Lane::open(config, beside.collect(), runtime),
-            commits,
+            acks,
         }
     }
 }
@@ -63,13 +64,13 @@ trait Message: Send {
     /// `asking` sends `ASKING` before it, for a slot that is migrating to the node of the route.
     fn sent_on(
         &mut self,
-        route: &Route,
+        route: &LaneRoute,
         asking: bool,
-    ) -> impl Future<Output = Result<Answer, Wrong>> + Send;
+    ) -> impl Future<Output = Result<TimedReply, FailedSend>> + Send;
 }
 
 impl Message for Encoded {
-    async fn sent_on(&mut self, route: &Route, asking: bool) -> Result<Answer, Wrong> {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
         if asking {
             return Box::pin(asking_once(&route.lane, self)).await;
         }
@@ -78,12 +79,12 @@ impl Message for Encoded {
 }
 
 /// None once it was sent and may have run.
-impl Message for Option<Commit> {
-    async fn sent_on(&mut self, route: &Route, asking: bool) -> Result<Answer, Wrong> {
-        let (Some(commits), Some(commit)) = (&route.commits, self.take()) else {
+impl Message for Option<AckCommand> {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
+        let (Some(acks), Some(command)) = (&route.acks, self.take()) else {
             return Err(Failure::no_reply().into());
         };
-        let sent = commits.send(commit.to_send(asking)).await;
+        let sent = acks.send(command.to_send(asking)).await;
         sent.map_err(|(wrong, unsent)| {
             *self = unsent.map(|unsent| *unsent);
             wrong
@@ -98,9 +99,9 @@ impl Message for Option<Commit> {
 )]
 fn send(
     fleet: Arc<Fleet>,
-    route: Route,
+    route: LaneRoute,
     mut message: impl Message,
-) -> impl Future<Output = Outcome> + Send {
+) -> impl Future<Output = CommandResult> + Send {
     async move {
         match message.sent_on(&route, false).await {
             Ok(answer) => Ok(answer),
@@ -111,7 +112,7 @@ fn send(
     }
 }
 
-async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: Wrong) -> Outcome {
+async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: FailedSend) -> CommandResult {
     let cluster = &fleet.cluster;
     for hop in 0..HOPS {
         let Some(redirect) = wrong.redirect.take() else {
@@ -147,12 +148,12 @@ impl Pending {
             }
         };
         let lane = Arc::clone(&route.lane);
-        if let Some(commits) = &route.commits
+        if let Some(acks) = &route.acks
             && call.order() != Order::Free
         {
-            let commit = Commit::of(&call);
-            let lane = Arc::clone(commits.lane_of(&commit));
-            return Self::of(send(Arc::clone(fleet), route, Some(commit)).boxed(), lane);
+            let command = AckCommand::of(&call);
+            let lane = Arc::clone(acks.lane_of(&command));
+            return Self::of(send(Arc::clone(fleet), route, Some(command)).boxed(), lane);
         }
         let sending = send(Arc::clone(fleet), route, call.encode());
         Self::of(sending.boxed(), lane)
@@ -167,7 +168,7 @@ impl Pending {
 
 /// The lanes of one runtime.
 pub(crate) struct Fleet {
-    home: Route,
+    home: LaneRoute,
     runtime: Handle,
     config: LaneConfig,
     cluster: Arc<Cluster>,
@@ -175,13 +176,13 @@ pub(crate) struct Fleet {
     routes: RwLock<Option<Routes>>,
 }
 
-type Routes = Vec<(u32, Route)>;
+type Routes = Vec<(u32, LaneRoute)>;
 
 impl Fleet {
     /// A fleet on `runtime`, not connected yet.
     pub(crate) fn open(config: LaneConfig, cluster: Arc<Cluster>, runtime: &Handle) -> Arc<Self> {
         Arc::new(Self {
-            home: Route::open(config.clone(), runtime),
+            home: LaneRoute::open(config.clone(), runtime),
             runtime: runtime.clone(),
             config,
             cluster,
@@ -189,7 +190,7 @@ impl Fleet {
         })
     }
 
-    fn route(&self, target: Target) -> Result<Route, Failure> {
+    fn route(&self, target: Target) -> Result<LaneRoute, Failure> {
         if !self.cluster.is_joined() {
             return Ok(self.home.clone());
         }
@@ -205,8 +206,8 @@ impl Fleet {
         Ok(self.route_to(&node))
     }
 
-    fn route_to(&self, node: &Arc<Node>) -> Route {
-        let find = |routes: &[(u32, Route)]| {
+    fn route_to(&self, node: &Arc<ClusterNode>) -> LaneRoute {
+        let find = |routes: &[(u32, LaneRoute)]| {
             let mut known = routes.iter();
             let known =
                 known.find(|(number, route)| *number == node.number() && !route.lane.is_over());
@@ -225,7 +226,7 @@ impl Fleet {
         }
         self.home.lane.rest();
         routes.retain(|(_, route)| !route.lane.is_over());
-        let route = Route::open(self.config.to(node), &self.runtime);
+        let route = LaneRoute::open(self.config.to(node), &self.runtime);
         routes.push((node.number(), route.clone()));
         route
     }
@@ -271,7 +272,7 @@ impl Fleet {
     }
 
     /// Ends the lanes to nodes that are not among `nodes` any more.
-    fn prune(&self, nodes: &[Arc<Node>]) {
+    fn prune(&self, nodes: &[Arc<ClusterNode>]) {
         let mut routes = self.routes.write();
         let left = routes.iter_mut().flat_map(|routes| {
             routes.extract_if(.., |(number, _)| {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::backend::connect::{Dialer, Node, Place, Range, Redirect};
+use crate::backend::connect::{ClusterNode, Dialer, Endpoint, Range, Redirect};
 use crate::config::Publish;
 use crate::slot::{SLOTS, Slot};
 
@@ -38,8 +38,8 @@ pub(crate) struct Cluster {
 #[derive(Default)]
 struct Map {
     /// One for each slot, or none at all.
-    slots: Vec<Option<Arc<Node>>>,
-    nodes: Vec<Arc<Node>>,
+    slots: Vec<Option<Arc<ClusterNode>>>,
+    nodes: Vec<Arc<ClusterNode>>,
 }
 
 impl Cluster {
@@ -78,7 +78,7 @@ impl Cluster {
     }
 
     /// The node that has `slot`.
-    pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<Node>> {
+    pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<ClusterNode>> {
         self.map.read().slots.get(slot.index())?.clone()
     }
 
@@ -90,7 +90,7 @@ impl Cluster {
     }
 
     /// All of them.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
         self.map.read().nodes.clone()
     }
 
@@ -105,11 +105,16 @@ impl Cluster {
     pub(crate) fn learn(&self, ranges: Vec<Range>) {
         let ranges: Vec<_> = ranges.into_iter().map(|range| self.mapped(range)).collect();
         let mut map = self.map.write();
-        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let mut nodes: Vec<Arc<ClusterNode>> = Vec::new();
         let mut slots = vec![None; SLOTS.into()];
-        for Range { first, last, place } in ranges {
-            let node = find(&nodes, &place).or_else(|| find(&map.nodes, &place));
-            let node = node.unwrap_or_else(|| self.new_node(place));
+        for Range {
+            first,
+            last,
+            endpoint,
+        } in ranges
+        {
+            let node = find(&nodes, &endpoint).or_else(|| find(&map.nodes, &endpoint));
+            let node = node.unwrap_or_else(|| self.new_node(endpoint));
             slots[first.index()..=last.index()].fill(Some(Arc::clone(&node)));
             add(&mut nodes, node);
         }
@@ -130,16 +135,16 @@ impl Cluster {
     }
 
     /// The node that a redirect leads to. What was wrong about the slot is corrected.
-    pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<Node> {
+    pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<ClusterNode> {
         let Redirect {
             slot,
-            place,
+            endpoint,
             asking,
         } = redirect;
-        let place = self.address(place);
+        let endpoint = self.address(endpoint);
         let mut map = self.map.write();
-        let node = find(&map.nodes, &place).unwrap_or_else(|| {
-            let node = self.new_node(place);
+        let node = find(&map.nodes, &endpoint).unwrap_or_else(|| {
+            let node = self.new_node(endpoint);
             map.nodes.push(Arc::clone(&node));
             node
         });
@@ -168,42 +173,42 @@ impl Cluster {
         std::mem::take(&mut *self.moved.lock())
     }
 
-    fn new_node(&self, place: Place) -> Arc<Node> {
-        let dialer = self.template.at(&place.host, place.port);
+    fn new_node(&self, endpoint: Endpoint) -> Arc<ClusterNode> {
+        let dialer = self.template.at(&endpoint.host, endpoint.port);
         // Relaxed: only that no two are the same matters.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Node::new(number, place, dialer, self.publish))
+        Arc::new(ClusterNode::new(number, endpoint, dialer, self.publish))
     }
 
     fn mapped(&self, range: Range) -> Range {
         Range {
-            place: self.address(range.place),
+            endpoint: self.address(range.endpoint),
             ..range
         }
     }
 
     /// Where to connect to for what a node calls itself. That is code of the application, and may panic: then nothing
     /// is known better than what the node says.
-    fn address(&self, place: Place) -> Place {
+    fn address(&self, endpoint: Endpoint) -> Endpoint {
         let Some(addresses) = &self.addresses else {
-            return place;
+            return endpoint;
         };
-        let mapping = AssertUnwindSafe(|| addresses(&place.host, place.port));
+        let mapping = AssertUnwindSafe(|| addresses(&endpoint.host, endpoint.port));
         match catch_unwind(mapping) {
-            Ok((host, port)) => Place {
-                host: host.into(),
-                port,
-            },
-            Err(_) => place,
+            Ok((host, port)) => Endpoint::new(&host, port),
+            Err(_) => endpoint,
         }
     }
 }
 
-fn find(nodes: &[Arc<Node>], place: &Place) -> Option<Arc<Node>> {
-    nodes.iter().find(|node| node.place() == place).cloned()
+fn find(nodes: &[Arc<ClusterNode>], endpoint: &Endpoint) -> Option<Arc<ClusterNode>> {
+    nodes
+        .iter()
+        .find(|node| node.endpoint() == endpoint)
+        .cloned()
 }
 
-fn add(nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
+fn add(nodes: &mut Vec<Arc<ClusterNode>>, node: Arc<ClusterNode>) {
     if nodes.iter().all(|known| known.number() != node.number()) {
         nodes.push(node);
     }
@@ -223,29 +228,30 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    fn place(port: u16) -> Place {
-        let host = "a".into();
-        Place { host, port }
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::new("a", port)
     }
 
     fn range(first: u16, last: u16, port: u16) -> Range {
         Range {
             first: slot(first),
             last: slot(last),
-            place: place(port),
+            endpoint: endpoint(port),
         }
     }
 
     fn redirect(number: u16, port: u16, asking: bool) -> Redirect {
         Redirect {
             slot: slot(number),
-            place: place(port),
+            endpoint: endpoint(port),
             asking,
         }
     }
 
     fn port_of(cluster: &Cluster, number: u16) -> Option<u16> {
-        cluster.node_of(slot(number)).map(|node| node.place().port)
+        cluster
+            .node_of(slot(number))
+            .map(|node| node.endpoint().port)
     }
 
     #[test]
@@ -295,7 +301,7 @@ mod tests {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let asked = cluster.redirected(redirect(7, 9, true));
-        assert_eq!((asked.place().port, port_of(&cluster, 7)), (9, Some(1)));
+        assert_eq!((asked.endpoint().port, port_of(&cluster, 7)), (9, Some(1)));
         assert!(cluster.take_moved().is_empty());
         let is_doubted = || cluster.doubted().now_or_never().is_some();
         assert!(!is_doubted());
@@ -325,6 +331,9 @@ mod tests {
             (port_of(&cluster, 100), host_of(100)),
             (Some(2), "a".into())
         );
-        assert_eq!(cluster.redirected(redirect(7, 4, false)).place().port, 1004);
+        assert_eq!(
+            cluster.redirected(redirect(7, 4, false)).endpoint().port,
+            1004
+        );
     }
 }

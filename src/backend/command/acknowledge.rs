@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::lane::{Connected, Lane, LaneConfig};
-use super::send::{Answer, TELLING, Wrong, connected, heard, is_unknown_script, read};
+use super::send::{FailedSend, MIN_SILENCE, TimedReply, connected, heard, is_unknown_script, read};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
@@ -34,27 +34,27 @@ use crate::script::{Call, Encoded, Order, Undo};
 use crate::slot::Target;
 
 /// Over how many connections they go: while replicas are waited for on one, the next are sent on another.
-const WAYS: usize = 2;
+const LANES: usize = 2;
 
 /// The ways to the connections of one lane on which commands are acknowledged.
-pub(crate) struct Commits {
-    ways: [Way; WAYS],
+pub(crate) struct AckLanes {
+    lanes: [AckLane; LANES],
 }
 
 /// The way to one of them.
-struct Way {
+struct AckLane {
     lane: Arc<Lane>,
-    queue: mpsc::UnboundedSender<Entry>,
+    queue: mpsc::UnboundedSender<QueuedCommand>,
 }
 
 /// A command in the queue.
-pub(crate) struct Entry {
-    pub(crate) commit: Commit,
-    answer: oneshot::Sender<Told>,
+pub(crate) struct QueuedCommand {
+    pub(crate) command: AckCommand,
+    answer: oneshot::Sender<AckResult>,
 }
 
 /// A command to be acknowledged, or to keep its place among those.
-pub(crate) struct Commit {
+pub(crate) struct AckCommand {
     pub(crate) call: Encoded,
     /// The call with the script's text, when that is to be sent.
     pub(crate) text: Option<Cmd>,
@@ -62,43 +62,43 @@ pub(crate) struct Commit {
     pub(crate) undo: Option<Undo>,
     /// Its slot is on its way to the node.
     pub(crate) asking: bool,
-    way: usize,
+    lane: usize,
 }
 
 /// What it came to. What did not run may be sent elsewhere.
-type Told = Result<Answer, (Wrong, Option<Box<Commit>>)>;
+type AckResult = Result<TimedReply, (FailedSend, Option<Box<AckCommand>>)>;
 
-impl Commits {
+impl AckLanes {
     /// Opens them on a runtime, beside the lane of `config`.
     pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
         let stall = Arc::<Mutex<Stall>>::default();
-        let ways = std::array::from_fn(|_| {
+        let lanes = std::array::from_fn(|_| {
             let lane = Lane::open(config.clone(), Box::default(), runtime);
             let (queue, entries) = mpsc::unbounded_channel();
-            let committer = Committer::new(acks, Arc::clone(&lane), Arc::clone(&stall));
-            runtime.spawn(committer.run(entries));
-            Way { lane, queue }
+            let worker = AckWorker::new(acks, Arc::clone(&lane), Arc::clone(&stall));
+            runtime.spawn(worker.run(entries));
+            AckLane { lane, queue }
         });
-        Self { ways }
+        Self { lanes }
     }
 
     /// Their connections.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.ways.iter().map(|way| &way.lane)
+        self.lanes.iter().map(|own| &own.lane)
     }
 
     /// The connection that a command takes.
-    pub(crate) fn lane_of(&self, commit: &Commit) -> &Arc<Lane> {
-        &self.ways[commit.way].lane
+    pub(crate) fn lane_of(&self, command: &AckCommand) -> &Arc<Lane> {
+        &self.lanes[command.lane].lane
     }
 
-    pub(crate) async fn send(&self, commit: Commit) -> Told {
-        let way = &self.ways[commit.way];
+    pub(crate) async fn send(&self, command: AckCommand) -> AckResult {
+        let own = &self.lanes[command.lane];
         let (answer, answered) = oneshot::channel();
-        if let Err(unsent) = way.queue.send(Entry { commit, answer }) {
+        if let Err(unsent) = own.queue.send(QueuedCommand { command, answer }) {
             // Its task ends with its runtime only.
-            let failure = way.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
-            return Err((failure.into(), Some(Box::new(unsent.0.commit))));
+            let failure = own.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
+            return Err((failure.into(), Some(Box::new(unsent.0.command))));
         }
         // The runtime may end in the middle of it.
         let told = answered.await;
@@ -106,7 +106,7 @@ impl Commits {
     }
 }
 
-impl Commit {
+impl AckCommand {
     /// As it is sent first, or with `asking` to a node that its slot is migrating to.
     pub(crate) fn to_send(self, asking: bool) -> Self {
         Self {
@@ -123,25 +123,25 @@ impl Commit {
             order: call.order(),
             undo: call.undo(),
             asking: false,
-            way: match call.target() {
-                Target::Slot(slot) => slot.index() % WAYS,
+            lane: match call.target() {
+                Target::Slot(slot) => slot.index() % LANES,
                 Target::Any | Target::None => 0,
             },
         }
     }
 }
 
-impl Entry {
-    pub(crate) fn tell(self, answer: Answer) {
+impl QueuedCommand {
+    pub(crate) fn tell(self, answer: TimedReply) {
         // Nobody may be there any more: the keeper looks after what was abandoned.
         let _ = self.answer.send(Ok(answer));
     }
 
-    pub(crate) fn fail(self, wrong: impl Into<Wrong>) {
+    pub(crate) fn fail(self, wrong: impl Into<FailedSend>) {
         // As above.
         let _ = self
             .answer
-            .send(Err((wrong.into(), Some(Box::new(self.commit)))));
+            .send(Err((wrong.into(), Some(Box::new(self.command)))));
     }
 }
 
@@ -155,7 +155,7 @@ const ROW: u32 = 2;
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
-pub(crate) struct Committer {
+pub(crate) struct AckWorker {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
@@ -191,7 +191,7 @@ impl Stall {
 /// The connection is of no more use.
 struct Broken;
 
-impl Committer {
+impl AckWorker {
     pub(crate) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
         let known = (0, HashSet::new());
         Self {
@@ -202,24 +202,24 @@ impl Committer {
         }
     }
 
-    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
+    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
             let mut rest = std::mem::take(&mut entries);
             while let Some(first) = rest.first() {
                 // What waits for no replica is answered before what does.
-                let order = first.commit.order;
-                let same = rest.iter().take_while(|entry| entry.commit.order == order);
+                let order = first.command.order;
+                let same = rest.iter().take_while(|entry| entry.command.order == order);
                 let later = rest.split_off(same.count());
-                let committing = AssertUnwindSafe(self.commit(rest, order));
+                let processing = AssertUnwindSafe(self.process(rest, order));
                 // What it was about is unanswered then.
-                let _panic = committing.catch_unwind().await;
+                let _panic = processing.catch_unwind().await;
                 rest = later;
             }
         }
     }
 
-    async fn commit(&mut self, entries: Vec<Entry>, order: Order) {
+    async fn process(&mut self, entries: Vec<QueuedCommand>, order: Order) {
         let acknowledged = order == Order::Acknowledged;
         let refused = self.stall.lock().refuses(self.lane.now());
         if let Some(got) = refused.filter(|_| acknowledged) {
@@ -233,16 +233,16 @@ impl Committer {
             None => return fail_all(entries, &Failure::no_connection()),
         };
         let generation = connected.generation;
-        let turn = connected.turn.take();
+        let term = connected.term.take();
         let lane = Arc::clone(&self.lane);
-        let telling = TELLING + self.acks.within;
+        let telling = MIN_SILENCE + self.acks.within;
         // What has no answer when this is dropped is unanswered.
         let exchange = self.exchange(connected, entries, acknowledged);
         let exchange = unless_deaf(&lane, generation, telling, exchange);
-        let done = match turn {
+        let done = match term {
             None => exchange.await,
             // Nothing that the old master says counts.
-            Some(mut turn) => turn.within(exchange).await.flatten(),
+            Some(mut term) => term.within(exchange).await.flatten(),
         };
         if !matches!(done, Some(Ok(()))) {
             lane.replace(generation);
@@ -253,7 +253,7 @@ impl Committer {
     async fn exchange(
         &mut self,
         mut connected: Connected,
-        mut entries: Vec<Entry>,
+        mut entries: Vec<QueuedCommand>,
         acknowledged: bool,
     ) -> Result<(), Broken> {
         if self.known.0 != connected.generation {
@@ -262,21 +262,21 @@ impl Committer {
         let connection = &mut connected.connection;
         while !entries.is_empty() {
             for entry in &mut entries {
-                entry.commit.introduce(&self.lane, &mut self.known.1);
+                entry.command.introduce(&self.lane, &mut self.known.1);
             }
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
             let (mut again, mut undone) = (Vec::new(), Vec::new());
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.commit.goes_on(&result) {
+                if entry.command.goes_on(&result) {
                     again.push(entry);
                     continue;
                 }
                 let heard = heard(&self.lane, connected.generation, result, sent_at);
                 match (heard, &got) {
                     (Err(wrong), _) => entry.fail(wrong),
-                    (Ok(answer), Err(failure)) if entry.commit.is_granted(&answer) => {
-                        if entry.commit.undo.is_some() {
+                    (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
+                        if entry.command.undo.is_some() {
                             undone.push(entry);
                         } else {
                             entry.fail(failure.clone());
@@ -298,16 +298,16 @@ impl Committer {
     async fn round(
         &mut self,
         connection: &mut MultiplexedConnection,
-        entries: &[Entry],
+        entries: &[QueuedCommand],
         acknowledged: bool,
     ) -> Result<(Vec<RedisResult<Value>>, Result<(), Failure>), Broken> {
         let mut pipeline = Pipeline::with_capacity(entries.len() + 1);
         let mut answers = Vec::with_capacity(entries.len());
         for entry in entries {
-            if entry.commit.asking {
+            if entry.command.asking {
                 pipeline.cmd("ASKING");
             }
-            pipeline.add_command(entry.commit.cmd().clone());
+            pipeline.add_command(entry.command.cmd().clone());
             answers.push(pipeline.len() - 1);
         }
         if acknowledged {
@@ -343,17 +343,17 @@ impl Committer {
     async fn undo(
         &mut self,
         connection: &mut MultiplexedConnection,
-        mut entries: Vec<Entry>,
+        mut entries: Vec<QueuedCommand>,
         why: &Failure,
     ) -> Result<(), Broken> {
         for entry in &mut entries {
-            entry.commit.turn_back(&self.lane);
+            entry.command.turn_back(&self.lane);
         }
         while !entries.is_empty() {
             let (results, _) = self.round(connection, &entries, false).await?;
             let mut again = Vec::new();
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.commit.goes_on(&result) {
+                if entry.command.goes_on(&result) {
                     again.push(entry);
                 } else if read(result).is_ok() {
                     entry.fail(why.clone());
@@ -372,7 +372,7 @@ impl Committer {
     }
 }
 
-impl Commit {
+impl AckCommand {
     /// What is to be sent.
     fn cmd(&self) -> &Cmd {
         self.text.as_ref().unwrap_or(self.call.cmd())
@@ -408,7 +408,7 @@ impl Commit {
     }
 
     /// Whether an answer says that something was done which is worth nothing until it is acknowledged.
-    fn is_granted(&self, answer: &Answer) -> bool {
+    fn is_granted(&self, answer: &TimedReply) -> bool {
         let undo = self.undo.as_ref();
         self.order == Order::Acknowledged
             && undo.is_none_or(|undo| undo.is_needed_behind(&answer.reply))
@@ -444,7 +444,7 @@ async fn unless_deaf<T>(
     }
 }
 
-fn fail_all(entries: Vec<Entry>, failure: &Failure) {
+fn fail_all(entries: Vec<QueuedCommand>, failure: &Failure) {
     for entry in entries {
         entry.fail(failure.clone());
     }

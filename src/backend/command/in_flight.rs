@@ -198,9 +198,9 @@ mod tests {
 
     /// What is in flight: whom it tells of news, and whether it is over.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<(Option<Waker>, bool)>>);
+    struct FakeCommand(Arc<Mutex<(Option<Waker>, bool)>>);
 
-    impl Told {
+    impl FakeCommand {
         fn in_flight(&self) -> InFlight<u8> {
             let told = self.clone();
             let run = std::future::poll_fn(move |context| {
@@ -227,15 +227,15 @@ mod tests {
 
     /// A task, and how often it was woken.
     #[derive(Default)]
-    struct Task(AtomicU64);
+    struct CountedWakes(AtomicU64);
 
-    impl Wake for Task {
+    impl Wake for CountedWakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    impl Task {
+    impl CountedWakes {
         fn poll(self: &Arc<Self>, future: &mut InFlight<u8>) -> Poll<u8> {
             let waker = Waker::from(Arc::clone(self));
             future.poll_unpin(&mut Context::from_waker(&waker))
@@ -248,9 +248,12 @@ mod tests {
 
     #[test]
     fn news_wakes_the_one_who_awaits_it_and_all_from_the_second_on() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut first).is_pending());
         told.news(false);
         assert_eq!(one.woken(), 1);
@@ -268,10 +271,13 @@ mod tests {
 
     #[test]
     fn its_end_wakes_all_but_the_one_who_saw_it() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut first).is_pending());
         assert!(other.poll(&mut second).is_pending());
         told.news(true);
@@ -280,7 +286,7 @@ mod tests {
         assert_eq!((one.woken(), other.woken()), (0, 0), "both know");
         assert!(one.poll(&mut first).is_ready());
         // One who polls again meanwhile is woken by the end that another one sees.
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
         assert!(one.poll(&mut first).is_pending());
@@ -294,16 +300,19 @@ mod tests {
     /// A future may move from task to task.
     #[test]
     fn the_task_that_polled_last_is_woken_by_its_end() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut flight = told.in_flight();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut flight).is_pending());
         assert!(other.poll(&mut flight).is_pending());
         flight.clone().end_with(9);
         assert_eq!((one.woken(), other.woken()), (0, 1));
         assert_eq!(other.poll(&mut flight), Poll::Ready(9));
         // What is seen by another clone as well.
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
         assert!(first.is_same(&second) && !first.is_same(&flight));
@@ -335,10 +344,10 @@ mod tests {
     #[test]
     fn nothing_is_woken_under_a_lock() {
         for ended in [false, true] {
-            let told = Told::default();
+            let told = FakeCommand::default();
             let mut first = told.in_flight();
             let mut second = first.clone();
-            let (polls, other) = (Arc::<Polls>::default(), Arc::<Task>::default());
+            let (polls, other) = (Arc::<Polls>::default(), Arc::<CountedWakes>::default());
             let waker = Waker::from(Arc::clone(&polls));
             assert!(
                 first

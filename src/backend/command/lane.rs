@@ -22,8 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use super::timers::Timers;
-use crate::backend::connect::{Connection, Dialer, Node, Server, Turn};
-use crate::backend::failure::{Alarm, Failure, Pace};
+use crate::backend::connect::{ClusterNode, Connection, Dialer, MasterTerm, ServerInfo};
+use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::config::{Acks, Publish};
@@ -40,16 +40,16 @@ pub(crate) struct LaneConfig {
     /// Whether each new connection is asked which server it leads to.
     pub(crate) asks_server: bool,
     /// Told whenever a connection turned out to be broken.
-    pub(crate) broken: Arc<Alarm>,
+    pub(crate) broken: Arc<BrokenLinks>,
     /// The node of a cluster that it leads to.
-    pub(crate) node: Option<Arc<Node>>,
+    pub(crate) node: Option<Arc<ClusterNode>>,
     /// How replicas must acknowledge what is granted, if they must.
     pub(crate) acks: Option<Acks>,
 }
 
 impl LaneConfig {
     /// The same for a node of the cluster.
-    pub(crate) fn to(&self, node: &Arc<Node>) -> Self {
+    pub(crate) fn to(&self, node: &Arc<ClusterNode>) -> Self {
         Self {
             dialer: Arc::clone(node.dialer()),
             node: Some(Arc::clone(node)),
@@ -59,19 +59,19 @@ impl LaneConfig {
 
     /// A new connection for commands.
     async fn connect(&self) -> Result<Dialed, Failure> {
-        let (mut connection, turn) = self.dialer.connect(self.connect_timeout).await?;
+        let (mut connection, term) = self.dialer.connect(self.connect_timeout).await?;
         if let Some(node) = &self.node {
             node.greet(&mut connection, self.connect_timeout).await?;
         }
         let mut server = None;
         if self.asks_server {
-            let asking = Server::ask(&mut connection, &self.clock);
+            let asking = ServerInfo::ask(&mut connection, &self.clock);
             let asked = tokio::time::timeout(self.connect_timeout, asking).await;
             server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
         }
         Ok(Dialed {
             connection,
-            turn,
+            term,
             server,
         })
     }
@@ -80,12 +80,12 @@ impl LaneConfig {
 /// A new connection.
 struct Dialed {
     connection: Connection,
-    turn: Option<Turn>,
-    server: Option<Server>,
+    term: Option<MasterTerm>,
+    server: Option<ServerInfo>,
 }
 
 pub(crate) struct Lane {
-    link: watch::Sender<Link>,
+    link: watch::Sender<LaneState>,
     wanted: Notify,
     /// When something was last heard, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
@@ -96,7 +96,7 @@ pub(crate) struct Lane {
     config: LaneConfig,
 }
 
-enum Link {
+enum LaneState {
     /// Not connected; how many attempts failed so far, and how the last one did.
     Down {
         failures: u64,
@@ -107,7 +107,7 @@ enum Link {
         /// From when on it may be left if it leads to a replica.
         leave_from: Moment,
     },
-    Over(End),
+    Over(LaneEnd),
 }
 
 /// A connection of a lane.
@@ -117,21 +117,21 @@ pub(crate) struct Connected {
     /// Which of the lane's connections it is.
     pub(crate) generation: u64,
     /// Of the master that it leads to, where that may change.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) term: Option<MasterTerm>,
     /// What the server said of itself on it, if that was asked.
-    pub(crate) server: Option<Server>,
+    pub(crate) server: Option<ServerInfo>,
 }
 
 /// Why a lane is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum LaneEnd {
     Closed,
     WithRuntime,
     /// Its node left the cluster.
     Retired,
 }
 
-impl End {
+impl LaneEnd {
     fn failure(self) -> Failure {
         match self {
             Self::Closed => Failure::closed(),
@@ -152,7 +152,7 @@ impl Lane {
         runtime: &Handle,
     ) -> Arc<Self> {
         let lane = Arc::new(Self {
-            link: watch::Sender::new(Link::Down {
+            link: watch::Sender::new(LaneState::Down {
                 failures: 0,
                 last: None,
             }),
@@ -162,7 +162,7 @@ impl Lane {
             full: AtomicBool::new(false),
             config,
         });
-        let ends = EndsWithTask(Arc::clone(&lane));
+        let ends = EndsLane(Arc::clone(&lane));
         runtime.spawn(async move { ends.0.live().await });
         lane
     }
@@ -170,8 +170,8 @@ impl Lane {
     /// The connection, if there is one.
     pub(crate) fn connected(&self) -> Option<Connected> {
         match &*self.link.borrow() {
-            Link::Up { connected, .. } => Some(connected.clone()),
-            Link::Down { .. } | Link::Over(_) => None,
+            LaneState::Up { connected, .. } => Some(connected.clone()),
+            LaneState::Down { .. } | LaneState::Over(_) => None,
         }
     }
 
@@ -200,18 +200,19 @@ impl Lane {
     /// now on.
     pub(crate) async fn connect(&self) -> Result<Connected, Failure> {
         let seen = match &*self.link.borrow() {
-            Link::Up { connected, .. } => return Ok(connected.clone()),
-            Link::Down { failures, .. } => *failures,
-            Link::Over(end) => return Err(end.failure()),
+            LaneState::Up { connected, .. } => return Ok(connected.clone()),
+            LaneState::Down { failures, .. } => *failures,
+            LaneState::Over(end) => return Err(end.failure()),
         };
         let mut link = self.link.subscribe();
         self.wanted.notify_one();
-        let decided =
-            |link: &Link| !matches!(link, Link::Down { failures, .. } if *failures == seen);
+        let decided = |link: &LaneState| !matches!(link, LaneState::Down { failures, .. } if *failures == seen);
         match link.wait_for(decided).await.as_deref() {
-            Ok(Link::Up { connected, .. }) => Ok(connected.clone()),
-            Ok(Link::Down { last, .. }) => Err(last.clone().unwrap_or_else(Failure::no_connection)),
-            Ok(Link::Over(end)) => Err(end.failure()),
+            Ok(LaneState::Up { connected, .. }) => Ok(connected.clone()),
+            Ok(LaneState::Down { last, .. }) => {
+                Err(last.clone().unwrap_or_else(Failure::no_connection))
+            }
+            Ok(LaneState::Over(end)) => Err(end.failure()),
             // The lane itself keeps the other end.
             Err(_) => Err(Failure::closed()),
         }
@@ -300,11 +301,11 @@ impl Lane {
 
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
-            Link::Up {
+            LaneState::Up {
                 connected,
                 leave_from,
             } if is_meant(connected.generation, *leave_from) => {
-                *link = Link::Down {
+                *link = LaneState::Down {
                     failures: 0,
                     last: None,
                 };
@@ -315,13 +316,13 @@ impl Lane {
         if replaced {
             // Somebody may wait for the connection that came and went meanwhile; nobody else asks for the next.
             self.wanted.notify_one();
-            self.config.broken.raise(self.node());
+            self.config.broken.add(self.node());
         }
     }
 
     /// Waits until connection `left` is not in use any more.
     pub(crate) async fn has_left(&self, left: u64) {
-        let is_used = |link: &Link| matches!(link, Link::Up { connected, .. } if connected.generation == left);
+        let is_used = |link: &LaneState| matches!(link, LaneState::Up { connected, .. } if connected.generation == left);
         // The lane itself keeps the other end.
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
@@ -329,14 +330,14 @@ impl Lane {
     /// Whether the lane is connected, and which connection it is.
     pub(crate) fn generation(&self) -> Option<u64> {
         match &*self.link.borrow() {
-            Link::Up { connected, .. } => Some(connected.generation),
+            LaneState::Up { connected, .. } => Some(connected.generation),
             _ => None,
         }
     }
 
     /// Whether it connects no more.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Over(_))
+        matches!(&*self.link.borrow(), LaneState::Over(_))
     }
 
     /// Gives its connections up, until they are wanted again.
@@ -345,9 +346,9 @@ impl Lane {
             lane.rest();
         }
         self.link.send_if_modified(|link| {
-            let up = matches!(link, Link::Up { .. });
+            let up = matches!(link, LaneState::Up { .. });
             if up {
-                *link = Link::Down {
+                *link = LaneState::Down {
                     failures: 0,
                     last: None,
                 };
@@ -358,30 +359,30 @@ impl Lane {
 
     /// Its node left the cluster.
     pub(crate) fn retire(&self) {
-        self.end(End::Retired);
+        self.end(LaneEnd::Retired);
     }
 
     /// Ends the lane and its connection.
     pub(crate) fn close(&self) {
-        self.end(End::Closed);
+        self.end(LaneEnd::Closed);
     }
 
     /// Why nothing is sent on it any more, if it is over.
     pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
-            Link::Over(end) => Some(end.failure()),
-            Link::Down { .. } | Link::Up { .. } => None,
+            LaneState::Over(end) => Some(end.failure()),
+            LaneState::Down { .. } | LaneState::Up { .. } => None,
         }
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: LaneEnd) {
         for lane in &self.beside {
             lane.end(end);
         }
         self.link.send_if_modified(|link| {
-            let first = !matches!(link, Link::Over(_));
+            let first = !matches!(link, LaneState::Over(_));
             if first {
-                *link = Link::Over(end);
+                *link = LaneState::Over(end);
             }
             first
         });
@@ -392,13 +393,13 @@ impl Lane {
         let mut link = self.link.subscribe();
         tokio::select! {
             biased;
-            _ = link.wait_for(|link| matches!(link, Link::Over(_))) => {}
+            _ = link.wait_for(|link| matches!(link, LaneState::Over(_))) => {}
             () = self.connect_on_demand() => {}
         }
     }
 
     async fn connect_on_demand(&self) {
-        let mut pace = Pace::new(self.config.backoff, fastrand::u64(..));
+        let mut pace = AttemptPace::new(self.config.backoff, fastrand::u64(..));
         let mut generation = 0;
         loop {
             let connecting = AssertUnwindSafe(self.keep_connected(&mut pace, &mut generation));
@@ -410,10 +411,10 @@ impl Lane {
         }
     }
 
-    async fn keep_connected(&self, pace: &mut Pace, generation: &mut u64) {
+    async fn keep_connected(&self, pace: &mut AttemptPace, generation: &mut u64) {
         loop {
             self.wanted.notified().await;
-            if !matches!(&*self.link.borrow(), Link::Down { .. }) {
+            if !matches!(&*self.link.borrow(), LaneState::Down { .. }) {
                 continue;
             }
             tokio::time::sleep(pace.wait(self.now())).await;
@@ -426,16 +427,16 @@ impl Lane {
                     let connected = Connected {
                         connection: dialed.connection,
                         generation: *generation,
-                        turn: dialed.turn,
+                        term: dialed.term,
                         server: dialed.server,
                     };
-                    self.settle(Link::Up {
+                    self.settle(LaneState::Up {
                         connected,
                         leave_from,
                     });
                     if was_away {
                         // The server may have lost what it had while it was away, and no connection broke to tell of that.
-                        self.config.broken.raise(self.node());
+                        self.config.broken.add(self.node());
                     }
                 }
                 Err(failure) => self.fail(failure),
@@ -445,12 +446,12 @@ impl Lane {
 
     /// Whether an attempt to connect failed since there was a connection.
     fn has_failed(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Down { failures, .. } if *failures > 0)
+        matches!(&*self.link.borrow(), LaneState::Down { failures, .. } if *failures > 0)
     }
 
-    fn settle(&self, up: Link) {
+    fn settle(&self, up: LaneState) {
         self.link.send_if_modified(|link| {
-            let open = !matches!(link, Link::Over(_));
+            let open = !matches!(link, LaneState::Over(_));
             if open {
                 *link = up;
             }
@@ -460,7 +461,7 @@ impl Lane {
 
     fn fail(&self, failure: Failure) {
         self.link.send_if_modified(|link| match link {
-            Link::Down { failures, last } => {
+            LaneState::Down { failures, last } => {
                 *failures += 1;
                 *last = Some(failure);
                 true
@@ -471,10 +472,10 @@ impl Lane {
 }
 
 /// A task that ends although the lane was not closed went with its runtime.
-struct EndsWithTask(Arc<Lane>);
+struct EndsLane(Arc<Lane>);
 
-impl Drop for EndsWithTask {
+impl Drop for EndsLane {
     fn drop(&mut self) {
-        self.0.end(End::WithRuntime);
+        self.0.end(LaneEnd::WithRuntime);
     }
 }

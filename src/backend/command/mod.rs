@@ -6,9 +6,9 @@ mod lane;
 mod send;
 mod timers;
 
-pub(crate) use self::acknowledge::{Commit, Commits};
+pub(crate) use self::acknowledge::{AckCommand, AckLanes};
 pub(crate) use self::lane::{Lane, LaneConfig};
 pub(crate) use self::send::{
-    Answer, Outcome, Pending, TELLING, Wrong, asking_once, once, round_trip,
+    CommandResult, FailedSend, MIN_SILENCE, Pending, TimedReply, asking_once, once, round_trip,
 };
 pub(crate) use self::timers::Timers;

@@ -19,13 +19,13 @@ use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::in_flight::InFlight;
 use super::lane::{Connected, Lane};
-use crate::backend::connect::{Redirect, Turn};
+use crate::backend::connect::{MasterTerm, Redirect};
 use crate::backend::failure::{Class, Failure};
 use crate::clock::Moment;
 use crate::script::{Call, Encoded, Reply};
 
 /// A silence that is shorter says nothing of the connection, nor of the server.
-pub(crate) const TELLING: Duration = Duration::from_millis(100);
+pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
 
 /// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
 /// `telling`.
@@ -39,7 +39,7 @@ fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Durat
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct TimedReply {
     pub(crate) reply: Reply,
     /// Just before the send: validity is counted from here.
     pub(crate) sent_at: Moment,
@@ -47,7 +47,7 @@ pub(crate) struct Answer {
     pub(crate) server_age: Option<Duration>,
 }
 
-pub(crate) type Outcome = Result<Answer, Failure>;
+pub(crate) type CommandResult = Result<TimedReply, Failure>;
 
 /// A command in flight. Whoever holds a clone may await it; it runs once.
 ///
@@ -55,7 +55,7 @@ pub(crate) type Outcome = Result<Answer, Failure>;
 /// [within](Pending::within) a time.
 #[derive(Clone)]
 pub(crate) struct Pending {
-    outcome: InFlight<Outcome>,
+    outcome: InFlight<CommandResult>,
     lane: Arc<Lane>,
 }
 
@@ -66,7 +66,7 @@ impl Pending {
         Self::of(sending.boxed(), Arc::clone(lane))
     }
 
-    pub(crate) fn of(sending: BoxFuture<'static, Outcome>, lane: Arc<Lane>) -> Self {
+    pub(crate) fn of(sending: BoxFuture<'static, CommandResult>, lane: Arc<Lane>) -> Self {
         let outcome = InFlight::new(sending);
         Self { outcome, lane }
     }
@@ -84,7 +84,7 @@ impl Pending {
     }
 
     /// Waits for the reply for at most `limit`.
-    pub(crate) async fn within(mut self, limit: Duration) -> Outcome {
+    pub(crate) async fn within(mut self, limit: Duration) -> CommandResult {
         let timers = self.lane.timers().clone();
         let outcome = timers.within(limit, &mut self).await;
         outcome.unwrap_or_else(|| {
@@ -95,7 +95,7 @@ impl Pending {
 
     /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
     /// this one was silent for `limit`, and that is `telling`.
-    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> Outcome {
+    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> CommandResult {
         let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
         let outcome = self.within(limit).await;
         if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
@@ -113,9 +113,9 @@ impl PartialEq for Pending {
 }
 
 impl Future for Pending {
-    type Output = Outcome;
+    type Output = CommandResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
         // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
         let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
         let polled = catch_unwind(polling).unwrap_or_else(|_| {
@@ -131,13 +131,13 @@ impl Future for Pending {
 }
 
 /// A command that failed.
-pub(crate) struct Wrong {
+pub(crate) struct FailedSend {
     pub(crate) failure: Failure,
     /// Where to send it instead.
     pub(crate) redirect: Option<Redirect>,
 }
 
-impl From<Failure> for Wrong {
+impl From<Failure> for FailedSend {
     fn from(failure: Failure) -> Self {
         let redirect = None;
         Self { failure, redirect }
@@ -145,34 +145,38 @@ impl From<Failure> for Wrong {
 }
 
 /// One call on one lane, whatever that leads to.
-pub(crate) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> Outcome {
+pub(crate) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> CommandResult {
     let sent = once(&lane, &mut call).await;
     sent.map_err(|wrong| wrong.failure)
 }
 
 /// One call on a lane, on a new connection when the one it had is known to have been cut before.
-pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
+pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
-    match connected.turn.take() {
+    match connected.term.take() {
         None => exchanged(lane, connected, call).await,
-        Some(turn) => Box::pin(exchanged_in(turn, lane, connected, call)).await,
+        Some(term) => Box::pin(exchanged_in(term, lane, connected, call)).await,
     }
 }
 
 /// One call to a master that may change: nothing that comes from it then is an answer.
 async fn exchanged_in(
-    mut turn: Turn,
+    mut term: MasterTerm,
     lane: &Lane,
     connected: Connected,
     call: &Encoded,
-) -> Result<Answer, Wrong> {
-    let answered = turn.within(exchanged(lane, connected, call)).await;
+) -> Result<TimedReply, FailedSend> {
+    let answered = term.within(exchanged(lane, connected, call)).await;
     answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
 }
 
 /// One call on a connection of `lane`.
-async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<Answer, Wrong> {
+async fn exchanged(
+    lane: &Lane,
+    connected: Connected,
+    call: &Encoded,
+) -> Result<TimedReply, FailedSend> {
     let Connected {
         mut connection,
         generation,
@@ -191,7 +195,7 @@ async fn exchanged(lane: &Lane, connected: Connected, call: &Encoded) -> Result<
 }
 
 /// The same for a slot that is on its way to the node of the lane.
-pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Answer, Wrong> {
+pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let Connected {
         mut connection,
         generation,
@@ -213,7 +217,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             None => Box::pin(lane.connect()).await?,
         };
         let cut = lane.is_quiet() && Box::pin(is_cut(&mut connected.connection)).await;
-        if !cut && !connected.turn.as_ref().is_some_and(Turn::is_over) {
+        if !cut && !connected.term.as_ref().is_some_and(MasterTerm::is_over) {
             return Ok(connected);
         }
         lane.replace(connected.generation);
@@ -226,13 +230,13 @@ pub(crate) fn heard(
     generation: u64,
     result: RedisResult<Value>,
     sent_at: Moment,
-) -> Result<Answer, Wrong> {
+) -> Result<TimedReply, FailedSend> {
     let reply = match result.and_then(said) {
         Ok(reply) => reply,
         Err(error) => return Err(refused(lane, generation, error)),
     };
     lane.heard();
-    Ok(Answer {
+    Ok(TimedReply {
         reply,
         sent_at,
         server_age: None,
@@ -240,7 +244,7 @@ pub(crate) fn heard(
 }
 
 /// What an error says, of the command and of the lane.
-pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong {
+pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
     let redirect = Redirect::of(&error, lane.host());
     let failure = Failure::from(error);
     match failure.class {
@@ -251,7 +255,7 @@ pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> Wrong 
         }
         _ => lane.heard(),
     }
-    Wrong { failure, redirect }
+    FailedSend { failure, redirect }
 }
 
 /// Whether a reply is not the answer yet.

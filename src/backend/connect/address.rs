@@ -43,7 +43,21 @@ pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
 /// woken once more for that; the library's own number is 50.
 const QUEUE: usize = 1024;
 
-/// Where a server is.
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Endpoint {
+    pub(crate) host: Box<str>,
+    pub(crate) port: u16,
+}
+
+impl Endpoint {
+    pub(crate) fn new(host: &str, port: u16) -> Self {
+        let host = host.into();
+        Self { host, port }
+    }
+}
+
+/// How to connect to a server: its endpoint, user, database and encryption.
 #[derive(Clone)]
 pub(crate) struct Address {
     client: redis::Client,

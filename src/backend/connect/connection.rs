@@ -42,16 +42,16 @@ const PART: usize = 4;
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
     /// None where redis-rs has the driver.
-    driven: Option<Arc<Driven>>,
+    driven: Option<Arc<DriverTask>>,
 }
 
 /// Keeps the task of a driver alive.
-struct Driven {
+struct DriverTask {
     drive: Arc<Drive>,
     task: AbortHandle,
 }
 
-impl Drop for Driven {
+impl Drop for DriverTask {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -65,11 +65,11 @@ impl Connection {
     ) -> Self {
         let drive = Drive::new(driver.boxed());
         // Made here: a task may be dropped before it has run.
-        let ends = EndsWithTask(Arc::clone(&drive));
+        let ends = EndsDriver(Arc::clone(&drive));
         let task = tokio::spawn(run(ends)).abort_handle();
         Self {
             redis,
-            driven: Some(Arc::new(Driven { drive, task })),
+            driven: Some(Arc::new(DriverTask { drive, task })),
         }
     }
 
@@ -87,7 +87,7 @@ impl Connection {
         let Some(driven) = &self.driven else {
             return self.redis.send_packed_command(cmd).await;
         };
-        let sent = Sent::new(&driven.drive);
+        let sent = InFlightCount::new(&driven.drive);
         let mut replied = pin!(self.redis.send_packed_command(cmd));
         let mut is_queued = false;
         poll_fn(|context| {
@@ -126,12 +126,12 @@ impl DerefMut for Connection {
 }
 
 /// A command in flight.
-struct Sent<'a> {
+struct InFlightCount<'a> {
     drive: &'a Drive,
     in_flight: usize,
 }
 
-impl<'a> Sent<'a> {
+impl<'a> InFlightCount<'a> {
     fn new(drive: &'a Drive) -> Self {
         // Relaxed, as all of these numbers: they say when it is worth it to drive, and nothing is read by them.
         let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
@@ -145,7 +145,7 @@ impl<'a> Sent<'a> {
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InFlightCount<'_> {
     fn drop(&mut self) {
         self.drive.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -233,7 +233,7 @@ impl Drive {
 }
 
 /// The task of a driver.
-async fn run(ends: EndsWithTask) {
+async fn run(ends: EndsDriver) {
     let mut let_others_go = false;
     poll_fn(|context| {
         let drive = &ends.0;
@@ -255,9 +255,9 @@ async fn run(ends: EndsWithTask) {
 }
 
 /// By 5: the driver is dropped when its task is.
-struct EndsWithTask(Arc<Drive>);
+struct EndsDriver(Arc<Drive>);
 
-impl Drop for EndsWithTask {
+impl Drop for EndsDriver {
     fn drop(&mut self) {
         let Self(drive) = self;
         drive.over.store(true, Ordering::SeqCst);
@@ -401,25 +401,25 @@ mod tests {
 
     /// A task, and how often it was woken.
     #[derive(Default)]
-    struct Task(AtomicU32);
+    struct WakeCounter(AtomicU32);
 
-    impl Wake for Task {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A driver that calls this whenever it is polled, and its task.
-    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<Task>) {
+    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<WakeCounter>) {
         let mut poll = poll;
         let drive = Drive::new(poll_fn(move |_| poll()).boxed());
-        let task = Arc::<Task>::default();
+        let task = Arc::<WakeCounter>::default();
         drive.waker.get_or_init(|| Waker::from(Arc::clone(&task)));
         (drive, task)
     }
 
     /// What a driver's first poll does on another thread, to itself.
-    fn meanwhile(act: fn(&Arc<Drive>)) -> (Arc<Drive>, Arc<Task>, Arc<AtomicU32>) {
+    fn meanwhile(act: fn(&Arc<Drive>)) -> (Arc<Drive>, Arc<WakeCounter>, Arc<AtomicU32>) {
         let polls = Arc::new(AtomicU32::new(0));
         let itself = Arc::new(OnceLock::<Arc<Drive>>::new());
         let (drive, task) = drive_by({
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_task_that_ends_while_another_one_drives_takes_the_driver_along() {
-        let (drive, _, polls) = meanwhile(|drive| drop(EndsWithTask(Arc::clone(drive))));
+        let (drive, _, polls) = meanwhile(|drive| drop(EndsDriver(Arc::clone(drive))));
         drive.drive();
         assert!(drive.driver.lock().is_none());
         assert_eq!(polls.load(Ordering::Relaxed), 1);

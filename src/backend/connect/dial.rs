@@ -1,7 +1,7 @@
 //! How connections are made: from an address, or by a pool's manager; and where they lead now.
 //!
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
-//! where to, anew for each connection. Connections of one turn lead to one place: when the sentinels tell of another
+//! where to, anew for each connection. Connections of one turn lead to one endpoint: when the sentinels tell of another
 //! master, or send a new connection to another one, the turn is over, and what was connected in it is given up
 //! ([`switches`](super::master_term)).
 //!
@@ -24,11 +24,11 @@ use redis::aio::PubSub;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::address::Address;
+use super::address::{Address, Endpoint};
 use super::connection::Connection;
 use super::hello::{Hello, check_master};
-use super::master_term::{Switches, Turn};
-use super::sentinel::{Place, Sentinels};
+use super::master_term::{MasterTerm, MasterTerms};
+use super::sentinel::Sentinels;
 use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
@@ -56,42 +56,42 @@ pub(crate) struct Dialer {
 /// A master that may change.
 struct Followed {
     sentinels: Sentinels,
-    switches: Switches,
+    terms: MasterTerms,
     led: Mutex<Led>,
-    /// Told when a new connection was sent to another place than the earlier ones.
+    /// Told when a new connection was sent to another endpoint than the earlier ones.
     found: Notify,
 }
 
 /// Where connections of the present turn lead.
 #[derive(Default)]
 struct Led {
-    place: Option<Place>,
+    endpoint: Option<Endpoint>,
     /// The last master that a sentinel told of.
-    told: Option<Place>,
+    told: Option<Endpoint>,
     /// How many ask the sentinels just now.
     asking: usize,
 }
 
 impl Led {
-    fn leads_elsewhere(&self, place: &Place) -> bool {
-        self.place.as_ref().is_some_and(|led| led != place)
+    fn leads_elsewhere(&self, endpoint: &Endpoint) -> bool {
+        self.endpoint.as_ref().is_some_and(|led| led != endpoint)
     }
 }
 
 impl Followed {
-    fn switch(&self, led: &mut Led, place: &Place) {
-        led.place = None;
-        self.switches.switch();
-        if led.told.replace(place.clone()).as_ref() != Some(place) {
+    fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
+        led.endpoint = None;
+        self.terms.next();
+        if led.told.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             tracing::info!("another server is the master now");
         }
     }
 }
 
 /// Somebody asks the sentinels.
-struct Asking<'a>(&'a Followed);
+struct SentinelQuery<'a>(&'a Followed);
 
-impl<'a> Asking<'a> {
+impl<'a> SentinelQuery<'a> {
     fn begin(followed: &'a Followed) -> Self {
         followed.led.lock().asking += 1;
         Self(followed)
@@ -99,19 +99,19 @@ impl<'a> Asking<'a> {
 
     /// The sentinels send this connection there. If earlier ones lead elsewhere, one of the two answers is outdated, and
     /// it is not known which: all are made anew, this one, too.
-    fn led_to(&self, place: Place) {
+    fn led_to(&self, endpoint: Endpoint) {
         let Self(followed) = self;
         let mut led = followed.led.lock();
-        if led.leads_elsewhere(&place) {
-            followed.switch(&mut led, &place);
+        if led.leads_elsewhere(&endpoint) {
+            followed.switch(&mut led, &endpoint);
             followed.found.notify_one();
         } else {
-            led.place = Some(place);
+            led.endpoint = Some(endpoint);
         }
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for SentinelQuery<'_> {
     fn drop(&mut self) {
         self.0.led.lock().asking -= 1;
     }
@@ -146,7 +146,7 @@ impl Dialer {
     ) -> Result<Self, ConfigError> {
         let followed = Followed {
             sentinels: Sentinels::from_urls(urls, service, secrets)?,
-            switches: Switches::new(),
+            terms: MasterTerms::new(),
             led: Mutex::default(),
             found: Notify::new(),
         };
@@ -219,18 +219,18 @@ impl Dialer {
         self.followed.as_ref().map(|followed| &followed.sentinels)
     }
 
-    /// A sentinel tells of a master at `place`. Whether connections lead elsewhere, or might: these are of no more use
+    /// A sentinel tells of a master at `endpoint`. Whether connections lead elsewhere, or might: these are of no more use
     /// then. Sentinels learn of a new master one after the other, so who asked before the last of them tells may have
     /// been sent to the old one.
-    pub(crate) fn switch_to(&self, place: &Place) -> bool {
+    pub(crate) fn switch_to(&self, endpoint: &Endpoint) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
         let mut led = followed.led.lock();
-        if led.asking == 0 && !led.leads_elsewhere(place) {
+        if led.asking == 0 && !led.leads_elsewhere(endpoint) {
             return false;
         }
-        followed.switch(&mut led, place);
+        followed.switch(&mut led, endpoint);
         true
     }
 
@@ -239,18 +239,18 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let Ok(place) = followed.sentinels.master().await else {
+        let Ok(endpoint) = followed.sentinels.master().await else {
             return false;
         };
         let mut led = followed.led.lock();
-        let elsewhere = led.leads_elsewhere(&place);
+        let elsewhere = led.leads_elsewhere(&endpoint);
         if elsewhere {
-            followed.switch(&mut led, &place);
+            followed.switch(&mut led, &endpoint);
         }
         elsewhere
     }
 
-    /// Waits until a new connection was sent to another place than the earlier ones.
+    /// Waits until a new connection was sent to another endpoint than the earlier ones.
     pub(crate) async fn found_elsewhere(&self) {
         match &self.followed {
             Some(followed) => followed.found.notified().await,
@@ -263,11 +263,11 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
-        let asking = Asking::begin(followed);
-        let place = followed.sentinels.master().await?;
-        let address = self.address.at(&place.0, place.1);
+        let asking = SentinelQuery::begin(followed);
+        let endpoint = followed.sentinels.master().await?;
+        let address = self.address.at(&endpoint.host, endpoint.port);
         let address = address.map_err(|_| Failure::no_connection())?;
-        asking.led_to(place);
+        asking.led_to(endpoint);
         address.identified(self.secrets.as_ref())
     }
 
@@ -275,10 +275,10 @@ impl Dialer {
     pub(crate) async fn connect(
         &self,
         timeout: Duration,
-    ) -> Result<(Connection, Option<Turn>), Failure> {
+    ) -> Result<(Connection, Option<MasterTerm>), Failure> {
         let connecting = async {
             match &self.pool {
-                None => self.in_turn(|| self.to_master(timeout).boxed()).await,
+                None => self.in_term(|| self.to_master(timeout).boxed()).await,
                 Some(pool) => {
                     let made = pool.manager().create().await;
                     let mut connection = made.map_err(Failure::connecting)?;
@@ -317,18 +317,18 @@ impl Dialer {
     }
 
     /// What `make` connects to the present master, also when that changes meanwhile.
-    async fn in_turn<'a, T>(
+    async fn in_term<'a, T>(
         &'a self,
         make: impl Fn() -> BoxFuture<'a, Result<T, Failure>>,
-    ) -> Result<(T, Option<Turn>), Failure> {
+    ) -> Result<(T, Option<MasterTerm>), Failure> {
         let Some(followed) = &self.followed else {
             return Ok((make().await?, None));
         };
         loop {
-            let mut turn = followed.switches.turn();
+            let mut term = followed.terms.current();
             // A turn that ended is followed by another: this goes round as often as masters change.
-            if let Some(made) = turn.within(make()).await {
-                return Ok((made?, Some(turn)));
+            if let Some(made) = term.within(make()).await {
+                return Ok((made?, Some(term)));
             }
         }
     }
@@ -360,14 +360,14 @@ impl Dialer {
 
     /// A new connection for subscriptions.
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
-        let connecting = self.in_turn(|| {
+        let connecting = self.in_term(|| {
             let connecting = async {
                 let connected = self.whereto().await?.pubsub().await;
                 connected.map_err(Failure::connecting)
             };
             connecting.boxed()
         });
-        let (connection, _turn) = self.within(timeout, connecting).await?;
+        let (connection, _term) = self.within(timeout, connecting).await?;
         Ok(connection)
     }
 
@@ -425,8 +425,8 @@ impl Dialer {
 mod tests {
     use super::*;
 
-    fn place(port: u16) -> Place {
-        ("h".to_owned(), port)
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::new("h", port)
     }
 
     #[test]
@@ -434,27 +434,27 @@ mod tests {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
-        assert!(!dialer.switch_to(&place(1)), "nothing leads anywhere");
-        Asking::begin(followed).led_to(place(1));
-        let first = followed.switches.turn();
-        assert!(!dialer.switch_to(&place(1)), "it leads there");
+        assert!(!dialer.switch_to(&endpoint(1)), "nothing leads anywhere");
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        let first = followed.terms.current();
+        assert!(!dialer.switch_to(&endpoint(1)), "it leads there");
         assert!(!first.is_over());
-        assert!(dialer.switch_to(&place(2)));
+        assert!(dialer.switch_to(&endpoint(2)));
         assert!(first.is_over());
-        Asking::begin(followed).led_to(place(2));
-        let second = followed.switches.turn();
+        SentinelQuery::begin(followed).led_to(endpoint(2));
+        let second = followed.terms.current();
         assert!(
-            !dialer.switch_to(&place(2)),
+            !dialer.switch_to(&endpoint(2)),
             "the old one is forgotten, and nobody asks"
         );
-        let asking = Asking::begin(followed);
+        let asking = SentinelQuery::begin(followed);
         assert!(
-            dialer.switch_to(&place(2)),
+            dialer.switch_to(&endpoint(2)),
             "who asks may have been told of the old one"
         );
         assert!(second.is_over());
         drop(asking);
-        assert!(!dialer.switch_to(&place(2)));
+        assert!(!dialer.switch_to(&endpoint(2)));
     }
 
     #[tokio::test]
@@ -462,17 +462,17 @@ mod tests {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
-        let turn = followed.switches.turn();
-        Asking::begin(followed).led_to(place(1));
-        Asking::begin(followed).led_to(place(1));
+        let term = followed.terms.current();
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        SentinelQuery::begin(followed).led_to(endpoint(1));
         assert!(!turn.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), None);
-        Asking::begin(followed).led_to(place(2));
+        SentinelQuery::begin(followed).led_to(endpoint(2));
         assert!(turn.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
-        let turn = followed.switches.turn();
+        let term = followed.terms.current();
         // Who was right is found by asking again.
-        Asking::begin(followed).led_to(place(1));
+        SentinelQuery::begin(followed).led_to(endpoint(1));
         assert!(!turn.is_over());
     }
 }

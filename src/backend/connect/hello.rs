@@ -90,14 +90,14 @@ pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
 
 /// What a server says of itself.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ServerInfo {
     /// Drawn at random at each start.
     pub(crate) run_id: Arc<str>,
     /// It was up by then, by its own word, and up to a second longer than that or shorter.
     pub(crate) up_since: Moment,
 }
 
-impl Server {
+impl ServerInfo {
     /// Asks the server at the other end.
     pub(crate) async fn ask(
         connection: &mut MultiplexedConnection,
@@ -152,10 +152,10 @@ mod tests {
     fn what_a_server_says_is_read() {
         let text = "# Server\r\nredis_version:7.4.1\r\nrun_id:ab12\r\nuptime_in_seconds:40\r\n";
         let now = Moment::default() + Duration::from_secs(100);
-        let server = Server::read(text, now).unwrap();
+        let server = ServerInfo::read(text, now).unwrap();
         assert_eq!(&*server.run_id, "ab12");
         assert_eq!(server.up_since.until(now), Duration::from_secs(40));
-        assert!(Server::read("run_id:ab12", now).is_none());
-        assert!(Server::read("uptime_in_seconds:x\nrun_id:ab12", now).is_none());
+        assert!(ServerInfo::read("run_id:ab12", now).is_none());
+        assert!(ServerInfo::read("uptime_in_seconds:x\nrun_id:ab12", now).is_none());
     }
 }

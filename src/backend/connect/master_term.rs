@@ -6,29 +6,29 @@
 use tokio::sync::watch;
 
 /// Counts the masters.
-pub(crate) struct Switches(watch::Sender<u64>);
+pub(crate) struct MasterTerms(watch::Sender<u64>);
 
 /// The time of one master, which may be over.
 #[derive(Clone)]
-pub(crate) struct Turn(watch::Receiver<u64>);
+pub(crate) struct MasterTerm(watch::Receiver<u64>);
 
-impl Switches {
+impl MasterTerms {
     pub(crate) fn new() -> Self {
         Self(watch::Sender::new(0))
     }
 
     /// There is another master.
-    pub(crate) fn switch(&self) {
+    pub(crate) fn next(&self) {
         self.0.send_modify(|count| *count += 1);
     }
 
     /// The present master's turn.
-    pub(crate) fn turn(&self) -> Turn {
-        Turn(self.0.subscribe())
+    pub(crate) fn current(&self) -> MasterTerm {
+        MasterTerm(self.0.subscribe())
     }
 }
 
-impl Turn {
+impl MasterTerm {
     pub(crate) fn is_over(&self) -> bool {
         self.0.has_changed().unwrap_or(false)
     }

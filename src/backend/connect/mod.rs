@@ -2,22 +2,22 @@
 //! server at its other end says of itself.
 
 mod address;
+mod cluster_node;
 mod connection;
 mod dial;
 mod hello;
 mod master_term;
-mod node;
 mod redirect;
 mod sentinel;
 mod socket;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(crate) use self::address::check_tls;
+pub(crate) use self::address::{Endpoint, check_tls};
+pub(crate) use self::cluster_node::ClusterNode;
 pub(crate) use self::connection::Connection;
 pub(crate) use self::dial::Dialer;
-pub(crate) use self::hello::{Hello, Server};
-pub(crate) use self::master_term::Turn;
-pub(crate) use self::node::Node;
-pub(crate) use self::redirect::{Place, Range, Redirect, ranges};
+pub(crate) use self::hello::{Hello, ServerInfo};
+pub(crate) use self::master_term::MasterTerm;
+pub(crate) use self::redirect::{Range, Redirect, ranges};
 pub(crate) use self::sentinel::Sentinels;

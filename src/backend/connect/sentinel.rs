@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use redis::aio::PubSub;
 
-use super::address::Address;
+use super::address::{Address, Endpoint};
 use super::hello::field;
 use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
@@ -24,9 +24,6 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Where sentinels tell of a new master.
 const SWITCHES: &str = "+switch-master";
 
-/// A host and a port.
-pub(crate) type Place = (String, u16);
-
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
     addresses: Vec<Address>,
@@ -36,9 +33,9 @@ pub(crate) struct Sentinels {
 
 /// What one sentinel says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Said {
+enum SentinelAnswer {
     Master {
-        place: Place,
+        endpoint: Endpoint,
         epoch: u64,
     },
     /// It watches no master of that name.
@@ -73,19 +70,19 @@ impl Sentinels {
     }
 
     /// Where the master is.
-    pub(crate) async fn master(&self) -> Result<Place, Failure> {
+    pub(crate) async fn master(&self) -> Result<Endpoint, Failure> {
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
-        let mut votes = Votes::of(self.addresses.len());
+        let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
             votes.count(said);
-            if let Some(place) = votes.decided() {
-                return Ok(place);
+            if let Some(endpoint) = votes.decided() {
+                return Ok(endpoint);
             }
         }
         votes.outcome(&self.service)
     }
 
-    async fn ask(&self, sentinel: &Address) -> Result<Said, Failure> {
+    async fn ask(&self, sentinel: &Address) -> Result<SentinelAnswer, Failure> {
         let sentinel = sentinel.identified(self.secrets.as_ref())?;
         let asking = async {
             let mut connection = sentinel.multiplexed(PATIENCE).await?;
@@ -99,15 +96,15 @@ impl Sentinels {
         let answers = answers.map_err(|_| Failure::no_connection())?;
         let answers = answers.map_err(Failure::connecting)?;
         let mut answers = answers.into_iter();
-        let place = answers.next().unwrap_or(Value::Nil).extract_error();
-        let place = place.map_err(Failure::connecting)?;
-        let Ok(place) = redis::from_redis_value::<Option<Place>>(place) else {
+        let endpoint = answers.next().unwrap_or(Value::Nil).extract_error();
+        let endpoint = endpoint.map_err(Failure::connecting)?;
+        let Ok(endpoint) = redis::from_redis_value::<Option<(String, u16)>>(endpoint) else {
             return Err(Failure::strange_reply());
         };
-        Ok(match place {
-            None => Said::Unknown,
-            Some(place) => Said::Master {
-                place,
+        Ok(match endpoint {
+            None => SentinelAnswer::Unknown,
+            Some((host, port)) => SentinelAnswer::Master {
+                endpoint: Endpoint::new(&host, port),
                 // Only of account in a tie, so a right that is missing for it is no failure.
                 epoch: answers.next().and_then(|about| epoch(&about)).unwrap_or(0),
             },
@@ -125,14 +122,14 @@ impl Sentinels {
     }
 
     /// The new master that a message tells of, if it is about this one: `service old-host old-port host port`.
-    pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Place> {
+    pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Endpoint> {
         let text = message.get_payload::<String>().ok()?;
         let mut words = text.split(' ');
         if words.next() != Some(&*self.service) {
             return None;
         }
-        let host = words.nth(2)?.to_owned();
-        Some((host, words.next()?.parse().ok()?))
+        let host = words.nth(2)?;
+        Some(Endpoint::new(host, words.next()?.parse().ok()?))
     }
 }
 
@@ -141,7 +138,7 @@ fn epoch(about: &Value) -> Option<u64> {
 }
 
 /// What the sentinels said so far.
-struct Votes {
+struct SentinelVotes {
     silent: usize,
     named: Vec<Named>,
     unknown: usize,
@@ -149,12 +146,12 @@ struct Votes {
 }
 
 struct Named {
-    place: Place,
+    endpoint: Endpoint,
     votes: usize,
     epoch: u64,
 }
 
-impl Votes {
+impl SentinelVotes {
     fn of(sentinels: usize) -> Self {
         Self {
             silent: sentinels,
@@ -164,26 +161,29 @@ impl Votes {
         }
     }
 
-    fn count(&mut self, said: Result<Said, Failure>) {
+    fn count(&mut self, said: Result<SentinelAnswer, Failure>) {
         self.silent -= 1;
         match said {
-            Ok(Said::Unknown) => self.unknown += 1,
-            Ok(Said::Master { place, epoch }) => self.vote(place, epoch),
+            Ok(SentinelAnswer::Unknown) => self.unknown += 1,
+            Ok(SentinelAnswer::Master { endpoint, epoch }) => self.vote(endpoint, epoch),
             // A denial says more than a silence.
             Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
             Err(failure) => drop(self.failure.get_or_insert(failure)),
         }
     }
 
-    fn vote(&mut self, place: Place, epoch: u64) {
-        let known = self.named.iter_mut().find(|named| named.place == place);
+    fn vote(&mut self, endpoint: Endpoint, epoch: u64) {
+        let known = self
+            .named
+            .iter_mut()
+            .find(|named| named.endpoint == endpoint);
         if let Some(named) = known {
             named.votes += 1;
             named.epoch = named.epoch.max(epoch);
         } else {
             let votes = 1;
             self.named.push(Named {
-                place,
+                endpoint,
                 votes,
                 epoch,
             });
@@ -197,21 +197,21 @@ impl Votes {
     }
 
     /// The address that wins whatever the others say.
-    fn decided(&self) -> Option<Place> {
+    fn decided(&self) -> Option<Endpoint> {
         let first = self.first()?;
         let others = self
             .named
             .iter()
-            .filter(|named| named.place != first.place)
+            .filter(|named| named.endpoint != first.endpoint)
             .map(|named| named.votes);
         let most = others.max().unwrap_or(0) + self.silent;
-        (first.votes > most).then(|| first.place.clone())
+        (first.votes > most).then(|| first.endpoint.clone())
     }
 
     /// The address that wins, now that all have spoken or were waited for.
-    fn outcome(self, service: &str) -> Result<Place, Failure> {
+    fn outcome(self, service: &str) -> Result<Endpoint, Failure> {
         if let Some(first) = self.first() {
-            return Ok(first.place.clone());
+            return Ok(first.endpoint.clone());
         }
         if self.unknown > 0 {
             return Err(Failure::unknown_service(service));
@@ -225,22 +225,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn master(port: u16, epoch: u64) -> Said {
-        let place = ("h".to_owned(), port);
-        Said::Master { place, epoch }
+    fn master(port: u16, epoch: u64) -> SentinelAnswer {
+        let endpoint = Endpoint::new("h", port);
+        SentinelAnswer::Master { endpoint, epoch }
     }
 
     /// What came of asking: nothing is a silence.
-    fn votes(all: usize, said: Vec<Option<Said>>) -> Votes {
-        let mut votes = Votes::of(all);
+    fn votes(all: usize, said: Vec<Option<SentinelAnswer>>) -> SentinelVotes {
+        let mut votes = SentinelVotes::of(all);
         for said in said {
             votes.count(said.ok_or_else(Failure::no_connection));
         }
         votes
     }
 
-    fn port(place: Option<Place>) -> Option<u16> {
-        place.map(|(_, port)| port)
+    fn port(endpoint: Option<Endpoint>) -> Option<u16> {
+        endpoint.map(|endpoint| endpoint.port)
     }
 
     #[test]
@@ -270,10 +270,10 @@ mod tests {
 
     #[test]
     fn an_unknown_service_is_told_when_nobody_knows_it() {
-        let said = vec![Some(Said::Unknown), None];
+        let said = vec![Some(SentinelAnswer::Unknown), None];
         let failure = votes(2, said).outcome("x").unwrap_err();
         assert_eq!(failure.class, Class::UnknownService);
-        let said = vec![Some(Said::Unknown), Some(master(1, 0))];
+        let said = vec![Some(SentinelAnswer::Unknown), Some(master(1, 0))];
         assert_eq!(port(votes(2, said).outcome("x").ok()), Some(1));
     }
 
@@ -283,7 +283,7 @@ mod tests {
         #[test]
         fn what_is_decided_early_stands(said in prop::collection::vec((0u16..4, 0u64..3), 1..8)) {
             let all = said.len();
-            let mut votes = Votes::of(all);
+            let mut votes = SentinelVotes::of(all);
             let mut early = None;
             for (named, epoch) in said {
                 votes.count(match named {
@@ -324,7 +324,7 @@ mod tests {
             Failure::connecting(value.unwrap().extract_error().unwrap_err())
         };
         for first in [true, false] {
-            let mut votes = Votes::of(2);
+            let mut votes = SentinelVotes::of(2);
             for denies in [first, !first] {
                 votes.count(Err(if denies {
                     denied()

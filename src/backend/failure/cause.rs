@@ -19,7 +19,7 @@ pub(crate) struct Failure {
 
 /// Failures that are seen on this side only.
 #[derive(Debug, thiserror::Error)]
-enum Seen {
+enum LocalCause {
     #[error("no reply within the command time-out")]
     NoReply,
     #[error("no connection within the command time-out")]
@@ -51,7 +51,7 @@ enum Seen {
 }
 
 impl Failure {
-    fn seen(class: Class, seen: Seen) -> Self {
+    fn seen(class: Class, seen: LocalCause) -> Self {
         Self {
             class,
             cause: Arc::new(seen),
@@ -59,55 +59,55 @@ impl Failure {
     }
 
     pub(crate) fn no_reply() -> Self {
-        Self::seen(Class::Unanswered, Seen::NoReply)
+        Self::seen(Class::Unanswered, LocalCause::NoReply)
     }
 
     pub(crate) fn no_connection() -> Self {
-        Self::seen(Class::Unreached, Seen::NoConnection)
+        Self::seen(Class::Unreached, LocalCause::NoConnection)
     }
 
     /// Nobody is known to have what it was for; certainly not sent.
     pub(crate) fn no_node() -> Self {
-        Self::seen(Class::NotReady, Seen::NoNode)
+        Self::seen(Class::NotReady, LocalCause::NoNode)
     }
 
     /// No node of a cluster has all of its keys; certainly not run.
     pub(crate) fn cross_slot() -> Self {
-        Self::seen(Class::CrossSlot, Seen::CrossSlot)
+        Self::seen(Class::CrossSlot, LocalCause::CrossSlot)
     }
 
     pub(crate) fn too_old() -> Self {
-        Self::seen(Class::TooOld, Seen::TooOld)
+        Self::seen(Class::TooOld, LocalCause::TooOld)
     }
 
     pub(crate) fn strange_reply() -> Self {
-        Self::seen(Class::Rejected, Seen::StrangeReply)
+        Self::seen(Class::Rejected, LocalCause::StrangeReply)
     }
 
     pub(crate) fn closed() -> Self {
-        Self::seen(Class::Closed, Seen::Closed)
+        Self::seen(Class::Closed, LocalCause::Closed)
     }
 
     /// The lane ended with its runtime: nothing was sent, and it does not connect again.
     pub(crate) fn runtime_ended() -> Self {
-        Self::seen(Class::Unreached, Seen::RuntimeEnded)
+        Self::seen(Class::Unreached, LocalCause::RuntimeEnded)
     }
 
     /// Code of the application (a resolver, a provider of credentials) panicked.
     pub(crate) fn panic() -> Self {
-        Self::seen(Class::Unreached, Seen::Panic)
+        Self::seen(Class::Unreached, LocalCause::Panic)
     }
 
     pub(crate) fn too_late() -> Self {
-        Self::seen(Class::NotReady, Seen::TooLate)
+        Self::seen(Class::NotReady, LocalCause::TooLate)
     }
 
     pub(crate) fn silence() -> Self {
-        Self::seen(Class::Unreached, Seen::Silence)
+        Self::seen(Class::Unreached, LocalCause::Silence)
     }
 
     pub(crate) fn unknown_service(service: &str) -> Self {
-        let seen = Seen::UnknownService(service.into());
+        let seen = LocalCause::UnknownService(service.into());
         Self::seen(Class::UnknownService, seen)
     }
 
@@ -128,7 +128,7 @@ impl Failure {
     }
 
     pub(crate) fn not_the_master() -> Self {
-        Self::seen(Class::Unreached, Seen::NotTheMaster)
+        Self::seen(Class::Unreached, LocalCause::NotTheMaster)
     }
 
     /// The keeper's thread did not start.
@@ -211,7 +211,7 @@ impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         let class = classify(&error);
         let cause: Cause = match error.detail().and_then(without_arguments) {
-            Some(said) => Arc::new(Seen::Said(said.to_owned())),
+            Some(said) => Arc::new(LocalCause::Said(said.to_owned())),
             None => Arc::new(error),
         };
         Self { class, cause }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn of(class: Class) -> Failure {
-        Failure::seen(class, Seen::Silence)
+        Failure::seen(class, LocalCause::Silence)
     }
 
     const ALL: [Class; 14] = [

@@ -5,7 +5,7 @@ mod cause;
 mod class;
 mod pace;
 
-pub(crate) use self::broken_links::Alarm;
+pub(crate) use self::broken_links::BrokenLinks;
 pub(crate) use self::cause::{Failure, TOO_OLD};
 pub(crate) use self::class::{Class, is_unknown_command};
-pub(crate) use self::pace::Pace;
+pub(crate) use self::pace::AttemptPace;

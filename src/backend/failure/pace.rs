@@ -14,7 +14,7 @@ use crate::clock::Moment;
 /// The longest pause between two connections to a server that stays a replica.
 const DEMOTED: Duration = Duration::from_secs(1);
 
-pub(crate) struct Pace {
+pub(crate) struct AttemptPace {
     longest: Duration,
     delays: Delays,
     demotions: Delays,
@@ -22,7 +22,7 @@ pub(crate) struct Pace {
     next: Moment,
 }
 
-impl Pace {
+impl AttemptPace {
     pub(crate) fn new(backoff: Backoff, seed: u64) -> Self {
         Self {
             longest: backoff.cap_delay(),
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_first_attempt_and_one_after_a_long_time_are_made_at_once() {
-        let mut pace = Pace::new(Backoff::new().cap(CAP), 0);
+        let mut pace = AttemptPace::new(Backoff::new().cap(CAP), 0);
         assert_eq!(pace.wait(at(0)), Duration::ZERO);
         pace.attempt(at(0));
         assert!(pace.wait(at(0)) > Duration::ZERO);
@@ -84,7 +84,7 @@ mod tests {
     /// time until a replica is left, are at most after the last.
     fn row(after: u64) -> (Duration, Duration) {
         let rows = (0..50).map(|seed| {
-            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let mut pace = AttemptPace::new(Backoff::new().cap(CAP), seed);
             let mut last = (Duration::ZERO, Duration::ZERO);
             for attempt in 0..10 {
                 let now = at(attempt * after);
@@ -119,7 +119,7 @@ mod tests {
         /// Connections that come up and break as soon as they may, or after any time.
         #[test]
         fn whatever_succeeds_attempts_are_bounded(seed: u64, lived in prop::collection::vec(0u64..400, 60)) {
-            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let mut pace = AttemptPace::new(Backoff::new().cap(CAP), seed);
             let (mut now, mut attempts) = (at(0), Vec::new());
             for ms in lived {
                 now = now + pace.wait(now);

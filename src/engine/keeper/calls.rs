@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 
 use super::Keeper;
 use super::asking::{Batch, Outcome};
-use crate::backend::{Answer, Failure, Pending, TELLING};
+use crate::backend::{Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 use crate::engine::state::Due;
@@ -29,7 +29,7 @@ pub(super) async fn ask_for(
 ) -> (Vec<Told>, Option<Failure>) {
     let Batch { holds, patience } = batch;
     let fleet = &keeper.core.keeper_fleet;
-    let telling = TELLING + fleet.acknowledged_within();
+    let telling = MIN_SILENCE + fleet.acknowledged_within();
     let now = keeper.core.now();
     let asked = holds.into_iter().map(|(number, hold)| {
         let lease = lease_of(keeper, &hold, now);
@@ -66,7 +66,7 @@ fn heard(
     keeper: &Keeper,
     hold: &Arc<Hold>,
     vouched: Option<LeaseMs>,
-    answer: &Answer,
+    answer: &TimedReply,
 ) -> Result<(), Failure> {
     match hold.kind.found(&answer.reply) {
         Some(true) => keep(keeper, hold, vouched, answer),
@@ -78,7 +78,7 @@ fn heard(
 
 /// What a question that failed says of its hold.
 fn of_failure(failure: &Failure, patience: Duration) -> Outcome {
-    let told = !failure.is_unanswered() || patience >= TELLING;
+    let told = !failure.is_unanswered() || patience >= MIN_SILENCE;
     if failure.is_transient() && told {
         Outcome::Failed
     } else {
@@ -101,7 +101,7 @@ fn lease_of(keeper: &Keeper, hold: &Hold, now: Moment) -> Asserted {
     Asserted { written, vouched }
 }
 /// The hold is there; with `lease`, it is for so long.
-fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
+fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
     let core = &keeper.core;
     let now = core.now();
     let due = hold.with(|state| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Keeper, renewals};
-use crate::backend::Pace;
+use crate::backend::AttemptPace;
 
 /// How often all slots are asked for without a reason, at the longest.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
     let core = &keeper.core;
     let cluster = core.backend.cluster();
     cluster.joined().await;
-    let mut pace = Pace::new(core.backend.config().backoff, fastrand::u64(..));
+    let mut pace = AttemptPace::new(core.backend.config().backoff, fastrand::u64(..));
     loop {
         let period = PERIOD.mul_f64(0.8 + 0.2 * fastrand::f64());
         tokio::select! {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::{Keeper, renewals};
 use crate::backend::Sentinels;
-use crate::backend::{Class, Failure, Pace};
+use crate::backend::{AttemptPace, Class, Failure};
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
     let Some(sentinels) = config.dialer.sentinels() else {
         return;
     };
-    let mut pace = Pace::new(
+    let mut pace = AttemptPace::new(
         keeper.core.config.backoff.at_most(LISTEN_AGAIN),
         index as u64,
     );

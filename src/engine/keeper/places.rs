@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::backend::{Outcome, Pending};
+use crate::backend::{CommandResult, Pending};
 use crate::clock::Moment;
 use crate::engine::Core;
 use crate::engine::attempt::untried_hold;
@@ -222,7 +222,7 @@ impl Places {
         }
     }
 
-    fn answered(&mut self, core: &Core, sent: &Sent, outcome: &Outcome) {
+    fn answered(&mut self, core: &Core, sent: &Sent, outcome: &CommandResult) {
         let unanswered = matches!(outcome, Err(failure) if failure.is_unanswered());
         for hold in &sent.asks_for {
             hold.with(|state| {

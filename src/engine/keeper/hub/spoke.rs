@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use super::listener::Listener;
 use super::wire::{self, Sink, Stream};
 use super::{is_refusal, refusals};
-use crate::backend::{Cluster, Node};
-use crate::backend::{Failure, LaneConfig, Pace};
+use crate::backend::{AttemptPace, Failure, LaneConfig};
+use crate::backend::{Cluster, ClusterNode};
 use crate::backoff::Delays;
 use crate::clock::Moment;
 
@@ -19,14 +19,14 @@ pub(super) struct Spoke {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// None for the one server.
-    node: Option<Arc<Node>>,
+    node: Option<Arc<ClusterNode>>,
     listener: Mutex<Option<Arc<Listener>>>,
     /// Held while a connection is being made, so that there is one.
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
 struct Connecting {
-    pace: Pace,
+    pace: AttemptPace,
     refusals: Delays,
     /// The last attempt was refused; the next one is not made before then.
     refused: Option<(Failure, Moment)>,
@@ -36,7 +36,7 @@ impl Spoke {
     pub(super) fn new(
         config: &LaneConfig,
         cluster: &Arc<Cluster>,
-        node: Option<Arc<Node>>,
+        node: Option<Arc<ClusterNode>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config: config.clone(),
@@ -44,7 +44,7 @@ impl Spoke {
             node,
             listener: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(Connecting {
-                pace: Pace::new(config.backoff, fastrand::u64(..)),
+                pace: AttemptPace::new(config.backoff, fastrand::u64(..)),
                 refusals: refusals(),
                 refused: None,
             }),

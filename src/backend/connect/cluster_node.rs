@@ -7,10 +7,10 @@ use std::time::Duration;
 use redis::PushInfo;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::address::Endpoint;
 use super::connection::Connection;
 use super::dial::Dialer;
 use super::hello::Hello;
-use super::redirect::Place;
 use crate::backend::failure::Failure;
 use crate::config::Publish;
 
@@ -18,10 +18,10 @@ use crate::config::Publish;
 const SHARDED_SINCE: (u64, u64) = (7, 0);
 
 /// A node.
-pub(crate) struct Node {
+pub(crate) struct ClusterNode {
     /// Larger than 0, and no other node's.
     number: u32,
-    place: Place,
+    endpoint: Endpoint,
     dialer: Arc<Dialer>,
     /// How its channels are published to, if that was set.
     set: Option<Publish>,
@@ -29,11 +29,16 @@ pub(crate) struct Node {
     sharded: AtomicBool,
 }
 
-impl Node {
-    pub(crate) fn new(number: u32, place: Place, dialer: Dialer, set: Option<Publish>) -> Self {
+impl ClusterNode {
+    pub(crate) fn new(
+        number: u32,
+        endpoint: Endpoint,
+        dialer: Dialer,
+        set: Option<Publish>,
+    ) -> Self {
         Self {
             number,
-            place,
+            endpoint,
             dialer: Arc::new(dialer),
             set,
             sharded: AtomicBool::new(false),
@@ -44,8 +49,8 @@ impl Node {
         self.number
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     pub(crate) fn dialer(&self) -> &Arc<Dialer> {
@@ -53,7 +58,7 @@ impl Node {
     }
 
     pub(crate) fn host(&self) -> &str {
-        &self.place.host
+        &self.endpoint.host
     }
 
     /// How releases are told there.
