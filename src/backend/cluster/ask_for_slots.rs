@@ -1,4 +1,4 @@
-//! Asking the nodes of a cluster which slots are where.
+//! Asks the nodes of a cluster which node has which slots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::backend::command::Lane;
 use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, ranges};
 use crate::backend::failure::Failure;
 
-/// How long a node has to answer.
+/// How long to wait for a node.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// So many nodes are asked at a time; the first answer counts.
+/// How many nodes are asked at a time.
 const ASKED: usize = 3;
 
-/// Who can be asked.
+/// Whom to ask.
 enum Source {
     Connected(Connection, Box<str>),
     Address(Arc<Dialer>),
@@ -69,7 +69,7 @@ pub(super) async fn ask_for_slots(
     None
 }
 
-/// What the node at `host` says of all slots.
+/// Asks the node at `host` for all slots.
 pub(crate) async fn slots_of(
     connection: &mut MultiplexedConnection,
     host: &str,

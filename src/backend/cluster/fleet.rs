@@ -301,11 +301,11 @@ impl Fleet {
 /// A fleet for each runtime.
 type Fleets = Vec<(Id, Arc<Fleet>)>;
 
-/// The callers' lanes of one client, and what is known of where they lead.
+/// The callers' fleets of one client, and the map of its cluster.
 pub(crate) struct Backend {
     config: LaneConfig,
     cluster: Arc<Cluster>,
-    /// One for each runtime of callers: a few at most. None once the client is closed, and then for ever.
+    /// One for each runtime of callers: a few at most. None once the client is closed.
     fleets: Mutex<Option<Fleets>>,
 }
 
@@ -318,13 +318,13 @@ impl Backend {
         }
     }
 
-    /// The cluster, if there is one.
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
-    /// Asks which slots are where; whether a node answered. `keepers` are the lanes of the runtime this runs on.
-    pub(crate) async fn survey(&self, keepers: &Fleet) -> bool {
+    /// Asks the nodes for all slots and updates the map. Returns whether a node answered. `keepers` is the fleet of the
+    /// current runtime.
+    pub(crate) async fn ask_for_slots(&self, keepers: &Fleet) -> bool {
         let Some(ranges) =
             ask_for_slots(keepers.lanes(), self.cluster.nodes(), &self.config.dialer).await
         else {
@@ -335,7 +335,7 @@ impl Backend {
         true
     }
 
-    /// Ends the lanes to nodes that left the cluster; `keepers` are the keeper's own.
+    /// Ends the lanes to nodes that left the cluster.
     fn prune(&self, keepers: &Fleet) {
         let nodes = self.cluster.nodes();
         keepers.prune(&nodes);
@@ -352,8 +352,8 @@ impl Backend {
         &self.config.timers
     }
 
-    /// The lanes of the runtime this is called on; opened at first use, over with the runtime. Fails where a
-    /// connection could not live, and when the client is closed.
+    /// The fleet of the current runtime, opened at first use. Fails if there is no runtime that can drive connections, and
+    /// if the client is closed.
     pub(crate) fn callers_fleet(&self) -> Result<Arc<Fleet>, Error> {
         let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
         if let Some(fleet) = self.fleet_of(runtime.id())? {
@@ -382,21 +382,21 @@ impl Backend {
         }
         let fleet = Fleet::open(self.config.clone(), Arc::clone(&self.cluster), runtime);
         if fleet.is_over() {
-            // The runtime is being shut down, and takes no more tasks.
+            // The runtime is shutting down, and accepts no tasks.
             return Err(ConfigError::NoRuntime.into());
         }
         fleets.push((runtime.id(), Arc::clone(&fleet)));
         Ok(fleet)
     }
 
-    /// Another server is the master now: no lane leads to the old one any more.
+    /// Another server is the master now: all connections to the old one are given up.
     pub(crate) fn switch(&self) {
         for (_, fleet) in self.fleets.lock().iter().flatten() {
             fleet.home().switch();
         }
     }
 
-    /// Ends all of the callers' lanes; there are no new ones. The keeper's runtime, and so the timers, end next.
+    /// Ends all callers' lanes for good. Called before the keeper's runtime ends, and the timers with it.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
         let fleets = self.fleets.lock().take();
@@ -406,11 +406,11 @@ impl Backend {
     }
 }
 
-/// Whether the runtime that this is called on has timers and I/O. The only way to find out is to use them.
+/// Whether the current runtime has timers and I/O. The only way to find out is to use them.
 fn drives_connections() -> bool {
     let using = || {
         drop(tokio::time::sleep(Duration::ZERO));
-        // An error, as when there are no files left, is no panic: only a missing driver panics.
+        // Only a missing driver panics; other failures, such as too many open files, are errors.
         #[cfg(unix)]
         drop(tokio::net::UnixDatagram::unbound());
     };

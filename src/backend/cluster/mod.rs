@@ -1,4 +1,4 @@
-//! Which lane a command takes: by the runtime of its caller, and by the node of a cluster that has its slot.
+//! Which lane a command takes: by the runtime of its caller, and by the cluster node that has its slot.
 
 mod ask_for_slots;
 mod fleet;

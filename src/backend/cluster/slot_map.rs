@@ -1,11 +1,11 @@
 //! Which node of a cluster has which slot.
 //!
-//! 1. A send takes what is known and never waits for more. Where it is wrong the node says so, and the command did not
-//!    run: the slot is corrected and the command sent again.
-//! 2. The keeper asks for all slots when there is a reason to doubt them, and now and then.
-//! 3. A slot that changed its node is remembered until the keeper has looked at what is held and listened to there: its
-//!    new node may know less than the old one did.
-//! 4. A slot that nobody says to have stays where it was: that node knows best.
+//! 1. A command is sent by the map as it is and never waits for a newer one. If the map is wrong, the node redirects the
+//!    command, which did not run: the map is corrected and the command sent again.
+//! 2. The keeper asks for all slots when the map is in doubt, and from time to time.
+//! 3. A slot that moved is remembered until the keeper has checked the holds and subscriptions in it: the new node may
+//!    lack data of the old one.
+//! 4. A slot that no node claims stays with its last node, which can redirect.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,10 +19,10 @@ use crate::backend::connect::{ClusterNode, Dialer, Endpoint, Range, Redirect};
 use crate::config::Publish;
 use crate::slot::{SLOTS, Slot};
 
-/// Where a node is to be reached, by what it says of itself.
+/// Maps the host and port that a node announces to those where it can be reached.
 pub(crate) type NodeAddress = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
 
-/// The nodes of a cluster, once it is known that there is one.
+/// The slots and nodes of a cluster, once it is known that there is one.
 pub(crate) struct Cluster {
     template: Arc<Dialer>,
     addresses: Option<NodeAddress>,
@@ -37,13 +37,13 @@ pub(crate) struct Cluster {
 
 #[derive(Default)]
 struct Map {
-    /// One for each slot, or none at all.
+    /// One entry for each slot, or none at all.
     slots: Vec<Option<Arc<ClusterNode>>>,
     nodes: Vec<Arc<ClusterNode>>,
 }
 
 impl Cluster {
-    /// Nothing is known yet; connections to nodes are made as `template` makes them.
+    /// Not joined yet. Connections to nodes are made as `template` makes them.
     pub(crate) fn new(
         template: Arc<Dialer>,
         addresses: Option<NodeAddress>,
@@ -62,18 +62,18 @@ impl Cluster {
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a cluster.
     pub(crate) fn is_joined(&self) -> bool {
-        // Acquire: who sees it sees the first map, too.
+        // Acquire: a thread that sees it also sees the first map.
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Resolves when there is one.
+    /// Resolves when there is a cluster.
     pub(crate) async fn joined(&self) {
-        let mut told = std::pin::pin!(self.join.notified());
-        told.as_mut().enable();
+        let mut joined = std::pin::pin!(self.join.notified());
+        joined.as_mut().enable();
         if !self.is_joined() {
-            told.await;
+            joined.await;
         }
     }
 
@@ -82,26 +82,25 @@ impl Cluster {
         self.map.read().slots.get(slot.index())?.clone()
     }
 
-    /// Its number: cheaper, for who asks for very many slots.
+    /// The number of the node that has `slot`. Cheaper, for callers with very many slots.
     pub(crate) fn number_of(&self, slot: Slot) -> Option<u32> {
         let map = self.map.read();
         let node = map.slots.get(slot.index())?.as_ref();
         node.map(|node| node.number())
     }
 
-    /// All of them.
     pub(crate) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
         self.map.read().nodes.clone()
     }
 
-    /// There is a cluster, and these are its slots.
+    /// There is a cluster with these slots.
     pub(crate) fn join(&self, ranges: Vec<Range>) {
         self.learn(ranges);
         self.joined.store(true, Ordering::Release);
         self.join.notify_waiters();
     }
 
-    /// Takes what a node said of all slots.
+    /// Replaces the map by the answer of a node.
     pub(crate) fn learn(&self, ranges: Vec<Range>) {
         let ranges: Vec<_> = ranges.into_iter().map(|range| self.mapped(range)).collect();
         let mut map = self.map.write();
@@ -134,7 +133,7 @@ impl Cluster {
         *map = Map { slots, nodes };
     }
 
-    /// The node that a redirect leads to. What was wrong about the slot is corrected.
+    /// The node that a redirect leads to. A `MOVED` corrects the map.
     pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<ClusterNode> {
         let Redirect {
             slot,
@@ -158,24 +157,24 @@ impl Cluster {
         node
     }
 
-    /// What is known may be wrong.
+    /// The map may be wrong.
     pub(crate) fn doubt(&self) {
         self.doubted.notify_one();
     }
 
-    /// Resolves when there is a reason to ask anew.
+    /// Resolves when the map is in doubt.
     pub(crate) async fn doubted(&self) {
         self.doubted.notified().await;
     }
 
-    /// The slots that changed their node since the last call.
+    /// The slots that moved since the last call.
     pub(crate) fn take_moved(&self) -> BTreeSet<Slot> {
         std::mem::take(&mut *self.moved.lock())
     }
 
     fn new_node(&self, endpoint: Endpoint) -> Arc<ClusterNode> {
         let dialer = self.template.at(&endpoint.host, endpoint.port);
-        // Relaxed: only that no two are the same matters.
+        // Relaxed: the numbers only have to be unique.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         Arc::new(ClusterNode::new(number, endpoint, dialer, self.publish))
     }
@@ -187,8 +186,7 @@ impl Cluster {
         }
     }
 
-    /// Where to connect to for what a node calls itself. That is code of the application, and may panic: then nothing
-    /// is known better than what the node says.
+    /// Where to connect to a node. The map is code of the application; if it panics, the node's own address is used.
     fn address(&self, endpoint: Endpoint) -> Endpoint {
         let Some(addresses) = &self.addresses else {
             return endpoint;
@@ -306,8 +304,8 @@ mod tests {
         let is_doubted = || cluster.doubted().now_or_never().is_some();
         assert!(!is_doubted());
         let moved = cluster.redirected(redirect(7, 9, false));
-        assert!(is_doubted(), "who holds or waits there is told of it");
-        assert_eq!(moved.number(), asked.number(), "it is known by now");
+        assert!(is_doubted(), "the keeper is notified");
+        assert_eq!(moved.number(), asked.number(), "it is known");
         assert_eq!(
             (port_of(&cluster, 7), port_of(&cluster, 8)),
             (Some(9), Some(1))

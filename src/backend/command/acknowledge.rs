@@ -1,15 +1,17 @@
-//! Commands whose effect replicas must have before it counts.
+//! Commands that count only after replicas acknowledged them.
 //!
-//! `WAIT` tells how many replicas have the last write *of its own connection*. So what is to be acknowledged goes over
-//! connections of its own, beside that of its lane: what is queued is sent as one pipeline with one `WAIT` behind it, and
-//! every such command writes, also when it changes nothing.
+//! `WAIT` returns how many replicas have the last write *of its own connection*. So these commands have connections of
+//! their own, beside that of their lane. A task per connection sends the queued commands as one pipeline with one `WAIT`
+//! at its end. Each of these commands writes, even if it changes nothing.
 //!
-//! 1. A command that was to be acknowledged and was not is not granted: an acquire is undone on the same connection
-//!    before that is told, anything else lengthens nothing. When the undoing has no answer, neither has the command.
+//! 1. A command that was not acknowledged grants nothing. An acquire is undone on the same connection before its caller
+//!    gets the failure. If the undo has no reply, the acquire counts as unanswered.
 //! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
 //!    of its own, behind it.
-//! 3. Commands whose order counts, but not their acknowledgement, go through the same queue and wait for no replica.
-//!    Those of one slot take one queue.
+//! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
+//!    Commands of one slot use one queue.
+//! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused at once, and one batch in each
+//!    [`PROBE`] finds out whether the replicas are back.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -33,43 +35,41 @@ use crate::error::NotReplicated;
 use crate::script::{Call, Encoded, Order, Undo};
 use crate::slot::Target;
 
-/// Over how many connections they go: while replicas are waited for on one, the next are sent on another.
+/// The number of connections: while one waits for replicas, the other sends.
 const LANES: usize = 2;
 
-/// The ways to the connections of one lane on which commands are acknowledged.
+/// The connections beside one lane on which commands are acknowledged.
 pub(crate) struct AckLanes {
     lanes: [AckLane; LANES],
 }
 
-/// The way to one of them.
+/// One of these connections, and the queue of its task.
 struct AckLane {
     lane: Arc<Lane>,
     queue: mpsc::UnboundedSender<QueuedCommand>,
 }
 
-/// A command in the queue.
 pub(crate) struct QueuedCommand {
     pub(crate) command: AckCommand,
     answer: oneshot::Sender<AckResult>,
 }
 
-/// A command to be acknowledged, or to keep its place among those.
+/// A command that must be acknowledged, or keep its order among those.
 pub(crate) struct AckCommand {
     pub(crate) call: Encoded,
-    /// The call with the script's text, when that is to be sent.
+    /// The call with the script's text, if that must be sent.
     pub(crate) text: Option<Cmd>,
     pub(crate) order: Order,
     pub(crate) undo: Option<Undo>,
-    /// Its slot is on its way to the node.
+    /// Its slot is migrating to the node.
     pub(crate) asking: bool,
     lane: usize,
 }
 
-/// What it came to. What did not run may be sent elsewhere.
+/// The reply; or the failure, with the command if it did not run and may be sent elsewhere.
 type AckResult = Result<TimedReply, (FailedSend, Option<Box<AckCommand>>)>;
 
 impl AckLanes {
-    /// Opens them on a runtime, beside the lane of `config`.
     pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
         let stall = Arc::<Mutex<Stall>>::default();
         let lanes = std::array::from_fn(|_| {
@@ -82,12 +82,10 @@ impl AckLanes {
         Self { lanes }
     }
 
-    /// Their connections.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         self.lanes.iter().map(|own| &own.lane)
     }
 
-    /// The connection that a command takes.
     pub(crate) fn lane_of(&self, command: &AckCommand) -> &Arc<Lane> {
         &self.lanes[command.lane].lane
     }
@@ -96,18 +94,18 @@ impl AckLanes {
         let own = &self.lanes[command.lane];
         let (answer, answered) = oneshot::channel();
         if let Err(unsent) = own.queue.send(QueuedCommand { command, answer }) {
-            // Its task ends with its runtime only.
+            // The task only ends with its runtime.
             let failure = own.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
             return Err((failure.into(), Some(Box::new(unsent.0.command))));
         }
-        // The runtime may end in the middle of it.
-        let told = answered.await;
-        told.unwrap_or_else(|_| Err((Failure::no_reply().into(), None)))
+        // No answer if the runtime ends.
+        let result = answered.await;
+        result.unwrap_or_else(|_| Err((Failure::no_reply().into(), None)))
     }
 }
 
 impl AckCommand {
-    /// As it is sent first, or with `asking` to a node that its slot is migrating to.
+    /// Ready to be sent to a node; with `asking`, to the one that its slot is migrating to.
     pub(crate) fn to_send(self, asking: bool) -> Self {
         Self {
             asking,
@@ -132,8 +130,8 @@ impl AckCommand {
 }
 
 impl QueuedCommand {
-    pub(crate) fn tell(self, answer: TimedReply) {
-        // Nobody may be there any more: the keeper looks after what was abandoned.
+    pub(crate) fn reply(self, answer: TimedReply) {
+        // The caller may be gone; the keeper cleans up after it.
         let _ = self.answer.send(Ok(answer));
     }
 
@@ -145,13 +143,13 @@ impl QueuedCommand {
     }
 }
 
-/// How many commands share a `WAIT`.
+/// The most commands that share a `WAIT`.
 const BATCH: usize = 64;
 
-/// After so many batches in a row that were not acknowledged, no more are sent for a while.
+/// The number of unacknowledged batches in a row after which commands are refused.
 const ROW: u32 = 2;
 
-/// How often one is sent then.
+/// How often one batch is sent then.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
@@ -159,11 +157,11 @@ pub(crate) struct AckWorker {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
-    /// What was sent on a connection of the lane, and which one that was.
+    /// The number of a connection, and the scripts that were sent on it.
     known: (u64, HashSet<&'static str>),
 }
 
-/// Whether replicas acknowledge at the moment.
+/// Whether replicas acknowledge at present.
 #[derive(Default)]
 pub(crate) struct Stall {
     row: u32,
@@ -172,7 +170,7 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Whether a batch that is sent now would wait for nothing, as far as is known: how many replicas there were.
+    /// If a batch would wait in vain now: how many replicas acknowledged the last one.
     fn refuses(&self, now: Moment) -> Option<u32> {
         (self.row >= ROW && now < self.probe_at).then_some(self.got)
     }
@@ -188,7 +186,7 @@ impl Stall {
     }
 }
 
-/// The connection is of no more use.
+/// The connection is broken.
 struct Broken;
 
 impl AckWorker {
@@ -207,7 +205,7 @@ impl AckWorker {
         while queue.recv_many(&mut entries, BATCH).await > 0 {
             let mut rest = std::mem::take(&mut entries);
             while let Some(first) = rest.first() {
-                // What waits for no replica is answered before what does.
+                // Commands that wait for no replica are answered first.
                 let order = first.command.order;
                 let same = rest.iter().take_while(|entry| entry.command.order == order);
                 let later = rest.split_off(same.count());
@@ -235,13 +233,13 @@ impl AckWorker {
         let generation = connected.generation;
         let term = connected.term.take();
         let lane = Arc::clone(&self.lane);
-        let telling = MIN_SILENCE + self.acks.within;
-        // What has no answer when this is dropped is unanswered.
+        let min_silence = MIN_SILENCE + self.acks.within;
+        // If this is dropped, commands without a reply are unanswered.
         let exchange = self.exchange(connected, entries, acknowledged);
-        let exchange = unless_deaf(&lane, generation, telling, exchange);
+        let exchange = unless_given_up(&lane, generation, min_silence, exchange);
         let done = match term {
             None => exchange.await,
-            // Nothing that the old master says counts.
+            // A reply of the old master does not count.
             Some(mut term) => term.within(exchange).await.flatten(),
         };
         if !matches!(done, Some(Ok(()))) {
@@ -249,7 +247,7 @@ impl AckWorker {
         }
     }
 
-    /// Sends commands, and what their answers lead to.
+    /// Sends commands, sends again what must be, and undoes what was not acknowledged.
     async fn exchange(
         &mut self,
         mut connected: Connected,
@@ -282,8 +280,8 @@ impl AckWorker {
                             entry.fail(failure.clone());
                         }
                     }
-                    // Enough replicas have it, or there is nothing that they have to have.
-                    (Ok(answer), _) => entry.tell(answer),
+                    // Enough replicas acknowledged it, or it granted nothing.
+                    (Ok(answer), _) => entry.reply(answer),
                 }
             }
             if let Err(failure) = got {
@@ -294,7 +292,7 @@ impl AckWorker {
         Ok(())
     }
 
-    /// Sends each command once, and hears how many replicas have it.
+    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged.
     async fn round(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -327,7 +325,7 @@ impl AckWorker {
         Ok((answers.iter().map(answer).collect(), got))
     }
 
-    /// What `WAIT` was answered: whether enough replicas have it all.
+    /// Reads the reply to `WAIT`.
     fn count(&mut self, waited: Value) -> Result<(), Failure> {
         let got = redis::from_redis_value::<u32>(waited.extract_error()?);
         let got = got.map_err(|_| Failure::strange_reply())?;
@@ -339,7 +337,7 @@ impl AckWorker {
         Err(self.not_replicated(got))
     }
 
-    /// Takes back what was granted, and tells why.
+    /// Undoes grants, and fails their commands with `why`.
     async fn undo(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -358,7 +356,7 @@ impl AckWorker {
                 } else if read(result).is_ok() {
                     entry.fail(why.clone());
                 } else {
-                    // What could not be taken back is seen to by whoever sent it.
+                    // The sender of a command that could not be undone releases it.
                     entry.fail(Failure::no_reply());
                 }
             }
@@ -373,13 +371,12 @@ impl AckWorker {
 }
 
 impl AckCommand {
-    /// What is to be sent.
     fn cmd(&self) -> &Cmd {
         self.text.as_ref().unwrap_or(self.call.cmd())
     }
 
-    /// A script goes by its text the first time: to find out by its digest that the server does not know it would cost
-    /// a `WAIT`.
+    /// Sends a script by its text the first time on a connection: a digest that the server does not know would cost a
+    /// second `WAIT`.
     fn introduce(&mut self, lane: &Lane, known: &mut HashSet<&'static str>) {
         self.call.publish_as(lane.publish());
         if self.text.is_none()
@@ -407,14 +404,14 @@ impl AckCommand {
         true
     }
 
-    /// Whether an answer says that something was done which is worth nothing until it is acknowledged.
+    /// Whether the reply is a grant, which must be acknowledged.
     fn is_granted(&self, answer: &TimedReply) -> bool {
         let undo = self.undo.as_ref();
         self.order == Order::Acknowledged
             && undo.is_none_or(|undo| undo.is_needed_behind(&answer.reply))
     }
 
-    /// From now on it is what takes it back.
+    /// Turns it into the command that undoes it.
     fn turn_back(&mut self, lane: &Lane) {
         if let Some(undo) = self.undo.take() {
             (self.call, self.text) = (undo.encode(), None);
@@ -423,16 +420,16 @@ impl AckCommand {
     }
 }
 
-/// Awaits what goes on on a connection for a command time-out; for less, but at least for `telling`, when that was found
-/// deaf and left meanwhile: what is queued is not to wait for it either.
-async fn unless_deaf<T>(
+/// Awaits an exchange for a command time-out. Ends early, but not before `min_silence`, if the connection was given up
+/// meanwhile, so that queued commands do not wait for it.
+async fn unless_given_up<T>(
     lane: &Lane,
     generation: u64,
-    telling: Duration,
+    min_silence: Duration,
     exchange: impl Future<Output = T>,
 ) -> Option<T> {
     let limit = lane.command_timeout();
-    let first = limit.min(telling);
+    let first = limit.min(min_silence);
     let mut exchange = pin!(exchange);
     if let Some(done) = lane.timers().within(first, exchange.as_mut()).await {
         return Some(done);

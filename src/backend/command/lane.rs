@@ -1,16 +1,16 @@
-//! A lane: one multiplexed connection and its reconnection.
+//! A lane: one multiplexed connection that is replaced when it breaks.
 //!
-//! A connection of redis-rs never reconnects by itself, and its driver lives on the runtime that opened
-//! it. So a lane belongs to one runtime, where a task of the lane's own connects on demand: one attempt
-//! at a time, [paced](crate::backend::failure::pace) whatever comes of them, everyone waiting under his own deadline.
+//! A connection of redis-rs does not reconnect, and its driver lives on the runtime that opened it. So a lane belongs to
+//! one runtime. A task of its own connects on demand, one attempt at a time, [paced](crate::backend::failure::AttemptPace);
+//! all commands that wait for the connection have deadlines of their own.
 //!
-//! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
-//!    which of the two it was. Nothing else ends it: what panics while connecting is an attempt that failed.
-//! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
-//!    a half-open link tells nobody. [Renewals](super::together) have less time, and leave it sooner.
-//! 3. When sentinels name another master the connection is given up, also one that was being made just then.
-//! 4. A connection to a server that became a replica stays in use until it may be left: it answers, and
-//!    what is sent meanwhile must not wait for the next one.
+//! 1. The task ends when the lane is closed or its runtime ends; the lane is `Over` then, and says which. A panic while
+//!    connecting is a failed attempt.
+//! 2. A connection on which nothing was received for a command time-out while a command waited is replaced: a half-open
+//!    link reports no error.
+//! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
+//! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
+//!    the next connection.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -37,18 +37,17 @@ pub(crate) struct LaneConfig {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) timers: Timers,
-    /// Whether each new connection is asked which server it leads to.
+    /// Whether to ask for run id and uptime on each new connection.
     pub(crate) asks_server: bool,
-    /// Told whenever a connection turned out to be broken.
     pub(crate) broken: Arc<BrokenLinks>,
-    /// The node of a cluster that it leads to.
+    /// None for the one server.
     pub(crate) node: Option<Arc<ClusterNode>>,
-    /// How replicas must acknowledge what is granted, if they must.
+    /// How many replicas must acknowledge, if any.
     pub(crate) acks: Option<Acks>,
 }
 
 impl LaneConfig {
-    /// The same for a node of the cluster.
+    /// The same settings for a node of the cluster.
     pub(crate) fn to(&self, node: &Arc<ClusterNode>) -> Self {
         Self {
             dialer: Arc::clone(node.dialer()),
@@ -87,24 +86,24 @@ struct Dialed {
 pub(crate) struct Lane {
     link: watch::Sender<LaneState>,
     wanted: Notify,
-    /// When something was last heard, in nanoseconds of the client's clock.
+    /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
     /// Lanes to the same server, which rest and end with this one.
     beside: Box<[Arc<Self>]>,
-    /// Whether a batch of commands is queued that nobody drives yet.
+    /// Whether a batch of commands is queued that nobody has driven yet.
     full: AtomicBool,
     config: LaneConfig,
 }
 
 enum LaneState {
-    /// Not connected; how many attempts failed so far, and how the last one did.
+    /// Not connected: how many attempts failed, and the last failure.
     Down {
         failures: u64,
         last: Option<Failure>,
     },
     Up {
         connected: Connected,
-        /// From when on it may be left if it leads to a replica.
+        /// When it may be replaced if the server is a replica (rule 4: it stays in use for a pause).
         leave_from: Moment,
     },
     Over(LaneEnd),
@@ -114,11 +113,11 @@ enum LaneState {
 #[derive(Clone)]
 pub(crate) struct Connected {
     pub(crate) connection: Connection,
-    /// Which of the lane's connections it is.
+    /// The number of the connection on this lane.
     pub(crate) generation: u64,
-    /// Of the master that it leads to, where that may change.
+    /// The term of the master it leads to; none if the master cannot change.
     pub(crate) term: Option<MasterTerm>,
-    /// What the server said of itself on it, if that was asked.
+    /// None unless `asks_server`.
     pub(crate) server: Option<ServerInfo>,
 }
 
@@ -127,7 +126,7 @@ pub(crate) struct Connected {
 enum LaneEnd {
     Closed,
     WithRuntime,
-    /// Its node left the cluster.
+    /// The node left the cluster.
     Retired,
 }
 
@@ -141,7 +140,7 @@ impl LaneEnd {
     }
 }
 
-/// After so long without a word a connection is suspected to have been cut.
+/// After so long without a reply the connection may have been cut.
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Lane {
@@ -167,7 +166,6 @@ impl Lane {
         lane
     }
 
-    /// The connection, if there is one.
     pub(crate) fn connected(&self) -> Option<Connected> {
         match &*self.link.borrow() {
             LaneState::Up { connected, .. } => Some(connected.clone()),
@@ -175,13 +173,13 @@ impl Lane {
         }
     }
 
-    /// A batch of commands is queued: somebody is to drive the connection.
+    /// A batch of commands is queued, and the connection must be driven.
     pub(crate) fn is_full(&self) {
-        // Relaxed: whoever does not see it leaves it to the connection's own task.
+        // Relaxed: if a thread misses it, the connection's own task drives.
         self.full.store(true, Ordering::Relaxed);
     }
 
-    /// Drives the connection if a batch of commands is queued. It may wake anybody, so no lock may be held.
+    /// Drives the connection if a batch is queued. May wake any task, so no lock may be held.
     pub(crate) fn drive_if_full(&self) {
         // Relaxed, as above.
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
@@ -189,15 +187,14 @@ impl Lane {
         }
     }
 
-    /// Drives the connection, if there is one. It may wake anybody, so no lock may be held.
+    /// Drives the connection, if there is one. May wake any task, so no lock may be held.
     pub(crate) fn drive(&self) {
         if let Some(connected) = self.connected() {
             connected.connection.drive();
         }
     }
 
-    /// The connection. Connects when there is none; fails with the outcome of the first attempt that ends from
-    /// now on.
+    /// Connects if there is no connection. Fails if the next attempt that ends fails.
     pub(crate) async fn connect(&self) -> Result<Connected, Failure> {
         let seen = match &*self.link.borrow() {
             LaneState::Up { connected, .. } => return Ok(connected.clone()),
@@ -213,23 +210,22 @@ impl Lane {
                 Err(last.clone().unwrap_or_else(Failure::no_connection))
             }
             Ok(LaneState::Over(end)) => Err(end.failure()),
-            // The lane itself keeps the other end.
+            // The lane owns the sender, so this does not happen.
             Err(_) => Err(Failure::closed()),
         }
     }
 
-    /// The number of the node that it leads to; 0 for the one server that there is.
+    /// The number of the node; 0 for the one server.
     pub(crate) fn node(&self) -> u32 {
         self.config.node.as_ref().map_or(0, |node| node.number())
     }
 
-    /// How releases are told there.
+    /// How releases are published there.
     pub(crate) fn publish(&self) -> Publish {
         let node = self.config.node.as_ref();
         node.map_or(Publish::Classic, |node| node.publish())
     }
 
-    /// The host that it leads to.
     pub(crate) fn host(&self) -> &str {
         match &self.config.node {
             Some(node) => node.host(),
@@ -245,42 +241,40 @@ impl Lane {
         &self.config.timers
     }
 
-    /// The time by the client's clock.
     pub(crate) fn now(&self) -> Moment {
         self.config.clock.now()
     }
 
-    /// Something was heard on the lane. The moment stands for itself, so no order is needed with anything.
+    /// Something was received on the lane.
     pub(crate) fn heard(&self) {
         // Relaxed: a time that stands for itself.
         self.heard_at
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// When something was last heard.
     pub(crate) fn heard_at(&self) -> Moment {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 
-    /// Whether nothing was heard for so long that the connection may have been cut meanwhile.
+    /// Whether the connection may have been cut since something was last received.
     pub(crate) fn is_quiet(&self) -> bool {
         self.heard_at().until(self.now()) >= QUIET
     }
 
-    /// A command went unanswered for a command time-out: replaces the connection if nothing else was
-    /// heard on it either. One that came up meanwhile was heard of when it did.
+    /// A command had no reply for a command time-out. Replaces the connection if nothing else was received either. A new
+    /// connection counts as received.
     pub(crate) fn overdue(&self) {
         if self.is_silent_for(self.config.command_timeout) {
             self.give_up(|_, _| true);
         }
     }
 
-    /// Whether nothing was heard for `span`.
+    /// Whether nothing was received for `span`.
     pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
         self.heard_at().until(self.now()) >= span
     }
 
-    /// Another server is the master now (by 3).
+    /// Another server is the master now: the connection is given up (rule 3).
     pub(crate) fn switch(&self) {
         self.give_up(|_, _| true);
         for lane in &self.beside {
@@ -288,12 +282,12 @@ impl Lane {
         }
     }
 
-    /// Gives up the connection `broken`, if it still is the one in use.
+    /// Gives up the connection `broken` if it is still in use.
     pub(crate) fn replace(&self, broken: u64) {
         self.give_up(|generation, _| generation == broken);
     }
 
-    /// The server of connection `demoted` is a replica: leaves it, unless that is to wait (by 4).
+    /// The server of connection `demoted` is a replica. Gives the connection up, unless its pause is not over (rule 4).
     pub(crate) fn leave(&self, demoted: u64) {
         let now = self.now();
         self.give_up(|generation, leave_from| generation == demoted && now >= leave_from);
@@ -314,20 +308,20 @@ impl Lane {
             _ => false,
         });
         if replaced {
-            // Somebody may wait for the connection that came and went meanwhile; nobody else asks for the next.
+            // A command may wait for the connection that came and went, and nobody else asks for the next one.
             self.wanted.notify_one();
             self.config.broken.add(self.node());
         }
     }
 
-    /// Waits until connection `left` is not in use any more.
+    /// Waits until the connection `left` is given up.
     pub(crate) async fn has_left(&self, left: u64) {
         let is_used = |link: &LaneState| matches!(link, LaneState::Up { connected, .. } if connected.generation == left);
-        // The lane itself keeps the other end.
+        // The lane owns the sender, so this never fails.
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
 
-    /// Whether the lane is connected, and which connection it is.
+    /// The number of the connection, if there is one.
     pub(crate) fn generation(&self) -> Option<u64> {
         match &*self.link.borrow() {
             LaneState::Up { connected, .. } => Some(connected.generation),
@@ -335,12 +329,12 @@ impl Lane {
         }
     }
 
-    /// Whether it connects no more.
+    /// Whether it has ended, and does not connect again.
     pub(crate) fn is_over(&self) -> bool {
         matches!(&*self.link.borrow(), LaneState::Over(_))
     }
 
-    /// Gives its connections up, until they are wanted again.
+    /// Gives up its connections until they are needed again.
     pub(crate) fn rest(&self) {
         for lane in &self.beside {
             lane.rest();
@@ -362,12 +356,11 @@ impl Lane {
         self.end(LaneEnd::Retired);
     }
 
-    /// Ends the lane and its connection.
     pub(crate) fn close(&self) {
         self.end(LaneEnd::Closed);
     }
 
-    /// Why nothing is sent on it any more, if it is over.
+    /// Why it has ended, if it has.
     pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
             LaneState::Over(end) => Some(end.failure()),
@@ -405,7 +398,7 @@ impl Lane {
             let connecting = AssertUnwindSafe(self.keep_connected(&mut pace, &mut generation));
             // A subscriber of tracing events is code of the application, and may panic.
             let _panic = connecting.catch_unwind().await;
-            // Somebody may still want a connection. The pace keeps this from being a busy loop.
+            // A command may still wait for a connection. The pace prevents a busy loop.
             self.wanted.notify_one();
             tokio::task::yield_now().await;
         }
@@ -435,7 +428,7 @@ impl Lane {
                         leave_from,
                     });
                     if was_away {
-                        // The server may have lost what it had while it was away, and no connection broke to tell of that.
+                        // The server may have lost its data while it was away, and no broken connection shows it.
                         self.config.broken.add(self.node());
                     }
                 }
@@ -444,7 +437,7 @@ impl Lane {
         }
     }
 
-    /// Whether an attempt to connect failed since there was a connection.
+    /// Whether an attempt failed since the last connection.
     fn has_failed(&self) -> bool {
         matches!(&*self.link.borrow(), LaneState::Down { failures, .. } if *failures > 0)
     }
@@ -471,7 +464,7 @@ impl Lane {
     }
 }
 
-/// A task that ends although the lane was not closed went with its runtime.
+/// If the task ends and the lane was not closed, its runtime ended.
 struct EndsLane(Arc<Lane>);
 
 impl Drop for EndsLane {

@@ -1,4 +1,4 @@
-//! How a command is sent over a lane, what its reply says, and how replicas acknowledge it.
+//! How a command is sent over a lane, what its reply means, and how replicas acknowledge it.
 
 mod acknowledge;
 mod in_flight;

@@ -1,10 +1,8 @@
-//! Sending a command: on a connection that is there, to whichever node of a cluster has its slot.
+//! Sends a command over a lane.
 //!
-//! 1. Only this is certain not to have been sent: what had no connection, and what came behind a [knock](is_cut) that was
-//!    refused. Whatever else fails may have been executed, unless the server's answer says that it was not.
-//! 2. A node that does not have the slot runs nothing and says who has it. The command goes there, up to [`HOPS`] times:
-//!    nodes may point at each other while a cluster changes.
-//! 3. `ASKING` counts for the next command of its connection, which others use, too. So both go as one pipeline.
+//! 1. A command was certainly not sent if there was no connection, or if the [knock](is_cut) before it was refused. After
+//!    any other failure it may have run, unless the error of the server says that it did not.
+//! 2. `ASKING` counts for the next command of its connection, which other tasks use too. So both are sent as one pipeline.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -24,14 +22,14 @@ use crate::backend::failure::{Class, Failure};
 use crate::clock::Moment;
 use crate::script::{Call, Encoded, Reply};
 
-/// A silence that is shorter says nothing of the connection, nor of the server.
+/// A shorter silence does not show that the connection or the server is broken.
 pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
 
-/// The next try shall be on another connection, while there is time for one: after a silence of `limit`, if that is
-/// `telling`.
-fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Duration) {
+/// After a silence of `limit`, replaces the connection so that the next try uses another one, if `limit` is at least
+/// `min_silence`.
+fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, min_silence: Duration) {
     lane.overdue();
-    let silent = limit >= telling && lane.is_silent_for(limit);
+    let silent = limit >= min_silence && lane.is_silent_for(limit);
     if let Some(generation) = generation.filter(|_| silent) {
         lane.replace(generation);
     }
@@ -41,18 +39,17 @@ fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, telling: Durat
 #[derive(Debug, Clone)]
 pub(crate) struct TimedReply {
     pub(crate) reply: Reply,
-    /// Just before the send: validity is counted from here.
+    /// Just before the send: validity counts from here.
     pub(crate) sent_at: Moment,
-    /// How long the server had been up then, by its own word; asked only where it matters.
+    /// How long the server had been up by then; none where it is not asked.
     pub(crate) server_age: Option<Duration>,
 }
 
 pub(crate) type CommandResult = Result<TimedReply, Failure>;
 
-/// A command in flight. Whoever holds a clone may await it; it runs once.
+/// A command in flight. It runs once, and each clone may await it.
 ///
-/// The reply may take for ever: whoever counts the time says so by [`Pending::overdue`], or awaits it
-/// [within](Pending::within) a time.
+/// It has no time-out of its own: end it by [`Pending::overdue`], or await it [within](Pending::within) a time.
 #[derive(Clone)]
 pub(crate) struct Pending {
     outcome: InFlight<CommandResult>,
@@ -60,7 +57,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Asks whether the connection of a lane is still there.
+    /// Sends a `PING`, to find out whether the connection of a lane still works.
     pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
         let sending = send_on(Arc::clone(lane), Call::ping().encode());
         Self::of(sending.boxed(), Arc::clone(lane))
@@ -71,13 +68,13 @@ impl Pending {
         Self { outcome, lane }
     }
 
-    /// Sends it now, and not when the task of its connection runs. It may wake anybody, so no lock may be held.
+    /// Sends it now instead of when the task of its connection runs. May wake any task, so no lock may be held.
     pub(crate) fn send_at_once(mut self) {
         let _ = (&mut self).now_or_never();
         self.lane.drive();
     }
 
-    /// No reply came within a command time-out: whoever awaits it hears that.
+    /// Ends it: no reply came within a command time-out.
     pub(crate) fn overdue(&self) {
         self.lane.overdue();
         self.outcome.end_with(Err(Failure::no_reply()));
@@ -93,20 +90,24 @@ impl Pending {
         })
     }
 
-    /// As [`within`](Self::within), for what is repeated while there is time: the next try is on another connection when
-    /// this one was silent for `limit`, and that is `telling`.
-    pub(crate) async fn within_one_try(self, limit: Duration, telling: Duration) -> CommandResult {
+    /// As [`within`](Self::within), for a command that is repeated: if this connection was silent for `limit`, and `limit` is
+    /// at least `min_silence`, the next try uses another connection.
+    pub(crate) async fn within_one_try(
+        self,
+        limit: Duration,
+        min_silence: Duration,
+    ) -> CommandResult {
         let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
         let outcome = self.within(limit).await;
         if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
-            give_up(&lane, generation, limit, telling);
+            give_up(&lane, generation, limit, min_silence);
         }
         outcome
     }
 }
 
 impl PartialEq for Pending {
-    /// Whether they are the same command.
+    /// Whether both are the same command.
     fn eq(&self, other: &Self) -> bool {
         self.outcome.is_same(&other.outcome)
     }
@@ -116,14 +117,14 @@ impl Future for Pending {
     type Output = CommandResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
-        // A command that was started on a runtime that is gone may panic when polled; it is unanswered then.
+        // A command may panic when polled after its runtime ended. It is unanswered then.
         let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
         let polled = catch_unwind(polling).unwrap_or_else(|_| {
             self.overdue();
             Poll::Ready(Err(Failure::no_reply()))
         });
         if polled.is_pending() {
-            // Here, where no lock is held.
+            // No lock is held here.
             self.lane.drive_if_full();
         }
         polled
@@ -133,7 +134,7 @@ impl Future for Pending {
 /// A command that failed.
 pub(crate) struct FailedSend {
     pub(crate) failure: Failure,
-    /// Where to send it instead.
+    /// Where to send it instead, if it did not run.
     pub(crate) redirect: Option<Redirect>,
 }
 
@@ -144,13 +145,13 @@ impl From<Failure> for FailedSend {
     }
 }
 
-/// One call on one lane, whatever that leads to.
+/// Sends a call over one lane, without following redirects.
 pub(crate) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> CommandResult {
     let sent = once(&lane, &mut call).await;
     sent.map_err(|wrong| wrong.failure)
 }
 
-/// One call on a lane, on a new connection when the one it had is known to have been cut before.
+/// Sends a call over a lane.
 pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
@@ -160,7 +161,7 @@ pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, 
     }
 }
 
-/// One call to a master that may change: nothing that comes from it then is an answer.
+/// Sends a call to a master that may change. A reply after the change does not count.
 async fn exchanged_in(
     mut term: MasterTerm,
     lane: &Lane,
@@ -171,7 +172,7 @@ async fn exchanged_in(
     answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
 }
 
-/// One call on a connection of `lane`.
+/// Sends a call on a connection of `lane`.
 async fn exchanged(
     lane: &Lane,
     connected: Connected,
@@ -194,7 +195,7 @@ async fn exchanged(
     Ok(answer)
 }
 
-/// The same for a slot that is on its way to the node of the lane.
+/// Sends a call for a slot that is migrating to the node of the lane.
 pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let Connected {
         mut connection,
@@ -209,7 +210,7 @@ pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Timed
     heard(lane, generation, result, sent_at)
 }
 
-/// A connection that was not cut as far as is known.
+/// A connection that is not known to be cut, or to lead to an old master.
 pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
         let mut connected = match lane.connected() {
@@ -224,7 +225,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     }
 }
 
-/// What a result says, of the command and of the lane.
+/// Reads a result, and notes on the lane that something was received.
 pub(crate) fn heard(
     lane: &Lane,
     generation: u64,
@@ -243,7 +244,7 @@ pub(crate) fn heard(
     })
 }
 
-/// What an error says, of the command and of the lane.
+/// Classifies an error, and replaces the connection if it is the reason.
 pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
     let redirect = Redirect::of(&error, lane.host());
     let failure = Failure::from(error);
@@ -286,7 +287,7 @@ async fn go_on(
     (result, sent_at)
 }
 
-/// A command and its reply; with `asking` for a slot that is on its way to the node (by 3).
+/// Sends a command and returns its reply; with `asking` behind `ASKING`, in one pipeline (rule 2).
 async fn exchange(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
@@ -298,26 +299,26 @@ async fn exchange(
     let mut both = redis::Pipeline::with_capacity(2);
     both.cmd("ASKING").add_command(cmd.clone());
     let replies = connection.send_packed_commands(&both, 1, 1).await?;
-    // One reply is kept, so there is one.
+    // The pipeline returns one reply.
     Ok(replies.into_iter().next().unwrap_or(Value::Nil))
 }
 
-/// A question whose answer nobody awaits.
+/// A `PING` without a reply.
 static KNOCK: LazyLock<Cmd> = LazyLock::new(|| {
     let mut knock = redis::cmd("PING");
     knock.set_no_response(true);
     knock
 });
 
-/// Whether the connection's driver has ended, so that nothing is sent on it any more.
+/// Whether the connection's driver has ended, so that nothing is sent any more.
 ///
-/// The library puts a command without an answer into the driver's queue and is done: it fails only when
-/// there is no driver. A command with an answer fails with the same error when the driver took it and ended.
+/// redis-rs only queues a command without a reply, so it fails only if there is no driver. A command with a reply fails
+/// with the same error if the driver took it and then ended.
 async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
     connection.send_packed_command(&KNOCK).await.is_err()
 }
 
-/// One call on a connection that belongs to no lane.
+/// Sends a call on a connection that belongs to no lane.
 pub(crate) async fn round_trip(
     connection: &mut MultiplexedConnection,
     call: &Call<'_>,
@@ -332,12 +333,12 @@ pub(crate) async fn round_trip(
     read(result)
 }
 
-/// What a result says.
+/// Reads a result.
 pub(crate) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     Ok(result.and_then(said)?)
 }
 
-/// What a value says: an error may also be within it.
+/// Reads a value, which may itself be an error.
 pub(crate) fn said(value: Value) -> RedisResult<Reply> {
     match Reply::from_value(&value) {
         Reply::Other => value.extract_error().map(|_| Reply::Other),
@@ -358,8 +359,7 @@ mod tests {
     use super::*;
     use redis::IntoConnectionInfo;
 
-    /// The driver ends between the moment it takes a command and the one its sender looks for the answer:
-    /// that looks just like a driver that had ended before.
+    /// A driver that takes a command and ends before it replies looks just like a driver that had ended before.
     #[tokio::test]
     async fn only_a_refused_knock_proves_that_nothing_was_sent() {
         let (near, _far) = tokio::io::duplex(1024);

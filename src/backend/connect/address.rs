@@ -1,9 +1,9 @@
-//! Where a server is, and connections there.
+//! How to connect to a server.
 //!
-//! Connections are those of redis-rs, over sockets that are opened here, so that they are [driven](super::connection) here.
-//! redis-rs takes the process's provider of cryptography, which would have to be installed behind the
-//! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
-//! that the application made connects by itself: with its own TLS, whichever that is, and its own driver.
+//! The protocol is redis-rs'. The sockets are opened here, so that we can decide when a connection is
+//! [driven](super::connection), and `rediss://` is encrypted here ([`tls`](super::tls)): redis-rs would need a provider of
+//! cryptography that is installed for the whole process. A client that the application made connects through redis-rs,
+//! with its own TLS and its own driver.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -27,20 +27,20 @@ use crate::backend::failure::Failure;
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
 
-/// Whether certificates can be used.
+/// Fails when a certificate or key cannot be read.
 #[cfg(feature = "tls")]
 pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
     super::tls::check(tls)
 }
 
-/// Certificates are of no use without TLS.
+/// Without the feature there is no TLS.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
     Err(ConfigError::TlsDisabled)
 }
 
-/// How many commands a connection takes before its driver is next. Each one more waits for a turn to be put in, and is
-/// woken once more for that; the library's own number is 50.
+/// How many commands a connection queues. With a full queue a command waits for a free place and costs one more wake-up;
+/// redis-rs' default is 50.
 const QUEUE: usize = 1024;
 
 /// A host and a port.
@@ -61,7 +61,7 @@ impl Endpoint {
 #[derive(Clone)]
 pub(crate) struct Address {
     client: redis::Client,
-    /// Whether it is a client that the application made. Some of its settings cannot be read.
+    /// Whether the application made this client. redis-rs does not show all of its settings.
     given: bool,
     #[cfg(feature = "tls")]
     tls: Option<Encryption>,
@@ -86,7 +86,7 @@ impl Address {
         })
     }
 
-    /// The host that it leads to; none for a socket file.
+    /// Empty for a socket file.
     pub(crate) fn host(&self) -> &str {
         match self.client.get_connection_info().addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -94,7 +94,7 @@ impl Address {
         }
     }
 
-    /// A client is no more than what it connects by.
+    /// Takes where and how to connect from a client of redis-rs.
     pub(crate) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self {
             client: opened(client.get_connection_info().clone())?,
@@ -104,7 +104,7 @@ impl Address {
         })
     }
 
-    /// Another server that is reached in the same way: as the same user, in the same database, encrypted or not.
+    /// Another server, with the same user, database and encryption.
     pub(crate) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let host = host.to_owned();
@@ -126,7 +126,7 @@ impl Address {
         Ok(address)
     }
 
-    /// The same server, for who identifies itself like this.
+    /// The same server with other credentials.
     pub(crate) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let mut settings = info.redis_settings().clone();
@@ -145,12 +145,12 @@ impl Address {
         Ok(address)
     }
 
-    /// The same server, by what `ask` says now, if anything is asked.
+    /// The same server with the credentials that `ask` returns now.
     pub(crate) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
-        // It is code of the application's.
+        // Code of the application, which may panic.
         let secrets = catch_unwind(AssertUnwindSafe(|| ask())).map_err(|_| Failure::panic())?;
         self.with(&secrets).map_err(Failure::secrets)
     }
@@ -164,7 +164,7 @@ impl Address {
         self.connect_with(config).await
     }
 
-    /// A connection that tells of what comes unasked, as messages do.
+    /// A connection that passes push messages on to `pushes`.
     pub(crate) async fn pushing(
         &self,
         timeout: Duration,
@@ -239,8 +239,8 @@ impl Address {
         self.client.get_async_pubsub().await
     }
 
-    /// The same server, with settings under which the library reads the first answer. It ignores that answer
-    /// otherwise, and a refusal in it is lost.
+    /// The same server, with settings under which redis-rs reads the first answer. Otherwise it ignores that answer, and
+    /// with it the reason why the server refuses.
     pub(crate) fn asked_first(&self) -> Option<Self> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
@@ -275,8 +275,8 @@ fn is_encrypted(url: &str) -> bool {
     })
 }
 
-/// The address with what a lock's connection needs: small commands sent at once, dead peers found. What
-/// somebody chose stays as it is.
+/// Adds what a lock's connection needs: no delay for small commands, and detection of dead peers. Settings that are
+/// already chosen stay.
 fn tuned(info: ConnectionInfo) -> ConnectionInfo {
     let mut settings = info.tcp_settings().clone().set_nodelay(true);
     if settings.keepalive().is_none() {

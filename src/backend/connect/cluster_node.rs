@@ -14,18 +14,18 @@ use super::hello::Hello;
 use crate::backend::failure::Failure;
 use crate::config::Publish;
 
-/// Since when nodes know channels that belong to slots.
+/// The first Redis version with sharded channels.
 const SHARDED_SINCE: (u64, u64) = (7, 0);
 
-/// A node.
+/// A node of a cluster.
 pub(crate) struct ClusterNode {
-    /// Larger than 0, and no other node's.
+    /// Larger than 0 and unique.
     number: u32,
     endpoint: Endpoint,
     dialer: Arc<Dialer>,
-    /// How its channels are published to, if that was set.
+    /// How to publish, if the application set it.
     set: Option<Publish>,
-    /// Whether channels belong to slots, by its last greeting.
+    /// Whether it has sharded channels, by its last greeting.
     sharded: AtomicBool,
 }
 
@@ -61,10 +61,10 @@ impl ClusterNode {
         &self.endpoint.host
     }
 
-    /// How releases are told there.
+    /// How releases are published there.
     pub(crate) fn publish(&self) -> Publish {
         let known = || {
-            // Relaxed: who sends on a connection was given it after its greeting.
+            // Relaxed: a connection is handed out after its greeting.
             if self.sharded.load(Ordering::Relaxed) {
                 Publish::Sharded
             } else {
@@ -74,7 +74,7 @@ impl ClusterNode {
         self.set.unwrap_or_else(known)
     }
 
-    /// A connection for subscriptions, on which the node was greeted. What comes goes to `pushes`.
+    /// A greeted connection for subscriptions. Messages go to `pushes`.
     pub(crate) async fn subscribe(
         &self,
         limit: Duration,
@@ -85,7 +85,7 @@ impl ClusterNode {
         Ok(connection)
     }
 
-    /// The first words on a connection: the node may be of another version by now.
+    /// Greets the node on a new connection: its version may have changed.
     pub(crate) async fn greet(
         &self,
         connection: &mut Connection,
@@ -95,7 +95,7 @@ impl ClusterNode {
         let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
         let hello = hello.map_err(Failure::greeting)?;
         if !hello.is_in_cluster() {
-            // Its address belongs to another server now, which would take any key.
+            // Another server has its address now, and would accept any key.
             return Err(Failure::no_node());
         }
         self.greeted(&hello);

@@ -1,13 +1,12 @@
-//! How connections are made: from an address, or by a pool's manager; and where they lead now.
+//! Makes connections: to an address, by a pool's manager, or to the master that sentinels name.
 //!
-//! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
-//! where to, anew for each connection. Connections of one turn lead to one endpoint: when the sentinels tell of another
-//! master, or send a new connection to another one, the turn is over, and what was connected in it is given up
-//! ([`switches`](super::master_term)).
+//! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say where,
+//! for each connection anew. All connections of one [term](super::master_term) lead to one endpoint. When the sentinels
+//! name another master, the term ends and its connections are given up.
 //!
-//! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
-//! an idle connection may live on a runtime that the user blocks, and one that is shared with the
-//! application would swallow our commands in its `MULTI`.
+//! With a pool, connections are made by the manager's `create`, never by the pool's `get`: the driver of an idle
+//! connection may live on a runtime that the user blocks, and a connection that is shared with the application would put
+//! our commands into its `MULTI`.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,23 +32,23 @@ use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
-/// A redis-rs time-out that never comes first: deadlines are ours, and a time-out of the library would
-/// be a timer on the wrong runtime.
+/// A redis-rs time-out that never fires: deadlines are ours, and a timer of redis-rs would run on the wrong runtime.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes connections.
 pub(crate) struct Dialer {
-    /// How to connect; where to, too, unless sentinels say that.
+    /// How to connect, and where unless sentinels say so.
     address: Address,
     followed: Option<Followed>,
-    /// Others that lead to the same cluster, and which of all answered last.
+    /// More addresses of the same cluster.
     seeds: Vec<Address>,
     for_cluster: bool,
+    /// Which address answered last: 0 is `address`, the others are `seeds`.
     answered: AtomicUsize,
-    /// What connections identify themselves by; asked for each.
+    /// Asked for credentials for each connection.
     secrets: Option<Provider>,
     pool: Option<Pool>,
-    /// Whether it was told that connecting panics.
+    /// Whether a panic was logged.
     panicked: AtomicBool,
 }
 
@@ -58,17 +57,17 @@ struct Followed {
     sentinels: Sentinels,
     terms: MasterTerms,
     led: Mutex<Led>,
-    /// Told when a new connection was sent to another endpoint than the earlier ones.
+    /// Notified when the sentinels send a new connection to another endpoint than the earlier ones.
     found: Notify,
 }
 
-/// Where connections of the present turn lead.
+/// Where the connections of the present term lead.
 #[derive(Default)]
 struct Led {
     endpoint: Option<Endpoint>,
-    /// The last master that a sentinel told of.
-    told: Option<Endpoint>,
-    /// How many ask the sentinels just now.
+    /// The last new master that was logged.
+    logged: Option<Endpoint>,
+    /// How many questions to the sentinels are in flight.
     asking: usize,
 }
 
@@ -82,13 +81,13 @@ impl Followed {
     fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
         led.endpoint = None;
         self.terms.next();
-        if led.told.replace(endpoint.clone()).as_ref() != Some(endpoint) {
+        if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             tracing::info!("another server is the master now");
         }
     }
 }
 
-/// Somebody asks the sentinels.
+/// A question to the sentinels in flight.
 struct SentinelQuery<'a>(&'a Followed);
 
 impl<'a> SentinelQuery<'a> {
@@ -97,8 +96,8 @@ impl<'a> SentinelQuery<'a> {
         Self(followed)
     }
 
-    /// The sentinels send this connection there. If earlier ones lead elsewhere, one of the two answers is outdated, and
-    /// it is not known which: all are made anew, this one, too.
+    /// The sentinels send this connection to `endpoint`. If earlier connections lead elsewhere, one of the two answers is
+    /// outdated, and we cannot know which, so all connections are made again, this one too.
     fn led_to(&self, endpoint: Endpoint) {
         let Self(followed) = self;
         let mut led = followed.led.lock();
@@ -124,12 +123,12 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// From an address, and the pool that commands shall use if there is one.
+    /// With a pool, commands go over connections of its manager.
     pub(crate) fn from_url(url: &str, pool: Option<Pool>) -> Result<Self, ConfigError> {
         Ok(Self::new(Address::from_url(url)?, pool))
     }
 
-    /// From a client of redis-rs, for what an address cannot say.
+    /// From a client of redis-rs, for settings that an address cannot express.
     pub(crate) fn from_client(
         client: &redis::Client,
         pool: Option<Pool>,
@@ -137,7 +136,7 @@ impl Dialer {
         Ok(Self::new(Address::from_client(client)?, pool))
     }
 
-    /// To the master that sentinels name, by `template` but for the host and the port.
+    /// To the master that sentinels name. `template` gives all but host and port.
     pub(crate) fn from_sentinels(
         urls: &[String],
         service: &str,
@@ -168,7 +167,7 @@ impl Dialer {
         }
     }
 
-    /// From addresses of one cluster, of which the first that answers counts. The first of all says how to connect to nodes.
+    /// From addresses of one cluster; the first that answers is used. The first in the list says how to connect to nodes.
     pub(crate) fn from_urls(urls: &[String]) -> Result<Self, ConfigError> {
         let (first, others) = urls.split_first().ok_or(ConfigError::InvalidUrl)?;
         let seeds: Result<Vec<_>, _> = others.iter().map(|url| Address::from_url(url)).collect();
@@ -179,32 +178,30 @@ impl Dialer {
         })
     }
 
-    /// The same way of connecting, to another host.
+    /// Connects in the same way to another host.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let address = self.address.at(host, port);
-        // What can be opened for one host can be for another.
+        // Opening depends on the kind of address only, so it cannot fail here.
         let address = address.unwrap_or_else(|_| self.address.clone());
         Self::new(address, None).identified_by(self.secrets.clone())
     }
 
-    /// The same, with what connections to servers identify themselves by.
     pub(crate) fn identified_by(self, secrets: Option<Provider>) -> Self {
         Self { secrets, ..self }
     }
 
-    /// Whether it was said to lead to a cluster.
+    /// Whether the application said that this is a cluster.
     pub(crate) fn is_for_cluster(&self) -> bool {
         self.for_cluster
     }
 
-    /// The host that it leads to.
     pub(crate) fn host(&self) -> &str {
         self.now().host()
     }
 
-    /// Where it leads now.
+    /// The address that is used now.
     fn now(&self) -> &Address {
-        // Relaxed, as above.
+        // Relaxed: the number stands for itself.
         let answered = self.answered.load(Ordering::Relaxed).checked_sub(1);
         answered.map_or(&self.address, |seed| &self.seeds[seed])
     }
@@ -219,9 +216,9 @@ impl Dialer {
         self.followed.as_ref().map(|followed| &followed.sentinels)
     }
 
-    /// A sentinel tells of a master at `endpoint`. Whether connections lead elsewhere, or might: these are of no more use
-    /// then. Sentinels learn of a new master one after the other, so who asked before the last of them tells may have
-    /// been sent to the old one.
+    /// A sentinel announces a master at `endpoint`. Returns whether connections lead elsewhere, or may: they are given up
+    /// then. The sentinels learn of a new master one after the other, so a question in flight may be answered with the old
+    /// one.
     pub(crate) fn switch_to(&self, endpoint: &Endpoint) -> bool {
         let Some(followed) = &self.followed else {
             return false;
@@ -234,7 +231,7 @@ impl Dialer {
         true
     }
 
-    /// Asks the sentinels where the master is; whether connections lead elsewhere.
+    /// Asks the sentinels where the master is. Returns whether connections lead elsewhere; they are given up then.
     pub(crate) async fn look_for_switch(&self) -> bool {
         let Some(followed) = &self.followed else {
             return false;
@@ -250,7 +247,7 @@ impl Dialer {
         elsewhere
     }
 
-    /// Waits until a new connection was sent to another endpoint than the earlier ones.
+    /// Waits until the sentinels send a new connection to another endpoint than the earlier ones.
     pub(crate) async fn found_elsewhere(&self) {
         match &self.followed {
             Some(followed) => followed.found.notified().await,
@@ -258,7 +255,7 @@ impl Dialer {
         }
     }
 
-    /// Where a connection leads that is made now.
+    /// Where to connect now.
     async fn whereto(&self) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
@@ -271,7 +268,7 @@ impl Dialer {
         address.identified(self.secrets.as_ref())
     }
 
-    /// A new connection for commands, driven by the runtime that this is called on; and in whose turn it was made.
+    /// A new connection for commands, driven by the current runtime, and the term of the master it leads to.
     pub(crate) async fn connect(
         &self,
         timeout: Duration,
@@ -290,17 +287,17 @@ impl Dialer {
         self.within(timeout, connecting).await
     }
 
-    /// Of several addresses of a cluster, the first that answers.
+    /// Connects to all addresses of a cluster and takes the first that answers.
     async fn to_any(&self, timeout: Duration) -> Result<Connection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
             let address = address.identified(self.secrets.as_ref())?;
             let connected = address.multiplexed(timeout).await;
             let mut connection = connected.map_err(Failure::connecting)?;
-            // One that stands still takes connections, too.
+            // A frozen server accepts connections, but does not answer.
             let hello = Hello::of(&mut connection).await;
             hello.map_err(Failure::greeting)?;
-            // Relaxed: a number that stands for itself.
+            // Relaxed: the number stands for itself.
             self.answered.store(index, Ordering::Relaxed);
             Ok(connection)
         });
@@ -316,7 +313,7 @@ impl Dialer {
         Err(refused)
     }
 
-    /// What `make` connects to the present master, also when that changes meanwhile.
+    /// Calls `make` again until it succeeds or fails within one term.
     async fn in_term<'a, T>(
         &'a self,
         make: impl Fn() -> BoxFuture<'a, Result<T, Failure>>,
@@ -326,7 +323,7 @@ impl Dialer {
         };
         loop {
             let mut term = followed.terms.current();
-            // A turn that ended is followed by another: this goes round as often as masters change.
+            // One round for each change of the master.
             if let Some(made) = term.within(make()).await {
                 return Ok((made?, Some(term)));
             }
@@ -371,7 +368,7 @@ impl Dialer {
         Ok(connection)
     }
 
-    /// A new connection for subscriptions to channels that belong to slots. What comes goes to `pushes`.
+    /// A new connection for sharded channels. Messages go to `pushes`.
     pub(crate) async fn subscribe_to_slots(
         &self,
         timeout: Duration,
@@ -385,7 +382,7 @@ impl Dialer {
         self.within(timeout, connecting).await
     }
 
-    /// Why the server hangs up, if it says so; or why the sentinels name none.
+    /// Why the server refuses connections, or why the sentinels name no master, if they say so.
     pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
         let asking = async {
             let address = self.whereto().await?;
@@ -399,7 +396,7 @@ impl Dialer {
         asked.ok()?.ok()?.err()
     }
 
-    /// An attempt has its time, and may run code of the application's, which may panic.
+    /// Limits an attempt to `timeout`. It may run code of the application, which may panic.
     async fn within<T>(
         &self,
         timeout: Duration,
@@ -407,13 +404,13 @@ impl Dialer {
     ) -> Result<T, Failure> {
         let limited = async { tokio::time::timeout(timeout, connecting).await };
         match AssertUnwindSafe(limited).catch_unwind().await {
-            // To a lane a service that nobody knows is one that is not there yet.
+            // A lane treats an unknown service as not started yet.
             Ok(Ok(result)) => result.map_err(Failure::unreached_unless_refused),
             Ok(Err(_)) => Err(Failure::no_connection()),
             Err(_) => {
-                // Relaxed: nothing else depends on the flag.
+                // Relaxed: the flag guards no other data.
                 if !self.panicked.swap(true, Ordering::Relaxed) {
-                    tracing::error!("connecting to Redis panicked; it is tried again");
+                    tracing::error!("connecting to Redis panicked; retrying");
                 }
                 Err(Failure::panic())
             }
@@ -450,7 +447,7 @@ mod tests {
         let asking = SentinelQuery::begin(followed);
         assert!(
             dialer.switch_to(&endpoint(2)),
-            "who asks may have been told of the old one"
+            "an answer in flight may name the old one"
         );
         assert!(second.is_over());
         drop(asking);
@@ -465,14 +462,14 @@ mod tests {
         let term = followed.terms.current();
         SentinelQuery::begin(followed).led_to(endpoint(1));
         SentinelQuery::begin(followed).led_to(endpoint(1));
-        assert!(!turn.is_over());
+        assert!(!term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), None);
         SentinelQuery::begin(followed).led_to(endpoint(2));
-        assert!(turn.is_over());
+        assert!(term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
         let term = followed.terms.current();
         // Who was right is found by asking again.
         SentinelQuery::begin(followed).led_to(endpoint(1));
-        assert!(!turn.is_over());
+        assert!(!term.is_over());
     }
 }

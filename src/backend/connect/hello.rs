@@ -1,4 +1,5 @@
-//! What a server says of itself, by `HELLO`, which no ACL denies.
+//! What a server reports about itself: mode, role and version by `HELLO`, which no ACL can deny; run id and uptime by
+//! `INFO`, asked first on a new connection, so that replies after a restart of the server can be recognised.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +10,16 @@ use redis::aio::MultiplexedConnection;
 use crate::backend::failure::{Failure, is_unknown_command};
 use crate::clock::{Clock, Moment};
 
-/// Who a server is.
+/// The reply to `HELLO`.
 #[derive(Debug, Clone)]
 pub(crate) struct Hello {
     mode: Option<String>,
     role: Option<String>,
-    /// Major and minor; of Valkey the Redis that it is compatible with, or its own, which is larger.
+    /// Major and minor. Valkey reports the Redis version that it is compatible with, or its own, which is higher.
     version: Option<(u64, u64)>,
 }
 
 impl Hello {
-    /// Asks a server.
     pub(crate) async fn of(connection: &mut MultiplexedConnection) -> Result<Self, Failure> {
         let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
         match hello.and_then(Value::extract_error) {
@@ -54,13 +54,13 @@ impl Hello {
         matches!(self.role.as_deref(), Some("replica" | "slave"))
     }
 
-    /// Whether it is older than that; nobody knows of a server that does not say.
+    /// False for a server that reports no version.
     pub(crate) fn is_older_than(&self, version: (u64, u64)) -> bool {
         self.version.is_some_and(|own| own < version)
     }
 }
 
-/// Fails unless the server says that it is a master. By `HELLO`, which no ACL denies.
+/// Fails unless the server reports that it is a master.
 pub(crate) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
     let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
     let about = hello.and_then(Value::extract_error);
@@ -72,7 +72,7 @@ pub(crate) async fn check_master(connection: &mut MultiplexedConnection) -> Resu
     }
 }
 
-/// A text of a reply that is a map, or a flat list of names and values.
+/// The text of a field in a reply: a map, or a flat list of names and values.
 pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
     let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
     match about {
@@ -88,17 +88,16 @@ pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
     }
 }
 
-/// What a server says of itself.
+/// The reply to `INFO server`.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerInfo {
-    /// Drawn at random at each start.
+    /// Random for each start of the server.
     pub(crate) run_id: Arc<str>,
-    /// It was up by then, by its own word, and up to a second longer than that or shorter.
+    /// When it started, by its own uptime: exact to a second.
     pub(crate) up_since: Moment,
 }
 
 impl ServerInfo {
-    /// Asks the server at the other end.
     pub(crate) async fn ask(
         connection: &mut MultiplexedConnection,
         clock: &Clock,
@@ -111,7 +110,7 @@ impl ServerInfo {
             .map_err(Failure::connecting)?;
         let text: String =
             redis::from_redis_value_ref(&said).map_err(|_| Failure::strange_reply())?;
-        // After the answer: it was not up for longer than that.
+        // The time after the reply: a later start time is the safe error.
         Self::read(&text, clock.now()).ok_or_else(Failure::strange_reply)
     }
 

@@ -1,14 +1,14 @@
-//! How often another server became the master.
+//! Terms of masters: a term ends when the sentinels name another master.
 //!
-//! 1. What is under way when that happens is unanswered: an answer of the old master is worth nothing from then on.
-//! 2. A connection that began to be made before it is not used.
+//! 1. A command that is in flight when its term ends is unanswered: a reply of the old master does not count any more.
+//! 2. A connection whose attempt began in an earlier term is not used.
 
 use tokio::sync::watch;
 
-/// Counts the masters.
+/// Counts the terms.
 pub(crate) struct MasterTerms(watch::Sender<u64>);
 
-/// The time of one master, which may be over.
+/// The term of one master, which may be over.
 #[derive(Clone)]
 pub(crate) struct MasterTerm(watch::Receiver<u64>);
 
@@ -17,12 +17,11 @@ impl MasterTerms {
         Self(watch::Sender::new(0))
     }
 
-    /// There is another master.
+    /// Another server is the master now.
     pub(crate) fn next(&self) {
         self.0.send_modify(|count| *count += 1);
     }
 
-    /// The present master's turn.
     pub(crate) fn current(&self) -> MasterTerm {
         MasterTerm(self.0.subscribe())
     }
@@ -33,11 +32,11 @@ impl MasterTerm {
         self.0.has_changed().unwrap_or(false)
     }
 
-    /// What `future` comes to, if it does within this turn.
+    /// The output of `future`; none if the term ends first.
     pub(crate) async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
-            // The other end lives as long as the client.
+            // The sender lives as long as the client, so this never fails.
             Ok(()) = self.0.changed() => None,
             output = future => Some(output),
         }

@@ -1,5 +1,5 @@
-//! How a connection is made: to an address, to the master that sentinels name, or to a node of a cluster; and what the
-//! server at its other end says of itself.
+//! How a connection is made, to an address, to the master that sentinels name, or to a cluster node; and what the server
+//! reports about itself.
 
 mod address;
 mod cluster_node;

@@ -1,23 +1,23 @@
-//! Where a node of a cluster sends those whose slot it does not have, and what `CLUSTER SLOTS` says of all slots.
+//! Reads redirects (`MOVED`, `ASK`) and the reply to `CLUSTER SLOTS`.
 //!
-//! A host that is not named is that of the node that was asked.
+//! A missing host means the host of the node that was asked.
 
 use redis::{RedisError, ServerErrorKind, Value};
 
 use super::address::Endpoint;
 use crate::slot::Slot;
 
-/// What was said instead of an answer. The command did not run.
+/// The reply of a node that does not serve the slot. The command did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
     pub(crate) endpoint: Endpoint,
-    /// Only this once, and after `ASKING`: the slot is on its way there.
+    /// The slot is migrating: only this command goes there, after `ASKING`.
     pub(crate) asking: bool,
 }
 
 impl Redirect {
-    /// By an answer of the node at `asked`.
+    /// Reads an error of the node at host `asked`.
     pub(crate) fn of(error: &RedisError, asked: &str) -> Option<Self> {
         let (address, slot) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
@@ -30,7 +30,7 @@ impl Redirect {
     }
 }
 
-/// Some slots that a node has.
+/// A range of slots of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: Slot,
@@ -38,7 +38,7 @@ pub(crate) struct Range {
     pub(crate) endpoint: Endpoint,
 }
 
-/// What `CLUSTER SLOTS` answered, asked at `asked`; nothing when it says of no slot where it is.
+/// Reads the reply of the node at host `asked`. None if it names no slot.
 pub(crate) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = slots else {
         return None;
@@ -54,7 +54,7 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
     let [first, last, Value::Array(master), ..] = parts.as_slice() else {
         return None;
     };
-    // The library cuts a number that does not fit.
+    // redis-rs truncates a number that does not fit.
     let number = |value: &Value| {
         let number = redis::from_redis_value_ref::<i64>(value).ok()?;
         u16::try_from(number).ok()
@@ -71,7 +71,7 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
 }
 
 fn endpoint(host: &str, port: u16, asked: &str) -> Endpoint {
-    // A node that was told to announce a name and has none says `?`.
+    // A node that is configured to announce a host name and has none announces `?`.
     let named = !host.is_empty() && host != "?";
     Endpoint::new(if named { host } else { asked }, port)
 }

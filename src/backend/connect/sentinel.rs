@@ -1,9 +1,9 @@
-//! Which server is the master, by the sentinels that watch it.
+//! Asks the sentinels which server is the master.
 //!
 //! 1. All sentinels are asked at the same time, each for at most [`PATIENCE`].
-//! 2. The address that most of them name is the master's; of two that as many name, the one with the higher
-//!    configuration epoch. The first answer alone says nothing: a sentinel that was cut off still names the old master.
-//! 3. An answer that cannot change the outcome any more is not waited for: one that is dead, or frozen, costs nothing.
+//! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
+//!    not enough: a sentinel that was cut off still names the old master.
+//! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
-/// How long one sentinel is waited for.
+/// How long to wait for one sentinel.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Where sentinels tell of a new master.
+/// The channel on which sentinels announce a new master.
 const SWITCHES: &str = "+switch-master";
 
 /// The sentinels of one master.
@@ -31,7 +31,7 @@ pub(crate) struct Sentinels {
     secrets: Option<Provider>,
 }
 
-/// What one sentinel says.
+/// The answer of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SentinelAnswer {
     Master {
@@ -64,12 +64,10 @@ impl Sentinels {
         })
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Where the master is.
     pub(crate) async fn master(&self) -> Result<Endpoint, Failure> {
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
         let mut votes = SentinelVotes::of(self.addresses.len());
@@ -105,23 +103,24 @@ impl Sentinels {
             None => SentinelAnswer::Unknown,
             Some((host, port)) => SentinelAnswer::Master {
                 endpoint: Endpoint::new(&host, port),
-                // Only of account in a tie, so a right that is missing for it is no failure.
+                // It only matters in a tie, so a missing permission for it is no failure.
                 epoch: answers.next().and_then(|about| epoch(&about)).unwrap_or(0),
             },
         })
     }
 
-    /// A connection that is told by the sentinel `index` when there is another master.
+    /// Subscribes to announcements of a new master at the sentinel `index`.
     pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
         let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
-        let mut told = sentinel.pubsub().await.map_err(Failure::connecting)?;
-        told.subscribe(SWITCHES)
+        let mut subscribed = sentinel.pubsub().await.map_err(Failure::connecting)?;
+        subscribed
+            .subscribe(SWITCHES)
             .await
             .map_err(Failure::connecting)?;
-        Ok(told)
+        Ok(subscribed)
     }
 
-    /// The new master that a message tells of, if it is about this one: `service old-host old-port host port`.
+    /// The new master in a message, if it is about this service: `service old-host old-port host port`.
     pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Endpoint> {
         let text = message.get_payload::<String>().ok()?;
         let mut words = text.split(' ');
@@ -137,7 +136,7 @@ fn epoch(about: &Value) -> Option<u64> {
     field(about, "config-epoch")?.parse().ok()
 }
 
-/// What the sentinels said so far.
+/// The answers so far.
 struct SentinelVotes {
     silent: usize,
     named: Vec<Named>,
@@ -166,7 +165,7 @@ impl SentinelVotes {
         match said {
             Ok(SentinelAnswer::Unknown) => self.unknown += 1,
             Ok(SentinelAnswer::Master { endpoint, epoch }) => self.vote(endpoint, epoch),
-            // A denial says more than a silence.
+            // A denial explains more than a missing answer.
             Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
             Err(failure) => drop(self.failure.get_or_insert(failure)),
         }
@@ -190,13 +189,13 @@ impl SentinelVotes {
         }
     }
 
-    /// The address that wins by now.
+    /// The address that leads so far.
     fn first(&self) -> Option<&Named> {
         let named = self.named.iter();
         named.max_by_key(|named| (named.votes, named.epoch))
     }
 
-    /// The address that wins whatever the others say.
+    /// The address that wins whatever the other sentinels answer.
     fn decided(&self) -> Option<Endpoint> {
         let first = self.first()?;
         let others = self
@@ -208,7 +207,7 @@ impl SentinelVotes {
         (first.votes > most).then(|| first.endpoint.clone())
     }
 
-    /// The address that wins, now that all have spoken or were waited for.
+    /// The address that wins when no more answers will come.
     fn outcome(self, service: &str) -> Result<Endpoint, Failure> {
         if let Some(first) = self.first() {
             return Ok(first.endpoint.clone());
@@ -230,7 +229,7 @@ mod tests {
         SentinelAnswer::Master { endpoint, epoch }
     }
 
-    /// What came of asking: nothing is a silence.
+    /// None stands for no answer.
     fn votes(all: usize, said: Vec<Option<SentinelAnswer>>) -> SentinelVotes {
         let mut votes = SentinelVotes::of(all);
         for said in said {
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_service_is_told_when_nobody_knows_it() {
+    fn an_unknown_service_is_reported_when_no_sentinel_knows_it() {
         let said = vec![Some(SentinelAnswer::Unknown), None];
         let failure = votes(2, said).outcome("x").unwrap_err();
         assert_eq!(failure.class, Class::UnknownService);

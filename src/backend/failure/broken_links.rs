@@ -1,4 +1,4 @@
-//! Tells the keeper which connections broke: that of the one server (0), or those to nodes of a cluster.
+//! Which connections broke: the keeper waits for it. Number 0 is the one server, the others are nodes of a cluster.
 
 use std::collections::BTreeSet;
 
@@ -8,20 +8,19 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct BrokenLinks {
     nodes: Mutex<BTreeSet<u32>>,
-    told: Notify,
+    added: Notify,
 }
 
 impl BrokenLinks {
-    /// A connection to `node` broke.
     pub(crate) fn add(&self, node: u32) {
         self.nodes.lock().insert(node);
-        self.told.notify_one();
+        self.added.notify_one();
     }
 
-    /// Waits until some did: to which nodes.
+    /// Waits until a connection breaks; returns the nodes.
     pub(crate) async fn wait(&self) -> BTreeSet<u32> {
-        self.told.notified().await;
-        // Nothing awaits behind the permit: who drops this future before it is ready has taken none.
+        self.added.notified().await;
+        // No await after this one, so a future that is dropped early has not taken the permit.
         std::mem::take(&mut *self.nodes.lock())
     }
 }

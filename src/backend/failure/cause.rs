@@ -1,4 +1,4 @@
-//! A failed command, or one that could not be sent: its [class](Class), and why.
+//! A failed command: its [class](Class), which decides what happens next, and the cause that a user sees.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use redis::RedisError;
 use super::class::{Class, classify, is_of_the_address, without_arguments};
 use crate::error::{Cause, ConfigError, Error, NotReplicated};
 
-/// Why a server that is too old is not supported.
+/// The reason in an error about a server that is too old.
 pub(crate) const TOO_OLD: &str = "it is older than Redis 6.2";
 
 /// A failed command.
@@ -17,14 +17,14 @@ pub(crate) struct Failure {
     cause: Cause,
 }
 
-/// Failures that are seen on this side only.
+/// Causes that do not come from the server.
 #[derive(Debug, thiserror::Error)]
 enum LocalCause {
     #[error("no reply within the command time-out")]
     NoReply,
     #[error("no connection within the command time-out")]
     NoConnection,
-    #[error("a reply that no script of ours gives")]
+    #[error("unexpected reply from a script")]
     StrangeReply,
     #[error("the client is closed")]
     Closed,
@@ -34,17 +34,17 @@ enum LocalCause {
     Panic,
     #[error("{0}")]
     Said(String),
-    #[error("the reply came when the lease it granted was over")]
+    #[error("the reply came after the lease it granted had expired")]
     TooLate,
-    #[error("nothing was heard from Redis within the wait")]
+    #[error("no reply from Redis within the wait")]
     Silence,
     #[error("no sentinel watches a master named {0:?}")]
     UnknownService(Box<str>),
-    #[error("the server that the sentinels name is not a master")]
+    #[error("the server named by the sentinels is not a master")]
     NotTheMaster,
-    #[error("no node of the cluster is known to have the lock")]
+    #[error("no known cluster node serves the slot of the lock")]
     NoNode,
-    #[error("its keys are in different slots of the cluster")]
+    #[error("the keys of the lock are in different cluster slots")]
     CrossSlot,
     #[error("the server is too old")]
     TooOld,
@@ -66,12 +66,12 @@ impl Failure {
         Self::seen(Class::Unreached, LocalCause::NoConnection)
     }
 
-    /// Nobody is known to have what it was for; certainly not sent.
+    /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
         Self::seen(Class::NotReady, LocalCause::NoNode)
     }
 
-    /// No node of a cluster has all of its keys; certainly not run.
+    /// No single node has all keys. The command certainly did not run.
     pub(crate) fn cross_slot() -> Self {
         Self::seen(Class::CrossSlot, LocalCause::CrossSlot)
     }
@@ -88,12 +88,12 @@ impl Failure {
         Self::seen(Class::Closed, LocalCause::Closed)
     }
 
-    /// The lane ended with its runtime: nothing was sent, and it does not connect again.
+    /// The lane ended with its runtime. Nothing was sent, and the lane does not reconnect.
     pub(crate) fn runtime_ended() -> Self {
         Self::seen(Class::Unreached, LocalCause::RuntimeEnded)
     }
 
-    /// Code of the application (a resolver, a provider of credentials) panicked.
+    /// The application's address map or credentials function panicked.
     pub(crate) fn panic() -> Self {
         Self::seen(Class::Unreached, LocalCause::Panic)
     }
@@ -111,7 +111,7 @@ impl Failure {
         Self::seen(Class::UnknownService, seen)
     }
 
-    /// What was said for identifying a connection is of no use.
+    /// The application's credentials cannot be used.
     pub(crate) fn secrets(problem: ConfigError) -> Self {
         Self {
             class: Class::Unreached,
@@ -119,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// Too few replicas have it; what was done is undone.
+    /// Too few replicas acknowledged the command, and it was undone.
     pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
         Self {
             class: Class::Refused,
@@ -131,7 +131,7 @@ impl Failure {
         Self::seen(Class::Unreached, LocalCause::NotTheMaster)
     }
 
-    /// The keeper's thread did not start.
+    /// The system did not start the keeper's thread.
     pub(crate) fn starting(error: std::io::Error) -> Self {
         Self {
             class: Class::Unreached,
@@ -139,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// Of an attempt to connect.
+    /// For an error of an attempt to connect: nothing was sent.
     pub(crate) fn connecting(error: RedisError) -> Self {
         let of_the_address = is_of_the_address(&error);
         let failure = Self::from(error);
@@ -151,7 +151,7 @@ impl Failure {
         Self { class, ..failure }
     }
 
-    /// The same, for who goes on trying to connect: what sentinels do not know yet is only out of reach.
+    /// For a lane, which keeps connecting: a service that the sentinels do not know is one that has not started yet.
     pub(crate) fn unreached_unless_refused(self) -> Self {
         match self.class {
             Class::UnknownService => Self {
@@ -162,7 +162,7 @@ impl Failure {
         }
     }
 
-    /// Of the first words on a new connection, on which nothing else was sent.
+    /// For an error of the first command on a new connection: nothing else was sent on it.
     pub(crate) fn greeting(self) -> Self {
         match self.class {
             Class::Denied | Class::TooOld => self,
@@ -178,7 +178,7 @@ impl Failure {
         matches!(self.class, Class::Unanswered | Class::Torn)
     }
 
-    /// Whether a later try may do better.
+    /// Whether a later try may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.class,
@@ -192,7 +192,7 @@ impl Failure {
         )
     }
 
-    /// Whether it was the connection that failed, not the server that answered: it is of no more use.
+    /// Whether the connection cannot be used any more.
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
             self.class,
@@ -282,8 +282,8 @@ mod tests {
             .filter(move |class| !classes.contains(class))
     }
 
-    /// Only what may have run is asked about, only what may do better is repeated, and only a connection that failed is
-    /// left.
+    /// Only a command that may have run is asked about, only a transient failure is retried, and only a failed connection
+    /// is replaced.
     #[test]
     fn what_each_class_leads_to() {
         let unanswered = [Class::Unanswered, Class::Torn];

@@ -1,4 +1,4 @@
-//! What a failed command means, when it may be tried again, and which connections broke.
+//! What a failed command means, when to try again, and which connections broke.
 
 mod broken_links;
 mod cause;

@@ -1,10 +1,9 @@
-//! When a connection may be made again: arithmetic over time as a value.
+//! When the next attempt to connect may begin. Pure arithmetic over moments.
 //!
-//! 1. From one attempt to the next at least a delay passes, whatever came of the first, and the delays grow.
-//! 2. They begin anew when the last attempt is longer ago than the longest delay: then there is no row of
-//!    attempts. So there is never more than one attempt in the longest delay for long.
-//! 3. A server that became a replica still answers. Its connection is left for another, in case the master is
-//!    elsewhere by now, in delays of its own: these are longer, since nobody waits for the connection.
+//! 1. Two attempts are at least one delay apart, whether the first succeeded or not, and the delays grow.
+//! 2. The delays start again from the first when the last attempt is longer ago than the longest delay.
+//! 3. A server that became a replica still answers, so nobody waits for a new connection. It is replaced after delays of
+//!    its own, which are longer, in case the master is elsewhere by now.
 
 use std::time::Duration;
 
@@ -38,13 +37,13 @@ impl AttemptPace {
         now.until(self.next)
     }
 
-    /// An attempt begins. From when on its connection may be left if it leads to a replica.
+    /// An attempt begins. Returns when its connection may be replaced if the server is a replica.
     pub(crate) fn attempt(&mut self, now: Moment) -> Moment {
         let ago = self.last.map_or(Duration::MAX, |last| last.until(now));
         if ago > self.longest {
             self.delays.reset();
         }
-        // A replica is noticed by the next command, which may come a while after the delay.
+        // Only the next command shows that the server is a replica, and it may come some time after the delay.
         if ago > DEMOTED * 2 {
             self.demotions.reset();
         }

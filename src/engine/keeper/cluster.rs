@@ -31,7 +31,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
         }
         tokio::time::sleep(pace.wait(core.now())).await;
         pace.attempt(core.now());
-        if !core.backend.survey(&core.keeper_fleet).await && core.is_busy() {
+        if !core.backend.ask_for_slots(&core.keeper_fleet).await && core.is_busy() {
             cluster.doubt();
         }
         let moved = cluster.take_moved();
