@@ -1,8 +1,7 @@
-//! Elapsed time that goes on while the machine sleeps.
+//! A clock of elapsed time that includes the time while the machine sleeps.
 //!
-//! Whether a hold is still valid is decided by this clock alone. On Linux it is `CLOCK_BOOTTIME`: the
-//! monotonic clock stops during a suspend, while Redis goes on counting the lease down. Elsewhere it is
-//! [`std::time::Instant`].
+//! This clock alone decides whether a hold is still valid. On Linux it is `CLOCK_BOOTTIME`: the monotonic clock stops during
+//! a suspend, while the lease in Redis runs down. Elsewhere it is [`std::time::Instant`].
 
 use std::ops::Add;
 use std::sync::Arc;
@@ -95,7 +94,7 @@ impl Clock {
         let Some(driven) = &self.driven else {
             return Moment(elapsed_nanos());
         };
-        // Relaxed: numbers that stand for themselves.
+        // Relaxed: the numbers guard no other data.
         let ahead = driven.ahead.load(Ordering::Relaxed);
         let now = match driven.stopped_at.load(Ordering::Relaxed) {
             0 => elapsed_nanos(),
@@ -139,7 +138,7 @@ impl ClockDriver {
             .store(elapsed_nanos(), Ordering::Relaxed);
     }
 
-    /// Lets a clock that was stopped go on, with the time that passed meanwhile.
+    /// Starts a stopped clock again, and adds the time that passed meanwhile.
     pub fn go_on(&self) {
         self.driven.stopped_at.store(0, Ordering::Relaxed);
     }

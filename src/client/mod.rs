@@ -21,15 +21,13 @@ use crate::lock::{
     plain, simple, spin,
 };
 
-/// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
-/// the rule.
+/// One identity towards one Redis deployment. Cheap to clone and share; a process usually has one.
 ///
-/// It has a background thread, the keeper, with a connection of its own, and one connection per tokio
-/// runtime that it is used from; a third one while somebody waits. All of them end with the last client,
-/// handle and guard.
+/// It has a background thread, the keeper, with its own connection, one connection for each tokio runtime that uses it,
+/// and one for subscriptions while a caller waits. All of them end with the last client, handle and guard.
 ///
-/// The end of a `#[tokio::main]` may come before a release that a dropped guard left to the keeper; the
-/// key then lives until its lease ends. End with [`LockGuard::unlock`](crate::LockGuard::unlock) or
+/// A `#[tokio::main]` may end before the keeper releases the lock of a dropped guard; the key then lives until its lease
+/// ends. Finish with [`LockGuard::unlock`](crate::LockGuard::unlock) or
 /// [`shutdown`](Self::shutdown).
 ///
 /// A `fork` copies a client without its thread and leaves its connections to the parent. In the child
@@ -129,19 +127,18 @@ impl Client {
         ReadWriteLock::new(&self.engine, name, None)
     }
 
-    /// A new owner, to be handed down to whatever may enter its locks again.
+    /// A new owner. Pass it to all code that may enter its locks again.
     #[must_use]
     pub fn new_owner(&self) -> Owner {
         Owner::new(Arc::clone(&self.engine))
     }
 
-    /// Runs `future` as one owner: every handle of this client that is used inside acts for it, and so
-    /// enters again what is held. Wrap each request or job once, and nested locks work as they do with
-    /// Java's threads.
+    /// Runs `future` as one owner: every handle of this client that is used inside acts for this owner, and so enters again
+    /// what it holds. Wrap each request or job once, and nested locks work as with Java's threads.
     ///
-    /// Not inherited by `spawn`. Futures that are joined inside one scope share its owner, and so **do not
-    /// exclude each other**; an inner `scope` makes a new owner. When the scope ends, levels that were
-    /// [detached](crate::LockGuard::detach) in it are given back.
+    /// `spawn` does not inherit it. Futures that are joined inside one scope share its owner, and so **do not exclude each
+    /// other**; an inner `scope` makes a new owner. The end of the scope releases levels that were
+    /// [detached](crate::LockGuard::detach) in it.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -164,10 +161,9 @@ impl Client {
         owner.scope(future).await
     }
 
-    /// Ends the client. New holds are refused with [`Error::Closed`](crate::Error::Closed), `lost()` of the holds that are left
-    /// resolves with reason [`LostReason::Shutdown`]; for up to `timeout` they stay valid and can be
-    /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended,
-    /// with what was left.
+    /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and `lost()` of the remaining holds
+    /// resolves with [`LostReason::Shutdown`]. For up to `timeout` these holds stay valid, and can be entered again and
+    /// unlocked. Then they are lost and released. Returns the names of holds that were left, when the keeper has ended.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) {
@@ -182,8 +178,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it has announced the end: new holds stay refused, and holds stay valid until they are
-    /// given back.
+    /// If dropped, new acquires stay refused, and holds stay valid until they are released.
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = &self.engine.core;
         if core.is_forked() {
