@@ -26,7 +26,7 @@ pub enum LostReason {
     /// Redis does not have the hold any more: it was deleted, evicted, or lost in a restart.
     #[error("Redis does not have it any more")]
     Missing,
-    /// Somebody called `force_unlock` on this client.
+    /// `force_unlock` was called on this client.
     #[error("it was released by force")]
     Forced,
     /// The client is shutting down. While the shutdown waits, the hold is still valid and can be unlocked.

@@ -13,7 +13,7 @@ pub(crate) const MAX_KEY_BYTES: usize = 512;
 /// Kinds that are the same lock under one name: they share its key, its gate and its channel.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Tells families apart.
+    /// Unique for each family.
     pub(crate) tag: &'static str,
     /// What the channel's name begins with.
     pub(crate) channel: &'static str,

@@ -317,16 +317,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether the next waiter of this client gets a lock that is given back here without a word to Redis. Default true.
+    /// Whether a lock that this client releases goes to its next waiter without a command to Redis. Default true.
     ///
-    /// A hold under the watchdog is then *passed on*: its field in Redis stays, and belongs to the next one. So the lock
-    /// goes from one task to the next in microseconds instead of a round trip. It is done for plain and spin locks, for
-    /// 10 ms in a row; the release behind that is sent alone, and this client leaves the lock free for a millisecond, so
-    /// that other clients, also those that poll, wait no longer than that for their turn. `unlock` of a hold that is
-    /// passed on asks nobody: what only Redis could know (that an operator deleted the key) the next one is told, by
-    /// [`lost`](crate::LockGuard::lost).
+    /// A hold under the watchdog is then *passed on*: its field in Redis stays and belongs to the next holder, so the lock
+    /// changes hands in microseconds instead of a round trip. This is done for plain and spin locks, for 10 ms in a row.
+    /// Then the release is sent, and this client leaves the lock free for a millisecond, so that other clients get their
+    /// turn. `unlock` of a hold that is passed on does not ask Redis: if the key is gone (an operator deleted it), the next
+    /// holder learns it by [`lost`](crate::LockGuard::lost).
     ///
-    /// Set it to `false` if each hold is to have a field of its own in Redis, or each `unlock` an answer of Redis.
+    /// Set it to `false` if each hold needs a field of its own in Redis, or each `unlock` a reply of Redis.
     pub fn pass_on(mut self, passes_on: bool) -> Self {
         self.settings.passes_on = passes_on;
         self

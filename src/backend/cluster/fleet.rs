@@ -59,7 +59,7 @@ impl LaneRoute {
     }
 }
 
-/// What is sent over a route, and over another one if it did not run.
+/// A command that can be sent over another route if it did not run on the first.
 trait Message: Send {
     /// `asking` sends `ASKING` before it, for a slot that is migrating to the node of the route.
     fn sent_on(

@@ -136,7 +136,7 @@ impl QueuedCommand {
     }
 
     pub(crate) fn fail(self, wrong: impl Into<FailedSend>) {
-        // As above.
+        // The caller may be gone.
         let _ = self
             .answer
             .send(Err((wrong.into(), Some(Box::new(self.command)))));

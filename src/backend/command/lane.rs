@@ -181,7 +181,7 @@ impl Lane {
 
     /// Drives the connection if a batch is queued. May wake any task, so no lock may be held.
     pub(crate) fn drive_if_full(&self) {
-        // Relaxed, as above.
+        // Relaxed, as in `is_full`.
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
             self.drive();
         }

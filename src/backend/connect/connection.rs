@@ -219,7 +219,7 @@ impl Drive {
         };
         self.queued.store(0, Ordering::Relaxed);
         let polling = AssertUnwindSafe(|| driver.poll_unpin(&mut Context::from_waker(waker)));
-        // By 5: one that panics is over as well.
+        // A driver that panics has ended, too.
         matches!(catch_unwind(polling), Ok(Poll::Pending))
     }
 
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(full_at[..4], [4, 8, 12, 16]);
         assert_eq!(full_at[4..], [21, 27, 35]);
         assert_eq!(arrived(&mut far), 35, "what is full is written at once");
-        // What was answered is not in flight any more, and what is dropped is not either.
+        // Commands that were answered or dropped are not in flight any more.
         far.write_all(&b"+PONG\r\n".repeat(35)).await.unwrap();
         let rest = all.split_off(35);
         for answered in all {
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(is_full, [false, false, false, true]);
     }
 
-    /// What is queued while its task lets others go first is one write.
+    /// Commands that are queued while the task yields go out in one write.
     #[tokio::test]
     async fn with_many_in_flight_its_task_lets_others_go_first() {
         let (connection, mut far) = connect().await;

@@ -1,7 +1,7 @@
 //! Makes connections: to an address, by a pool's manager, or to the master that sentinels name.
 //!
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say where,
-//! for each connection anew. All connections of one [term](super::master_term) lead to one endpoint. When the sentinels
+//! for each new connection. All connections of one [term](super::master_term) lead to one endpoint. When the sentinels
 //! name another master, the term ends and its connections are given up.
 //!
 //! With a pool, connections are made by the manager's `create`, never by the pool's `get`: the driver of an idle
@@ -468,7 +468,7 @@ mod tests {
         assert!(term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
         let term = followed.terms.current();
-        // Who was right is found by asking again.
+        // The next question to the sentinels shows which answer was right.
         SentinelQuery::begin(followed).led_to(endpoint(1));
         assert!(!term.is_over());
     }
