@@ -49,20 +49,20 @@ struct AckLane {
     queue: mpsc::UnboundedSender<QueuedCommand>,
 }
 
-pub(crate) struct QueuedCommand {
-    pub(crate) command: AckCommand,
+struct QueuedCommand {
+    command: AckCommand,
     answer: oneshot::Sender<AckResult>,
 }
 
 /// A command that must be acknowledged, or keep its order among those.
 pub(crate) struct AckCommand {
-    pub(crate) call: Encoded,
+    call: Encoded,
     /// The call with the script's text, if that must be sent.
-    pub(crate) text: Option<Cmd>,
-    pub(crate) order: Order,
-    pub(crate) undo: Option<Undo>,
+    text: Option<Cmd>,
+    order: Order,
+    undo: Option<Undo>,
     /// Its slot is migrating to the node.
-    pub(crate) asking: bool,
+    asking: bool,
     lane: usize,
 }
 
@@ -130,12 +130,12 @@ impl AckCommand {
 }
 
 impl QueuedCommand {
-    pub(crate) fn reply(self, answer: TimedReply) {
+    fn reply(self, answer: TimedReply) {
         // The caller may be gone; the keeper cleans up after it.
         let _ = self.answer.send(Ok(answer));
     }
 
-    pub(crate) fn fail(self, wrong: impl Into<FailedSend>) {
+    fn fail(self, wrong: impl Into<FailedSend>) {
         // The caller may be gone.
         let _ = self
             .answer
@@ -153,7 +153,7 @@ const ROW: u32 = 2;
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
-pub(crate) struct AckWorker {
+struct AckWorker {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
@@ -163,7 +163,7 @@ pub(crate) struct AckWorker {
 
 /// Whether replicas acknowledge at present.
 #[derive(Default)]
-pub(crate) struct Stall {
+struct Stall {
     row: u32,
     got: u32,
     probe_at: Moment,
@@ -190,7 +190,7 @@ impl Stall {
 struct Broken;
 
 impl AckWorker {
-    pub(crate) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
+    fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
         let known = (0, HashSet::new());
         Self {
             acks,
@@ -200,7 +200,7 @@ impl AckWorker {
         }
     }
 
-    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
             let mut rest = std::mem::take(&mut entries);

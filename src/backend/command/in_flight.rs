@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 /// One of the owners.
-pub(crate) struct InFlight<T> {
+pub(super) struct InFlight<T> {
     number: u64,
     shared: Arc<Shared<T>>,
 }
@@ -36,7 +36,7 @@ enum Run<T> {
 }
 
 impl<T> InFlight<T> {
-    pub(crate) fn new(future: BoxFuture<'static, T>) -> Self {
+    pub(super) fn new(future: BoxFuture<'static, T>) -> Self {
         let shared = Shared {
             run: Mutex::new(Run::On(future)),
             wakers: Mutex::default(),
@@ -49,12 +49,12 @@ impl<T> InFlight<T> {
         }
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// If it still runs, drops the inner future, sets `output` and wakes all.
-    pub(crate) fn end_with(&self, output: T) {
+    pub(super) fn end_with(&self, output: T) {
         let mut run = self.shared.run.lock();
         if matches!(*run, Run::On(_)) {
             let before = std::mem::replace(&mut *run, Run::Over(output));

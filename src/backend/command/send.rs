@@ -211,7 +211,7 @@ pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Timed
 }
 
 /// A connection that is not known to be cut, or to lead to an old master.
-pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
+pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
         let mut connected = match lane.connected() {
             Some(connected) => connected,
@@ -226,7 +226,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
 }
 
 /// Reads a result, and notes on the lane that something was received.
-pub(crate) fn heard(
+pub(super) fn heard(
     lane: &Lane,
     generation: u64,
     result: RedisResult<Value>,
@@ -245,7 +245,7 @@ pub(crate) fn heard(
 }
 
 /// Classifies an error, and replaces the connection if it is the reason.
-pub(crate) fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
+fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
     let redirect = Redirect::of(&error, lane.host());
     let failure = Failure::from(error);
     match failure.class {
@@ -334,23 +334,23 @@ pub(crate) async fn round_trip(
 }
 
 /// Reads a result.
-pub(crate) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
+pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     Ok(result.and_then(said)?)
 }
 
 /// Reads a value, which may itself be an error.
-pub(crate) fn said(value: Value) -> RedisResult<Reply> {
+fn said(value: Value) -> RedisResult<Reply> {
     match Reply::from_value(&value) {
         Reply::Other => value.extract_error().map(|_| Reply::Other),
         reply => Ok(reply),
     }
 }
 
-pub(crate) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
+pub(super) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
     matches!(result, Ok(reply) if says_unknown_script(reply))
 }
 
-pub(crate) fn says_unknown_script(reply: &Value) -> bool {
+fn says_unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 

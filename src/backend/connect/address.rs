@@ -59,7 +59,7 @@ impl Endpoint {
 
 /// How to connect to a server: its endpoint, user, database and encryption.
 #[derive(Clone)]
-pub(crate) struct Address {
+pub(super) struct Address {
     client: redis::Client,
     /// Whether the application made this client. redis-rs does not show all of its settings.
     given: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    pub(crate) fn from_url(url: &str) -> Result<Self, ConfigError> {
+    pub(super) fn from_url(url: &str) -> Result<Self, ConfigError> {
         let info = url.into_connection_info().map_err(|_| {
             if is_encrypted(url) && cfg!(not(feature = "tls")) {
                 ConfigError::TlsDisabled
@@ -87,7 +87,7 @@ impl Address {
     }
 
     /// Empty for a socket file.
-    pub(crate) fn host(&self) -> &str {
+    pub(super) fn host(&self) -> &str {
         match self.client.get_connection_info().addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
             _ => "",
@@ -95,7 +95,7 @@ impl Address {
     }
 
     /// Takes where and how to connect from a client of redis-rs.
-    pub(crate) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
+    pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self {
             client: opened(client.get_connection_info().clone())?,
             given: true,
@@ -105,7 +105,7 @@ impl Address {
     }
 
     /// Another server, with the same user, database and encryption.
-    pub(crate) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
+    pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let host = host.to_owned();
         let there = match info.addr().clone() {
@@ -127,7 +127,7 @@ impl Address {
     }
 
     /// The same server with other credentials.
-    pub(crate) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
+    pub(super) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let mut settings = info.redis_settings().clone();
         if let Some(user) = &secrets.user {
@@ -146,7 +146,7 @@ impl Address {
     }
 
     /// The same server with the credentials that `ask` returns now.
-    pub(crate) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
+    pub(super) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
@@ -156,7 +156,7 @@ impl Address {
     }
 
     /// A connection for commands.
-    pub(crate) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
+    pub(super) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -165,7 +165,7 @@ impl Address {
     }
 
     /// A connection that passes push messages on to `pushes`.
-    pub(crate) async fn pushing(
+    pub(super) async fn pushing(
         &self,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
@@ -229,7 +229,7 @@ impl Address {
     }
 
     /// A connection for subscriptions.
-    pub(crate) async fn pubsub(&self) -> RedisResult<PubSub> {
+    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let info = self.client.get_connection_info();
@@ -241,7 +241,7 @@ impl Address {
 
     /// The same server, with settings under which redis-rs reads the first answer. Otherwise it ignores that answer, and
     /// with it the reason why the server refuses.
-    pub(crate) fn asked_first(&self) -> Option<Self> {
+    pub(super) fn asked_first(&self) -> Option<Self> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);

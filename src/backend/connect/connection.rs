@@ -58,7 +58,7 @@ impl Drop for DriverTask {
 
 impl Connection {
     /// A connection whose driver runs on this runtime.
-    pub(crate) fn driven(
+    pub(super) fn driven(
         redis: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// A connection that redis-rs drives.
-    pub(crate) fn of(redis: MultiplexedConnection) -> Self {
+    pub(super) fn of(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
             driven: None,

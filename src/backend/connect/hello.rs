@@ -61,7 +61,7 @@ impl Hello {
 }
 
 /// Fails unless the server reports that it is a master.
-pub(crate) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
     let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
     let about = hello.and_then(Value::extract_error);
     let about = about.map_err(Failure::connecting)?;
@@ -73,7 +73,7 @@ pub(crate) async fn check_master(connection: &mut MultiplexedConnection) -> Resu
 }
 
 /// The text of a field in a reply: a map, or a flat list of names and values.
-pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
+pub(super) fn field(about: &Value, name: &str) -> Option<String> {
     let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
     match about {
         Value::Map(pairs) => pairs

@@ -13,16 +13,16 @@ pub(crate) struct MasterTerms(watch::Sender<u64>);
 pub(crate) struct MasterTerm(watch::Receiver<u64>);
 
 impl MasterTerms {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(watch::Sender::new(0))
     }
 
     /// Another server is the master now.
-    pub(crate) fn next(&self) {
+    pub(super) fn next(&self) {
         self.0.send_modify(|count| *count += 1);
     }
 
-    pub(crate) fn current(&self) -> MasterTerm {
+    pub(super) fn current(&self) -> MasterTerm {
         MasterTerm(self.0.subscribe())
     }
 }

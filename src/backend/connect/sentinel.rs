@@ -43,7 +43,7 @@ enum SentinelAnswer {
 }
 
 impl Sentinels {
-    pub(crate) fn from_urls(
+    pub(super) fn from_urls(
         urls: &[String],
         service: &str,
         secrets: Option<Provider>,
@@ -68,7 +68,7 @@ impl Sentinels {
         self.addresses.len()
     }
 
-    pub(crate) async fn master(&self) -> Result<Endpoint, Failure> {
+    pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
         let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {

@@ -8,7 +8,7 @@ use redis::io::tcp::socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 
 /// Connects to all addresses of `host` at once and takes the first that succeeds, as redis-rs does.
-pub(crate) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
     let mut connecting = addresses
         .map(|address| Box::pin(TcpStream::connect(address)))

@@ -19,14 +19,14 @@ use crate::secrets::Tls;
 
 /// How to encrypt a connection.
 #[derive(Clone)]
-pub(crate) struct Encryption {
+pub(super) struct Encryption {
     connector: TlsConnector,
 }
 
 impl Encryption {
     /// None for an address without encryption, and for one without verification of certificates, which is left to
     /// redis-rs.
-    pub(crate) fn for_address(
+    pub(super) fn for_address(
         address: &ConnectionAddr,
         tls: &Tls,
     ) -> Result<Option<Self>, ConfigError> {
@@ -63,7 +63,7 @@ impl Encryption {
         }))
     }
 
-    pub(crate) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
+    pub(super) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
         let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
             return Err(io::Error::from(io::ErrorKind::Unsupported).into());
         };
@@ -74,7 +74,7 @@ impl Encryption {
 }
 
 /// Fails when a certificate or key cannot be read.
-pub(crate) fn check(tls: &Tls) -> Result<(), ConfigError> {
+pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {
         host: "localhost".to_owned(),
         port: 0,

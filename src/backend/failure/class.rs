@@ -66,7 +66,7 @@ const CODES: [(&str, Class); 19] = [
     ("UNKILLABLE", Class::NotReady),
 ];
 
-pub(crate) fn classify(error: &RedisError) -> Class {
+pub(super) fn classify(error: &RedisError) -> Class {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Class::Denied,
         // redis-rs refused it, so it never reached the server. Errors of other kinds came after the send.
@@ -81,7 +81,7 @@ pub(crate) fn classify(error: &RedisError) -> Class {
 }
 
 /// Whether connecting failed for what the address asks for, and will fail again.
-pub(crate) fn is_of_the_address(error: &RedisError) -> bool {
+pub(super) fn is_of_the_address(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     error.kind() == ErrorKind::InvalidClientConfig
         || text.contains("DB index")
@@ -137,7 +137,7 @@ fn by_text(error: &RedisError) -> Class {
 }
 
 /// The text without the arguments that it repeats, if it repeats any.
-pub(crate) fn without_arguments(text: &str) -> Option<&str> {
+pub(super) fn without_arguments(text: &str) -> Option<&str> {
     let (said, _arguments) = text.split_once(", with args beginning with")?;
     Some(said)
 }
