@@ -6,9 +6,8 @@ use crate::error::ConfigError;
 
 /// How long to wait between tries: exponential, capped, jittered.
 ///
-/// The n-th delay is drawn from the upper half of `min(cap, base * factor^n)` ("equal jitter"), so that
-/// many waiters spread and none hurries. Waiters are woken by messages; this bounds what a missed
-/// message can cost.
+/// The n-th delay is random in the upper half of `min(cap, base * factor^n)` ("equal jitter"), so that many waiters spread
+/// out. Waiters are woken by messages; a missed message costs one delay at most.
 ///
 /// Defaults: base 20 ms, factor 2, cap 1 s, jitter on.
 ///
@@ -105,7 +104,7 @@ impl Backoff {
         }
     }
 
-    /// The same with no delay longer than `cap`.
+    /// The same delays, each at most `cap`.
     pub(crate) fn at_most(self, cap: Duration) -> Self {
         Self {
             base: self.base.min(cap),
@@ -129,12 +128,12 @@ pub(crate) struct Delays {
 }
 
 impl Delays {
-    /// Begins again with the first delay.
+    /// Starts again with the first delay.
     pub(crate) fn reset(&mut self) {
         self.next = self.backoff.base;
     }
 
-    /// A delay that is shorter than any other, for what is about to change. The next one is the first again.
+    /// A delay that is shorter than all others, for a state that changes soon. The next delay is the first again.
     pub(crate) fn shortest(&mut self) -> Duration {
         self.reset();
         if self.backoff.jitter {

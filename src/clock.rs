@@ -1,8 +1,7 @@
-//! Elapsed time that goes on while the machine sleeps.
+//! A clock of elapsed time that includes the time while the machine sleeps.
 //!
-//! Whether a hold is still valid is decided by this clock alone. On Linux it is `CLOCK_BOOTTIME`: the
-//! monotonic clock stops during a suspend, while Redis goes on counting the lease down. Elsewhere it is
-//! [`std::time::Instant`].
+//! This clock alone decides whether a hold is still valid. On Linux it is `CLOCK_BOOTTIME`: the monotonic clock stops during
+//! a suspend, while the lease in Redis runs down. Elsewhere it is [`std::time::Instant`].
 
 use std::ops::Add;
 use std::sync::Arc;
@@ -62,11 +61,11 @@ fn nanos(span: Duration) -> u64 {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    driven: Option<Arc<Driven>>,
+    driven: Option<Arc<DrivenTime>>,
 }
 
 #[derive(Debug, Default)]
-struct Driven {
+struct DrivenTime {
     ahead: AtomicU64,
     /// What the system's clock showed when it was stopped, 0 while it runs.
     stopped_at: AtomicU64,
@@ -82,7 +81,7 @@ impl Clock {
     /// A clock that can be pushed ahead of the system's, and stopped.
     #[must_use]
     pub fn driven() -> (Self, ClockDriver) {
-        let driven = Arc::<Driven>::default();
+        let driven = Arc::<DrivenTime>::default();
         (
             Self {
                 driven: Some(Arc::clone(&driven)),
@@ -95,7 +94,7 @@ impl Clock {
         let Some(driven) = &self.driven else {
             return Moment(elapsed_nanos());
         };
-        // Relaxed: numbers that stand for themselves.
+        // Relaxed: the numbers guard no other data.
         let ahead = driven.ahead.load(Ordering::Relaxed);
         let now = match driven.stopped_at.load(Ordering::Relaxed) {
             0 => elapsed_nanos(),
@@ -122,7 +121,7 @@ impl Clock {
 /// ```
 #[derive(Debug, Clone)]
 pub struct ClockDriver {
-    driven: Arc<Driven>,
+    driven: Arc<DrivenTime>,
 }
 
 impl ClockDriver {
@@ -139,7 +138,7 @@ impl ClockDriver {
             .store(elapsed_nanos(), Ordering::Relaxed);
     }
 
-    /// Lets a clock that was stopped go on, with the time that passed meanwhile.
+    /// Starts a stopped clock again, and adds the time that passed meanwhile.
     pub fn go_on(&self) {
         self.driven.stopped_at.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What can be set on a client, with defaults and bounds. Checked once, when the client connects.
+//! The settings of a client, with defaults and bounds. They are checked once, when the client connects.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::names::MAX_KEY_BYTES;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How the releases of a lock are told in a cluster.
+/// How releases are published in a cluster.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -52,7 +52,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
 }
 
-/// How many replicas must have a command before it counts, and within what time.
+/// How many replicas must acknowledge a command, and within what time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Acks {
     pub(crate) wanted: u32,
@@ -78,7 +78,7 @@ impl Default for Settings {
     }
 }
 
-/// Settings that were found good.
+/// Settings that were checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) watchdog_lease: LeaseMs,
@@ -138,7 +138,7 @@ impl Settings {
             ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h")
         })?;
         if let Some(Acks { wanted, within }) = self.acks {
-            // Time for those of the batch before it, for its own, and for what is sent again.
+            // Enough for the batch before it, its own batch, and one more if commands are sent again.
             check(
                 (1..=64).contains(&wanted) && within >= ms(1) && within <= self.command_timeout / 4,
                 "acknowledged_by",

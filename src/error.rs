@@ -1,5 +1,4 @@
-//! What can go wrong, told apart: busy is no error, and lost, not yours, unreachable, refused and
-//! misconfigured are different ones.
+//! Errors. A busy lock is not an error; lost, not yours, unreachable, refused and misconfigured are different errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,14 +23,13 @@ pub enum LostReason {
     /// frozen, or a fixed lease was simply over.
     #[error("its lease ran out")]
     Expired,
-    /// Redis said that the hold is not there any more: deleted, evicted, or gone with a restart.
+    /// Redis does not have the hold any more: it was deleted, evicted, or lost in a restart.
     #[error("Redis does not have it any more")]
     Missing,
-    /// Somebody called `force_unlock` on this client.
+    /// `force_unlock` was called on this client.
     #[error("it was released by force")]
     Forced,
-    /// The client is being shut down. While the shutdown waits this is an announcement: the hold is
-    /// still valid and can be unlocked.
+    /// The client is shutting down. While the shutdown waits, the hold is still valid and can be unlocked.
     #[error("the client is being shut down")]
     Shutdown,
     /// The client's keeper ended unexpectedly, so nothing renews the hold any more.
@@ -39,7 +37,7 @@ pub enum LostReason {
     KeeperEnded,
 }
 
-/// The cause of an error, as the layer below told it.
+/// The cause of an error, from the layer below.
 ///
 /// ```
 /// fn print(error: &watchlock::Error) {
@@ -53,10 +51,10 @@ pub enum LostReason {
 /// ```
 pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
-/// Everything that an operation on a lock can fail with.
+/// Every way in which an operation on a lock can fail.
 ///
-/// That a lock is busy is not an error: `try_lock` says `Ok(None)`. What goes wrong with a lock names it:
-/// in the text, and by [`lock`](Self::lock).
+/// A busy lock is not an error: `try_lock` returns `Ok(None)`. An error about a lock names it, in its text and by
+/// [`lock`](Self::lock).
 ///
 /// ```no_run
 /// use watchlock::{Error, LockGuard};
@@ -73,8 +71,8 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The hold was lost before it was given back; what it protected may have been touched by others.
-    #[error("{}the hold was lost: {reason}", Of(lock))]
+    /// The hold was lost before it was released; others may have changed what it protected.
+    #[error("{}the hold was lost: {reason}", LockPrefix(lock))]
     #[non_exhaustive]
     Lost {
         /// The lock's name.
@@ -82,31 +80,30 @@ pub enum Error {
         /// Why.
         reason: LostReason,
     },
-    /// There is no level to give back or to detach: nothing of this owner holds the lock.
-    #[error("{}it is not held by this owner", Of(lock))]
+    /// This owner has no level of the lock to release or to detach.
+    #[error("{}it is not held by this owner", LockPrefix(lock))]
     #[non_exhaustive]
     NotOwner {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The key exists and is no lock of this kind: another type, or a hash of something else. Or the key of the lock's
-    /// fencing token exists and holds no number.
-    #[error("{}the key exists and is not a lock of this kind", Of(lock))]
+    /// The key exists and is not a lock of this kind, or the key of the lock's fencing token exists and holds no number.
+    #[error("{}the key exists and is not a lock of this kind", LockPrefix(lock))]
     #[non_exhaustive]
     WrongType {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The lock's next fencing token would be beyond 2^53, up to which Redis' scripts count exactly: somebody wrote
-    /// such a number into the token's key. The lock was not taken.
-    #[error("{}the next fencing token would be beyond 2^53", Of(lock))]
+    /// The lock's next fencing token would exceed 2^53, the largest number that Redis' scripts count exactly, because
+    /// such a number was written into the token's key. The lock was not taken.
+    #[error("{}the next fencing token would exceed 2^53", LockPrefix(lock))]
     #[non_exhaustive]
     FencingTokenTooLarge {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
-    #[error("{}{}", Of(lock), BadName { lock, bytes: *bytes })]
+    #[error("{}{}", LockPrefix(lock), NameProblem { lock, bytes: *bytes })]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -114,9 +111,9 @@ pub enum Error {
         /// How long the key would be.
         bytes: usize,
     },
-    /// In a cluster the keys of a lock must lie in one slot, but those of this name would not: it has braces, and no
-    /// text between a first `{` and a `}` behind it. Elsewhere the name is as good as any other.
-    #[error("{}in a cluster its keys would lie in different slots", Of(lock))]
+    /// In a cluster all keys of a lock must be in one slot. Those of this name are not, because it has braces without text
+    /// between the first `{` and the next `}`. Outside a cluster the name is valid.
+    #[error("{}its keys would be in different cluster slots", LockPrefix(lock))]
     #[non_exhaustive]
     CrossSlot {
         /// The lock's name.
@@ -124,7 +121,7 @@ pub enum Error {
     },
     /// An owner that reads asked to write: it would wait for itself. Give the read levels back first, or take the
     /// write lock first and [downgrade](crate::WriteGuard::downgrade) it.
-    #[error("{}an owner that reads cannot wait to write", Of(lock))]
+    #[error("{}an owner that reads cannot wait to write", LockPrefix(lock))]
     #[non_exhaustive]
     WouldDeadlock {
         /// The lock's name.
@@ -132,7 +129,7 @@ pub enum Error {
     },
     /// The lease is out of its bounds (10 ms to 365 days; in a quorum up to its `max_lease`), or what was asked does not go with
     /// the level's lease.
-    #[error("{}{problem}", Of(lock))]
+    #[error("{}{problem}", LockPrefix(lock))]
     #[non_exhaustive]
     InvalidLease {
         /// The lock's name.
@@ -140,8 +137,8 @@ pub enum Error {
         /// What is wrong with the lease.
         problem: LeaseError,
     },
-    /// Redis denied it: authentication, or the user's ACL.
-    #[error("{}Redis denied the command", Of(lock))]
+    /// Redis denied the command: authentication, or the user's ACL.
+    #[error("{}Redis denied the command", LockPrefix(lock))]
     #[non_exhaustive]
     Denied {
         /// The lock's name; none when it was denied to connect.
@@ -149,9 +146,9 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
-    /// Redis answered and refused: out of memory, not enough replicas, read-only. Or too few
-    /// replicas [acknowledged](Self::not_replicated) it.
-    #[error("{}Redis refused the command", Of(lock))]
+    /// Redis refused the command: out of memory, not enough replicas, read-only. Or too few replicas
+    /// [acknowledged](Self::not_replicated) it.
+    #[error("{}Redis refused the command", LockPrefix(lock))]
     #[non_exhaustive]
     Refused {
         /// The lock's name; none while connecting.
@@ -161,31 +158,31 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
-    /// No usable answer: not connected, no reply in time, or a server that is still loading or busy; in a cluster, a slot
-    /// that no node has, or whose keys are on their way to another one.
-    #[error("{}Redis is not available", Of(lock))]
+    /// No usable reply: no connection, no reply in time, or a server that is loading or busy; in a cluster, a slot that no
+    /// node serves, or whose keys are migrating.
+    #[error("{}Redis is not available", LockPrefix(lock))]
     #[non_exhaustive]
     Unavailable {
         /// The lock's name; none while connecting.
         lock: Option<Arc<str>>,
-        /// What was seen last.
+        /// The last failure.
         source: Cause,
     },
-    /// Too few servers of a [quorum](crate::Quorum) that may vote said yes or busy: nobody knows whether the lock is
-    /// free. Another try may find more of them.
+    /// Too few servers of a [quorum](crate::Quorum) answered, so it is unknown whether the lock is free. A later try may
+    /// reach more of them.
     #[error(
-        "{}only {reached} of the {needed} servers that it takes answered",
-        Of(lock)
+        "{}no quorum: {reached} servers answered, {needed} needed",
+        LockPrefix(lock)
     )]
     #[non_exhaustive]
     NoQuorum {
         /// The lock's name; none while connecting.
         lock: Option<Arc<str>>,
-        /// How many said yes or busy.
+        /// How many servers that may vote granted it or were busy.
         reached: usize,
-        /// How many it takes.
+        /// How many are needed.
         needed: usize,
-        /// What each of them said.
+        /// The failure of each server.
         source: Cause,
     },
     /// The client was shut down.
@@ -216,7 +213,7 @@ impl Error {
         }
     }
 
-    /// That too few replicas acknowledged it, if it was refused for that.
+    /// The cause, if too few replicas acknowledged the command.
     #[must_use]
     pub fn not_replicated(&self) -> Option<&NotReplicated> {
         match self {
@@ -225,7 +222,7 @@ impl Error {
         }
     }
 
-    /// The name of the lock that it is about, without the client's prefix.
+    /// The name of the lock, without the client's prefix.
     #[must_use]
     pub fn lock(&self) -> Option<&str> {
         match self {
@@ -294,7 +291,7 @@ impl Error {
         }
     }
 
-    /// The same, about the lock `name`. Whoever made the error need not know it: handles and guards do.
+    /// Adds the name of the lock. Handles and guards know it; the code that makes an error need not.
     pub(crate) fn about(mut self, name: &str) -> Self {
         match &mut self {
             Self::Lost { lock, .. }
@@ -332,13 +329,13 @@ impl From<LeaseError> for Error {
     }
 }
 
-/// The beginning of a text about a lock.
-struct Of<'a>(&'a Option<Arc<str>>);
+/// The prefix of a text about a lock: its name.
+struct LockPrefix<'a>(&'a Option<Arc<str>>);
 
-/// So much of a name is shown: it may be as long as somebody made it.
+/// How many characters of a name are shown.
 const SHOWN: usize = 80;
 
-impl fmt::Display for Of<'_> {
+impl fmt::Display for LockPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(name) = self.0 else {
             return Ok(());
@@ -351,12 +348,12 @@ impl fmt::Display for Of<'_> {
 }
 
 /// What is wrong with a name.
-struct BadName<'a> {
+struct NameProblem<'a> {
     lock: &'a Option<Arc<str>>,
     bytes: usize,
 }
 
-impl fmt::Display for BadName<'_> {
+impl fmt::Display for NameProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.lock.as_deref() == Some("") {
             return f.write_str("a lock's name must not be empty");
@@ -369,8 +366,8 @@ impl fmt::Display for BadName<'_> {
     }
 }
 
-/// Fewer replicas than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for had a command in time. It is the
-/// source of [`Error::Refused`]; what the command did was undone before that was told.
+/// Fewer replicas acknowledged a command in time than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for.
+/// It is the source of [`Error::Refused`]; the command was undone first.
 ///
 /// ```
 /// fn advice(error: &watchlock::Error) -> Option<String> {
@@ -457,14 +454,14 @@ pub enum SetError {
         /// How many there were.
         given: usize,
     },
-    /// One lock is among them twice, or as two kinds of lock: a hold of them would wait for itself.
+    /// One lock is among them twice, or as two kinds of lock: the acquire would wait for itself.
     #[error("lock {lock:?} is among them twice")]
     #[non_exhaustive]
     Twice {
         /// The lock's name.
         lock: Box<str>,
     },
-    /// More than one has a queue in Redis: two that wait for the same ones could wait for each other for ever.
+    /// More than one has a queue in Redis: two callers could wait for each other for ever.
     #[error("locks {first:?} and {second:?} both have a queue, but only one may")]
     #[non_exhaustive]
     Queues {
@@ -489,8 +486,8 @@ pub enum SetError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not an address of the form `redis://`, `rediss://` or `unix:`. The address itself is not
-    /// repeated, it may hold a password.
+    /// Not an address of the form `redis://`, `rediss://` or `unix:`. The address is not shown, because it may hold a
+    /// password.
     #[error("not a valid Redis address (redis://, rediss:// or unix:)")]
     InvalidUrl,
     /// A `rediss://` address needs the crate's feature `tls`.
@@ -511,7 +508,7 @@ pub enum ConfigError {
     #[error("the pool and the address lead to different Redis databases")]
     PoolMismatch,
     /// The server cannot be used: older than Redis 6.2, a sentinel, or a replica; in cluster mode behind a pool, or not in
-    /// cluster mode where a cluster was to be.
+    /// cluster mode although a cluster was configured.
     #[error("the server is not supported: {reason}")]
     #[non_exhaustive]
     Unsupported {
@@ -521,14 +518,14 @@ pub enum ConfigError {
     /// No sentinel watches a master of the name that was given.
     #[error("no sentinel watches a master of that name")]
     UnknownService,
-    /// A text that is to hold certificates or a key does not, see [`Tls`](crate::Tls).
+    /// A certificate or key cannot be read, see [`Tls`](crate::Tls).
     #[error("{what} cannot be read")]
     #[non_exhaustive]
     InvalidTls {
         /// Which.
         what: &'static str,
     },
-    /// Two settings that cannot go together.
+    /// Two settings that exclude each other.
     #[error("{first} and {second} cannot go together")]
     #[non_exhaustive]
     Conflict {
@@ -537,8 +534,8 @@ pub enum ConfigError {
         /// The other.
         second: &'static str,
     },
-    /// These servers are no quorum.
-    #[error("these servers are no quorum: {0}")]
+    /// These servers cannot be a quorum.
+    #[error("these servers cannot be a quorum: {0}")]
     NoQuorum(QuorumError),
     /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
     /// I/O (`enable_all`), or it is being shut down.
@@ -546,7 +543,7 @@ pub enum ConfigError {
     NoRuntime,
 }
 
-/// Why servers are no quorum. Servers are named by their place among the addresses, from 1; an address may hold a
+/// Why servers cannot be a quorum. A server is named by its position in the list, from 1, because its address may hold a
 /// password.
 ///
 /// ```
@@ -565,7 +562,7 @@ pub enum ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuorumError {
-    /// There must be an odd number of them: with one more there would be one more that can fail, and no more that may.
+    /// The number must be odd: one more server could fail, and no more may.
     #[error("{given} servers, but must be 1, 3, 5, 7 or 9")]
     #[non_exhaustive]
     Number {

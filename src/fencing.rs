@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// A number that grows from holder to holder of a lock, for what the lock protects: who comes with a smaller one
-/// than it has seen is late, and to be refused.
+/// A number that grows from holder to holder of a lock. What the lock protects must refuse a write with a smaller token than
+/// it has seen: the writer is late.
 ///
 /// From [`FencedGuard::token`](crate::FencedGuard::token) or
 /// [`LockGuard::fencing_token`](crate::LockGuard::fencing_token). At least 1 and at most 2^53, so it fits into a
-/// database's signed 64-bit column, and into a `double`. Tokens are not consecutive: as long as nobody but this
-/// crate takes them, they are about the time in µs since 1970 by Redis' clock.
+/// database's signed 64-bit column, and into a `double`. Tokens are not consecutive: those that this crate takes are
+/// about the time in µs since 1970 by Redis' clock.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {

@@ -21,9 +21,9 @@ pub enum Lease {
     /// The client's watchdog keeps the lock alive for as long as the level lives.
     #[default]
     Watchdog,
-    /// Redis keeps it for so long, and nothing prolongs it. The hold is valid for this lease less the
-    /// drift (1 % of the lease and 2 ms), counted from just before the command was sent, unless it is given
-    /// back or lost. Whole milliseconds (the rest is cut off), 10 ms to 365 days.
+    /// Redis keeps the lock for this time, and nothing renews it. The hold is valid for this lease less the drift (1 % of
+    /// the lease and 2 ms), counted from just before the command was sent, unless it is released or lost. Whole
+    /// milliseconds (the rest is cut off), 10 ms to 365 days.
     Fixed(Duration),
 }
 
@@ -81,7 +81,7 @@ impl LeaseMs {
         Self(ms)
     }
 
-    /// What is left of a lease: 1 ms at least, and never more than is left.
+    /// The rest of a lease, rounded down, and at least 1 ms.
     pub(crate) fn left(span: Duration) -> Self {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
     }
@@ -100,7 +100,7 @@ impl LeaseMs {
         Duration::from_micros(self.0 * 10 + 2_000)
     }
 
-    /// What this lease is worth when Redis acknowledged the command that was sent at `sent_at`.
+    /// The term of this lease, when Redis acknowledged the command that was sent at `sent_at`.
     pub(crate) fn term(self, sent_at: Moment) -> Term {
         Term {
             sent_at,
@@ -113,12 +113,11 @@ impl LeaseMs {
 /// An acknowledged lease, by the client's own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Term {
-    /// Just before the command was sent that it is of.
+    /// Just before its command was sent.
     pub(crate) sent_at: Moment,
-    /// Up to when the client itself vouches for the hold.
+    /// Until when the client treats the hold as valid.
     pub(crate) valid_until: Moment,
-    /// When the lease ends if nothing was lost on the way; Redis may end it as much later as the
-    /// command took to arrive.
+    /// When the lease ends by the client's clock. In Redis it ends later, by the time that the command took to arrive.
     pub(crate) ends_at: Moment,
 }
 

@@ -1,5 +1,5 @@
-//! Distributed reentrant locks in Redis that a job can hold for hours, that nested code can enter again,
-//! and that never lie: shared with Java services that use Redisson.
+//! Distributed reentrant locks in Redis: a job can hold one for hours, nested code can enter it again, a loss is reported in
+//! time, and Java services that use Redisson share it.
 //!
 //! ```no_run
 //! use watchlock::Client;
@@ -23,8 +23,8 @@
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`Quorum`]: locks that a majority of independent servers grants.
-//! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) tells whether the lock was held to
-//!   the end; a drop gives it back in the background; [`lost`](LockGuard::lost) resolves when it is lost;
+//! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) returns whether the lock was held to
+//!   the end; a drop releases it in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
 //! - [`Owner`], [`Client::scope`]: who may enter again. Without one, every acquire stands for itself.
 //! - [`Lease`]: kept alive by the watchdog, or fixed.
@@ -41,8 +41,8 @@
 //!
 //! # Cancel safety
 //!
-//! Every future of this crate can be dropped at any await. What it had under way is finished and undone
-//! by the client's background thread.
+//! Every future of this crate can be dropped at any await. The client's background thread finishes and undoes what was in
+//! flight.
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! The names of one lock: its key, its channel and what else belongs to it, as Redisson writes them.
+//! The names of one lock: its key, its channel and its further keys, as Redisson writes them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
@@ -10,10 +10,10 @@ use crate::slot::{self, Slot, Target};
 /// Longest key, prefix included, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
 
-/// Kinds of lock that are the same lock under one name: they share its key, its gate and its channel.
+/// Kinds that are the same lock under one name: they share its key, its gate and its channel.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Tells families apart.
+    /// Unique for each family.
     pub(crate) tag: &'static str,
     /// What the channel's name begins with.
     pub(crate) channel: &'static str,
@@ -28,18 +28,18 @@ impl Family {
         others: &[],
     };
 
-    /// String locks: what publishes there tells waiters of this crate on the plain lock's channel.
+    /// String locks. Their releases are published on the plain lock's channel.
     pub(crate) const SIMPLE: Self = Self {
         tag: "simple",
         ..Self::PLAIN
     };
 }
 
-/// What one lock is called: by the user, and in Redis.
+/// The names of one lock, for the user and in Redis.
 ///
-/// Two are equal when their families and keys are: an owner of the plain lock `x` does not enter a read/write lock
-/// `x`. One text holds key and channel, and the key is hashed once: handles are made by the thousand, and every step
-/// of a hold looks its name up.
+/// Names are equal if their families and keys are: an owner of the plain lock `x` does not enter a read/write lock `x`. One
+/// text holds key and channel, and the key is hashed once: an application makes thousands of handles, and each step of a
+/// hold looks up its name.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// Of its family.
@@ -90,7 +90,7 @@ impl Names {
         })
     }
 
-    /// What the user calls it.
+    /// The name that the user gave.
     pub(crate) fn name(&self) -> &str {
         &self.channel[self.name_at as usize..self.end as usize]
     }
@@ -100,14 +100,13 @@ impl Names {
         &self.channel[self.key_at as usize..self.end as usize]
     }
 
-    /// Whether both have the same keys and channel throughout: equal names of two kinds of a family
-    /// may have different further keys.
+    /// Whether both have the same keys and channel. Equal names of two kinds may have different further keys.
     pub(crate) fn has_the_keys_of(&self, other: &Self) -> bool {
         let texts = |names: &Self| (names.key_at, names.name_at, names.end);
         texts(self) == texts(other) && self.channel == other.channel && self.others == other.others
     }
 
-    /// Where releases are told.
+    /// Where releases are published.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }
@@ -127,7 +126,7 @@ impl Names {
         }
     }
 
-    /// The node of a cluster that has the key, and with it whatever else belongs to the lock.
+    /// The cluster node that serves the key, and all other keys of the lock.
     pub(crate) fn target(&self) -> Target {
         self.target
     }
@@ -152,13 +151,13 @@ impl Hash for Names {
     }
 }
 
-/// Keyed at random, so that nobody can choose names that meet.
+/// Keyed at random, so that nobody can choose names that collide.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Something for each of many names.
+/// A map by names.
 pub(crate) type ByNames<T> = HashMap<Arc<Names>, T, BuildHasherDefault<Hashed>>;
 
-/// Takes the hash that [`Names`] have already.
+/// Passes on the hash that [`Names`] have already.
 #[derive(Default)]
 pub(crate) struct Hashed(u64);
 
@@ -176,16 +175,16 @@ impl Hasher for Hashed {
     }
 }
 
-/// The parts of Redisson's `first:{prefix name}`, which keeps a lock's names in one cluster slot; a key
-/// that has a brace of its own is left as it is.
+/// The parts of Redisson's `first:{prefix name}`, which keeps all keys of a lock in one cluster slot. A key that has a brace
+/// itself stays as it is.
 fn tagged<'a>(first: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
     let braced = prefix.contains('{') || name.contains('{');
     let (open, close) = if braced { ("", "") } else { ("{", "}") };
     [first, ":", open, prefix, name, close]
 }
 
-/// Where all names of the lock are. The key is the tag of the others, or has one of its own, which is theirs, too; some
-/// names with braces are neither.
+/// The slot of all keys of a lock: the key is the tag of the others, or has a tag that the others share. For some names with
+/// braces neither is true.
 fn target(key: &str) -> Target {
     if slot::tag(key).is_some() || !key.contains(['{', '}']) {
         Target::Slot(Slot::of(key))

@@ -1,15 +1,14 @@
-//! What a connection identifies itself by, and whom it trusts: user, password, certificates.
-//!
-//! All of it may change while a client lives, so it is asked for at each connect.
+//! Credentials of connections: user, password, certificates. They may change while a client lives, so they are asked for
+//! at each connect.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Says what the next connection identifies itself by.
+/// Returns the credentials of the next connection.
 pub(crate) type Provider = Arc<dyn Fn() -> Secrets + Send + Sync>;
 
-/// What a connection identifies itself by, see [`ClientBuilder::secrets`](crate::ClientBuilder::secrets). What is not set is
-/// as the address says.
+/// The credentials of a connection, see [`ClientBuilder::secrets`](crate::ClientBuilder::secrets). Those that are not set
+/// come from the address.
 ///
 /// ```
 /// use watchlock::{Secrets, Tls};
@@ -28,7 +27,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Nothing but what the address says.
+    /// Everything as in the address.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,21 +51,21 @@ impl Secrets {
     }
 }
 
-/// None of it is shown.
+/// Shows no secrets.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
     }
 }
 
-/// A text.
+/// A text in PEM form.
 type Pem = Arc<[u8]>;
 
-/// Certificates for `rediss://` addresses, as texts in PEM form. What is not set is as it is without: the authorities of
-/// the system are trusted, and no client certificate is shown. Needs the feature `tls`.
+/// Certificates for `rediss://` addresses, as texts in PEM form. Default: the certificate authorities of the system, and no
+/// client certificate. Needs the feature `tls`.
 ///
-/// The server's certificate must be for the host that is connected to: behind sentinels and in a cluster for the one that
-/// is announced, so for IP addresses (`subjectAltName=IP:…`) unless host names are announced.
+/// The server's certificate must name the host that the client connects to. Sentinels and cluster nodes announce IP
+/// addresses (`subjectAltName=IP:…`), unless they are configured to announce host names.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,21 +97,21 @@ impl Tls {
         self
     }
 
-    /// Shows this certificate, with those of the authorities between if there are any, and has this key.
+    /// The client's certificate, with intermediate certificates if there are any, and its key.
     pub fn client_pem(mut self, certificates: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
         self.client = Some((certificates.as_ref().into(), key.as_ref().into()));
         self
     }
 }
 
-/// None of it is shown.
+/// Shows no secrets.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")
     }
 }
 
-/// What `ask` says, with `tls` where it says nothing of that.
+/// Adds `tls` to the credentials of `ask` if they have no certificates.
 pub(crate) fn provider(ask: Option<Provider>, tls: Option<Tls>) -> Option<Provider> {
     let Some(tls) = tls else {
         return ask;

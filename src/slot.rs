@@ -1,32 +1,32 @@
-//! Slots of a cluster: each of its nodes has some of the 16 384, and with them the keys that hash to them.
+//! Slots of a cluster: each node serves some of the 16 384 slots, and the keys that hash to them.
 //!
-//! Only what is between a key's first `{` and the `}` behind it is hashed, if there is anything: its *tag*. So names
-//! that share a tag share a slot, and a node.
+//! If a key has text between its first `{` and the next `}`, only this *tag* is hashed. So names with the same tag share a
+//! slot and a node.
 
 use crc::{CRC_16_XMODEM, Crc};
 
-/// How many there are.
+/// The number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// A slot.
+/// A slot of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(u16);
 
 impl Slot {
-    /// That of a key.
+    /// The slot of a key.
     pub(crate) fn of(key: &str) -> Self {
         let hashed = tag(key).unwrap_or(key);
         Self(CRC.checksum(hashed.as_bytes()) % SLOTS)
     }
 
-    /// One by its number.
+    /// None if there is no slot of this number.
     pub(crate) fn new(number: u16) -> Option<Self> {
         (number < SLOTS).then_some(Self(number))
     }
 
-    /// The one that has this index.
+    /// None if there is no slot of this index.
     pub(crate) fn at(index: usize) -> Option<Self> {
         Self::new(index.try_into().ok()?)
     }
@@ -36,21 +36,21 @@ impl Slot {
     }
 }
 
-/// The part of a key that alone is hashed, if there is one.
+/// The tag of a key, if it has one.
 pub(crate) fn tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
     (!tag.is_empty()).then_some(tag)
 }
 
-/// For which node of a cluster a command is.
+/// Which node of a cluster a command is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
-    /// Any will do.
+    /// Any node.
     Any,
-    /// The one that has this slot.
+    /// The node that serves this slot.
     Slot(Slot),
-    /// None has all of its keys.
+    /// No node: its keys are in different slots.
     None,
 }
 

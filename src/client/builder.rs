@@ -1,4 +1,4 @@
-//! Setting a client up.
+//! Configures a client and starts it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use super::Client;
 use super::greet::{greet, greet_later};
 use crate::backend::check_tls;
-use crate::backend::cluster::{Cluster, NodeAddress};
-use crate::backend::{Alarm, Backend, Dialer, Failure, Fleet, LaneConfig, Timers};
+use crate::backend::{Backend, BrokenLinks, Dialer, Failure, Fleet, LaneConfig, Timers};
+use crate::backend::{Cluster, NodeAddress};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
@@ -21,7 +21,7 @@ use crate::engine::keeper::Starting;
 use crate::error::{ConfigError, Error};
 use crate::secrets::{Provider, Secrets, Tls, provider};
 
-/// Sets a client up. Setters cannot fail; [`connect`](Self::connect) checks every value.
+/// Configures a client. Setters cannot fail; [`connect`](Self::connect) checks every value.
 ///
 /// Make the client after the fork; a client does not survive a fork.
 ///
@@ -39,38 +39,38 @@ use crate::secrets::{Provider, Secrets, Tls, provider};
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct ClientBuilder {
-    address: Address,
+    address: Deployment,
     pool: Option<Pool>,
-    nodes: Nodes,
-    identity: Identity,
+    nodes: ClusterSettings,
+    identity: Credentials,
     settings: Settings,
 }
 
-/// What connections identify themselves by.
+/// Credentials for servers and sentinels.
 #[derive(Clone, Default)]
-struct Identity {
+struct Credentials {
     tls: Option<Tls>,
     to_servers: Option<Provider>,
     to_sentinels: Option<Provider>,
 }
 
-/// What there is to know of the nodes of a cluster.
+/// Settings that only matter in a cluster.
 #[derive(Clone, Default)]
-struct Nodes {
+struct ClusterSettings {
     addresses: Option<NodeAddress>,
     publish: Option<Publish>,
 }
 
-/// What leads to the server.
+/// What to connect to.
 #[derive(Clone)]
-pub(super) enum Address {
+pub(super) enum Deployment {
     Url(String),
     Client(Box<redis::Client>),
     Sentinel(Sentinel),
     Cluster(Vec<String>),
 }
 
-/// A master by its sentinels.
+/// A master that sentinels watch.
 #[derive(Clone)]
 pub(super) struct Sentinel {
     urls: Vec<String>,
@@ -90,27 +90,66 @@ impl std::fmt::Debug for ClientBuilder {
     }
 }
 
+impl Client {
+    /// Connects with the default settings: `redis://`, `rediss://` (feature `tls`) or `unix:` addresses,
+    /// with user, password and database as usual.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a client that was not returned ends.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Configures a client before it connects.
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder::new(Deployment::Url(url.to_owned()))
+    }
+
+    /// Configures a client that takes where and how to connect from a client of the [`redis`](crate::redis) crate, for
+    /// settings that an address cannot express. It makes its own connections.
+    ///
+    /// TLS is then that of the `redis` crate, by its features; the feature `tls` is not needed. With rustls the application
+    /// installs the provider of cryptography for the process.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = watchlock::redis::Client::open("redis://127.0.0.1/")?;
+    /// let client = watchlock::Client::builder_from(&redis).key_prefix("billing:").connect().await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
+        ClientBuilder::new(Deployment::Client(Box::new(redis.clone())))
+    }
+}
+
 impl ClientBuilder {
-    pub(super) fn new(address: Address) -> Self {
+    pub(super) fn new(address: Deployment) -> Self {
         Self {
             address,
             pool: None,
-            nodes: Nodes::default(),
-            identity: Identity::default(),
+            nodes: ClusterSettings::default(),
+            identity: Credentials::default(),
             settings: Settings::default(),
         }
     }
 
-    /// A client of the master that sentinels name, also after it has changed.
+    /// A client of the master that sentinels name. It follows the master to another server.
     ///
-    /// All of `urls` are asked, by the name `service` under which they watch the master (`sentinel monitor <service>
-    /// …`); the address that most of them name is connected to, and must say that it is a master. When they tell of
-    /// another one, the client goes over to it, and asserts its holds there. An address without a port means 6379, as
-    /// everywhere, while sentinels usually listen on 26379. User, password and encryption in these addresses are the
-    /// sentinels'; those of the servers are set by [`server_url`](Self::server_url).
+    /// It asks all of `urls` for the master that they watch under the name `service` (`sentinel monitor <service> …`),
+    /// connects to the address that most of them name, and requires that this server reports to be a master. When the
+    /// sentinels name another master, the client connects to that one and asserts its holds there. An address without a
+    /// port means 6379; sentinels usually listen on 26379. User, password and encryption in these addresses are for the
+    /// sentinels; [`server_url`](Self::server_url) sets those for the servers.
     ///
-    /// A fail-over loses what the new master was not sent yet, locks among it:
-    /// [`acknowledged_by`](Self::acknowledged_by) is the cure.
+    /// A fail-over loses writes that had not reached the new master, locks too;
+    /// [`acknowledged_by`](Self::acknowledged_by) prevents that.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -124,28 +163,26 @@ impl ClientBuilder {
     /// ```
     #[doc(alias = "useSentinelServers")]
     pub fn sentinel(urls: impl IntoIterator<Item = impl Into<String>>, service: &str) -> Self {
-        Self::new(Address::Sentinel(Sentinel {
+        Self::new(Deployment::Sentinel(Sentinel {
             urls: urls.into_iter().map(Into::into).collect(),
             service: service.to_owned(),
             server: ANY_SERVER.to_owned(),
         }))
     }
 
-    /// How to connect to the servers that [sentinels](Self::sentinel) name: an address whose user, password, database
-    /// and encryption count, and whose host and port do not. Default `redis://master/`.
-    ///
-    /// Without sentinels it has no effect.
+    /// How to connect to the servers that [sentinels](Self::sentinel) name: user, password, database and encryption of
+    /// this address are used, its host and port are ignored. Default `redis://master/`. No effect without sentinels.
     pub fn server_url(mut self, url: &str) -> Self {
-        if let Address::Sentinel(sentinel) = &mut self.address {
+        if let Deployment::Sentinel(sentinel) = &mut self.address {
             url.clone_into(&mut sentinel.server);
         }
         self
     }
 
-    /// A client of a cluster, which is found by any of these addresses: all are asked, and the first that answers counts.
-    /// The first says how to connect to the nodes (TLS, user, password).
+    /// A client of a cluster. It asks all addresses and uses the first that answers. The first address in the list says
+    /// how to connect to the nodes (TLS, user, password).
     ///
-    /// One address is enough while its server is up when the client connects: [`Client::builder`] meets a cluster, too.
+    /// [`Client::builder`] detects a cluster too, and is enough if its one address is up when the client connects.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -161,24 +198,24 @@ impl ClientBuilder {
     #[doc(alias = "useClusterServers")]
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let urls = urls.into_iter().map(Into::into);
-        Self::new(Address::Cluster(urls.collect()))
+        Self::new(Deployment::Cluster(urls.collect()))
     }
 
-    /// Makes the connections for commands the way the application's pool does, by its manager. None is
-    /// taken out of the pool: locks need connections that nothing else uses. Subscriptions, which a pool
-    /// cannot give, come from the address; both must lead to the same database.
+    /// Makes connections for commands with the manager of the application's pool. It takes none out of the pool, because
+    /// locks need connections that nothing else uses. Subscriptions use the address, because a pool has no connections for
+    /// them; both must lead to the same database.
     ///
-    /// How the sockets of these connections are tuned is the pool's choice, and cannot be changed from here:
-    /// give its manager a `ConnectionInfo` whose TCP settings have `nodelay`, keepalive and, on Linux, a user
-    /// time-out, as connections by an address have. Without `nodelay` commands may wait for each other.
+    /// The pool configures the sockets of its connections. Give its manager a `ConnectionInfo` whose TCP settings have
+    /// `nodelay`, keepalive and, on Linux, a user time-out, as connections by an address have. Without `nodelay` commands
+    /// may delay each other.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Where the nodes of a cluster are to be reached, from the host and port that each announces: for clients behind a
-    /// port forwarding or another network. Asked whenever a node is named, so it is to answer at once, and always the
-    /// same. Default: where they say.
+    /// Maps the host and port that a cluster node announces to those where the client can reach it, for example behind port
+    /// forwarding. Called each time a node is named, so it must return at once, and always the same. Default: the announced
+    /// ones.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -198,52 +235,52 @@ impl ClientBuilder {
         self
     }
 
-    /// How releases are told in a cluster. Default: as each node can, by its version; so does Redisson since 3.22.
-    /// All who wait for the same locks must do it in one way, or they are not woken, and notice a release at their next
-    /// poll. Without a cluster it says nothing.
+    /// How releases are published in a cluster. Default: by the version of each node, as Redisson does since 3.22. All
+    /// clients of the same locks must use the same way; otherwise waiters miss releases until their next poll. No effect
+    /// without a cluster.
     #[doc(alias = "shardedSubscriptionMode")]
     pub fn publish(mut self, publish: Publish) -> Self {
         self.nodes.publish = Some(publish);
         self
     }
 
-    /// The lease that the watchdog keeps alive: 500 ms to 24 h, whole milliseconds. Default 30 s, as
-    /// Redisson's `lockWatchdogTimeout`. Renewed every third of it.
+    /// The lease that the watchdog renews, every third of it: 500 ms to 24 h, whole milliseconds. Default 30 s, as
+    /// Redisson's `lockWatchdogTimeout`.
     #[doc(alias = "lockWatchdogTimeout")]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.settings.watchdog_lease = lease;
         self
     }
 
-    /// What every key begins with, as a Redisson `nameMapper` may do: shorter than the 512 bytes that a name may have
-    /// with its prefix. Default empty.
+    /// The prefix of every key, like a Redisson `nameMapper`: shorter than the 512 bytes that a name may have with its
+    /// prefix. Default empty.
     #[doc(alias = "nameMapper")]
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.key_prefix);
         self
     }
 
-    /// How long to pause between tries, and how long a waiter sleeps at most without a wake-up.
+    /// The pauses between tries, and the longest time that a waiter sleeps without a wake-up.
     #[doc(alias = "retryDelay")]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
     }
 
-    /// How long a reply is waited for: 10 ms to 60 s. Default 1 s.
+    /// How long to wait for a reply: 10 ms to 60 s. Default 1 s.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
         self
     }
 
-    /// How long a connection may take to come about: 10 ms to 60 s. Default 2 s.
+    /// How long an attempt to connect may take: 10 ms to 60 s. Default 2 s.
     #[doc(alias = "connectTimeout")]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
-    /// For how long `lock` goes on trying while Redis is unreachable or refuses: up to 24 h. Default 5 s.
+    /// How long `lock` keeps trying while Redis is unreachable or refuses: up to 24 h. Default 5 s.
     #[doc(alias = "retryAttempts")]
     pub fn unavailable_after(mut self, span: Duration) -> Self {
         self.settings.unavailable_after = span;
@@ -253,56 +290,53 @@ impl ClientBuilder {
     /// How long Redis keeps the key with a lock's newest fencing token after the last
     /// [fenced](crate::FencedLock) acquire of it: 1 s to 365 days, whole milliseconds. Default for ever.
     ///
-    /// For services that have a fenced lock per order, user or file, and would leave a key for each. Tokens go on
-    /// growing when the key is gone, since they follow Redis' clock. **Not with Java**: Redisson counts from the
-    /// key, and starts again at 1 when it is gone. A client without this setting makes the key stay for ever again.
+    /// For services that have a fenced lock per order, user or file, and would leave a key for each. Tokens keep growing
+    /// after the key expired, because they follow Redis' clock. **Not with Java**: Redisson counts from the key, and starts
+    /// at 1 again when it is gone. A client without this setting makes the key permanent again.
     pub fn fencing_token_ttl(mut self, ttl: Duration) -> Self {
         self.settings.fencing_token_ttl = Some(ttl);
         self
     }
 
-    /// How much time Redisson gives a waiter of a [fair lock](crate::FairLock) to come to its turn: 15 s to 24 h, whole
+    /// How long Redisson lets a waiter of a [fair lock](crate::FairLock) keep its place in the queue: 15 s to 24 h, whole
     /// milliseconds. Default 5 min, as Redisson's `fairLockWaitTimeout`.
     ///
-    /// It is not for how long a lock is waited for, which each call says. Waiters of watchlock keep their place for as
-    /// long as their process lives, and lose it 15 s after that died; only Redisson goes by this time. Where both wait
-    /// for a lock it should be the same on both sides.
+    /// It does not limit how long a call waits. Waiters of watchlock keep their place while their process lives, and lose
+    /// it 15 s after it dies; only Redisson uses this time. Set it to the same value on both sides.
     #[doc(alias = "fairLockWaitTimeout")]
     pub fn fair_wait(mut self, wait: Duration) -> Self {
         self.settings.fair_wait = wait;
         self
     }
 
-    /// Whether the next waiter of this client gets a lock that is given back here without a word to Redis. Default true.
+    /// Whether a lock that this client releases goes to its next waiter without a command to Redis. Default true.
     ///
-    /// A hold under the watchdog is then *passed on*: its field in Redis stays, and belongs to the next one. So the lock
-    /// goes from one task to the next in microseconds instead of a round trip. It is done for plain and spin locks, for
-    /// 10 ms in a row; the release behind that is sent alone, and this client leaves the lock free for a millisecond, so
-    /// that other clients, also those that poll, wait no longer than that for their turn. `unlock` of a hold that is
-    /// passed on asks nobody: what only Redis could know (that an operator deleted the key) the next one is told, by
-    /// [`lost`](crate::LockGuard::lost).
+    /// A hold under the watchdog is then *passed on*: its field in Redis stays and belongs to the next holder, so the lock
+    /// changes hands in microseconds instead of a round trip. This is done for plain and spin locks, for 10 ms in a row.
+    /// Then the release is sent, and this client leaves the lock free for a millisecond, so that other clients get their
+    /// turn. `unlock` of a hold that is passed on does not ask Redis: if the key is gone (an operator deleted it), the next
+    /// holder learns it by [`lost`](crate::LockGuard::lost).
     ///
-    /// Set it to `false` if each hold is to have a field of its own in Redis, or each `unlock` an answer of Redis.
+    /// Set it to `false` if each hold needs a field of its own in Redis, or each `unlock` a reply of Redis.
     pub fn pass_on(mut self, passes_on: bool) -> Self {
         self.settings.passes_on = passes_on;
         self
     }
 
-    /// Has an acquire granted only when so many `replicas` have it, each within the time `within`; and a renewal lengthen
-    /// the hold only then. Default: no replica is waited for.
+    /// Grants an acquire only after `replicas` replicas acknowledged it within `within`, and a renewal likewise. Default: no
+    /// acknowledgement.
     ///
-    /// A fail-over then keeps the lock, if the replica that is promoted is one of those that acknowledged: with as many
-    /// as there are replicas it always is. A master that was cut off from its replicas grants nothing, and what is held
-    /// there ends with its lease. [What survives what](https://github.com/watchlock/watchlock/blob/main/docs/deployments.md#what-survives-what)
+    /// A fail-over then keeps the lock if the promoted replica is one that acknowledged; if all replicas must, it always
+    /// is. A master that is cut off from its replicas grants nothing, and its holds end with their leases. [What survives what](https://github.com/watchlock/watchlock/blob/main/docs/deployments.md#what-survives-what)
     /// says what remains.
     ///
-    /// When fewer have it in time the acquire is undone and tried again within the wait; in the end it is
-    /// [`Error::Refused`] by [`NotReplicated`](crate::NotReplicated). After two such times in a row that is said at once,
-    /// and one command a second finds out whether the replicas are back. Giving back waits for no replica.
+    /// If fewer acknowledge in time, the acquire is undone and tried again within the wait; in the end it fails with
+    /// [`Error::Refused`] and the source [`NotReplicated`](crate::NotReplicated). After two failures in a row acquires fail
+    /// at once, and one command a second finds out whether the replicas are back. A release waits for no replica.
     ///
-    /// 1 to 64 replicas, 1 ms to a quarter of [`command_timeout`](Self::command_timeout). Time enough for a replica that works
-    /// is usually 200 ms. It is a number of its own on purpose, and not that of the replicas that happen to be connected:
-    /// a master without any grants nothing. In a cluster it is about the replicas of each master.
+    /// 1 to 64 replicas, 1 ms to a quarter of [`command_timeout`](Self::command_timeout); 200 ms is usually enough. The
+    /// number is fixed, not that of the connected replicas, so a master without replicas grants nothing. In a cluster it
+    /// applies to each master.
     #[doc(alias = "checkLockSyncedSlaves")]
     #[doc(alias = "slavesSyncTimeout")]
     pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {
@@ -313,8 +347,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The certificates of connections that are encrypted (`rediss://`): to the server, the nodes of a cluster, the
-    /// sentinels. Default: the authorities of the system, and no client certificate. Needs the feature `tls`.
+    /// The certificates for `rediss://` connections to servers, cluster nodes and sentinels. Default: the certificate
+    /// authorities of the system, and no client certificate. Needs the feature `tls`.
     #[doc(alias = "sslTruststore")]
     #[doc(alias = "sslKeystore")]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -322,12 +356,12 @@ impl ClientBuilder {
         self
     }
 
-    /// What connections to servers identify themselves by, asked for at each connect: for passwords and certificates that
-    /// change while the client lives. Connections that are there go on; the next one is made with what `secrets` says then.
+    /// The credentials of connections to servers. Called for each new connection, so passwords and certificates may change
+    /// while the client lives; existing connections stay.
     ///
-    /// It is called on whichever runtime connects, and must not block it for long: a file may be read, a service should
-    /// be asked by a task of the application's beforehand. One that panics is an attempt that failed. Not used for the
-    /// commands of a [pool](Self::pool), whose manager identifies itself.
+    /// It runs on the runtime that connects, and must not block it for long: it may read a file, but a service should be
+    /// asked beforehand, by a task of the application. If it panics, the attempt to connect fails. A [pool](Self::pool) has
+    /// credentials of its own.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -349,7 +383,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The same for connections to [sentinels](Self::sentinel).
+    /// The credentials of connections to [sentinels](Self::sentinel), like [`secrets`](Self::secrets).
     pub fn sentinel_secrets(
         mut self,
         secrets: impl Fn() -> Secrets + Send + Sync + 'static,
@@ -390,14 +424,13 @@ impl ClientBuilder {
         Ok(Client::of(engine))
     }
 
-    /// Checks the settings and starts the keeper, and does not wait for the server: a service comes up while
-    /// Redis is down. Needs no runtime.
+    /// Checks the settings and starts the keeper without waiting for the server, so a service can start while Redis is
+    /// down. Needs no runtime.
     ///
-    /// The client connects in the background, as often as [`backoff`](Self::backoff) says; until it has,
-    /// locks are [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. What
-    /// [`connect`](Self::connect) would refuse of the server (another database than the pool's, a replica,
-    /// too old, a wrong password) is logged as an error instead, once, and every use says what
-    /// Redis says to it.
+    /// The client connects in the background, with the pauses of [`backoff`](Self::backoff). Until then locks fail with
+    /// [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. A server that
+    /// [`connect`](Self::connect) would refuse (another database than the pool's, a replica, too old, a wrong password) is
+    /// logged as an error once, and every use fails with the error of Redis.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {
@@ -421,20 +454,19 @@ impl ClientBuilder {
         Ok(Client::of(engine))
     }
 
-    /// The same at another address.
+    /// The same settings for another address.
     pub(super) fn at(mut self, url: &str) -> Self {
-        self.address = Address::Url(url.to_owned());
+        self.address = Deployment::Url(url.to_owned());
         self
     }
 
-    /// The settings, for several clients that are set up in the same way.
     pub(super) fn settings(&mut self) -> &mut Settings {
         &mut self.settings
     }
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
-        let Identity {
+        let Credentials {
             tls,
             to_servers,
             to_sentinels,
@@ -443,15 +475,15 @@ impl ClientBuilder {
             check_tls(tls)?;
         }
         let dialer = match self.address {
-            Address::Url(url) => Dialer::from_url(&url, self.pool)?,
-            Address::Client(client) => Dialer::from_client(&client, self.pool)?,
-            Address::Sentinel(_) if self.pool.is_some() => {
+            Deployment::Url(url) => Dialer::from_url(&url, self.pool)?,
+            Deployment::Client(client) => Dialer::from_client(&client, self.pool)?,
+            Deployment::Sentinel(_) if self.pool.is_some() => {
                 return Err(ConfigError::Conflict {
                     first: "pool",
                     second: "sentinel",
                 });
             }
-            Address::Sentinel(Sentinel {
+            Deployment::Sentinel(Sentinel {
                 urls,
                 service,
                 server,
@@ -459,25 +491,25 @@ impl ClientBuilder {
                 let secrets = provider(to_sentinels, tls.clone());
                 Dialer::from_sentinels(&urls, &service, &server, secrets)?
             }
-            Address::Cluster(_) if self.pool.is_some() => {
+            Deployment::Cluster(_) if self.pool.is_some() => {
                 return Err(ConfigError::Conflict {
                     first: "pool",
                     second: "cluster",
                 });
             }
-            Address::Cluster(urls) => Dialer::from_urls(&urls)?,
+            Deployment::Cluster(urls) => Dialer::from_urls(&urls)?,
         };
         let dialer = Arc::new(dialer.identified_by(provider(to_servers, tls)));
-        let Nodes { addresses, publish } = self.nodes;
+        let ClusterSettings { addresses, publish } = self.nodes;
         let cluster = Cluster::new(Arc::clone(&dialer), addresses, publish);
         Ok((config, dialer, cluster))
     }
 }
 
-/// The longest pause between attempts to connect: a server that is back is to be found soon.
+/// The longest pause between attempts to connect, so that a server that is back is found soon.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// Starts the keeper; nothing is connected yet. With it its runtime, for tasks that end with it.
+/// Starts the keeper without connecting. Also returns its runtime, for tasks that end with it.
 pub(super) fn start(
     config: Config,
     dialer: Arc<Dialer>,
@@ -493,7 +525,7 @@ pub(super) fn start(
         connect_timeout: config.connect_timeout,
         timers: Timers::of(&starting.runtime),
         asks_server,
-        broken: Arc::new(Alarm::default()),
+        broken: Arc::new(BrokenLinks::default()),
         node: None,
         acks: config.acks,
     };

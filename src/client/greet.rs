@@ -1,4 +1,4 @@
-//! The first words with a server: is it one that we can use, and do pool and address mean the same one?
+//! Greets a server: can we use it, and do pool and address lead to the same database?
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::class::is_unknown_command;
-use crate::backend::hello::Hello;
+use crate::backend::Hello;
+use crate::backend::is_unknown_command;
 use crate::backend::{Class, Dialer, Failure, Fleet, Lane, TOO_OLD, round_trip, slots_of};
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
@@ -15,13 +15,13 @@ use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
 use crate::script::lock;
 
-/// The oldest Redis whose scripts and ACLs are what we rely on.
+/// The oldest Redis whose scripts and ACLs we support.
 const OLDEST: (u64, u64) = (6, 2);
 
 /// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
-/// By the fleet's connection home, which is given up when there is a cluster. All of it within one connect time-out.
+/// Greets the server over the lane home, within one connect time-out. In a cluster that lane rests afterwards.
 pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     let limit = core.backend.config().connect_timeout;
     let introducing = Box::pin(introduce(core, fleet.home()));
@@ -31,8 +31,7 @@ pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     Ok(())
 }
 
-/// Greets as soon as there is a server, for a client that did not wait for it. Ends with the keeper, whose
-/// task it is.
+/// Greets the server when it can be reached, for a client that does not wait for it. Runs as a task of the keeper.
 pub(super) async fn greet_later(core: Arc<Core>) {
     let mut delays = core.config.backoff.delays(fastrand::u64(..));
     while core.check_open().is_ok() {
@@ -62,7 +61,7 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     let hello = Hello::of(&mut connection).await?;
     if hello.is_in_cluster() {
         if config.asks_server {
-            // Of a quorum, whose servers know nothing of each other.
+            // The servers of a quorum must be independent.
             return Err(unsupported("it is in cluster mode"));
         }
         if core.config.acks.is_some() {
@@ -82,7 +81,7 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why there is no connection: what the server itself says, if it denies.
+/// Why there is no connection: the denial of the server, if there is one.
 async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
     if failure.class != Class::Unreached {
         return failure.into();
@@ -95,7 +94,7 @@ async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
     }
 }
 
-/// There is a cluster: from now on everything goes to the nodes.
+/// There is a cluster: from now on commands go to its nodes.
 async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(), Error> {
     let dialer = &core.backend.config().dialer;
     if dialer.has_pool() {
@@ -108,7 +107,6 @@ async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(),
     Ok(())
 }
 
-/// Whether the one server that there is can be used.
 fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
     if core.backend.config().dialer.is_for_cluster() {
         return Err(unsupported("it is not in cluster mode"));
@@ -127,7 +125,7 @@ fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks whether replicas can be waited for, without waiting: some managed services do not know how.
+/// Fails if the server has no `WAIT`, as with some managed services. Does not wait.
 async fn check_wait(connection: &mut MultiplexedConnection, hello: &Hello) -> Result<(), Error> {
     let mut wait = redis::cmd("WAIT");
     wait.arg(0).arg(0);
@@ -138,7 +136,7 @@ async fn check_wait(connection: &mut MultiplexedConnection, hello: &Hello) -> Re
             "it does not know WAIT, which acknowledged_by needs",
         )),
         Err(error) => match Failure::from(error) {
-            // A cluster may be met at a replica, which knows it and says that only masters do it.
+            // The address may lead to a replica of a cluster, which rejects WAIT because only masters execute it.
             failure if hello.is_replica() && failure.class == Class::Rejected => Ok(()),
             failure => Err(failure.into()),
         },
@@ -149,7 +147,7 @@ fn unsupported(reason: &'static str) -> Error {
     ConfigError::Unsupported { reason }.into()
 }
 
-/// A lock that is taken by the pool's way must be found by the address.
+/// Takes a lock over the pool, and fails if it is not found over the address.
 async fn check_same(
     core: &Core,
     by_pool: &mut MultiplexedConnection,
@@ -169,7 +167,7 @@ async fn check_same(
     };
     match found {
         Ok(reply) if reply.integer() == Some(0) => {
-            // It is where the pool leads; its lease would end it, too.
+            // Best effort: the lease ends it anyway.
             let _ = round_trip(by_pool, &lock::release(&names, &hold_id, 0)).await;
             Err(ConfigError::PoolMismatch.into())
         }

@@ -10,27 +10,24 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use self::builder::Address;
 pub use self::builder::ClientBuilder;
 pub use self::quorum::{Quorum, QuorumBuilder};
 pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
 use crate::engine::keep_alive::Engine;
-use crate::error::{Error, LostReason};
+use crate::error::LostReason;
 use crate::lock::{
     FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced,
     plain, simple, spin,
 };
 
-/// One identity towards one Redis deployment. Cheap to clone and made to be shared: one per process is
-/// the rule.
+/// One identity towards one Redis deployment. Cheap to clone and share; a process usually has one.
 ///
-/// It has a background thread, the keeper, with a connection of its own, and one connection per tokio
-/// runtime that it is used from; a third one while somebody waits. All of them end with the last client,
-/// handle and guard.
+/// It has a background thread, the keeper, with its own connection, one connection for each tokio runtime that uses it,
+/// and one for subscriptions while a caller waits. All of them end with the last client, handle and guard.
 ///
-/// The end of a `#[tokio::main]` may come before a release that a dropped guard left to the keeper; the
-/// key then lives until its lease ends. End with [`LockGuard::unlock`](crate::LockGuard::unlock) or
+/// A `#[tokio::main]` may end before the keeper releases the lock of a dropped guard; the key then lives until its lease
+/// ends. Finish with [`LockGuard::unlock`](crate::LockGuard::unlock) or
 /// [`shutdown`](Self::shutdown).
 ///
 /// Make the client after the fork; a client does not survive a fork.
@@ -65,48 +62,10 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects with the default settings: `redis://`, `rediss://` (feature `tls`) or `unix:` addresses,
-    /// with user, password and database as usual.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientBuilder::connect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a client that was not returned ends.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url).connect().await
-    }
-
     fn of(engine: Engine) -> Self {
         Self {
             engine: Arc::new(engine),
         }
-    }
-
-    /// A client that is to be set up first.
-    pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder::new(Address::Url(url.to_owned()))
-    }
-
-    /// A client that connects as one of the [`redis`](crate::redis) crate does, for what an address cannot
-    /// say: a private certificate authority, client certificates. It takes where and how to connect from
-    /// it, and makes its own connections.
-    ///
-    /// The given client brings its own TLS, by the features of the `redis` crate; the feature `tls` is not
-    /// needed for it. With rustls the application chooses the process's provider of cryptography.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let redis = watchlock::redis::Client::open("redis://127.0.0.1/")?;
-    /// let client = watchlock::Client::builder_from(&redis).key_prefix("billing:").connect().await?;
-    /// # drop(client);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder_from(redis: &redis::Client) -> ClientBuilder {
-        ClientBuilder::new(Address::Client(Box::new(redis.clone())))
     }
 
     /// The client's random id, the first half of every owner field that it writes.
@@ -167,19 +126,18 @@ impl Client {
         ReadWriteLock::new(&self.engine, name, None)
     }
 
-    /// A new owner, to be handed down to whatever may enter its locks again.
+    /// A new owner. Pass it to all code that may enter its locks again.
     #[must_use]
     pub fn new_owner(&self) -> Owner {
         Owner::new(Arc::clone(&self.engine))
     }
 
-    /// Runs `future` as one owner: every handle of this client that is used inside acts for it, and so
-    /// enters again what is held. Wrap each request or job once, and nested locks work as they do with
-    /// Java's threads.
+    /// Runs `future` as one owner: every handle of this client that is used inside acts for this owner, and so enters again
+    /// what it holds. Wrap each request or job once, and nested locks work as with Java's threads.
     ///
-    /// Not inherited by `spawn`. Futures that are joined inside one scope share its owner, and so **do not
-    /// exclude each other**; an inner `scope` makes a new owner. When the scope ends, levels that were
-    /// [detached](crate::LockGuard::detach) in it are given back.
+    /// `spawn` does not inherit it. Futures that are joined inside one scope share its owner, and so **do not exclude each
+    /// other**; an inner `scope` makes a new owner. The end of the scope releases levels that were
+    /// [detached](crate::LockGuard::detach) in it.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -202,10 +160,9 @@ impl Client {
         owner.scope(future).await
     }
 
-    /// Ends the client. New holds are refused with [`Error::Closed`], `lost()` of the holds that are left
-    /// resolves with reason [`LostReason::Shutdown`]; for up to `timeout` they stay valid and can be
-    /// entered again and unlocked. What is left then is lost, and released. Returns when the keeper has ended,
-    /// with what was left.
+    /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and `lost()` of the remaining holds
+    /// resolves with [`LostReason::Shutdown`]. For up to `timeout` these holds stay valid, and can be entered again and
+    /// unlocked. Then they are lost and released. Returns the names of holds that were left, when the keeper has ended.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) {
@@ -220,8 +177,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it has announced the end: new holds stay refused, and holds stay valid until they are
-    /// given back.
+    /// If dropped, new acquires stay refused, and holds stay valid until they are released.
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = &self.engine.core;
         core.stop_accepting();

@@ -18,15 +18,14 @@ use crate::error::{Cause, ConfigError, Error, QuorumError};
 use crate::lock::quorum::{Node, Nodes, Rules};
 use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner, fenced, plain};
 
-/// The most servers there can be.
+/// The largest number of servers.
 const MOST: usize = 9;
 
 /// Independent servers whose majority grants locks: Redlock. Cheap to clone and made to be shared.
 ///
-/// A lock is held when more than half of the servers granted it, so a minority may be down, at any time and for as long
-/// as it likes, and come back: no hold is lost by that, and no acquire waits for it for longer than the nodes'
-/// [time-out](QuorumBuilder::node_timeout), once. The servers are single masters that know nothing of each other:
-/// no replicas, no cluster.
+/// A lock is held when more than half of the servers granted it. So a minority may fail at any time, for any time, and come
+/// back: no hold is lost, and an acquire waits for it for one [node time-out](QuorumBuilder::node_timeout) at most. The
+/// servers are independent masters: no replicas, no cluster.
 ///
 /// It costs a connection, a keeper and a lease on each server. [When is it worth that?][docs] Where what the lock
 /// protects can refuse a late writer, one server with a [fencing token](crate::FencedLock) is simpler and safer.
@@ -46,8 +45,8 @@ const MOST: usize = 9;
 /// # }
 /// ```
 ///
-/// **Restarts.** A server that comes back without its memory would grant again what it granted before. So a server has
-/// no vote until it has been up for the longest lease that any program takes: [`QuorumBuilder::restart_delay`].
+/// **Restarts.** A server that restarts without its data could grant a lock twice. So a server does not vote until it has
+/// been up for the longest lease that any program takes: [`QuorumBuilder::restart_delay`].
 #[doc(alias = "Redlock")]
 #[derive(Clone)]
 pub struct Quorum {
@@ -64,13 +63,13 @@ impl std::fmt::Debug for Quorum {
 }
 
 impl Quorum {
-    /// A quorum of these servers, that is to be set up first: 3, 5, 7 or 9 addresses (1 for tests).
+    /// Configures a quorum of 3, 5, 7 or 9 servers (1 for tests) before it connects.
     pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> QuorumBuilder {
         let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
         QuorumBuilder::new(urls.collect())
     }
 
-    /// A random id of this quorum in this process. Each of its servers knows it by a client id of its own.
+    /// A random id of this quorum in this process. On each server it uses another client id.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.nodes.id
@@ -89,13 +88,13 @@ impl Quorum {
         FencedQuorumLock::new(&self.nodes, name, None, fenced::kind)
     }
 
-    /// A new owner, to be handed down to whatever may enter its locks again.
+    /// A new owner. Pass it to all code that may enter its locks again.
     #[must_use]
     pub fn new_owner(&self) -> QuorumOwner {
         QuorumOwner::new(&self.nodes)
     }
 
-    /// Runs `future` as one owner: every handle of this quorum that is used inside acts for it. As
+    /// Runs `future` as one owner: every handle of this quorum that is used inside acts for this owner. As
     /// [`Client::scope`](crate::Client::scope).
     ///
     /// # Cancel safety
@@ -106,8 +105,8 @@ impl Quorum {
         owner.scope(future).await
     }
 
-    /// Ends the clients of all servers, as [`Client::shutdown`](crate::Client::shutdown) does one. What is reported is
-    /// what a majority says: a hold that was left, or whose release a majority did not answer.
+    /// Ends the clients of all servers, each as by [`Client::shutdown`](crate::Client::shutdown). Reports a hold that was left
+    /// on a majority, or whose release a majority did not answer.
     ///
     /// # Cancel safety
     ///
@@ -123,7 +122,7 @@ impl Quorum {
     }
 }
 
-/// The names that `needed` servers say, each once.
+/// The names that at least `needed` servers reported, each once.
 fn named_by<'a>(needed: usize, names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut names: Vec<_> = names.collect();
     names.sort_unstable();
@@ -133,7 +132,7 @@ fn named_by<'a>(needed: usize, names: impl Iterator<Item = &'a String>) -> Vec<S
         .collect()
 }
 
-/// Sets a quorum up. Setters cannot fail; [`connect`](Self::connect) checks every value.
+/// Configures a quorum. Setters cannot fail; [`connect`](Self::connect) checks every value.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -181,9 +180,9 @@ impl QuorumBuilder {
         }
     }
 
-    /// How long a server has to answer an acquire: 1 ms to 10 s. Default 50 ms; in any case no more than a tenth of the
-    /// lease. A server that did not is left alone until it answers a question in the background. Entering a hold again
-    /// with the other sort of lease also waits this long, at most, for the servers that the majority does not need.
+    /// How long to wait for a server's answer to an acquire: 1 ms to 10 s, and at most a tenth of the lease. Default 50 ms.
+    /// A server that does not answer in time is skipped until it answers a question in the background. Entering a hold
+    /// again with the other kind of lease waits up to this long for servers that the majority does not need.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = Some(timeout);
         self
@@ -197,13 +196,12 @@ impl QuorumBuilder {
         self
     }
 
-    /// For how long a server must have been up, by its own word and in whole seconds, before it has a vote. Default
-    /// [`max_lease`](Self::max_lease) and 1 % of it, rounded up to seconds, and 2 s: by then all is over that it may
-    /// have granted before, and forgotten. It is asked before that all the same: that it is busy counts.
+    /// A server does not vote until its uptime, which it reports in whole seconds, is this long. Default
+    /// [`max_lease`](Self::max_lease) plus 1 %, rounded up to seconds, plus 2 s: by then all leases that it may have
+    /// forgotten are over. It is asked before that too, and counts if it is busy.
     ///
-    /// `Duration::ZERO` lets all vote at once: for tests and demos, and where no server forgets anything
-    /// (`appendfsync always`). Anything less than the default gives the lock away when a server restarts without its
-    /// memory.
+    /// `Duration::ZERO` lets all servers vote at once: for tests and demos, and where no server loses data
+    /// (`appendfsync always`). With less than the default, a server that restarts without its data may grant a lock twice.
     pub fn restart_delay(mut self, delay: Duration) -> Self {
         self.restart_delay = Some(delay);
         self
@@ -227,7 +225,7 @@ impl QuorumBuilder {
         self
     }
 
-    /// As [`ClientBuilder::command_timeout`]: of renewals and releases. An acquire has the
+    /// As [`ClientBuilder::command_timeout`], for renewals and releases. Acquires have the
     /// [`node_timeout`](Self::node_timeout).
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.client = self.client.command_timeout(timeout);
@@ -240,7 +238,7 @@ impl QuorumBuilder {
         self
     }
 
-    /// For how long `lock` goes on trying while there is no quorum: up to 24 h. Default 5 s.
+    /// How long `lock` keeps trying while there is no quorum: up to 24 h. Default 5 s.
     pub fn unavailable_after(mut self, span: Duration) -> Self {
         self.client = self.client.unavailable_after(span);
         self
@@ -252,10 +250,9 @@ impl QuorumBuilder {
         self
     }
 
-    /// Not for a quorum: [`connect`](Self::connect) refuses it with
-    /// [`ConfigError::Conflict`]. Its servers have no replicas that could take their places; a majority is what
-    /// acknowledges. It is here for settings that are carried over from
-    /// [`ClientBuilder::acknowledged_by`], which would else be lost in silence.
+    /// Not for a quorum: [`connect`](Self::connect) fails with [`ConfigError::Conflict`], because its servers have no
+    /// replicas. It exists so that settings that are copied from [`ClientBuilder::acknowledged_by`] are not ignored
+    /// silently.
     pub fn acknowledged_by(mut self, replicas: u32, within: Duration) -> Self {
         self.client = self.client.acknowledged_by(replicas, within);
         self
@@ -267,8 +264,8 @@ impl QuorumBuilder {
         self
     }
 
-    /// Checks the settings and connects to all servers. A minority may be out of reach: it is asked again in the
-    /// background.
+    /// Checks the settings and connects to all servers. A minority may be unreachable; the client keeps connecting to it in
+    /// the background.
     ///
     /// # Errors
     ///
@@ -339,7 +336,7 @@ impl QuorumBuilder {
             let allowed = "the watchdog's lease to 24 h";
             return Err(ConfigError::out_of_range("max_lease", max_lease, allowed).into());
         }
-        // A child is granted by its server's own word.
+        // Each server must grant each hold itself.
         settings.passes_on = false;
         settings.max_lease = Some(max_lease);
         let rules = Rules {
@@ -352,7 +349,7 @@ impl QuorumBuilder {
     }
 }
 
-/// Greets a server; its run id.
+/// Greets a server and returns its run id.
 async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
     let core = &engine.core;
     let fleet = core.backend.callers_fleet()?;
@@ -363,7 +360,7 @@ async fn first_words(engine: &Engine) -> Result<Arc<str>, Error> {
     server.map(|server| server.run_id).ok_or_else(silent)
 }
 
-/// Whether these servers are a quorum, as far as they answered; which of them are which.
+/// Checks that the servers that answered can be a quorum. Returns their run ids.
 fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<Option<Arc<str>>>, Error> {
     let mut last: Option<Cause> = None;
     for (place, answer) in greeted.iter().enumerate() {

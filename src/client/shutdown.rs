@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::Phase;
 
-/// What was left when [`Client::shutdown`](crate::Client::shutdown) came to its end: the names of locks,
-/// without the client's prefix.
+/// The names of locks that were left when [`Client::shutdown`](crate::Client::shutdown) ended, without the client's
+/// prefix.
 ///
 /// ```
 /// fn tell(report: &watchlock::ShutdownReport) {
@@ -22,31 +22,30 @@ use crate::engine::hold::state::Phase;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
-    /// Still held at the time-out: lost then, with reason [`Shutdown`](crate::LostReason::Shutdown), while
-    /// somebody relied on it.
+    /// Still held at the time-out, and lost then with reason [`Shutdown`](crate::LostReason::Shutdown).
     pub held: Vec<String>,
-    /// Whose release Redis did not answer before the keeper ended: the key may stay until its lease ends.
+    /// Redis did not answer the release before the keeper ended: the key may stay until its lease ends.
     pub unreleased: Vec<String>,
 }
 
 impl ShutdownReport {
-    /// Whether every hold was given back in time, and Redis knows it.
+    /// Whether every hold was released in time, and Redis confirmed it.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.held.is_empty() && self.unreleased.is_empty()
     }
 }
 
-/// Those of `holds` that are held now.
+/// The names of `holds` that are still held.
 pub(super) fn held(holds: &[Arc<Hold>]) -> Vec<String> {
     names(holds, |hold| hold.phase() == Phase::Held)
 }
 
-/// Those of `holds` whose last release has no answer.
+/// The names of `holds` whose last release has no answer.
 pub(super) fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
     names(holds, |hold| {
         let outcome = hold.with(|state| state.outcome().cloned());
-        // That the key is gone, or somebody else's, is an answer.
+        // An answer that the key is gone, or belongs to another client, is an answer.
         !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
     })
 }

@@ -16,7 +16,7 @@ use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
-use crate::backend::{Backend, Fleet, Outcome, Pending};
+use crate::backend::{Backend, CommandResult, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -245,7 +245,7 @@ impl Core {
     }
 
     /// Sends one call over the keeper's lanes, and waits for at most `limit`.
-    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> Outcome {
+    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> CommandResult {
         let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
     }

@@ -90,7 +90,7 @@ async fn f12_a_token_beyond_2_to_the_53_is_told_and_nothing_is_taken() {
             assert!(!server.exists("a").await);
         }
         let (plain, refused) = entered(&client).await;
-        let told = "lock \"a\": the next fencing token would be beyond 2^53";
+        let told = "lock \"a\": the next fencing token would exceed 2^53";
         assert_eq!(refused.to_string(), told);
         plain.unlock().await.unwrap();
         assert_eq!(stored(&server, "a").await.as_deref(), Some(stored_token));

@@ -46,6 +46,9 @@ const ENGINE: [&[&str]; 21] = [
     &["keep_alive"],
 ];
 
+/// The backend's rooms from the ground up. A room may use those before it.
+const BACKEND: [&str; 4] = ["failure", "connect", "command", "cluster"];
+
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
 const PURE: [&str; 23] = [
     "error.rs",
@@ -65,7 +68,7 @@ const PURE: [&str; 23] = [
     "engine/keeper/policy.rs",
     "engine/keeper/turns.rs",
     "engine/keeper/asking.rs",
-    "backend/pace.rs",
+    "backend/failure/pace.rs",
     "lock/composite/standing.rs",
     "lock/composite/tally.rs",
     "lock/pauses.rs",
@@ -73,7 +76,8 @@ const PURE: [&str; 23] = [
     "lock/quorum/waking.rs",
 ];
 
-const MOST_CODE_LINES: usize = 400;
+/// Comments and tests included.
+const MOST_LINES: usize = 700;
 const MOST_LUA_LINES: usize = 40;
 
 struct Source {
@@ -225,6 +229,53 @@ fn imports_of_the_engine_only_point_down() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+fn room(name: &str) -> usize {
+    let room = BACKEND.iter().position(|room| *room == name);
+    room.unwrap_or_else(|| panic!("the backend has no room `{name}`"))
+}
+
+#[test]
+fn rooms_of_the_backend_only_point_down() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let path = source.path.strip_prefix("backend/");
+        let Some((own, _)) = path.and_then(|path| path.split_once('/')) else {
+            continue;
+        };
+        for line in source.code(true) {
+            let mut named = after(line, "crate::backend::");
+            if named.any(|name| room(name) >= room(own)) {
+                wrong.push(format!("{}: {line}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Takes away the files that use none of those that are left, until none can be taken.
+#[test]
+fn files_of_a_room_of_the_backend_use_each_other_in_no_circle() {
+    let sources = sources();
+    for room in BACKEND {
+        let folder = format!("backend/{room}/");
+        let in_room = sources.iter().filter_map(|source| {
+            let file = source.path.strip_prefix(&folder)?.strip_suffix(".rs")?;
+            let used = source.code(false).flat_map(|line| after(line, "super::"));
+            (file != "mod").then(|| (file, used.collect::<Vec<_>>()))
+        });
+        let mut left: Vec<_> = in_room.collect();
+        assert!(left.len() > 1, "{room} has files");
+        loop {
+            let names: Vec<_> = left.iter().map(|(file, _)| *file).collect();
+            left.retain(|(_, used)| used.iter().any(|name| names.contains(name)));
+            if left.len() == names.len() {
+                break;
+            }
+        }
+        assert!(left.is_empty(), "{left:#?}");
+    }
+}
+
 /// What is pure in the keeper knows nothing of the engine that is not pure.
 #[test]
 fn what_is_pure_stands_on_what_is_pure() {
@@ -268,12 +319,8 @@ fn lib_is_a_table_of_contents() {
 #[test]
 fn files_stay_small() {
     for source in sources() {
-        let code = source.code(false).count();
-        assert!(
-            code <= MOST_CODE_LINES,
-            "{} has {code} lines of code",
-            source.path
-        );
+        let lines = source.lines.len();
+        assert!(lines <= MOST_LINES, "{} has {lines} lines", source.path);
     }
 }
 

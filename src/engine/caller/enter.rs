@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::count::Writing;
 use super::release::{drop_level, give_back};
-use crate::backend::{Failure, Outcome, Pending};
+use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::{Patience, Request};
@@ -296,7 +296,11 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
     }
 }
 
-async fn ask_once(core: &Core, hold: &Hold, end: Moment) -> Result<(LeaseMs, Outcome), Error> {
+async fn ask_once(
+    core: &Core,
+    hold: &Hold,
+    end: Moment,
+) -> Result<(LeaseMs, CommandResult), Error> {
     let fleet = core.backend.callers_fleet()?;
     let now = core.now();
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Failure, Outcome, Pending};
+use crate::backend::{CommandResult, Failure, Pending};
 use crate::engine::core::Core;
 use crate::engine::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::hold::Hold;
@@ -13,7 +13,12 @@ use crate::error::{Error, LostReason};
 use crate::script::{Acquired, Released};
 
 /// Settles the attempt at `hold` that `command` was sent for.
-pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, outcome: Outcome) {
+pub(crate) fn settle_attempt(
+    core: &Core,
+    hold: &Arc<Hold>,
+    command: &Pending,
+    outcome: CommandResult,
+) {
     let now = core.now();
     let next_is_ours = next_is_ours(hold, &outcome);
     let answered = answered(hold, outcome);
@@ -45,12 +50,12 @@ pub(crate) fn settle_attempt(core: &Core, hold: &Arc<Hold>, command: &Pending, o
 }
 
 /// Whether the place behind the hold is of this client, where Redis keeps a queue.
-fn next_is_ours(hold: &Hold, outcome: &Outcome) -> Option<bool> {
+fn next_is_ours(hold: &Hold, outcome: &CommandResult) -> Option<bool> {
     let queue = hold.kind.commands.queue()?;
     queue.next_is_ours(&outcome.as_ref().ok()?.reply)
 }
 
-fn answered(hold: &Hold, outcome: Outcome) -> Answered {
+fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(failure) if failure.is_transient() => return Answered::Failed(failure),
@@ -76,7 +81,7 @@ pub(crate) fn settle_release(
     core: &Core,
     hold: &Arc<Hold>,
     sent: &SentAs<'_, Pending>,
-    outcome: Outcome,
+    outcome: CommandResult,
 ) -> Result<(), Failure> {
     let (now, names) = (core.now(), hold.kind.names());
     let answer = release_answer(core, hold, outcome);
@@ -93,7 +98,7 @@ pub(crate) fn settle_release(
     failure.map_or(Ok(()), Err)
 }
 
-fn release_answer(core: &Core, hold: &Hold, outcome: Outcome) -> ReleaseAnswer {
+fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAnswer {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(failure) if failure.is_transient() => return ReleaseAnswer::Failed(failure),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::shared::Keeper;
 use super::watchdog;
-use crate::backend::Pace;
+use crate::backend::AttemptPace;
 
 /// The longest time between two questions while there is no doubt.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
     let core = &keeper.core;
     let cluster = core.backend.cluster();
     cluster.joined().await;
-    let mut pace = Pace::new(core.backend.config().backoff, fastrand::u64(..));
+    let mut pace = AttemptPace::new(core.backend.config().backoff, fastrand::u64(..));
     loop {
         let period = PERIOD.mul_f64(0.8 + 0.2 * fastrand::f64());
         tokio::select! {
@@ -32,7 +32,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
         }
         tokio::time::sleep(pace.wait(core.now())).await;
         pace.attempt(core.now());
-        if !core.backend.survey(&core.keeper_fleet).await && core.is_busy() {
+        if !core.backend.ask_for_slots(&core.keeper_fleet).await && core.is_busy() {
             cluster.doubt();
         }
         let moved = cluster.take_moved();

@@ -17,8 +17,7 @@ use tokio::task::JoinSet;
 
 use super::shared::Keeper;
 use super::watchdog;
-use crate::backend::sentinel::Sentinels;
-use crate::backend::{Class, Failure, Pace};
+use crate::backend::{AttemptPace, Class, Failure, Sentinels};
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -53,7 +52,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
     let Some(sentinels) = config.dialer.sentinels() else {
         return;
     };
-    let mut pace = Pace::new(
+    let mut pace = AttemptPace::new(
         keeper.core.config.backoff.at_most(LISTEN_AGAIN),
         index as u64,
     );

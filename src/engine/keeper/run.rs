@@ -59,7 +59,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             },
             () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
-            nodes = broken.raised() => {
+            nodes = broken.wait() => {
                 core.backend.cluster().doubt();
                 watchdog::verify_at(&keeper, &nodes);
             }

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use crate::backend::hello::Hello;
+use crate::backend::Hello;
 use crate::backend::{Lane, Pending};
 use crate::backoff::Backoff;
 use crate::clock::Moment;

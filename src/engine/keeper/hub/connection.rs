@@ -11,8 +11,7 @@ use tokio::sync::mpsc;
 
 use super::listener::Listener;
 use super::wire::{self, Sink, Stream};
-use crate::backend::cluster::{Cluster, Node};
-use crate::backend::{Class, Failure, LaneConfig, Pace};
+use crate::backend::{AttemptPace, Class, Cluster, ClusterNode, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 
@@ -34,14 +33,14 @@ pub(super) struct HubConnection {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// `None` outside of a cluster.
-    node: Option<Arc<Node>>,
+    node: Option<Arc<ClusterNode>>,
     listener: Mutex<Option<Arc<Listener>>>,
     /// Held while a connection is being made, so that only one is.
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
 struct Connecting {
-    pace: Pace,
+    pace: AttemptPace,
     refusals: Delays,
     /// The refusal of the last attempt, and the time before which no other attempt is made.
     refused: Option<(Failure, Moment)>,
@@ -51,7 +50,7 @@ impl HubConnection {
     pub(super) fn new(
         config: &LaneConfig,
         cluster: &Arc<Cluster>,
-        node: Option<Arc<Node>>,
+        node: Option<Arc<ClusterNode>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config: config.clone(),
@@ -59,7 +58,7 @@ impl HubConnection {
             node,
             listener: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(Connecting {
-                pace: Pace::new(config.backoff, fastrand::u64(..)),
+                pace: AttemptPace::new(config.backoff, fastrand::u64(..)),
                 refusals: refusals(),
                 refused: None,
             }),

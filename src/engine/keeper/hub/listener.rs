@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::wire::{ChannelEvent, Sink, Stream};
-use crate::backend::cluster::Cluster;
+use crate::backend::Cluster;
 
 /// How often a connection is probed with a ping.
 const PING: Duration = Duration::from_secs(5);

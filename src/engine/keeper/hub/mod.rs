@@ -21,8 +21,7 @@ use self::connection::HubConnection;
 pub(super) use self::connection::{is_refusal, refusals};
 pub(crate) use self::listener::Route;
 use self::listener::{Listener, SubscribeError};
-use crate::backend::cluster::Cluster;
-use crate::backend::{Failure, LaneConfig, Redirect};
+use crate::backend::{Cluster, Failure, LaneConfig, Redirect};
 use crate::slot::Slot;
 
 /// How often a subscription follows its slot from node to node.
@@ -100,7 +99,7 @@ impl Hub {
         };
         let host = node.host().into();
         let connection = connections
-            .entry(node.number)
+            .entry(node.number())
             .or_insert_with(|| HubConnection::new(&self.config, &self.cluster, Some(node)));
         Ok((Arc::clone(connection), host))
     }
@@ -127,7 +126,7 @@ impl Hub {
             .cluster
             .nodes()
             .iter()
-            .map(|node| node.number)
+            .map(|node| node.number())
             .collect();
         let mut connections = self.connections.lock();
         for (number, connection) in connections.iter() {
@@ -136,7 +135,7 @@ impl Hub {
             };
             let elsewhere = |channel: &str| {
                 let node = self.cluster.node_of(Slot::of(channel));
-                node.is_none_or(|node| node.number != *number)
+                node.is_none_or(|node| node.number() != *number)
             };
             for channel in listener.break_where(elsewhere) {
                 self.leave_behind(&listener, channel);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::backend::{Outcome, Pending};
+use crate::backend::{CommandResult, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::untried_hold;
 use crate::engine::core::Core;
@@ -176,7 +176,7 @@ impl Places {
         }
     }
 
-    fn answered(&mut self, core: &Core, sent: &Sent, outcome: &Outcome) {
+    fn answered(&mut self, core: &Core, sent: &Sent, outcome: &CommandResult) {
         let unanswered = matches!(outcome, Err(failure) if failure.is_unanswered());
         for hold in &sent.asks_for {
             hold.with(|state| {

@@ -183,7 +183,7 @@ impl Line {
         &mut self,
         command: &Pending,
         since: Moment,
-    ) -> Option<crate::backend::Outcome> {
+    ) -> Option<crate::backend::CommandResult> {
         let core = &self.keeper.core;
         let left = core.now().until(since + core.config.command_timeout);
         let outcome = tokio::select! {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::asking::{Batch, Outcome};
-use crate::backend::{self, Answer, Class, Failure, Pending, TELLING};
+use crate::backend::{self, Class, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::Due;
 use crate::engine::keeper::shared::Keeper;
@@ -71,7 +71,7 @@ async fn verify_apart(
     lease: LeaseMs,
     patience: Duration,
     split: Failure,
-) -> backend::Outcome {
+) -> backend::CommandResult {
     let Some(first) = hold.kind.verify_apart(&hold.id, lease, None) else {
         return Err(split);
     };
@@ -82,9 +82,9 @@ async fn verify_apart(
     Ok(answer)
 }
 
-async fn ask(keeper: &Keeper, question: Call<'_>, patience: Duration) -> backend::Outcome {
+async fn ask(keeper: &Keeper, question: Call<'_>, patience: Duration) -> backend::CommandResult {
     let fleet = &keeper.core.keeper_fleet;
-    let telling = TELLING + fleet.acknowledged_within();
+    let telling = MIN_SILENCE + fleet.acknowledged_within();
     let asked = Pending::start(fleet, question);
     asked.within_one_try(patience, telling).await
 }
@@ -94,7 +94,7 @@ fn heard(
     keeper: &Keeper,
     hold: &Arc<Hold>,
     vouched: Option<LeaseMs>,
-    answer: &Answer,
+    answer: &TimedReply,
 ) -> Result<(), Failure> {
     match hold.kind.found(&answer.reply) {
         Some(true) => keep(keeper, hold, vouched, answer),
@@ -106,7 +106,7 @@ fn heard(
 
 /// What a question that failed says of its hold.
 fn of_failure(failure: &Failure, patience: Duration) -> Outcome {
-    let told = !failure.is_unanswered() || patience >= TELLING;
+    let told = !failure.is_unanswered() || patience >= MIN_SILENCE;
     if failure.is_transient() && told {
         Outcome::Failed
     } else {
@@ -130,7 +130,7 @@ fn lease_of(keeper: &Keeper, hold: &Hold) -> Asserted {
 }
 
 /// The hold is there; with `lease`, it is for so long.
-fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &Answer) {
+fn keep(keeper: &Keeper, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
     let core = &keeper.core;
     let now = core.now();
     let due = hold.with(|state| {

@@ -176,7 +176,7 @@ pub(super) fn reach(keeper: &Keeper) {
         wards.reach_from = now + REACH;
     }
     let reached = core.keeper_fleet.reached();
-    let nodes = cluster.nodes().into_iter().map(|node| node.number);
+    let nodes = cluster.nodes().into_iter().map(|node| node.number());
     let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
     if !unreached.is_empty() {
         verify_where(keeper, |hold| unreached.contains(&node_of(core, hold)));

@@ -1,9 +1,9 @@
-//! Where a server is, and connections there.
+//! How to connect to a server.
 //!
-//! Connections are those of redis-rs, over sockets that are opened here, so that they are [driven](super::drive) here.
-//! redis-rs takes the process's provider of cryptography, which would have to be installed behind the
-//! application's back. So what an address with `rediss://` leads to is encrypted here ([`tls`](super::tls)). A client
-//! that the application made connects by itself: with its own TLS, whichever that is, and its own driver.
+//! The protocol is redis-rs'. The sockets are opened here, so that we can decide when a connection is
+//! [driven](super::connection), and `rediss://` is encrypted here ([`tls`](super::tls)): redis-rs would need a provider of
+//! cryptography that is installed for the whole process. A client that the application made connects through redis-rs,
+//! with its own TLS and its own driver.
 
 use std::time::Duration;
 
@@ -18,26 +18,49 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::application;
-use super::drive::Connection;
-use super::failure::Failure;
+use super::connection::Connection;
 use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
+use crate::backend::failure::{Failure, application};
 use crate::error::ConfigError;
-#[cfg(feature = "tls")]
-use crate::secrets::Tls;
-use crate::secrets::{Provider, Secrets};
+use crate::secrets::{Provider, Secrets, Tls};
 
-/// How many commands a connection takes before its driver is next. Each one more waits for a turn to be put in, and is
-/// woken once more for that; the library's own number is 50.
+/// Fails when a certificate or key cannot be read.
+#[cfg(feature = "tls")]
+pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
+    super::tls::check(tls)
+}
+
+/// Without the feature there is no TLS.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
+    Err(ConfigError::TlsDisabled)
+}
+
+/// How many commands a connection queues. With a full queue a command waits for a free place and costs one more wake-up;
+/// redis-rs' default is 50.
 const QUEUE: usize = 1024;
 
-/// Where a server is.
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Endpoint {
+    pub(crate) host: Box<str>,
+    pub(crate) port: u16,
+}
+
+impl Endpoint {
+    pub(crate) fn new(host: &str, port: u16) -> Self {
+        let host = host.into();
+        Self { host, port }
+    }
+}
+
+/// How to connect to a server: its endpoint, user, database and encryption.
 #[derive(Clone)]
 pub(super) struct Address {
     client: redis::Client,
-    /// Whether it is a client that the application made. Some of its settings cannot be read.
+    /// Whether the application made this client. redis-rs does not show all of its settings.
     given: bool,
     #[cfg(feature = "tls")]
     tls: Option<Encryption>,
@@ -62,7 +85,7 @@ impl Address {
         })
     }
 
-    /// The host that it leads to; none for a socket file.
+    /// Empty for a socket file.
     pub(super) fn host(&self) -> &str {
         match self.client.get_connection_info().addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -70,7 +93,7 @@ impl Address {
         }
     }
 
-    /// A client is no more than what it connects by.
+    /// Takes where and how to connect from a client of redis-rs.
     pub(super) fn from_client(client: &redis::Client) -> Result<Self, ConfigError> {
         Ok(Self {
             client: opened(client.get_connection_info().clone())?,
@@ -80,7 +103,7 @@ impl Address {
         })
     }
 
-    /// Another server that is reached in the same way: as the same user, in the same database, encrypted or not.
+    /// Another server, with the same user, database and encryption.
     pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let host = host.to_owned();
@@ -102,7 +125,7 @@ impl Address {
         Ok(address)
     }
 
-    /// The same server, for who identifies itself like this.
+    /// The same server with other credentials.
     pub(super) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let mut settings = info.redis_settings().clone();
@@ -121,11 +144,12 @@ impl Address {
         Ok(address)
     }
 
-    /// The same server, by what `ask` says now, if anything is asked.
+    /// The same server with the credentials that `ask` returns now.
     pub(super) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
+        // Code of the application, which may panic.
         let secrets = application::call(|| ask()).ok_or_else(Failure::panic)?;
         self.with(&secrets).map_err(Failure::secrets)
     }
@@ -139,7 +163,7 @@ impl Address {
         self.connect_with(config).await
     }
 
-    /// A connection that tells of what comes unasked, as messages do.
+    /// A connection that passes push messages on to `pushes`.
     pub(super) async fn pushing(
         &self,
         timeout: Duration,
@@ -214,8 +238,8 @@ impl Address {
         self.client.get_async_pubsub().await
     }
 
-    /// The same server, with settings under which the library reads the first answer. It ignores that answer
-    /// otherwise, and a refusal in it is lost.
+    /// The same server, with settings under which redis-rs reads the first answer. Otherwise it ignores that answer, and
+    /// with it the reason why the server refuses.
     pub(super) fn asked_first(&self) -> Option<Self> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
@@ -250,8 +274,8 @@ fn is_encrypted(url: &str) -> bool {
     })
 }
 
-/// The address with what a lock's connection needs: small commands sent at once, dead peers found. What
-/// somebody chose stays as it is.
+/// Adds what a lock's connection needs: no delay for small commands, and detection of dead peers. Settings that are
+/// already chosen stay.
 fn tuned(info: ConnectionInfo) -> ConnectionInfo {
     let mut settings = info.tcp_settings().clone().set_nodelay(true);
     if settings.keepalive().is_none() {

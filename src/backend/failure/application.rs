@@ -6,12 +6,12 @@ use std::pin::pin;
 use std::task::Poll;
 
 /// What `function` returns; `None` when it panics.
-pub(super) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(function)).ok()
 }
 
 /// The same for a future.
-pub(super) async fn run<T>(future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn run<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match call(|| future.as_mut().poll(context)) {
         Some(polled) => polled.map(Some),

@@ -1,31 +1,28 @@
-//! Which server is the master, by the sentinels that watch it.
+//! Asks the sentinels which server is the master.
 //!
 //! 1. All sentinels are asked at the same time, each for at most [`PATIENCE`].
-//! 2. The address that most of them name is the master's; of two that as many name, the one with the higher
-//!    configuration epoch. The first answer alone says nothing: a sentinel that was cut off still names the old master.
-//! 3. An answer that cannot change the outcome any more is not waited for: one that is dead, or frozen, costs nothing.
+//! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
+//!    not enough: a sentinel that was cut off still names the old master.
+//! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
-use redis::aio::{MultiplexedConnection, PubSub};
+use redis::aio::PubSub;
 
-use super::address::Address;
-use super::class::Class;
-use super::failure::Failure;
+use super::address::{Address, Endpoint};
+use super::hello::field;
+use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
-/// How long one sentinel is waited for.
+/// How long to wait for one sentinel.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Where sentinels tell of a new master.
+/// The channel on which sentinels announce a new master.
 const SWITCHES: &str = "+switch-master";
-
-/// A host and a port.
-pub(crate) type Place = (String, u16);
 
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
@@ -34,11 +31,11 @@ pub(crate) struct Sentinels {
     secrets: Option<Provider>,
 }
 
-/// What one sentinel says.
+/// The answer of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Said {
+enum SentinelAnswer {
     Master {
-        place: Place,
+        endpoint: Endpoint,
         epoch: u64,
     },
     /// It watches no master of that name.
@@ -67,25 +64,23 @@ impl Sentinels {
         })
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Where the master is.
-    pub(super) async fn master(&self) -> Result<Place, Failure> {
+    pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
-        let mut votes = Votes::of(self.addresses.len());
+        let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
             votes.count(said);
-            if let Some(place) = votes.decided() {
-                return Ok(place);
+            if let Some(endpoint) = votes.decided() {
+                return Ok(endpoint);
             }
         }
         votes.outcome(&self.service)
     }
 
-    async fn ask(&self, sentinel: &Address) -> Result<Said, Failure> {
+    async fn ask(&self, sentinel: &Address) -> Result<SentinelAnswer, Failure> {
         let sentinel = sentinel.identified(self.secrets.as_ref())?;
         let asking = async {
             let mut connection = sentinel.multiplexed(PATIENCE).await?;
@@ -99,52 +94,41 @@ impl Sentinels {
         let answers = answers.map_err(|_| Failure::no_connection())?;
         let answers = answers.map_err(Failure::connecting)?;
         let mut answers = answers.into_iter();
-        let place = answers.next().unwrap_or(Value::Nil).extract_error();
-        let place = place.map_err(Failure::connecting)?;
-        let Ok(place) = redis::from_redis_value::<Option<Place>>(place) else {
+        let endpoint = answers.next().unwrap_or(Value::Nil).extract_error();
+        let endpoint = endpoint.map_err(Failure::connecting)?;
+        let Ok(endpoint) = redis::from_redis_value::<Option<(String, u16)>>(endpoint) else {
             return Err(Failure::strange_reply());
         };
-        Ok(match place {
-            None => Said::Unknown,
-            Some(place) => Said::Master {
-                place,
-                // Only of account in a tie, so a right that is missing for it is no failure.
+        Ok(match endpoint {
+            None => SentinelAnswer::Unknown,
+            Some((host, port)) => SentinelAnswer::Master {
+                endpoint: Endpoint::new(&host, port),
+                // It only matters in a tie, so a missing permission for it is no failure.
                 epoch: answers.next().and_then(|about| epoch(&about)).unwrap_or(0),
             },
         })
     }
 
-    /// A connection that is told by the sentinel `index` when there is another master.
+    /// Subscribes to announcements of a new master at the sentinel `index`.
     pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
         let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
-        let mut told = sentinel.pubsub().await.map_err(Failure::connecting)?;
-        told.subscribe(SWITCHES)
+        let mut subscribed = sentinel.pubsub().await.map_err(Failure::connecting)?;
+        subscribed
+            .subscribe(SWITCHES)
             .await
             .map_err(Failure::connecting)?;
-        Ok(told)
+        Ok(subscribed)
     }
 
-    /// The new master that a message tells of, if it is about this one: `service old-host old-port host port`.
-    pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Place> {
+    /// The new master in a message, if it is about this service: `service old-host old-port host port`.
+    pub(crate) fn switched_to(&self, message: &redis::Msg) -> Option<Endpoint> {
         let text = message.get_payload::<String>().ok()?;
         let mut words = text.split(' ');
         if words.next() != Some(&*self.service) {
             return None;
         }
-        let host = words.nth(2)?.to_owned();
-        Some((host, words.next()?.parse().ok()?))
-    }
-}
-
-/// Fails unless the server says that it is a master. By `HELLO`, which no ACL denies.
-pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
-    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
-    let about = hello.and_then(Value::extract_error);
-    let about = about.map_err(Failure::connecting)?;
-    if field(&about, "role").as_deref() == Some("master") {
-        Ok(())
-    } else {
-        Err(Failure::not_the_master())
+        let host = words.nth(2)?;
+        Some(Endpoint::new(host, words.next()?.parse().ok()?))
     }
 }
 
@@ -152,24 +136,8 @@ fn epoch(about: &Value) -> Option<u64> {
     field(about, "config-epoch")?.parse().ok()
 }
 
-/// A text of a reply that is a map, or a flat list of names and values.
-pub(crate) fn field(about: &Value, name: &str) -> Option<String> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    match about {
-        Value::Map(pairs) => pairs
-            .iter()
-            .find(|(key, _)| text(key).as_deref() == Some(name))
-            .and_then(|(_, value)| text(value)),
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .find(|pair| text(&pair[0]).as_deref() == Some(name))
-            .and_then(|pair| text(&pair[1])),
-        _ => None,
-    }
-}
-
-/// What the sentinels said so far.
-struct Votes {
+/// The answers so far.
+struct SentinelVotes {
     silent: usize,
     named: Vec<Named>,
     unknown: usize,
@@ -177,12 +145,12 @@ struct Votes {
 }
 
 struct Named {
-    place: Place,
+    endpoint: Endpoint,
     votes: usize,
     epoch: u64,
 }
 
-impl Votes {
+impl SentinelVotes {
     fn of(sentinels: usize) -> Self {
         Self {
             silent: sentinels,
@@ -192,54 +160,57 @@ impl Votes {
         }
     }
 
-    fn count(&mut self, said: Result<Said, Failure>) {
+    fn count(&mut self, said: Result<SentinelAnswer, Failure>) {
         self.silent -= 1;
         match said {
-            Ok(Said::Unknown) => self.unknown += 1,
-            Ok(Said::Master { place, epoch }) => self.vote(place, epoch),
-            // A denial says more than a silence.
+            Ok(SentinelAnswer::Unknown) => self.unknown += 1,
+            Ok(SentinelAnswer::Master { endpoint, epoch }) => self.vote(endpoint, epoch),
+            // A denial explains more than a missing answer.
             Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
             Err(failure) => drop(self.failure.get_or_insert(failure)),
         }
     }
 
-    fn vote(&mut self, place: Place, epoch: u64) {
-        let known = self.named.iter_mut().find(|named| named.place == place);
+    fn vote(&mut self, endpoint: Endpoint, epoch: u64) {
+        let known = self
+            .named
+            .iter_mut()
+            .find(|named| named.endpoint == endpoint);
         if let Some(named) = known {
             named.votes += 1;
             named.epoch = named.epoch.max(epoch);
         } else {
             let votes = 1;
             self.named.push(Named {
-                place,
+                endpoint,
                 votes,
                 epoch,
             });
         }
     }
 
-    /// The address that wins by now.
+    /// The address that leads so far.
     fn first(&self) -> Option<&Named> {
         let named = self.named.iter();
         named.max_by_key(|named| (named.votes, named.epoch))
     }
 
-    /// The address that wins whatever the others say.
-    fn decided(&self) -> Option<Place> {
+    /// The address that wins whatever the other sentinels answer.
+    fn decided(&self) -> Option<Endpoint> {
         let first = self.first()?;
         let others = self
             .named
             .iter()
-            .filter(|named| named.place != first.place)
+            .filter(|named| named.endpoint != first.endpoint)
             .map(|named| named.votes);
         let most = others.max().unwrap_or(0) + self.silent;
-        (first.votes > most).then(|| first.place.clone())
+        (first.votes > most).then(|| first.endpoint.clone())
     }
 
-    /// The address that wins, now that all have spoken or were waited for.
-    fn outcome(self, service: &str) -> Result<Place, Failure> {
+    /// The address that wins when no more answers will come.
+    fn outcome(self, service: &str) -> Result<Endpoint, Failure> {
         if let Some(first) = self.first() {
-            return Ok(first.place.clone());
+            return Ok(first.endpoint.clone());
         }
         if self.unknown > 0 {
             return Err(Failure::unknown_service(service));
@@ -253,22 +224,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn master(port: u16, epoch: u64) -> Said {
-        let place = ("h".to_owned(), port);
-        Said::Master { place, epoch }
+    fn master(port: u16, epoch: u64) -> SentinelAnswer {
+        let endpoint = Endpoint::new("h", port);
+        SentinelAnswer::Master { endpoint, epoch }
     }
 
-    /// What came of asking: nothing is a silence.
-    fn votes(all: usize, said: Vec<Option<Said>>) -> Votes {
-        let mut votes = Votes::of(all);
+    /// None stands for no answer.
+    fn votes(all: usize, said: Vec<Option<SentinelAnswer>>) -> SentinelVotes {
+        let mut votes = SentinelVotes::of(all);
         for said in said {
             votes.count(said.ok_or_else(Failure::no_connection));
         }
         votes
     }
 
-    fn port(place: Option<Place>) -> Option<u16> {
-        place.map(|(_, port)| port)
+    fn port(endpoint: Option<Endpoint>) -> Option<u16> {
+        endpoint.map(|endpoint| endpoint.port)
     }
 
     #[test]
@@ -297,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_service_is_told_when_nobody_knows_it() {
-        let said = vec![Some(Said::Unknown), None];
+    fn an_unknown_service_is_reported_when_no_sentinel_knows_it() {
+        let said = vec![Some(SentinelAnswer::Unknown), None];
         let failure = votes(2, said).outcome("x").unwrap_err();
         assert_eq!(failure.class, Class::UnknownService);
-        let said = vec![Some(Said::Unknown), Some(master(1, 0))];
+        let said = vec![Some(SentinelAnswer::Unknown), Some(master(1, 0))];
         assert_eq!(port(votes(2, said).outcome("x").ok()), Some(1));
     }
 
@@ -311,7 +282,7 @@ mod tests {
         #[test]
         fn what_is_decided_early_stands(said in prop::collection::vec((0u16..4, 0u64..3), 1..8)) {
             let all = said.len();
-            let mut votes = Votes::of(all);
+            let mut votes = SentinelVotes::of(all);
             let mut early = None;
             for (named, epoch) in said {
                 votes.count(match named {
@@ -352,7 +323,7 @@ mod tests {
             Failure::connecting(value.unwrap().extract_error().unwrap_err())
         };
         for first in [true, false] {
-            let mut votes = Votes::of(2);
+            let mut votes = SentinelVotes::of(2);
             for denies in [first, !first] {
                 votes.count(Err(if denies {
                     denied()

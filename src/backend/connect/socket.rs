@@ -1,4 +1,4 @@
-//! Sockets to a server.
+//! TCP sockets.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 
-/// A connection to whichever address of `host` takes it first, as redis-rs makes it.
+/// Connects to all addresses of `host` at once and takes the first that succeeds, as redis-rs does.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
     let mut connecting = addresses

@@ -1,5 +1,5 @@
-//! TLS for addresses with `rediss://`: rustls, the certificates of the system, and a provider of cryptography that
-//! is used here alone, unless the application has chosen one for its process.
+//! TLS for `rediss://` addresses: rustls with the certificates of the system. The provider of cryptography is the
+//! process's if the application installed one, else ring, which is not installed for the process.
 
 use std::io;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    /// For an encrypted address; none for others, and for one that is to be trusted blindly, which only redis-rs
-    /// does, if the application asks it to.
+    /// None for an address without encryption, and for one without verification of certificates, which is left to
+    /// redis-rs.
     pub(super) fn for_address(
         address: &ConnectionAddr,
         tls: &Tls,
@@ -41,7 +41,7 @@ impl Encryption {
             .unwrap_or_else(|| ring::default_provider().into());
         let versions =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // A provider that knows no version of TLS is left to redis-rs, which says what is wrong with it.
+        // A provider without a safe TLS version is left to redis-rs, which reports the error.
         let Ok(versions) = versions else {
             return Ok(None);
         };
@@ -73,7 +73,7 @@ impl Encryption {
     }
 }
 
-/// Whether all that `tls` says can be read.
+/// Fails when a certificate or key cannot be read.
 pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {
         host: "localhost".to_owned(),
@@ -84,7 +84,7 @@ pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
     Encryption::for_address(&anywhere, tls).map(drop)
 }
 
-/// The authorities of a text.
+/// The certificate authorities in a PEM text.
 fn of(pem: &[u8]) -> Result<RootCertStore, ConfigError> {
     let mut store = RootCertStore::empty();
     for certificate in chain(pem)? {
@@ -95,7 +95,7 @@ fn of(pem: &[u8]) -> Result<RootCertStore, ConfigError> {
     Ok(store)
 }
 
-/// The certificates of a text; at least one.
+/// The certificates in a PEM text; fails when there is none.
 fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|_| bad("a certificate"))?;
@@ -109,16 +109,14 @@ fn bad(what: &'static str) -> ConfigError {
     ConfigError::InvalidTls { what }
 }
 
-/// Those that could be read: a broken one must not cost the others. Without any no server is trusted, and
-/// connecting says so.
+/// The certificates of the system that can be read: one broken file must not cost the others. Without any certificate
+/// each connection fails.
 fn of_the_system() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(found.certs);
     if store.is_empty() {
-        tracing::warn!(
-            "no certificate of the system can be read: no rediss:// server will be trusted"
-        );
+        tracing::warn!("no system certificate can be read: rediss:// connections will fail");
     }
     store
 }

@@ -1,13 +1,12 @@
-//! How connections are made: from an address, or by a pool's manager; and where they lead now.
+//! Makes connections: to an address, by a pool's manager, or to the master that sentinels name.
 //!
-//! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say
-//! where to, anew for each connection. Connections of one turn lead to one place: when the sentinels tell of another
-//! master, or send a new connection to another one, the turn is over, and what was connected in it is given up
-//! ([`switches`](super::switches)).
+//! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say where,
+//! for each new connection. All connections of one [term](super::master_term) lead to one endpoint. When the sentinels
+//! name another master, the term ends and its connections are given up.
 //!
-//! A lane's connection is made by the manager's `create` and never by the pool's `get`: the driver of
-//! an idle connection may live on a runtime that the user blocks, and one that is shared with the
-//! application would swallow our commands in its `MULTI`.
+//! With a pool, connections are made by the manager's `create`, never by the pool's `get`: the driver of an idle
+//! connection may live on a runtime that the user blocks, and a connection that is shared with the application would put
+//! our commands into its `MULTI`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,96 +22,94 @@ use redis::aio::PubSub;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::address::Address;
-use super::application;
-use super::class::Class;
-use super::drive::Connection;
-use super::failure::Failure;
-use super::hello::Hello;
-use super::sentinel::{Place, Sentinels, check_master};
-use super::switches::{Switches, Turn};
+use super::address::{Address, Endpoint};
+use super::connection::Connection;
+use super::hello::{Hello, check_master};
+use super::master_term::{MasterTerm, MasterTerms};
+use super::sentinel::Sentinels;
+use crate::backend::failure::{Class, Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
-/// A redis-rs time-out that never comes first: deadlines are ours, and a time-out of the library would
-/// be a timer on the wrong runtime.
+/// A redis-rs time-out that never fires: deadlines are ours, and a timer of redis-rs would run on the wrong runtime.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes connections.
 pub(crate) struct Dialer {
-    /// How to connect; where to, too, unless sentinels say that.
+    /// How to connect, and where unless sentinels say so.
     address: Address,
     followed: Option<Followed>,
-    /// Others that lead to the same cluster, and which of all answered last.
+    /// More addresses of the same cluster.
     seeds: Vec<Address>,
     for_cluster: bool,
+    /// Which address answered last: 0 is `address`, the others are `seeds`.
     answered: AtomicUsize,
-    /// What connections identify themselves by; asked for each.
+    /// Asked for credentials for each connection.
     secrets: Option<Provider>,
     pool: Option<Pool>,
-    /// Whether it was told that connecting panics.
+    /// Whether a panic was logged.
     panicked: AtomicBool,
 }
 
 /// A master that may change.
 struct Followed {
     sentinels: Sentinels,
-    switches: Switches,
+    terms: MasterTerms,
     led: Mutex<Led>,
-    /// Told when a new connection was sent to another place than the earlier ones.
+    /// Notified when the sentinels send a new connection to another endpoint than the earlier ones.
     found: Notify,
 }
 
-/// Where connections of the present turn lead.
+/// Where the connections of the present term lead.
 #[derive(Default)]
 struct Led {
-    place: Option<Place>,
-    /// The last master that a sentinel told of.
-    told: Option<Place>,
-    /// How many ask the sentinels just now.
+    endpoint: Option<Endpoint>,
+    /// The last new master that was logged.
+    logged: Option<Endpoint>,
+    /// How many questions to the sentinels are in flight.
     asking: usize,
 }
 
 impl Led {
-    fn leads_elsewhere(&self, place: &Place) -> bool {
-        self.place.as_ref().is_some_and(|led| led != place)
+    fn leads_elsewhere(&self, endpoint: &Endpoint) -> bool {
+        self.endpoint.as_ref().is_some_and(|led| led != endpoint)
     }
 }
 
 impl Followed {
-    fn switch(&self, led: &mut Led, place: &Place) {
-        led.place = None;
-        self.switches.switch();
-        if led.told.replace(place.clone()).as_ref() != Some(place) {
+    fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
+        led.endpoint = None;
+        self.terms.next();
+        if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             tracing::info!("another server is the master now");
         }
     }
 }
 
-/// Somebody asks the sentinels.
-struct Asking<'a>(&'a Followed);
+/// A question to the sentinels in flight.
+struct SentinelQuery<'a>(&'a Followed);
 
-impl<'a> Asking<'a> {
+impl<'a> SentinelQuery<'a> {
     fn begin(followed: &'a Followed) -> Self {
         followed.led.lock().asking += 1;
         Self(followed)
     }
 
-    /// The sentinels send this connection there. If earlier ones lead elsewhere, one of the two answers is outdated, and
-    /// it is not known which: all are made anew, this one, too.
-    fn led_to(&self, place: Place) {
+    /// The sentinels send this connection to `endpoint`. If earlier connections lead elsewhere, one of the two answers is
+    /// outdated, and we cannot know which, so all connections are made again, this one too.
+    fn led_to(&self, endpoint: Endpoint) {
         let Self(followed) = self;
         let mut led = followed.led.lock();
-        if led.leads_elsewhere(&place) {
-            followed.switch(&mut led, &place);
+        if led.leads_elsewhere(&endpoint) {
+            followed.switch(&mut led, &endpoint);
             followed.found.notify_one();
         } else {
-            led.place = Some(place);
+            led.endpoint = Some(endpoint);
         }
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for SentinelQuery<'_> {
     fn drop(&mut self) {
         self.0.led.lock().asking -= 1;
     }
@@ -125,12 +122,12 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// From an address, and the pool that commands shall use if there is one.
+    /// With a pool, commands go over connections of its manager.
     pub(crate) fn from_url(url: &str, pool: Option<Pool>) -> Result<Self, ConfigError> {
         Ok(Self::new(Address::from_url(url)?, pool))
     }
 
-    /// From a client of redis-rs, for what an address cannot say.
+    /// From a client of redis-rs, for settings that an address cannot express.
     pub(crate) fn from_client(
         client: &redis::Client,
         pool: Option<Pool>,
@@ -138,7 +135,7 @@ impl Dialer {
         Ok(Self::new(Address::from_client(client)?, pool))
     }
 
-    /// To the master that sentinels name, by `template` but for the host and the port.
+    /// To the master that sentinels name. `template` gives all but host and port.
     pub(crate) fn from_sentinels(
         urls: &[String],
         service: &str,
@@ -147,7 +144,7 @@ impl Dialer {
     ) -> Result<Self, ConfigError> {
         let followed = Followed {
             sentinels: Sentinels::from_urls(urls, service, secrets)?,
-            switches: Switches::new(),
+            terms: MasterTerms::new(),
             led: Mutex::default(),
             found: Notify::new(),
         };
@@ -169,7 +166,7 @@ impl Dialer {
         }
     }
 
-    /// From addresses of one cluster, of which the first that answers counts. The first of all says how to connect to nodes.
+    /// From addresses of one cluster; the first that answers is used. The first in the list says how to connect to nodes.
     pub(crate) fn from_urls(urls: &[String]) -> Result<Self, ConfigError> {
         let (first, others) = urls.split_first().ok_or(ConfigError::InvalidUrl)?;
         let seeds: Result<Vec<_>, _> = others.iter().map(|url| Address::from_url(url)).collect();
@@ -180,32 +177,30 @@ impl Dialer {
         })
     }
 
-    /// The same way of connecting, to another host.
+    /// Connects in the same way to another host.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let address = self.address.at(host, port);
-        // What can be opened for one host can be for another.
+        // Opening depends on the kind of address only, so it cannot fail here.
         let address = address.unwrap_or_else(|_| self.address.clone());
         Self::new(address, None).identified_by(self.secrets.clone())
     }
 
-    /// The same, with what connections to servers identify themselves by.
     pub(crate) fn identified_by(self, secrets: Option<Provider>) -> Self {
         Self { secrets, ..self }
     }
 
-    /// Whether it was said to lead to a cluster.
+    /// Whether the application said that this is a cluster.
     pub(crate) fn is_for_cluster(&self) -> bool {
         self.for_cluster
     }
 
-    /// The host that it leads to.
     pub(crate) fn host(&self) -> &str {
         self.now().host()
     }
 
-    /// Where it leads now.
+    /// The address that is used now.
     fn now(&self) -> &Address {
-        // Relaxed, as above.
+        // Relaxed: the number stands for itself.
         let answered = self.answered.load(Ordering::Relaxed).checked_sub(1);
         answered.map_or(&self.address, |seed| &self.seeds[seed])
     }
@@ -220,38 +215,38 @@ impl Dialer {
         self.followed.as_ref().map(|followed| &followed.sentinels)
     }
 
-    /// A sentinel tells of a master at `place`. Whether connections lead elsewhere, or might: these are of no more use
-    /// then. Sentinels learn of a new master one after the other, so who asked before the last of them tells may have
-    /// been sent to the old one.
-    pub(crate) fn switch_to(&self, place: &Place) -> bool {
+    /// A sentinel announces a master at `endpoint`. Returns whether connections lead elsewhere, or may: they are given up
+    /// then. The sentinels learn of a new master one after the other, so a question in flight may be answered with the old
+    /// one.
+    pub(crate) fn switch_to(&self, endpoint: &Endpoint) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
         let mut led = followed.led.lock();
-        if led.asking == 0 && !led.leads_elsewhere(place) {
+        if led.asking == 0 && !led.leads_elsewhere(endpoint) {
             return false;
         }
-        followed.switch(&mut led, place);
+        followed.switch(&mut led, endpoint);
         true
     }
 
-    /// Asks the sentinels where the master is; whether connections lead elsewhere.
+    /// Asks the sentinels where the master is. Returns whether connections lead elsewhere; they are given up then.
     pub(crate) async fn look_for_switch(&self) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let Ok(place) = followed.sentinels.master().await else {
+        let Ok(endpoint) = followed.sentinels.master().await else {
             return false;
         };
         let mut led = followed.led.lock();
-        let elsewhere = led.leads_elsewhere(&place);
+        let elsewhere = led.leads_elsewhere(&endpoint);
         if elsewhere {
-            followed.switch(&mut led, &place);
+            followed.switch(&mut led, &endpoint);
         }
         elsewhere
     }
 
-    /// Waits until a new connection was sent to another place than the earlier ones.
+    /// Waits until the sentinels send a new connection to another endpoint than the earlier ones.
     pub(crate) async fn found_elsewhere(&self) {
         match &self.followed {
             Some(followed) => followed.found.notified().await,
@@ -259,27 +254,27 @@ impl Dialer {
         }
     }
 
-    /// Where a connection leads that is made now.
+    /// Where to connect now.
     async fn whereto(&self) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
-        let asking = Asking::begin(followed);
-        let place = followed.sentinels.master().await?;
-        let address = self.address.at(&place.0, place.1);
+        let asking = SentinelQuery::begin(followed);
+        let endpoint = followed.sentinels.master().await?;
+        let address = self.address.at(&endpoint.host, endpoint.port);
         let address = address.map_err(|_| Failure::no_connection())?;
-        asking.led_to(place);
+        asking.led_to(endpoint);
         address.identified(self.secrets.as_ref())
     }
 
-    /// A new connection for commands, driven by the runtime that this is called on; and in whose turn it was made.
+    /// A new connection for commands, driven by the current runtime, and the term of the master it leads to.
     pub(crate) async fn connect(
         &self,
         timeout: Duration,
-    ) -> Result<(Connection, Option<Turn>), Failure> {
+    ) -> Result<(Connection, Option<MasterTerm>), Failure> {
         let connecting = async {
             match &self.pool {
-                None => self.in_turn(|| self.to_master(timeout).boxed()).await,
+                None => self.in_term(|| self.to_master(timeout).boxed()).await,
                 Some(pool) => {
                     let made = application::run(pool.manager().create()).await;
                     let made = made.ok_or_else(|| self.panicked())?;
@@ -292,17 +287,17 @@ impl Dialer {
         self.within(timeout, connecting).await
     }
 
-    /// Of several addresses of a cluster, the first that answers.
+    /// Connects to all addresses of a cluster and takes the first that answers.
     async fn to_any(&self, timeout: Duration) -> Result<Connection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
             let address = address.identified(self.secrets.as_ref())?;
             let connected = address.multiplexed(timeout).await;
             let mut connection = connected.map_err(Failure::connecting)?;
-            // One that stands still takes connections, too.
+            // A frozen server accepts connections, but does not answer.
             let hello = Hello::of(&mut connection).await;
             hello.map_err(Failure::greeting)?;
-            // Relaxed: a number that stands for itself.
+            // Relaxed: the number stands for itself.
             self.answered.store(index, Ordering::Relaxed);
             Ok(connection)
         });
@@ -318,19 +313,19 @@ impl Dialer {
         Err(refused)
     }
 
-    /// What `make` connects to the present master, also when that changes meanwhile.
-    async fn in_turn<'a, T>(
+    /// Calls `make` again until it succeeds or fails within one term.
+    async fn in_term<'a, T>(
         &'a self,
         make: impl Fn() -> BoxFuture<'a, Result<T, Failure>>,
-    ) -> Result<(T, Option<Turn>), Failure> {
+    ) -> Result<(T, Option<MasterTerm>), Failure> {
         let Some(followed) = &self.followed else {
             return Ok((make().await?, None));
         };
         loop {
-            let mut turn = followed.switches.turn();
-            // A turn that ended is followed by another: this goes round as often as masters change.
-            if let Some(made) = turn.within(make()).await {
-                return Ok((made?, Some(turn)));
+            let mut term = followed.terms.current();
+            // One round for each change of the master.
+            if let Some(made) = term.within(make()).await {
+                return Ok((made?, Some(term)));
             }
         }
     }
@@ -362,18 +357,18 @@ impl Dialer {
 
     /// A new connection for subscriptions.
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
-        let connecting = self.in_turn(|| {
+        let connecting = self.in_term(|| {
             let connecting = async {
                 let connected = self.whereto().await?.pubsub().await;
                 connected.map_err(Failure::connecting)
             };
             connecting.boxed()
         });
-        let (connection, _turn) = self.within(timeout, connecting).await?;
+        let (connection, _term) = self.within(timeout, connecting).await?;
         Ok(connection)
     }
 
-    /// A new connection for subscriptions to channels that belong to slots. What comes goes to `pushes`.
+    /// A new connection for sharded channels. Messages go to `pushes`.
     pub(crate) async fn subscribe_to_slots(
         &self,
         timeout: Duration,
@@ -387,7 +382,7 @@ impl Dialer {
         self.within(timeout, connecting).await
     }
 
-    /// Why the server hangs up, if it says so; or why the sentinels name none.
+    /// Why the server refuses connections, or why the sentinels name no master, if they say so.
     pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
         let asking = async {
             let address = self.whereto().await?;
@@ -401,7 +396,7 @@ impl Dialer {
         asked.ok()?.err()
     }
 
-    /// An attempt has its time.
+    /// Limits an attempt to `timeout`.
     async fn within<T>(
         &self,
         timeout: Duration,
@@ -414,11 +409,11 @@ impl Dialer {
         }
     }
 
-    /// The pool's manager panicked.
+    /// The manager of the pool panicked.
     fn panicked(&self) -> Failure {
-        // Relaxed: nothing else depends on the flag.
+        // Relaxed: the flag guards no other data.
         if !self.panicked.swap(true, Ordering::Relaxed) {
-            tracing::error!("connecting to Redis panicked; it is tried again");
+            tracing::error!("connecting to Redis panicked; retrying");
         }
         Failure::panic()
     }
@@ -428,8 +423,8 @@ impl Dialer {
 mod tests {
     use super::*;
 
-    fn place(port: u16) -> Place {
-        ("h".to_owned(), port)
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::new("h", port)
     }
 
     #[test]
@@ -437,27 +432,27 @@ mod tests {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
-        assert!(!dialer.switch_to(&place(1)), "nothing leads anywhere");
-        Asking::begin(followed).led_to(place(1));
-        let first = followed.switches.turn();
-        assert!(!dialer.switch_to(&place(1)), "it leads there");
+        assert!(!dialer.switch_to(&endpoint(1)), "nothing leads anywhere");
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        let first = followed.terms.current();
+        assert!(!dialer.switch_to(&endpoint(1)), "it leads there");
         assert!(!first.is_over());
-        assert!(dialer.switch_to(&place(2)));
+        assert!(dialer.switch_to(&endpoint(2)));
         assert!(first.is_over());
-        Asking::begin(followed).led_to(place(2));
-        let second = followed.switches.turn();
+        SentinelQuery::begin(followed).led_to(endpoint(2));
+        let second = followed.terms.current();
         assert!(
-            !dialer.switch_to(&place(2)),
+            !dialer.switch_to(&endpoint(2)),
             "the old one is forgotten, and nobody asks"
         );
-        let asking = Asking::begin(followed);
+        let asking = SentinelQuery::begin(followed);
         assert!(
-            dialer.switch_to(&place(2)),
-            "who asks may have been told of the old one"
+            dialer.switch_to(&endpoint(2)),
+            "an answer in flight may name the old one"
         );
         assert!(second.is_over());
         drop(asking);
-        assert!(!dialer.switch_to(&place(2)));
+        assert!(!dialer.switch_to(&endpoint(2)));
     }
 
     #[tokio::test]
@@ -465,17 +460,17 @@ mod tests {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
-        let turn = followed.switches.turn();
-        Asking::begin(followed).led_to(place(1));
-        Asking::begin(followed).led_to(place(1));
-        assert!(!turn.is_over());
+        let term = followed.terms.current();
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        assert!(!term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), None);
-        Asking::begin(followed).led_to(place(2));
-        assert!(turn.is_over());
+        SentinelQuery::begin(followed).led_to(endpoint(2));
+        assert!(term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
-        let turn = followed.switches.turn();
-        // Who was right is found by asking again.
-        Asking::begin(followed).led_to(place(1));
-        assert!(!turn.is_over());
+        let term = followed.terms.current();
+        // The next question to the sentinels shows which answer was right.
+        SentinelQuery::begin(followed).led_to(endpoint(1));
+        assert!(!term.is_over());
     }
 }

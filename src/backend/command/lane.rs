@@ -1,17 +1,16 @@
-//! A lane: one multiplexed connection and its reconnection.
+//! A lane: one multiplexed connection that is replaced when it breaks.
 //!
-//! A connection of redis-rs never reconnects by itself, and its driver lives on the runtime that opened
-//! it. So a lane belongs to one runtime, where a task of the lane's own connects on demand: one attempt
-//! at a time, [paced](super::pace) whatever comes of them, everyone waiting under his own deadline.
+//! A connection of redis-rs does not reconnect, and its driver lives on the runtime that opened it. So a lane belongs to
+//! one runtime. A task of its own connects on demand, one attempt at a time, [paced](crate::backend::failure::AttemptPace);
+//! all commands that wait for the connection have deadlines of their own.
 //!
-//! 1. The task ends when the lane is closed, or with its runtime: the lane is `Over` from then on, and says
-//!    which of the two it was. Nothing else ends it: when the application's pool panics
-//!    while it connects, that attempt failed.
-//! 2. A lane whose commands stay unanswered while nothing else is heard for a command time-out is replaced:
-//!    a half-open link tells nobody. Renewals have less time, and leave it sooner.
-//! 3. When sentinels name another master the connection is given up, also one that was being made just then.
-//! 4. A connection to a server that became a replica stays in use until it may be left: it answers, and
-//!    what is sent meanwhile must not wait for the next one.
+//! 1. The task ends when the lane is closed or its runtime ends; the lane is `Over` then, and says which. A panic while
+//!    connecting is a failed attempt.
+//! 2. A connection on which nothing was received for a command time-out while a command waited is replaced: a half-open
+//!    link reports no error.
+//! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
+//! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
+//!    the next connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +21,9 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::alarm::Alarm;
-use super::cluster::Node;
-use super::commit::Commits;
-use super::dial::Dialer;
-use super::drive::Connection;
-use super::failure::Failure;
-use super::pace::Pace;
-use super::server::{self, Server};
-use super::switches::Turn;
 use super::timers::Timers;
+use crate::backend::connect::{ClusterNode, Connection, Dialer, MasterTerm, ServerInfo};
+use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::config::{Acks, Publish};
@@ -45,19 +37,18 @@ pub(crate) struct LaneConfig {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) timers: Timers,
-    /// Whether each new connection is asked which server it leads to.
+    /// Whether to ask for run id and uptime on each new connection.
     pub(crate) asks_server: bool,
-    /// Told whenever a connection turned out to be broken.
-    pub(crate) broken: Arc<Alarm>,
-    /// The node of a cluster that it leads to.
-    pub(crate) node: Option<Arc<Node>>,
-    /// How replicas must acknowledge what is granted, if they must.
+    pub(crate) broken: Arc<BrokenLinks>,
+    /// None for the one server.
+    pub(crate) node: Option<Arc<ClusterNode>>,
+    /// How many replicas must acknowledge, if any.
     pub(crate) acks: Option<Acks>,
 }
 
 impl LaneConfig {
-    /// The same for a node of the cluster.
-    pub(super) fn to(&self, node: &Arc<Node>) -> Self {
+    /// The same settings for a node of the cluster.
+    pub(crate) fn to(&self, node: &Arc<ClusterNode>) -> Self {
         Self {
             dialer: Arc::clone(node.dialer()),
             node: Some(Arc::clone(node)),
@@ -67,19 +58,19 @@ impl LaneConfig {
 
     /// A new connection for commands.
     async fn connect(&self) -> Result<Dialed, Failure> {
-        let (mut connection, turn) = self.dialer.connect(self.connect_timeout).await?;
+        let (mut connection, term) = self.dialer.connect(self.connect_timeout).await?;
         if let Some(node) = &self.node {
             node.greet(&mut connection, self.connect_timeout).await?;
         }
         let mut server = None;
         if self.asks_server {
-            let asking = server::ask(&mut connection, &self.clock);
+            let asking = ServerInfo::ask(&mut connection, &self.clock);
             let asked = tokio::time::timeout(self.connect_timeout, asking).await;
             server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
         }
         Ok(Dialed {
             connection,
-            turn,
+            term,
             server,
         })
     }
@@ -88,60 +79,60 @@ impl LaneConfig {
 /// A new connection.
 struct Dialed {
     connection: Connection,
-    turn: Option<Turn>,
-    server: Option<Server>,
+    term: Option<MasterTerm>,
+    server: Option<ServerInfo>,
 }
 
 pub(crate) struct Lane {
-    link: watch::Sender<Link>,
+    link: watch::Sender<LaneState>,
     wanted: Notify,
-    /// When something was last heard, in nanoseconds of the client's clock.
+    /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
-    /// The ways of commands that replicas must acknowledge, if they must.
-    commits: Option<Commits>,
-    /// Whether a batch of commands is queued that nobody drives yet.
+    /// Lanes to the same server, which rest and end with this one.
+    beside: Box<[Arc<Self>]>,
+    /// Whether a batch of commands is queued that nobody has driven yet.
     full: AtomicBool,
     /// On which connection the text of a script was last sent, by its digest, and when.
     texts: Mutex<BTreeMap<&'static str, (u64, Moment)>>,
     config: LaneConfig,
 }
 
-enum Link {
-    /// Not connected; how many attempts failed so far, and how the last one did.
+enum LaneState {
+    /// Not connected: how many attempts failed, and the last failure.
     Down {
         failures: u64,
         last: Option<Failure>,
     },
     Up {
         connected: Connected,
-        /// From when on it may be left if it leads to a replica.
+        /// When it may be replaced if the server is a replica (rule 4: it stays in use for a pause).
         leave_from: Moment,
     },
-    Over(End),
+    Over(LaneEnd),
 }
 
 /// A connection of a lane.
 #[derive(Clone)]
 pub(crate) struct Connected {
     pub(crate) connection: Connection,
-    /// Which of the lane's connections it is.
+    /// The number of the connection on this lane.
     pub(crate) generation: u64,
-    /// Of the master that it leads to, where that may change.
-    pub(super) turn: Option<Turn>,
-    /// What the server said of itself on it, if that was asked.
-    pub(crate) server: Option<Server>,
+    /// The term of the master it leads to; none if the master cannot change.
+    pub(crate) term: Option<MasterTerm>,
+    /// None unless `asks_server`.
+    pub(crate) server: Option<ServerInfo>,
 }
 
 /// Why a lane is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum LaneEnd {
     Closed,
     WithRuntime,
-    /// Its node left the cluster.
+    /// The node left the cluster.
     Retired,
 }
 
-impl End {
+impl LaneEnd {
     fn failure(self) -> Failure {
         match self {
             Self::Closed => Failure::closed(),
@@ -151,120 +142,101 @@ impl End {
     }
 }
 
-/// After so long without a word a connection is suspected to have been cut.
+/// After so long without a reply the connection may have been cut.
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// A lane on `runtime`, not connected yet.
-    pub(crate) fn open(config: LaneConfig, runtime: &Handle) -> Arc<Self> {
-        let commits = config.acks.map(|acks| {
-            let config = config.clone();
-            Commits::open(
-                acks,
-                &LaneConfig {
-                    acks: None,
-                    ..config
-                },
-                runtime,
-            )
-        });
+    pub(crate) fn open(
+        config: LaneConfig,
+        beside: Box<[Arc<Self>]>,
+        runtime: &Handle,
+    ) -> Arc<Self> {
         let lane = Arc::new(Self {
-            link: watch::Sender::new(Link::Down {
+            link: watch::Sender::new(LaneState::Down {
                 failures: 0,
                 last: None,
             }),
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
-            commits,
+            beside,
             full: AtomicBool::new(false),
             texts: Mutex::default(),
             config,
         });
-        let ends = EndsWithTask(Arc::clone(&lane));
+        let ends = EndsLane(Arc::clone(&lane));
         runtime.spawn(async move { ends.0.live().await });
         lane
     }
 
-    /// The connection, if there is one.
     pub(crate) fn connected(&self) -> Option<Connected> {
         match &*self.link.borrow() {
-            Link::Up { connected, .. } => Some(connected.clone()),
-            Link::Down { .. } | Link::Over(_) => None,
+            LaneState::Up { connected, .. } => Some(connected.clone()),
+            LaneState::Down { .. } | LaneState::Over(_) => None,
         }
     }
 
-    /// A batch of commands is queued: somebody is to drive the connection.
-    pub(super) fn is_full(&self) {
-        // Relaxed: whoever does not see it leaves it to the connection's own task.
+    /// A batch of commands is queued, and the connection must be driven.
+    pub(crate) fn is_full(&self) {
+        // Relaxed: if a thread misses it, the connection's own task drives.
         self.full.store(true, Ordering::Relaxed);
     }
 
-    /// Drives the connection if a batch of commands is queued. It may wake anybody, so no lock may be held.
-    pub(super) fn drive_if_full(&self) {
-        // Relaxed, as above.
+    /// Drives the connection if a batch is queued. May wake any task, so no lock may be held.
+    pub(crate) fn drive_if_full(&self) {
+        // Relaxed, as in `is_full`.
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
             self.drive();
         }
     }
 
-    /// Drives the connection, if there is one. It may wake anybody, so no lock may be held.
-    pub(super) fn drive(&self) {
+    /// Drives the connection, if there is one. May wake any task, so no lock may be held.
+    pub(crate) fn drive(&self) {
         if let Some(connected) = self.connected() {
             connected.connection.drive();
         }
     }
 
-    /// The connection. Connects when there is none; fails with the outcome of the first attempt that ends from
-    /// now on.
+    /// Connects if there is no connection. Fails if the next attempt that ends fails.
     pub(crate) async fn connect(&self) -> Result<Connected, Failure> {
         let seen = match &*self.link.borrow() {
-            Link::Up { connected, .. } => return Ok(connected.clone()),
-            Link::Down { failures, .. } => *failures,
-            Link::Over(end) => return Err(end.failure()),
+            LaneState::Up { connected, .. } => return Ok(connected.clone()),
+            LaneState::Down { failures, .. } => *failures,
+            LaneState::Over(end) => return Err(end.failure()),
         };
         let mut link = self.link.subscribe();
         self.wanted.notify_one();
-        let decided =
-            |link: &Link| !matches!(link, Link::Down { failures, .. } if *failures == seen);
+        let decided = |link: &LaneState| !matches!(link, LaneState::Down { failures, .. } if *failures == seen);
         match link.wait_for(decided).await.as_deref() {
-            Ok(Link::Up { connected, .. }) => Ok(connected.clone()),
-            Ok(Link::Down { last, .. }) => Err(last.clone().unwrap_or_else(Failure::no_connection)),
-            Ok(Link::Over(end)) => Err(end.failure()),
-            // The lane itself keeps the other end.
+            Ok(LaneState::Up { connected, .. }) => Ok(connected.clone()),
+            Ok(LaneState::Down { last, .. }) => {
+                Err(last.clone().unwrap_or_else(Failure::no_connection))
+            }
+            Ok(LaneState::Over(end)) => Err(end.failure()),
+            // The lane owns the sender, so this does not happen.
             Err(_) => Err(Failure::closed()),
         }
     }
 
-    /// The number of the node that it leads to; 0 for the one server that there is.
+    /// The number of the node; 0 for the one server.
     pub(crate) fn node(&self) -> u32 {
-        self.config.node.as_ref().map_or(0, |node| node.number)
+        self.config.node.as_ref().map_or(0, |node| node.number())
     }
 
-    /// How releases are told there.
-    pub(super) fn publish(&self) -> Publish {
+    /// How releases are published there.
+    pub(crate) fn publish(&self) -> Publish {
         let node = self.config.node.as_ref();
         node.map_or(Publish::Classic, |node| node.publish())
     }
 
-    /// The host that it leads to.
-    pub(super) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         match &self.config.node {
             Some(node) => node.host(),
             None => self.config.dialer.host(),
         }
     }
 
-    /// The ways of commands that replicas must acknowledge, if they must.
-    pub(super) fn commits(&self) -> Option<&Commits> {
-        self.commits.as_ref()
-    }
-
-    /// Their connections.
-    fn commit_lanes(&self) -> impl Iterator<Item = &Arc<Self>> {
-        self.commits.iter().flat_map(Commits::lanes)
-    }
-
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(crate) fn command_timeout(&self) -> Duration {
         self.config.command_timeout
     }
 
@@ -272,12 +244,11 @@ impl Lane {
         &self.config.timers
     }
 
-    /// The time by the client's clock.
     pub(crate) fn now(&self) -> Moment {
         self.config.clock.now()
     }
 
-    /// The text of a script is sent on a connection.
+    /// Notes that the text of a script is sent on a connection.
     pub(super) fn sends_text(&self, digest: &'static str, generation: u64) {
         let sent = (generation, self.now());
         self.texts.lock().insert(digest, sent);
@@ -296,50 +267,49 @@ impl Lane {
         sent.is_some_and(|(on, at)| *on == generation && *at >= sent_at)
     }
 
-    /// Something was heard on the lane. The moment stands for itself, so no order is needed with anything.
+    /// Something was received on the lane.
     pub(crate) fn heard(&self) {
         // Relaxed: a time that stands for itself.
         self.heard_at
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// When something was last heard.
     pub(crate) fn heard_at(&self) -> Moment {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 
-    /// Whether nothing was heard for so long that the connection may have been cut meanwhile.
+    /// Whether the connection may have been cut since something was last received.
     pub(crate) fn is_quiet(&self) -> bool {
         self.heard_at().until(self.now()) >= QUIET
     }
 
-    /// A command went unanswered for a command time-out: replaces the connection if nothing else was
-    /// heard on it either. One that came up meanwhile was heard of when it did.
+    /// A command had no reply for a command time-out. Replaces the connection if nothing else was received either. A new
+    /// connection counts as received.
     pub(crate) fn overdue(&self) {
         if self.is_silent_for(self.config.command_timeout) {
             self.give_up(|_, _| true);
         }
     }
 
-    /// Whether nothing was heard for `span`.
+    /// Whether nothing was received for `span`.
     pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
         self.heard_at().until(self.now()) >= span
     }
 
-    /// Another server is the master now (by 3).
+    /// Another server is the master now: the connection is given up (rule 3).
     pub(crate) fn switch(&self) {
         self.give_up(|_, _| true);
-        for lane in self.commit_lanes() {
+        for lane in &self.beside {
             lane.switch();
         }
     }
 
-    /// Gives up the connection `broken`, if it still is the one in use.
+    /// Gives up the connection `broken` if it is still in use.
     pub(crate) fn replace(&self, broken: u64) {
         self.give_up(|generation, _| generation == broken);
     }
 
-    /// The server of connection `demoted` is a replica: leaves it, unless that is to wait (by 4).
+    /// The server of connection `demoted` is a replica. Gives the connection up, unless its pause is not over (rule 4).
     pub(crate) fn leave(&self, demoted: u64) {
         let now = self.now();
         self.give_up(|generation, leave_from| generation == demoted && now >= leave_from);
@@ -347,11 +317,11 @@ impl Lane {
 
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
-            Link::Up {
+            LaneState::Up {
                 connected,
                 leave_from,
             } if is_meant(connected.generation, *leave_from) => {
-                *link = Link::Down {
+                *link = LaneState::Down {
                     failures: 0,
                     last: None,
                 };
@@ -360,41 +330,41 @@ impl Lane {
             _ => false,
         });
         if replaced {
-            // Somebody may wait for the connection that came and went meanwhile; nobody else asks for the next.
+            // A command may wait for the connection that came and went, and nobody else asks for the next one.
             self.wanted.notify_one();
-            self.config.broken.raise(self.node());
+            self.config.broken.add(self.node());
         }
     }
 
-    /// Waits until connection `left` is not in use any more.
-    pub(super) async fn has_left(&self, left: u64) {
-        let is_used = |link: &Link| matches!(link, Link::Up { connected, .. } if connected.generation == left);
-        // The lane itself keeps the other end.
+    /// Waits until the connection `left` is given up.
+    pub(crate) async fn has_left(&self, left: u64) {
+        let is_used = |link: &LaneState| matches!(link, LaneState::Up { connected, .. } if connected.generation == left);
+        // The lane owns the sender, so this never fails.
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
 
-    /// Whether the lane is connected, and which connection it is.
+    /// The number of the connection, if there is one.
     pub(crate) fn generation(&self) -> Option<u64> {
         match &*self.link.borrow() {
-            Link::Up { connected, .. } => Some(connected.generation),
+            LaneState::Up { connected, .. } => Some(connected.generation),
             _ => None,
         }
     }
 
-    /// Whether it connects no more.
+    /// Whether it has ended, and does not connect again.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Over(_))
+        matches!(&*self.link.borrow(), LaneState::Over(_))
     }
 
-    /// Gives its connections up, until they are wanted again.
-    pub(super) fn rest(&self) {
-        for lane in self.commit_lanes() {
+    /// Gives up its connections until they are needed again.
+    pub(crate) fn rest(&self) {
+        for lane in &self.beside {
             lane.rest();
         }
         self.link.send_if_modified(|link| {
-            let up = matches!(link, Link::Up { .. });
+            let up = matches!(link, LaneState::Up { .. });
             if up {
-                *link = Link::Down {
+                *link = LaneState::Down {
                     failures: 0,
                     last: None,
                 };
@@ -404,31 +374,30 @@ impl Lane {
     }
 
     /// Its node left the cluster.
-    pub(super) fn retire(&self) {
-        self.end(End::Retired);
+    pub(crate) fn retire(&self) {
+        self.end(LaneEnd::Retired);
     }
 
-    /// Ends the lane and its connection.
     pub(crate) fn close(&self) {
-        self.end(End::Closed);
+        self.end(LaneEnd::Closed);
     }
 
-    /// Why nothing is sent on it any more, if it is over.
-    pub(super) fn end_of_it(&self) -> Option<Failure> {
+    /// Why it has ended, if it has.
+    pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
-            Link::Over(end) => Some(end.failure()),
-            Link::Down { .. } | Link::Up { .. } => None,
+            LaneState::Over(end) => Some(end.failure()),
+            LaneState::Down { .. } | LaneState::Up { .. } => None,
         }
     }
 
-    fn end(&self, end: End) {
-        for lane in self.commit_lanes() {
+    fn end(&self, end: LaneEnd) {
+        for lane in &self.beside {
             lane.end(end);
         }
         self.link.send_if_modified(|link| {
-            let first = !matches!(link, Link::Over(_));
+            let first = !matches!(link, LaneState::Over(_));
             if first {
-                *link = Link::Over(end);
+                *link = LaneState::Over(end);
             }
             first
         });
@@ -439,17 +408,17 @@ impl Lane {
         let mut link = self.link.subscribe();
         tokio::select! {
             biased;
-            _ = link.wait_for(|link| matches!(link, Link::Over(_))) => {}
+            _ = link.wait_for(|link| matches!(link, LaneState::Over(_))) => {}
             () = self.connect_on_demand() => {}
         }
     }
 
     async fn connect_on_demand(&self) {
-        let mut pace = Pace::new(self.config.backoff, fastrand::u64(..));
+        let mut pace = AttemptPace::new(self.config.backoff, fastrand::u64(..));
         let mut generation = 0;
         loop {
             self.wanted.notified().await;
-            if !matches!(&*self.link.borrow(), Link::Down { .. }) {
+            if !matches!(&*self.link.borrow(), LaneState::Down { .. }) {
                 continue;
             }
             tokio::time::sleep(pace.wait(self.now())).await;
@@ -462,16 +431,16 @@ impl Lane {
                     let connected = Connected {
                         connection: dialed.connection,
                         generation,
-                        turn: dialed.turn,
+                        term: dialed.term,
                         server: dialed.server,
                     };
-                    self.settle(Link::Up {
+                    self.settle(LaneState::Up {
                         connected,
                         leave_from,
                     });
                     if was_away {
-                        // The server may have lost what it had while it was away, and no connection broke to tell of that.
-                        self.config.broken.raise(self.node());
+                        // The server may have lost its data while it was away, and no broken connection shows it.
+                        self.config.broken.add(self.node());
                     }
                 }
                 Err(failure) => self.fail(failure),
@@ -479,14 +448,14 @@ impl Lane {
         }
     }
 
-    /// Whether an attempt to connect failed since there was a connection.
+    /// Whether an attempt failed since the last connection.
     fn has_failed(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Down { failures, .. } if *failures > 0)
+        matches!(&*self.link.borrow(), LaneState::Down { failures, .. } if *failures > 0)
     }
 
-    fn settle(&self, up: Link) {
+    fn settle(&self, up: LaneState) {
         self.link.send_if_modified(|link| {
-            let open = !matches!(link, Link::Over(_));
+            let open = !matches!(link, LaneState::Over(_));
             if open {
                 *link = up;
             }
@@ -496,7 +465,7 @@ impl Lane {
 
     fn fail(&self, failure: Failure) {
         self.link.send_if_modified(|link| match link {
-            Link::Down { failures, last } => {
+            LaneState::Down { failures, last } => {
                 *failures += 1;
                 *last = Some(failure);
                 true
@@ -506,11 +475,11 @@ impl Lane {
     }
 }
 
-/// A task that ends although the lane was not closed went with its runtime.
-struct EndsWithTask(Arc<Lane>);
+/// If the task ends and the lane was not closed, its runtime ended.
+struct EndsLane(Arc<Lane>);
 
-impl Drop for EndsWithTask {
+impl Drop for EndsLane {
     fn drop(&mut self) {
-        self.0.end(End::WithRuntime);
+        self.0.end(LaneEnd::WithRuntime);
     }
 }

@@ -1,51 +1,45 @@
-//! Where a node of a cluster sends those whose slot it does not have, and what `CLUSTER SLOTS` says of all slots.
+//! Reads redirects (`MOVED`, `ASK`) and the reply to `CLUSTER SLOTS`.
 //!
-//! A host that is not named is that of the node that was asked.
+//! A missing host means the host of the node that was asked.
 
 use redis::{RedisError, ServerErrorKind, Value};
 
+use super::address::Endpoint;
 use crate::slot::Slot;
 
-/// Where a node can be reached.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    pub(crate) host: Box<str>,
-    pub(crate) port: u16,
-}
-
-/// What was said instead of an answer. The command did not run.
+/// The reply of a node that does not serve the slot. The command did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
-    pub(crate) place: Place,
-    /// Only this once, and after `ASKING`: the slot is on its way there.
+    pub(crate) endpoint: Endpoint,
+    /// The slot is migrating: only this command goes there, after `ASKING`.
     pub(crate) asking: bool,
 }
 
 impl Redirect {
-    /// By an answer of the node at `asked`.
+    /// Reads an error of the node at host `asked`.
     pub(crate) fn of(error: &RedisError, asked: &str) -> Option<Self> {
         let (address, slot) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Some(Self {
             slot: Slot::new(slot)?,
-            place: place(host, port.parse().ok()?, asked),
+            endpoint: endpoint(host, port.parse().ok()?, asked),
             asking: error.kind() == redis::ErrorKind::Server(ServerErrorKind::Ask),
         })
     }
 }
 
-/// Some slots that a node has.
+/// A range of slots of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: Slot,
     pub(crate) last: Slot,
-    pub(crate) place: Place,
+    pub(crate) endpoint: Endpoint,
 }
 
-/// What `CLUSTER SLOTS` answered, asked at `asked`; nothing when it says of no slot where it is.
-pub(super) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
+/// Reads the reply of the node at host `asked`. None if it names no slot.
+pub(crate) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = slots else {
         return None;
     };
@@ -60,7 +54,7 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
     let [first, last, Value::Array(master), ..] = parts.as_slice() else {
         return None;
     };
-    // The library cuts a number that does not fit.
+    // redis-rs truncates a number that does not fit.
     let number = |value: &Value| {
         let number = redis::from_redis_value_ref::<i64>(value).ok()?;
         u16::try_from(number).ok()
@@ -72,17 +66,14 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
     Some(Range {
         first: Slot::new(number(first)?)?,
         last: Slot::new(number(last)?)?,
-        place: place(&host, number(port)?, asked),
+        endpoint: endpoint(&host, number(port)?, asked),
     })
 }
 
-fn place(host: &str, port: u16, asked: &str) -> Place {
-    // A node that was told to announce a name and has none says `?`.
+fn endpoint(host: &str, port: u16, asked: &str) -> Endpoint {
+    // A node that is configured to announce a host name and has none announces `?`.
     let named = !host.is_empty() && host != "?";
-    Place {
-        host: if named { host } else { asked }.into(),
-        port,
-    }
+    Endpoint::new(if named { host } else { asked }, port)
 }
 
 #[cfg(test)]
@@ -98,25 +89,33 @@ mod tests {
         Redirect::of(&error, "asked")
     }
 
-    fn at(host: &str, port: u16) -> Place {
-        let host = host.into();
-        Place { host, port }
+    fn at(host: &str, port: u16) -> Endpoint {
+        Endpoint::new(host, port)
     }
 
     #[test]
     fn redirects_are_read() {
         let moved = redirect("-MOVED 3999 127.0.0.1:6381").unwrap();
         assert_eq!(moved.slot, Slot::new(3999).unwrap());
-        assert_eq!((moved.place, moved.asking), (at("127.0.0.1", 6381), false));
-        let ask = redirect("-ASK 1 a.example:7000").unwrap();
-        assert_eq!((ask.place, ask.asking), (at("a.example", 7000), true));
-        assert_eq!(redirect("-MOVED 1 :7000").unwrap().place, at("asked", 7000));
         assert_eq!(
-            redirect("-MOVED 1 ?:7000").unwrap().place,
+            (moved.endpoint, moved.asking),
+            (at("127.0.0.1", 6381), false)
+        );
+        let ask = redirect("-ASK 1 a.example:7000").unwrap();
+        assert_eq!((ask.endpoint, ask.asking), (at("a.example", 7000), true));
+        assert_eq!(
+            redirect("-MOVED 1 :7000").unwrap().endpoint,
             at("asked", 7000)
         );
-        assert_eq!(redirect("-ASK 1 ::1:7000").unwrap().place, at("::1", 7000));
-        assert_eq!(redirect("-ASK 1 [::1]:70").unwrap().place, at("::1", 70));
+        assert_eq!(
+            redirect("-MOVED 1 ?:7000").unwrap().endpoint,
+            at("asked", 7000)
+        );
+        assert_eq!(
+            redirect("-ASK 1 ::1:7000").unwrap().endpoint,
+            at("::1", 7000)
+        );
+        assert_eq!(redirect("-ASK 1 [::1]:70").unwrap().endpoint, at("::1", 70));
     }
 
     #[test]
@@ -142,10 +141,10 @@ mod tests {
             "*2\r\n*4\r\n:0\r\n:100\r\n{node}{node}*3\r\n:101\r\n:101\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n"
         ));
         let ranges = ranges(&slots, "asked").unwrap();
-        let range = |first, last, place| Range {
+        let range = |first, last, endpoint| Range {
             first: Slot::new(first).unwrap(),
             last: Slot::new(last).unwrap(),
-            place,
+            endpoint,
         };
         let expected = [
             range(0, 100, at("127.0.0.1", 7000)),

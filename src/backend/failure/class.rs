@@ -1,40 +1,40 @@
-//! The classes of failure, and which of them an error of Redis is: by its code, or its text.
+//! The classes of failure, and how an error reply of Redis is classified: by its code, or by its text.
 //!
 //! 1. A code counts where the server puts it: at the start of the line, or where Redis 6.2 puts the error
 //!    of a command in a script: raised (`ERR Error running script (…): @user_script:9: @user_script: 9: -READONLY …`),
 //!    or caught and returned (`@user_script: 9: -READONLY …`).
-//! 2. An unknown command is answered with what it was called with: names and hold ids. That part is cut
-//!    off before anything is read from the text, or shown to anybody.
+//! 2. The error for an unknown command repeats its arguments: names and hold ids. They are cut off before the text is
+//!    read or shown.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// The classes of failure, told apart by what must be done next.
+/// The class of a failure decides what happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// No connection: certainly not run.
+    /// No connection. The command certainly did not run.
     Unreached,
-    /// Sent, and no reply: may have run, and may still run.
+    /// Sent, without a reply. The command may have run, or may still run.
     Unanswered,
-    /// The server is loading, busy or without its master: certainly not run.
+    /// The server is loading, busy or without its master. The command certainly did not run.
     NotReady,
-    /// Stopped in the middle: in a slot of a cluster that migrates, a key that a script itself deleted counts as one that
-    /// is at another node. May have run.
+    /// A script stopped in the middle: while a cluster slot migrates, a key that the script itself deleted counts as a key
+    /// of another node. The script may have run in part.
     Torn,
-    /// A slot of a cluster migrates, and the keys may be at both ends: certainly not run.
+    /// A cluster slot migrates, and its keys are on two nodes. The command certainly did not run.
     Split,
-    /// The server is a replica now: certainly not run, and another connection may reach the master.
+    /// The server is a replica now. The command certainly did not run; a new connection may reach the master.
     Demoted,
-    /// Refused before the first write, by memory, disk or replicas: certainly not run.
+    /// Refused before the first write for lack of memory, disk or replicas. The command certainly did not run.
     Refused,
     /// Authentication or ACL.
     Denied,
-    /// The key is of another type.
+    /// The key has another type.
     WrongType,
-    /// Anything else the server rejects; the same call will be rejected again.
+    /// Any other error. The same call would fail again.
     Rejected,
-    /// The server does not know what we need.
+    /// The server lacks a command that we need.
     TooOld,
-    /// No sentinel watches a master of that name.
+    /// No sentinel watches a master of this name.
     UnknownService,
     /// The client is closed.
     Closed,
@@ -42,7 +42,7 @@ pub(crate) enum Class {
     CrossSlot,
 }
 
-/// The codes that decide, with their class.
+/// The codes that have a class.
 const CODES: [(&str, Class); 19] = [
     ("LOADING", Class::NotReady),
     ("BUSY", Class::NotReady),
@@ -58,7 +58,7 @@ const CODES: [(&str, Class); 19] = [
     ("NOPERM", Class::Denied),
     ("DENIED", Class::Denied),
     ("WRONGTYPE", Class::WrongType),
-    // Where a node of a cluster sends somebody else; who does not find it there may do so later.
+    // A redirect that was followed too often, or that could not be read. A later try may find the node.
     ("MOVED", Class::NotReady),
     ("ASK", Class::NotReady),
     ("CROSSSLOT", Class::CrossSlot),
@@ -69,7 +69,7 @@ const CODES: [(&str, Class); 19] = [
 pub(super) fn classify(error: &RedisError) -> Class {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Class::Denied,
-        // The library's own refusals never reached the server; what broke afterwards may have run.
+        // redis-rs refused it, so it never reached the server. Errors of other kinds came after the send.
         ErrorKind::InvalidClientConfig | ErrorKind::Client => Class::Rejected,
         ErrorKind::RESP3NotSupported => Class::TooOld,
         ErrorKind::Server(_) | ErrorKind::Extension => error
@@ -101,7 +101,7 @@ fn by_code(code: &str) -> Option<Class> {
     Some(*class)
 }
 
-/// How a denial begins where its code is lost: inside a script, and when a database is selected.
+/// How a denial begins where Redis gives no code: inside a script, and for SELECT.
 const DENIALS: [&str; 6] = [
     "The user executing the script",
     // Redis 7.2.
@@ -112,7 +112,7 @@ const DENIALS: [&str; 6] = [
     "Redis is running in protected mode",
 ];
 
-/// Errors whose code is `ERR`: wrapped ones, and those that have no code of their own (by 1 and 2).
+/// Errors with the code `ERR`. The real code may stand further back, where Redis 6.2 puts it (rule 1).
 fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
     let text = without_arguments(text).unwrap_or(text);
@@ -121,7 +121,7 @@ fn by_text(error: &RedisError) -> Class {
     if text.starts_with("max number of clients") {
         return Class::Unreached;
     }
-    // As Redis says it, as it did before 7.0, and as Valkey does since 9.0.
+    // Redis since 7.0, Redis before 7.0, Valkey since 9.0.
     let far = ["Script attempted", "Lua script attempted", "Attempted"];
     let far = far.iter().find_map(|start| text.strip_prefix(start));
     if far.is_some_and(|rest| rest.starts_with(" to access a non local key")) {
@@ -136,13 +136,13 @@ fn by_text(error: &RedisError) -> Class {
     code.and_then(by_code).unwrap_or(Class::Rejected)
 }
 
-/// The text up to the arguments that it repeats, if it does.
+/// The text without the arguments that it repeats, if it repeats any.
 pub(super) fn without_arguments(text: &str) -> Option<&str> {
     let (said, _arguments) = text.split_once(", with args beginning with")?;
     Some(said)
 }
 
-/// The error of a command in a script, without the one or two places that Redis 6.2 puts before it; any other text as it is.
+/// Removes the script positions that Redis 6.2 puts before the error of a command.
 fn raised(text: &str) -> &str {
     let call = text.strip_prefix("Error running script (call to ");
     let mut rest = call.map_or(text, |call| {
@@ -155,7 +155,7 @@ fn raised(text: &str) -> &str {
     rest.strip_prefix('-').unwrap_or(rest)
 }
 
-/// The error behind the number of the script's line.
+/// The text after the line number.
 fn at_line(place: &str) -> &str {
     place.split_once(": ").map_or(place, |(_line, error)| error)
 }
@@ -177,7 +177,7 @@ mod tests {
                 Class::NotReady,
             ),
             ("-BUSY Redis is busy running a script.", Class::NotReady),
-            ("-MASTERDOWN Link with MASTER is down", Class::NotReady),
+            ("-MASTERDOWN LaneState with MASTER is down", Class::NotReady),
             (
                 "-READONLY You can't write against a read only replica.",
                 Class::Demoted,

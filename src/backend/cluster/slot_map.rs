@@ -1,106 +1,28 @@
 //! Which node of a cluster has which slot.
 //!
-//! 1. A send takes what is known and never waits for more. Where it is wrong the node says so, and the command did not
-//!    run: the slot is corrected and the command sent again.
-//! 2. The keeper asks for all slots when there is a reason to doubt them, and now and then.
-//! 3. A slot that changed its node is remembered until the keeper has looked at what is held and listened to there: its
-//!    new node may know less than the old one did.
-//! 4. A slot that nobody says to have stays where it was: that node knows best.
+//! 1. A command is sent by the map as it is and never waits for a newer one. If the map is wrong, the node redirects the
+//!    command, which did not run: the map is corrected and the command sent again.
+//! 2. The keeper asks for all slots when the map is in doubt, and from time to time.
+//! 3. A slot that moved is remembered until the keeper has checked the holds and subscriptions in it: the new node may
+//!    lack data of the old one.
+//! 4. A slot that no node claims stays with its last node, which can redirect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
-use super::drive::Connection;
 use parking_lot::{Mutex, RwLock};
-use redis::PushInfo;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedSender;
 
-use super::application;
-use super::dial::Dialer;
-use super::failure::Failure;
-use super::hello::Hello;
-use super::redirect::{Place, Range, Redirect};
+use crate::backend::connect::{ClusterNode, Dialer, Endpoint, Range, Redirect};
+use crate::backend::failure::application;
 use crate::config::Publish;
 use crate::slot::{SLOTS, Slot};
 
-/// Since when nodes know channels that belong to slots.
-const SHARDED_SINCE: (u64, u64) = (7, 0);
-
-/// Where a node is to be reached, by what it says of itself.
+/// Maps the host and port that a node announces to those where it can be reached.
 pub(crate) type NodeAddress = Arc<dyn Fn(&str, u16) -> (String, u16) + Send + Sync>;
 
-/// A node.
-pub(crate) struct Node {
-    /// Larger than 0, and no other node's.
-    pub(crate) number: u32,
-    place: Place,
-    dialer: Arc<Dialer>,
-    /// How its channels are published to, if that was set.
-    set: Option<Publish>,
-    /// Whether channels belong to slots, by its last greeting.
-    sharded: AtomicBool,
-}
-
-impl Node {
-    pub(crate) fn dialer(&self) -> &Arc<Dialer> {
-        &self.dialer
-    }
-
-    pub(crate) fn host(&self) -> &str {
-        &self.place.host
-    }
-
-    /// How releases are told there.
-    pub(crate) fn publish(&self) -> Publish {
-        let known = || {
-            // Relaxed: who sends on a connection was given it after its greeting.
-            if self.sharded.load(Ordering::Relaxed) {
-                Publish::Sharded
-            } else {
-                Publish::Classic
-            }
-        };
-        self.set.unwrap_or_else(known)
-    }
-
-    /// A connection for subscriptions, on which the node was greeted. What comes goes to `pushes`.
-    pub(crate) async fn subscribe(
-        &self,
-        limit: Duration,
-        pushes: UnboundedSender<PushInfo>,
-    ) -> Result<Connection, Failure> {
-        let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
-        self.greet(&mut connection, limit).await?;
-        Ok(connection)
-    }
-
-    /// The first words on a connection: the node may be of another version by now.
-    pub(super) async fn greet(
-        &self,
-        connection: &mut Connection,
-        limit: Duration,
-    ) -> Result<(), Failure> {
-        let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
-        let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
-        let hello = hello.map_err(Failure::greeting)?;
-        if !hello.is_in_cluster() {
-            // Its address belongs to another server now, which would take any key.
-            return Err(Failure::no_node());
-        }
-        self.greeted(&hello);
-        Ok(())
-    }
-
-    fn greeted(&self, hello: &Hello) {
-        let sharded = !hello.is_older_than(SHARDED_SINCE);
-        self.sharded.store(sharded, Ordering::Relaxed);
-    }
-}
-
-/// The nodes of a cluster, once it is known that there is one.
+/// The slots and nodes of a cluster, once it is known that there is one.
 pub(crate) struct Cluster {
     template: Arc<Dialer>,
     addresses: Option<NodeAddress>,
@@ -115,13 +37,13 @@ pub(crate) struct Cluster {
 
 #[derive(Default)]
 struct Map {
-    /// One for each slot, or none at all.
-    slots: Vec<Option<Arc<Node>>>,
-    nodes: Vec<Arc<Node>>,
+    /// One entry for each slot, or none at all.
+    slots: Vec<Option<Arc<ClusterNode>>>,
+    nodes: Vec<Arc<ClusterNode>>,
 }
 
 impl Cluster {
-    /// Nothing is known yet; connections to nodes are made as `template` makes them.
+    /// Not joined yet. Connections to nodes are made as `template` makes them.
     pub(crate) fn new(
         template: Arc<Dialer>,
         addresses: Option<NodeAddress>,
@@ -140,61 +62,65 @@ impl Cluster {
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a cluster.
     pub(crate) fn is_joined(&self) -> bool {
-        // Acquire: who sees it sees the first map, too.
+        // Acquire: a thread that sees it also sees the first map.
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Resolves when there is one.
+    /// Resolves when there is a cluster.
     pub(crate) async fn joined(&self) {
-        let mut told = std::pin::pin!(self.join.notified());
-        told.as_mut().enable();
+        let mut joined = std::pin::pin!(self.join.notified());
+        joined.as_mut().enable();
         if !self.is_joined() {
-            told.await;
+            joined.await;
         }
     }
 
     /// The node that has `slot`.
-    pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<Node>> {
+    pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<ClusterNode>> {
         self.map.read().slots.get(slot.index())?.clone()
     }
 
-    /// Its number: cheaper, for who asks for very many slots.
+    /// The number of the node that has `slot`. Cheaper, for callers with very many slots.
     pub(crate) fn number_of(&self, slot: Slot) -> Option<u32> {
         let map = self.map.read();
         let node = map.slots.get(slot.index())?.as_ref();
-        node.map(|node| node.number)
+        node.map(|node| node.number())
     }
 
-    /// All of them.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
         self.map.read().nodes.clone()
     }
 
-    /// There is a cluster, and these are its slots.
+    /// There is a cluster with these slots.
     pub(crate) fn join(&self, ranges: Vec<Range>) {
         self.learn(ranges);
         self.joined.store(true, Ordering::Release);
         self.join.notify_waiters();
     }
 
-    /// Takes what a node said of all slots.
+    /// Replaces the map by the answer of a node.
     pub(crate) fn learn(&self, ranges: Vec<Range>) {
         let ranges: Vec<_> = ranges.into_iter().map(|range| self.mapped(range)).collect();
         let mut map = self.map.write();
-        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let mut nodes: Vec<Arc<ClusterNode>> = Vec::new();
         let mut slots = vec![None; SLOTS.into()];
-        for Range { first, last, place } in ranges {
-            let node = find(&nodes, &place).or_else(|| find(&map.nodes, &place));
-            let node = node.unwrap_or_else(|| self.new_node(place));
+        for Range {
+            first,
+            last,
+            endpoint,
+        } in ranges
+        {
+            let node = find(&nodes, &endpoint).or_else(|| find(&map.nodes, &endpoint));
+            let node = node.unwrap_or_else(|| self.new_node(endpoint));
             slots[first.index()..=last.index()].fill(Some(Arc::clone(&node)));
             add(&mut nodes, node);
         }
         let mut moved = self.moved.lock();
         for (index, (before, now)) in map.slots.iter().zip(&mut slots).enumerate() {
             match (before, &now) {
-                (Some(before), Some(now)) if before.number != now.number => {
+                (Some(before), Some(now)) if before.number() != now.number() => {
                     moved.extend(Slot::at(index));
                 }
                 (Some(before), None) => {
@@ -207,23 +133,23 @@ impl Cluster {
         *map = Map { slots, nodes };
     }
 
-    /// The node that a redirect leads to. What was wrong about the slot is corrected.
-    pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<Node> {
+    /// The node that a redirect leads to. A `MOVED` corrects the map.
+    pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<ClusterNode> {
         let Redirect {
             slot,
-            place,
+            endpoint,
             asking,
         } = redirect;
-        let place = self.address(place);
+        let endpoint = self.address(endpoint);
         let mut map = self.map.write();
-        let node = find(&map.nodes, &place).unwrap_or_else(|| {
-            let node = self.new_node(place);
+        let node = find(&map.nodes, &endpoint).unwrap_or_else(|| {
+            let node = self.new_node(endpoint);
             map.nodes.push(Arc::clone(&node));
             node
         });
         if !asking && let Some(known) = map.slots.get_mut(slot.index()) {
             let before = known.replace(Arc::clone(&node));
-            if before.is_some_and(|before| before.number != node.number) {
+            if before.is_some_and(|before| before.number() != node.number()) {
                 self.moved.lock().insert(slot);
             }
             self.doubt();
@@ -231,61 +157,56 @@ impl Cluster {
         node
     }
 
-    /// What is known may be wrong.
+    /// The map may be wrong.
     pub(crate) fn doubt(&self) {
         self.doubted.notify_one();
     }
 
-    /// Resolves when there is a reason to ask anew.
+    /// Resolves when the map is in doubt.
     pub(crate) async fn doubted(&self) {
         self.doubted.notified().await;
     }
 
-    /// The slots that changed their node since the last call.
+    /// The slots that moved since the last call.
     pub(crate) fn take_moved(&self) -> BTreeSet<Slot> {
         std::mem::take(&mut *self.moved.lock())
     }
 
-    fn new_node(&self, place: Place) -> Arc<Node> {
-        let dialer = self.template.at(&place.host, place.port);
-        Arc::new(Node {
-            // Relaxed: only that no two are the same matters.
-            number: self.numbers.fetch_add(1, Ordering::Relaxed) + 1,
-            place,
-            dialer: Arc::new(dialer),
-            set: self.publish,
-            sharded: AtomicBool::new(false),
-        })
+    fn new_node(&self, endpoint: Endpoint) -> Arc<ClusterNode> {
+        let dialer = self.template.at(&endpoint.host, endpoint.port);
+        // Relaxed: the numbers only have to be unique.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(ClusterNode::new(number, endpoint, dialer, self.publish))
     }
 
     fn mapped(&self, range: Range) -> Range {
         Range {
-            place: self.address(range.place),
+            endpoint: self.address(range.endpoint),
             ..range
         }
     }
 
-    /// Where to connect to for what a node calls itself: there, too, when the application's map panics.
-    fn address(&self, place: Place) -> Place {
+    /// Where to connect to a node. The map is code of the application; if it panics, the node's own address is used.
+    fn address(&self, endpoint: Endpoint) -> Endpoint {
         let Some(addresses) = &self.addresses else {
-            return place;
+            return endpoint;
         };
-        match application::call(|| addresses(&place.host, place.port)) {
-            Some((host, port)) => Place {
-                host: host.into(),
-                port,
-            },
-            None => place,
+        match application::call(|| addresses(&endpoint.host, endpoint.port)) {
+            Some((host, port)) => Endpoint::new(&host, port),
+            None => endpoint,
         }
     }
 }
 
-fn find(nodes: &[Arc<Node>], place: &Place) -> Option<Arc<Node>> {
-    nodes.iter().find(|node| node.place == *place).cloned()
+fn find(nodes: &[Arc<ClusterNode>], endpoint: &Endpoint) -> Option<Arc<ClusterNode>> {
+    nodes
+        .iter()
+        .find(|node| node.endpoint() == endpoint)
+        .cloned()
 }
 
-fn add(nodes: &mut Vec<Arc<Node>>, node: Arc<Node>) {
-    if nodes.iter().all(|known| known.number != node.number) {
+fn add(nodes: &mut Vec<Arc<ClusterNode>>, node: Arc<ClusterNode>) {
+    if nodes.iter().all(|known| known.number() != node.number()) {
         nodes.push(node);
     }
 }
@@ -304,29 +225,30 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    fn place(port: u16) -> Place {
-        let host = "a".into();
-        Place { host, port }
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::new("a", port)
     }
 
     fn range(first: u16, last: u16, port: u16) -> Range {
         Range {
             first: slot(first),
             last: slot(last),
-            place: place(port),
+            endpoint: endpoint(port),
         }
     }
 
     fn redirect(number: u16, port: u16, asking: bool) -> Redirect {
         Redirect {
             slot: slot(number),
-            place: place(port),
+            endpoint: endpoint(port),
             asking,
         }
     }
 
     fn port_of(cluster: &Cluster, number: u16) -> Option<u16> {
-        cluster.node_of(slot(number)).map(|node| node.place.port)
+        cluster
+            .node_of(slot(number))
+            .map(|node| node.endpoint().port)
     }
 
     #[test]
@@ -350,12 +272,12 @@ mod tests {
     fn what_changed_its_node_is_told_once() {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
-        let first = cluster.node_of(slot(0)).unwrap().number;
+        let first = cluster.node_of(slot(0)).unwrap().number();
         cluster.learn(vec![range(0, 97, 1), range(98, 199, 2)]);
         let moved = cluster.take_moved();
         assert_eq!(moved, BTreeSet::from([slot(98), slot(99)]));
         assert!(cluster.take_moved().is_empty());
-        assert_eq!(cluster.node_of(slot(0)).unwrap().number, first);
+        assert_eq!(cluster.node_of(slot(0)).unwrap().number(), first);
         cluster.learn(vec![range(0, 199, 3)]);
         assert_eq!(cluster.take_moved().len(), 200);
         assert_eq!(cluster.nodes().len(), 1, "the others left");
@@ -376,13 +298,13 @@ mod tests {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let asked = cluster.redirected(redirect(7, 9, true));
-        assert_eq!((asked.place.port, port_of(&cluster, 7)), (9, Some(1)));
+        assert_eq!((asked.endpoint().port, port_of(&cluster, 7)), (9, Some(1)));
         assert!(cluster.take_moved().is_empty());
         let is_doubted = || cluster.doubted().now_or_never().is_some();
         assert!(!is_doubted());
         let moved = cluster.redirected(redirect(7, 9, false));
-        assert!(is_doubted(), "who holds or waits there is told of it");
-        assert_eq!(moved.number, asked.number, "it is known by now");
+        assert!(is_doubted(), "the keeper is notified");
+        assert_eq!(moved.number(), asked.number(), "it is known");
         assert_eq!(
             (port_of(&cluster, 7), port_of(&cluster, 8)),
             (Some(9), Some(1))
@@ -406,6 +328,9 @@ mod tests {
             (port_of(&cluster, 100), host_of(100)),
             (Some(2), "a".into())
         );
-        assert_eq!(cluster.redirected(redirect(7, 4, false)).place.port, 1004);
+        assert_eq!(
+            cluster.redirected(redirect(7, 4, false)).endpoint().port,
+            1004
+        );
     }
 }

@@ -1,25 +1,24 @@
-//! Asking the nodes of a cluster which slots are where.
+//! Asks the nodes of a cluster which node has which slots.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::drive::Connection;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::Value;
+use redis::aio::MultiplexedConnection;
 
-use super::dial::Dialer;
-use super::failure::Failure;
-use super::fleet::Fleet;
-use super::redirect::Range;
-use super::send::slots_of;
+use crate::backend::command::Lane;
+use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, ranges};
+use crate::backend::failure::Failure;
 
-/// How long a node has to answer.
+/// How long to wait for a node.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// So many nodes are asked at a time; the first answer counts.
+/// How many nodes are asked at a time.
 const ASKED: usize = 3;
 
-/// Who can be asked.
+/// Whom to ask.
 enum Source {
     Connected(Connection, Box<str>),
     Address(Arc<Dialer>),
@@ -41,19 +40,22 @@ impl Source {
     }
 }
 
-/// What the first node says that answers: those that `fleet` is connected to are asked first, then all that are known,
-/// and those that the client was given.
-pub(super) async fn survey(fleet: &Fleet, given: &Arc<Dialer>) -> Option<Vec<Range>> {
+/// The first answer. Asks over the lanes that are connected first, then all other `nodes`, and the address that the
+/// client was `given`.
+pub(super) async fn ask_for_slots(
+    lanes: Vec<Arc<Lane>>,
+    mut nodes: Vec<Arc<ClusterNode>>,
+    given: &Arc<Dialer>,
+) -> Option<Vec<Range>> {
     let mut sources = Vec::new();
-    for lane in fleet.lanes() {
+    for lane in lanes {
         if let Some(connected) = lane.connected() {
             sources.push(Source::Connected(connected.connection, lane.host().into()));
         }
     }
-    let mut others: Vec<_> = fleet.cluster().nodes();
     fastrand::shuffle(&mut sources);
-    fastrand::shuffle(&mut others);
-    let others = others.iter().map(|node| node.dialer()).chain([given]);
+    fastrand::shuffle(&mut nodes);
+    let others = nodes.iter().map(|node| node.dialer()).chain([given]);
     sources.extend(others.map(|dialer| Source::Address(Arc::clone(dialer))));
     while !sources.is_empty() {
         let some = sources.drain(..ASKED.min(sources.len()));
@@ -65,4 +67,16 @@ pub(super) async fn survey(fleet: &Fleet, given: &Arc<Dialer>) -> Option<Vec<Ran
         }
     }
     None
+}
+
+/// Asks the node at `host` for all slots.
+pub(crate) async fn slots_of(
+    connection: &mut MultiplexedConnection,
+    host: &str,
+) -> Result<Vec<Range>, Failure> {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    let slots = connection.send_packed_command(&question).await;
+    let slots = slots.and_then(Value::extract_error)?;
+    ranges(&slots, host).ok_or_else(Failure::no_node)
 }

@@ -1,10 +1,9 @@
-//! When a connection may be made again: arithmetic over time as a value.
+//! When the next attempt to connect may begin. Pure arithmetic over moments.
 //!
-//! 1. From one attempt to the next at least a delay passes, whatever came of the first, and the delays grow.
-//! 2. They begin anew when the last attempt is longer ago than the longest delay: then there is no row of
-//!    attempts. So there is never more than one attempt in the longest delay for long.
-//! 3. A server that became a replica still answers. Its connection is left for another, in case the master is
-//!    elsewhere by now, in delays of its own: these are longer, since nobody waits for the connection.
+//! 1. Two attempts are at least one delay apart, whether the first succeeded or not, and the delays grow.
+//! 2. The delays start again from the first when the last attempt is longer ago than the longest delay.
+//! 3. A server that became a replica still answers, so nobody waits for a new connection. It is replaced after delays of
+//!    its own, which are longer, in case the master is elsewhere by now.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::clock::Moment;
 /// The longest pause between two connections to a server that stays a replica.
 const DEMOTED: Duration = Duration::from_secs(1);
 
-pub(crate) struct Pace {
+pub(crate) struct AttemptPace {
     longest: Duration,
     delays: Delays,
     demotions: Delays,
@@ -22,7 +21,7 @@ pub(crate) struct Pace {
     next: Moment,
 }
 
-impl Pace {
+impl AttemptPace {
     pub(crate) fn new(backoff: Backoff, seed: u64) -> Self {
         Self {
             longest: backoff.cap_delay(),
@@ -38,13 +37,13 @@ impl Pace {
         now.until(self.next)
     }
 
-    /// An attempt begins. From when on its connection may be left if it leads to a replica.
+    /// An attempt begins. Returns when its connection may be replaced if the server is a replica.
     pub(crate) fn attempt(&mut self, now: Moment) -> Moment {
         let ago = self.last.map_or(Duration::MAX, |last| last.until(now));
         if ago > self.longest {
             self.delays.reset();
         }
-        // A replica is noticed by the next command, which may come a while after the delay.
+        // Only the next command shows that the server is a replica, and it may come some time after the delay.
         if ago > DEMOTED * 2 {
             self.demotions.reset();
         }
@@ -67,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_first_attempt_and_one_after_a_long_time_are_made_at_once() {
-        let mut pace = Pace::new(Backoff::new().cap(CAP), 0);
+        let mut pace = AttemptPace::new(Backoff::new().cap(CAP), 0);
         assert_eq!(pace.wait(at(0)), Duration::ZERO);
         pace.attempt(at(0));
         assert!(pace.wait(at(0)) > Duration::ZERO);
@@ -84,7 +83,7 @@ mod tests {
     /// time until a replica is left, are at most after the last.
     fn row(after: u64) -> (Duration, Duration) {
         let rows = (0..50).map(|seed| {
-            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let mut pace = AttemptPace::new(Backoff::new().cap(CAP), seed);
             let mut last = (Duration::ZERO, Duration::ZERO);
             for attempt in 0..10 {
                 let now = at(attempt * after);
@@ -119,7 +118,7 @@ mod tests {
         /// Connections that come up and break as soon as they may, or after any time.
         #[test]
         fn whatever_succeeds_attempts_are_bounded(seed: u64, lived in prop::collection::vec(0u64..400, 60)) {
-            let mut pace = Pace::new(Backoff::new().cap(CAP), seed);
+            let mut pace = AttemptPace::new(Backoff::new().cap(CAP), seed);
             let (mut now, mut attempts) = (at(0), Vec::new());
             for ms in lived {
                 now = now + pace.wait(now);

@@ -1,7 +1,17 @@
-//! The task that sends what replicas must acknowledge, on a connection of its own: see [`commit`](super::commit).
+//! Commands that count only after replicas acknowledged them.
 //!
-//! When [`ROW`] batches in a row were not acknowledged, commands are refused at once, and one batch in [`PROBE`] finds out
-//! whether replicas are back.
+//! `WAIT` returns how many replicas have the last write *of its own connection*. So these commands have connections of
+//! their own, beside that of their lane. A task per connection sends the queued commands as one pipeline with one `WAIT`
+//! at its end. Each of these commands writes, even if it changes nothing.
+//!
+//! 1. A command that was not acknowledged grants nothing. An acquire is undone on the same connection before its caller
+//!    gets the failure. If the undo has no reply, the acquire counts as unanswered.
+//! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
+//!    of its own, behind it.
+//! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
+//!    Commands of one slot use one queue.
+//! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused at once, and one batch in each
+//!    [`PROBE`] finds out whether the replicas are back.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -11,45 +21,154 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 
-use super::commit::{Commit, Entry};
-use super::lane::{Connected, Lane};
-use super::send::{connected, heard, is_unknown_script, read};
-use super::{Answer, Failure, TELLING};
+use super::lane::{Connected, Lane, LaneConfig};
+use super::send::{FailedSend, MIN_SILENCE, TimedReply, connected, heard, is_unknown_script, read};
+use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
-use crate::script::Order;
+use crate::script::{Call, Encoded, Order, Undo};
+use crate::slot::Target;
 
-/// How many commands share a `WAIT`.
+/// The number of connections: while one waits for replicas, the other sends.
+const LANES: usize = 2;
+
+/// The connections beside one lane on which commands are acknowledged.
+pub(crate) struct AckLanes {
+    lanes: [AckLane; LANES],
+}
+
+/// One of these connections, and the queue of its task.
+struct AckLane {
+    lane: Arc<Lane>,
+    queue: mpsc::UnboundedSender<QueuedCommand>,
+}
+
+struct QueuedCommand {
+    command: AckCommand,
+    answer: oneshot::Sender<AckResult>,
+}
+
+/// A command that must be acknowledged, or keep its order among those.
+pub(crate) struct AckCommand {
+    call: Encoded,
+    /// The call with the script's text, if that must be sent.
+    text: Option<Cmd>,
+    order: Order,
+    undo: Option<Undo>,
+    /// Its slot is migrating to the node.
+    asking: bool,
+    lane: usize,
+}
+
+/// The reply; or the failure, with the command if it did not run and may be sent elsewhere.
+type AckResult = Result<TimedReply, (FailedSend, Option<Box<AckCommand>>)>;
+
+impl AckLanes {
+    pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
+        let stall = Arc::<Mutex<Stall>>::default();
+        let lanes = std::array::from_fn(|_| {
+            let lane = Lane::open(config.clone(), Box::default(), runtime);
+            let (queue, entries) = mpsc::unbounded_channel();
+            let worker = AckWorker::new(acks, Arc::clone(&lane), Arc::clone(&stall));
+            runtime.spawn(worker.run(entries));
+            AckLane { lane, queue }
+        });
+        Self { lanes }
+    }
+
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().map(|own| &own.lane)
+    }
+
+    pub(crate) fn lane_of(&self, command: &AckCommand) -> &Arc<Lane> {
+        &self.lanes[command.lane].lane
+    }
+
+    pub(crate) async fn send(&self, command: AckCommand) -> AckResult {
+        let own = &self.lanes[command.lane];
+        let (answer, answered) = oneshot::channel();
+        if let Err(unsent) = own.queue.send(QueuedCommand { command, answer }) {
+            // The task only ends with its runtime.
+            let failure = own.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
+            return Err((failure.into(), Some(Box::new(unsent.0.command))));
+        }
+        // No answer if the runtime ends.
+        let result = answered.await;
+        result.unwrap_or_else(|_| Err((Failure::no_reply().into(), None)))
+    }
+}
+
+impl AckCommand {
+    /// Ready to be sent to a node; with `asking`, to the one that its slot is migrating to.
+    pub(crate) fn to_send(self, asking: bool) -> Self {
+        Self {
+            asking,
+            text: None,
+            ..self
+        }
+    }
+
+    pub(crate) fn of(call: &Call<'_>) -> Self {
+        Self {
+            call: call.encode(),
+            text: None,
+            order: call.order(),
+            undo: call.undo(),
+            asking: false,
+            lane: match call.target() {
+                Target::Slot(slot) => slot.index() % LANES,
+                Target::Any | Target::None => 0,
+            },
+        }
+    }
+}
+
+impl QueuedCommand {
+    fn reply(self, answer: TimedReply) {
+        // The caller may be gone; the keeper cleans up after it.
+        let _ = self.answer.send(Ok(answer));
+    }
+
+    fn fail(self, wrong: impl Into<FailedSend>) {
+        // The caller may be gone.
+        let _ = self
+            .answer
+            .send(Err((wrong.into(), Some(Box::new(self.command)))));
+    }
+}
+
+/// The most commands that share a `WAIT`.
 const BATCH: usize = 64;
 
-/// After so many batches in a row that were not acknowledged, no more are sent for a while.
+/// The number of unacknowledged batches in a row after which commands are refused.
 const ROW: u32 = 2;
 
-/// How often one is sent then.
+/// How often one batch is sent then.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
-pub(super) struct Committer {
+struct AckWorker {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
-    /// What was sent on a connection of the lane, and which one that was.
+    /// The number of a connection, and the scripts that were sent on it.
     known: (u64, HashSet<&'static str>),
 }
 
-/// Whether replicas acknowledge at the moment.
+/// Whether replicas acknowledge at present.
 #[derive(Default)]
-pub(super) struct Stall {
+struct Stall {
     row: u32,
     got: u32,
     probe_at: Moment,
 }
 
 impl Stall {
-    /// Whether a batch that is sent now would wait for nothing, as far as is known: how many replicas there were.
+    /// If a batch would wait in vain now: how many replicas acknowledged the last one.
     fn refuses(&self, now: Moment) -> Option<u32> {
         (self.row >= ROW && now < self.probe_at).then_some(self.got)
     }
@@ -65,11 +184,11 @@ impl Stall {
     }
 }
 
-/// The connection is of no more use.
+/// The connection is broken.
 struct Broken;
 
-impl Committer {
-    pub(super) fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
+impl AckWorker {
+    fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
         let known = (0, HashSet::new());
         Self {
             acks,
@@ -79,22 +198,22 @@ impl Committer {
         }
     }
 
-    pub(super) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
             let mut rest = std::mem::take(&mut entries);
             while let Some(first) = rest.first() {
-                // What waits for no replica is answered before what does.
-                let order = first.commit.order;
-                let same = rest.iter().take_while(|entry| entry.commit.order == order);
+                // Commands that wait for no replica are answered first.
+                let order = first.command.order;
+                let same = rest.iter().take_while(|entry| entry.command.order == order);
                 let later = rest.split_off(same.count());
-                self.commit(rest, order).await;
+                self.process(rest, order).await;
                 rest = later;
             }
         }
     }
 
-    async fn commit(&mut self, entries: Vec<Entry>, order: Order) {
+    async fn process(&mut self, entries: Vec<QueuedCommand>, order: Order) {
         let acknowledged = order == Order::Acknowledged;
         let refused = self.stall.lock().refuses(self.lane.now());
         if let Some(got) = refused.filter(|_| acknowledged) {
@@ -108,27 +227,27 @@ impl Committer {
             None => return fail_all(entries, &Failure::no_connection()),
         };
         let generation = connected.generation;
-        let turn = connected.turn.take();
+        let term = connected.term.take();
         let lane = Arc::clone(&self.lane);
-        let telling = TELLING + self.acks.within;
-        // What has no answer when this is dropped is unanswered.
+        let min_silence = MIN_SILENCE + self.acks.within;
+        // If this is dropped, commands without a reply are unanswered.
         let exchange = self.exchange(connected, entries, acknowledged);
-        let exchange = unless_deaf(&lane, generation, telling, exchange);
-        let done = match turn {
+        let exchange = unless_given_up(&lane, generation, min_silence, exchange);
+        let done = match term {
             None => exchange.await,
-            // Nothing that the old master says counts.
-            Some(mut turn) => turn.within(exchange).await.flatten(),
+            // A reply of the old master does not count.
+            Some(mut term) => term.within(exchange).await.flatten(),
         };
         if !matches!(done, Some(Ok(()))) {
             lane.replace(generation);
         }
     }
 
-    /// Sends commands, and what their answers lead to.
+    /// Sends commands, sends again what must be, and undoes what was not acknowledged.
     async fn exchange(
         &mut self,
         mut connected: Connected,
-        mut entries: Vec<Entry>,
+        mut entries: Vec<QueuedCommand>,
         acknowledged: bool,
     ) -> Result<(), Broken> {
         if self.known.0 != connected.generation {
@@ -137,28 +256,28 @@ impl Committer {
         let connection = &mut connected.connection;
         while !entries.is_empty() {
             for entry in &mut entries {
-                entry.commit.introduce(&self.lane, &mut self.known.1);
+                entry.command.introduce(&self.lane, &mut self.known.1);
             }
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
             let (mut again, mut undone) = (Vec::new(), Vec::new());
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.commit.goes_on(&result) {
+                if entry.command.needs_text(&result) {
                     again.push(entry);
                     continue;
                 }
                 let heard = heard(&self.lane, connected.generation, result, sent_at);
                 match (heard, &got) {
                     (Err(wrong), _) => entry.fail(wrong),
-                    (Ok(answer), Err(failure)) if entry.commit.is_granted(&answer) => {
-                        if entry.commit.undo.is_some() {
+                    (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
+                        if entry.command.undo.is_some() {
                             undone.push(entry);
                         } else {
                             entry.fail(failure.clone());
                         }
                     }
-                    // Enough replicas have it, or there is nothing that they have to have.
-                    (Ok(answer), _) => entry.tell(answer),
+                    // Enough replicas acknowledged it, or it granted nothing.
+                    (Ok(answer), _) => entry.reply(answer),
                 }
             }
             if let Err(failure) = got {
@@ -169,20 +288,20 @@ impl Committer {
         Ok(())
     }
 
-    /// Sends each command once, and hears how many replicas have it.
+    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged.
     async fn round(
         &mut self,
         connection: &mut MultiplexedConnection,
-        entries: &[Entry],
+        entries: &[QueuedCommand],
         acknowledged: bool,
     ) -> Result<(Vec<RedisResult<Value>>, Result<(), Failure>), Broken> {
         let mut pipeline = Pipeline::with_capacity(entries.len() + 1);
         let mut answers = Vec::with_capacity(entries.len());
         for entry in entries {
-            if entry.commit.asking {
+            if entry.command.asking {
                 pipeline.cmd("ASKING");
             }
-            pipeline.add_command(entry.commit.cmd().clone());
+            pipeline.add_command(entry.command.cmd().clone());
             answers.push(pipeline.len() - 1);
         }
         if acknowledged {
@@ -202,7 +321,7 @@ impl Committer {
         Ok((answers.iter().map(answer).collect(), got))
     }
 
-    /// What `WAIT` was answered: whether enough replicas have it all.
+    /// Reads the reply to `WAIT`.
     fn count(&mut self, waited: Value) -> Result<(), Failure> {
         let got = redis::from_redis_value::<u32>(waited.extract_error()?);
         let got = got.map_err(|_| Failure::strange_reply())?;
@@ -214,26 +333,26 @@ impl Committer {
         Err(self.not_replicated(got))
     }
 
-    /// Takes back what was granted, and tells why.
+    /// Undoes grants, and fails their commands with `why`.
     async fn undo(
         &mut self,
         connection: &mut MultiplexedConnection,
-        mut entries: Vec<Entry>,
+        mut entries: Vec<QueuedCommand>,
         why: &Failure,
     ) -> Result<(), Broken> {
         for entry in &mut entries {
-            entry.commit.turn_back(&self.lane);
+            entry.command.turn_back(&self.lane);
         }
         while !entries.is_empty() {
             let (results, _) = self.round(connection, &entries, false).await?;
             let mut again = Vec::new();
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.commit.goes_on(&result) {
+                if entry.command.needs_text(&result) {
                     again.push(entry);
                 } else if read(result).is_ok() {
                     entry.fail(why.clone());
                 } else {
-                    // What could not be taken back is seen to by whoever sent it.
+                    // The sender of a command that could not be undone releases it.
                     entry.fail(Failure::no_reply());
                 }
             }
@@ -247,14 +366,13 @@ impl Committer {
     }
 }
 
-impl Commit {
-    /// What is to be sent.
+impl AckCommand {
     fn cmd(&self) -> &Cmd {
         self.text.as_ref().unwrap_or(self.call.cmd())
     }
 
-    /// A script goes by its text the first time: to find out by its digest that the server does not know it would cost
-    /// a `WAIT`.
+    /// Sends a script by its text the first time on a connection: a digest that the server does not know would cost a
+    /// second `WAIT`.
     fn introduce(&mut self, lane: &Lane, known: &mut HashSet<&'static str>) {
         self.call.publish_as(lane.publish());
         if self.text.is_none()
@@ -265,8 +383,8 @@ impl Commit {
         }
     }
 
-    /// Whether the script's text is sent behind this answer: the server did not know its digest.
-    fn goes_on(&mut self, result: &RedisResult<Value>) -> bool {
+    /// Whether the script's text must be sent: the server did not know its digest.
+    fn needs_text(&mut self, result: &RedisResult<Value>) -> bool {
         if !is_unknown_script(result) || self.text.is_some() {
             return false;
         }
@@ -274,14 +392,14 @@ impl Commit {
         self.text.is_some()
     }
 
-    /// Whether an answer says that something was done which is worth nothing until it is acknowledged.
-    fn is_granted(&self, answer: &Answer) -> bool {
+    /// Whether the reply is a grant, which must be acknowledged.
+    fn is_granted(&self, answer: &TimedReply) -> bool {
         let undo = self.undo.as_ref();
         self.order == Order::Acknowledged
             && undo.is_none_or(|undo| undo.is_needed_behind(&answer.reply))
     }
 
-    /// From now on it is what takes it back.
+    /// Turns it into the command that undoes it.
     fn turn_back(&mut self, lane: &Lane) {
         if let Some(undo) = self.undo.take() {
             (self.call, self.text) = (undo.encode(), None);
@@ -290,16 +408,16 @@ impl Commit {
     }
 }
 
-/// Awaits what goes on on a connection for a command time-out; for less, but at least for `telling`, when that was found
-/// deaf and left meanwhile: what is queued is not to wait for it either.
-async fn unless_deaf<T>(
+/// Awaits an exchange for a command time-out. Ends early, but not before `min_silence`, if the connection was given up
+/// meanwhile, so that queued commands do not wait for it.
+async fn unless_given_up<T>(
     lane: &Lane,
     generation: u64,
-    telling: Duration,
+    min_silence: Duration,
     exchange: impl Future<Output = T>,
 ) -> Option<T> {
     let limit = lane.command_timeout();
-    let first = limit.min(telling);
+    let first = limit.min(min_silence);
     let mut exchange = pin!(exchange);
     if let Some(done) = lane.timers().within(first, exchange.as_mut()).await {
         return Some(done);
@@ -311,7 +429,7 @@ async fn unless_deaf<T>(
     }
 }
 
-fn fail_all(entries: Vec<Entry>, failure: &Failure) {
+fn fail_all(entries: Vec<QueuedCommand>, failure: &Failure) {
     for entry in entries {
         entry.fail(failure.clone());
     }

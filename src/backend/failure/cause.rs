@@ -1,4 +1,4 @@
-//! A failed command, or one that could not be sent: its [class](Class), and why.
+//! A failed command: its [class](Class), which decides what happens next, and the cause that a user sees.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use redis::RedisError;
 use super::class::{Class, classify, is_of_the_address, without_arguments};
 use crate::error::{Cause, ConfigError, Error, NotReplicated};
 
-/// Why a server that is too old is not supported.
+/// The reason in an error about a server that is too old.
 pub(crate) const TOO_OLD: &str = "it is older than Redis 6.2";
 
 /// A failed command.
@@ -17,14 +17,14 @@ pub(crate) struct Failure {
     cause: Cause,
 }
 
-/// Failures that are seen on this side only.
+/// Causes that do not come from the server.
 #[derive(Debug, thiserror::Error)]
-enum Seen {
+enum LocalCause {
     #[error("no reply within the command time-out")]
     NoReply,
     #[error("no connection within the command time-out")]
     NoConnection,
-    #[error("a reply that no script of ours gives")]
+    #[error("unexpected reply from a script")]
     StrangeReply,
     #[error("the client is closed")]
     Closed,
@@ -34,24 +34,24 @@ enum Seen {
     Panic,
     #[error("{0}")]
     Said(String),
-    #[error("the reply came when the lease it granted was over")]
+    #[error("the reply came after the lease it granted had expired")]
     TooLate,
-    #[error("nothing was heard from Redis within the wait")]
+    #[error("no reply from Redis within the wait")]
     Silence,
     #[error("no sentinel watches a master named {0:?}")]
     UnknownService(Box<str>),
-    #[error("the server that the sentinels name is not a master")]
+    #[error("the server named by the sentinels is not a master")]
     NotTheMaster,
-    #[error("no node of the cluster is known to have the lock")]
+    #[error("no known cluster node serves the slot of the lock")]
     NoNode,
-    #[error("its keys are in different slots of the cluster")]
+    #[error("the keys of the lock are in different cluster slots")]
     CrossSlot,
     #[error("the server is too old")]
     TooOld,
 }
 
 impl Failure {
-    fn seen(class: Class, seen: Seen) -> Self {
+    fn seen(class: Class, seen: LocalCause) -> Self {
         Self {
             class,
             cause: Arc::new(seen),
@@ -59,59 +59,59 @@ impl Failure {
     }
 
     pub(crate) fn no_reply() -> Self {
-        Self::seen(Class::Unanswered, Seen::NoReply)
+        Self::seen(Class::Unanswered, LocalCause::NoReply)
     }
 
     pub(crate) fn no_connection() -> Self {
-        Self::seen(Class::Unreached, Seen::NoConnection)
+        Self::seen(Class::Unreached, LocalCause::NoConnection)
     }
 
-    /// Nobody is known to have what it was for; certainly not sent.
+    /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
-        Self::seen(Class::NotReady, Seen::NoNode)
+        Self::seen(Class::NotReady, LocalCause::NoNode)
     }
 
-    /// No node of a cluster has all of its keys; certainly not run.
+    /// No single node has all keys. The command certainly did not run.
     pub(crate) fn cross_slot() -> Self {
-        Self::seen(Class::CrossSlot, Seen::CrossSlot)
+        Self::seen(Class::CrossSlot, LocalCause::CrossSlot)
     }
 
     pub(crate) fn too_old() -> Self {
-        Self::seen(Class::TooOld, Seen::TooOld)
+        Self::seen(Class::TooOld, LocalCause::TooOld)
     }
 
     pub(crate) fn strange_reply() -> Self {
-        Self::seen(Class::Rejected, Seen::StrangeReply)
+        Self::seen(Class::Rejected, LocalCause::StrangeReply)
     }
 
     pub(crate) fn closed() -> Self {
-        Self::seen(Class::Closed, Seen::Closed)
+        Self::seen(Class::Closed, LocalCause::Closed)
     }
 
-    /// The lane ended with its runtime: nothing was sent, and it does not connect again.
+    /// The lane ended with its runtime. Nothing was sent, and the lane does not reconnect.
     pub(crate) fn runtime_ended() -> Self {
-        Self::seen(Class::Unreached, Seen::RuntimeEnded)
+        Self::seen(Class::Unreached, LocalCause::RuntimeEnded)
     }
 
-    /// Code of the application (a resolver, a provider of credentials) panicked.
+    /// The application's address map or credentials function panicked.
     pub(crate) fn panic() -> Self {
-        Self::seen(Class::Unreached, Seen::Panic)
+        Self::seen(Class::Unreached, LocalCause::Panic)
     }
 
     pub(crate) fn too_late() -> Self {
-        Self::seen(Class::NotReady, Seen::TooLate)
+        Self::seen(Class::NotReady, LocalCause::TooLate)
     }
 
     pub(crate) fn silence() -> Self {
-        Self::seen(Class::Unreached, Seen::Silence)
+        Self::seen(Class::Unreached, LocalCause::Silence)
     }
 
     pub(crate) fn unknown_service(service: &str) -> Self {
-        let seen = Seen::UnknownService(service.into());
+        let seen = LocalCause::UnknownService(service.into());
         Self::seen(Class::UnknownService, seen)
     }
 
-    /// What was said for identifying a connection is of no use.
+    /// The application's credentials cannot be used.
     pub(crate) fn secrets(problem: ConfigError) -> Self {
         Self {
             class: Class::Unreached,
@@ -119,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// Too few replicas have it; what was done is undone.
+    /// Too few replicas acknowledged the command, and it was undone.
     pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
         Self {
             class: Class::Refused,
@@ -128,10 +128,10 @@ impl Failure {
     }
 
     pub(crate) fn not_the_master() -> Self {
-        Self::seen(Class::Unreached, Seen::NotTheMaster)
+        Self::seen(Class::Unreached, LocalCause::NotTheMaster)
     }
 
-    /// The keeper's thread did not start.
+    /// The system did not start the keeper's thread.
     pub(crate) fn starting(error: std::io::Error) -> Self {
         Self {
             class: Class::Unreached,
@@ -139,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// Of an attempt to connect.
+    /// For an error of an attempt to connect: nothing was sent.
     pub(crate) fn connecting(error: RedisError) -> Self {
         let of_the_address = is_of_the_address(&error);
         let failure = Self::from(error);
@@ -151,7 +151,7 @@ impl Failure {
         Self { class, ..failure }
     }
 
-    /// The same, for who goes on trying to connect: what sentinels do not know yet is only out of reach.
+    /// For a lane, which keeps connecting: a service that the sentinels do not know is one that has not started yet.
     pub(crate) fn unreached_unless_refused(self) -> Self {
         match self.class {
             Class::UnknownService => Self {
@@ -162,7 +162,7 @@ impl Failure {
         }
     }
 
-    /// Of the first words on a new connection, on which nothing else was sent.
+    /// For an error of the first command on a new connection: nothing else was sent on it.
     pub(crate) fn greeting(self) -> Self {
         match self.class {
             Class::Denied | Class::TooOld => self,
@@ -178,7 +178,7 @@ impl Failure {
         matches!(self.class, Class::Unanswered | Class::Torn)
     }
 
-    /// Whether a later try may do better.
+    /// Whether a later try may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.class,
@@ -192,7 +192,7 @@ impl Failure {
         )
     }
 
-    /// Whether it was the connection that failed, not the server that answered: it is of no more use.
+    /// Whether the connection cannot be used any more.
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
             self.class,
@@ -211,7 +211,7 @@ impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         let class = classify(&error);
         let cause: Cause = match error.detail().and_then(without_arguments) {
-            Some(said) => Arc::new(Seen::Said(said.to_owned())),
+            Some(said) => Arc::new(LocalCause::Said(said.to_owned())),
             None => Arc::new(error),
         };
         Self { class, cause }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn of(class: Class) -> Failure {
-        Failure::seen(class, Seen::Silence)
+        Failure::seen(class, LocalCause::Silence)
     }
 
     const ALL: [Class; 14] = [
@@ -282,8 +282,8 @@ mod tests {
             .filter(move |class| !classes.contains(class))
     }
 
-    /// Only what may have run is asked about, only what may do better is repeated, and only a connection that failed is
-    /// left.
+    /// Only a command that may have run is asked about, only a transient failure is retried, and only a failed connection
+    /// is replaced.
     #[test]
     fn what_each_class_leads_to() {
         let unanswered = [Class::Unanswered, Class::Torn];

@@ -1,10 +1,10 @@
-//! A command in flight: it runs once, and whoever holds a clone may await it.
+//! A future with many owners: a command in flight runs once, and each clone may await it.
 //!
-//! 1. Whoever polls drives it on; news of it wakes all who await it.
-//! 2. While there is one who awaits it, that one's own waker is told of news. From the second one's first poll on all
-//!    are, by a waker of this one. Which of the two it is is decided under the lock of the poll, so that none is left out.
-//! 3. Its end wakes all but the one who saw it. That one is running just now: a wake would send its task
-//!    to the back of the queue and call another worker thread for it, once per command.
+//! 1. Each poll drives the inner future. When it can go on, all clones that wait are woken.
+//! 2. While one clone waits, the inner future gets that clone's own waker. From the first poll of a second clone on it gets
+//!    a waker that wakes all. The choice is made under the lock of the poll, so no clone is missed.
+//! 3. When it ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would put its
+//!    task at the end of the queue and wake another worker thread, for each command.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-/// A future with many owners.
-pub(crate) struct InFlight<T> {
+/// One of the owners.
+pub(super) struct InFlight<T> {
     number: u64,
     shared: Arc<Shared<T>>,
 }
 
 struct Shared<T> {
     run: Mutex<Run<T>>,
-    /// Who awaits it.
     wakers: Mutex<Wakers>,
-    /// How many clones there are. The future keeps a waker, and by it this struct: so the last clone ends it.
+    /// The number of clones. The inner future may hold a waker, which holds this struct, so the count of the `Arc` does not
+    /// reach zero: the last clone drops the inner future.
     clones: AtomicU64,
     numbers: AtomicU64,
 }
@@ -36,7 +36,7 @@ enum Run<T> {
 }
 
 impl<T> InFlight<T> {
-    pub(crate) fn new(future: BoxFuture<'static, T>) -> Self {
+    pub(super) fn new(future: BoxFuture<'static, T>) -> Self {
         let shared = Shared {
             run: Mutex::new(Run::On(future)),
             wakers: Mutex::default(),
@@ -49,13 +49,12 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Whether both are clones of one.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Ends it with `output` if it runs still: what runs is dropped, and all who await it are woken.
-    pub(crate) fn end_with(&self, output: T) {
+    /// If it still runs, drops the inner future, sets `output` and wakes all.
+    pub(super) fn end_with(&self, output: T) {
         let mut run = self.shared.run.lock();
         if matches!(*run, Run::On(_)) {
             let before = std::mem::replace(&mut *run, Run::Over(output));
@@ -68,7 +67,7 @@ impl<T> InFlight<T> {
 
 impl<T> Clone for InFlight<T> {
     fn clone(&self) -> Self {
-        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and nothing else is read by it.
+        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and it guards no data.
         self.shared.clones.fetch_add(1, Ordering::Relaxed);
         Self {
             number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
@@ -80,7 +79,7 @@ impl<T> Clone for InFlight<T> {
 impl<T> Drop for InFlight<T> {
     fn drop(&mut self) {
         self.shared.forget(self.number);
-        // Acquired and released: the last clone must see what the others did before it ends the future.
+        // Acquire and release: the last clone must see what the others did before it drops the future.
         if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
             let run = std::mem::replace(&mut *self.shared.run.lock(), Run::Dropped);
             drop(run);
@@ -93,7 +92,7 @@ impl<T: Clone + Send + Sync + 'static> Future for InFlight<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let shared = &self.shared;
-        // Dropped behind the locks: a waker may drop its task, and that task a clone of this future.
+        // Dropped after the locks: a waker may drop its task, and the task a clone of this future.
         let _replaced;
         let mut run = shared.run.lock();
         let future = match &mut *run {
@@ -101,7 +100,7 @@ impl<T: Clone + Send + Sync + 'static> Future for InFlight<T> {
             Run::Over(output) => return Poll::Ready(output.clone()),
             Run::Dropped => return Poll::Pending,
         };
-        // Before the poll: what happens from then on wakes this one too.
+        // Before the poll: from now on each event wakes this clone too.
         let is_alone;
         (_replaced, is_alone) = shared.remember(self.number, context.waker());
         let polled = if is_alone {
@@ -121,7 +120,7 @@ impl<T: Clone + Send + Sync + 'static> Future for InFlight<T> {
     }
 }
 
-/// Most often there is one, which costs no allocation.
+/// Usually there is one, which needs no allocation.
 #[derive(Default)]
 struct Wakers {
     first: Option<(u64, Waker)>,
@@ -129,7 +128,7 @@ struct Wakers {
 }
 
 impl<T> Shared<T> {
-    /// The waker that this one replaces, and whether there is no other.
+    /// Returns the waker that this one replaces, and whether it is the only one.
     fn remember(&self, number: u64, waker: &Waker) -> (Option<Waker>, bool) {
         let mut wakers = self.wakers.lock();
         let replaced = wakers.put(number, waker);
@@ -138,7 +137,7 @@ impl<T> Shared<T> {
 
     fn forget(&self, number: u64) {
         let forgotten = self.wakers.lock().take(number);
-        // Outside the lock, as in `poll`.
+        // After the lock, as in `poll`.
         drop(forgotten);
     }
 
@@ -196,11 +195,11 @@ mod tests {
 
     use super::*;
 
-    /// What is in flight: whom it tells of news, and whether it is over.
+    /// An inner future under the control of a test: its waker, and whether it has ended.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<(Option<Waker>, bool)>>);
+    struct FakeCommand(Arc<Mutex<(Option<Waker>, bool)>>);
 
-    impl Told {
+    impl FakeCommand {
         fn in_flight(&self) -> InFlight<u8> {
             let told = self.clone();
             let run = std::future::poll_fn(move |context| {
@@ -225,17 +224,17 @@ mod tests {
         }
     }
 
-    /// A task, and how often it was woken.
+    /// Counts wake-ups.
     #[derive(Default)]
-    struct Task(AtomicU64);
+    struct CountedWakes(AtomicU64);
 
-    impl Wake for Task {
+    impl Wake for CountedWakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    impl Task {
+    impl CountedWakes {
         fn poll(self: &Arc<Self>, future: &mut InFlight<u8>) -> Poll<u8> {
             let waker = Waker::from(Arc::clone(self));
             future.poll_unpin(&mut Context::from_waker(&waker))
@@ -248,9 +247,12 @@ mod tests {
 
     #[test]
     fn news_wakes_the_one_who_awaits_it_and_all_from_the_second_on() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut first).is_pending());
         told.news(false);
         assert_eq!(one.woken(), 1);
@@ -268,10 +270,13 @@ mod tests {
 
     #[test]
     fn its_end_wakes_all_but_the_one_who_saw_it() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut first).is_pending());
         assert!(other.poll(&mut second).is_pending());
         told.news(true);
@@ -279,8 +284,8 @@ mod tests {
         assert!(other.poll(&mut second).is_ready());
         assert_eq!((one.woken(), other.woken()), (0, 0), "both know");
         assert!(one.poll(&mut first).is_ready());
-        // One who polls again meanwhile is woken by the end that another one sees.
-        let told = Told::default();
+        // A clone that polled again is woken by the end that another one sees.
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
         assert!(one.poll(&mut first).is_pending());
@@ -294,16 +299,19 @@ mod tests {
     /// A future may move from task to task.
     #[test]
     fn the_task_that_polled_last_is_woken_by_its_end() {
-        let told = Told::default();
+        let told = FakeCommand::default();
         let mut flight = told.in_flight();
-        let (one, other) = (Arc::<Task>::default(), Arc::<Task>::default());
+        let (one, other) = (
+            Arc::<CountedWakes>::default(),
+            Arc::<CountedWakes>::default(),
+        );
         assert!(one.poll(&mut flight).is_pending());
         assert!(other.poll(&mut flight).is_pending());
         flight.clone().end_with(9);
         assert_eq!((one.woken(), other.woken()), (0, 1));
         assert_eq!(other.poll(&mut flight), Poll::Ready(9));
-        // What is seen by another clone as well.
-        let told = Told::default();
+        // The same when another clone sees the end.
+        let told = FakeCommand::default();
         let mut first = told.in_flight();
         let mut second = first.clone();
         assert!(first.is_same(&second) && !first.is_same(&flight));
@@ -314,7 +322,7 @@ mod tests {
         assert_eq!(other.woken(), 1);
     }
 
-    /// A waker may run any code: this one has the future polled before it returns.
+    /// A waker may run any code: this one polls the future on another thread before it returns.
     #[derive(Default)]
     struct Polls(Mutex<Option<InFlight<u8>>>, AtomicU64);
 
@@ -325,7 +333,7 @@ mod tests {
             };
             let (tell, told) = std::sync::mpsc::channel();
             std::thread::spawn(move || tell.send(flight.now_or_never()));
-            // Never, if a lock is held that the poll wants.
+            // Times out if a lock is held that the poll needs.
             let told = told.recv_timeout(std::time::Duration::from_secs(30));
             self.1
                 .store(told.ok().flatten().unwrap_or(0).into(), Ordering::Relaxed);
@@ -335,10 +343,10 @@ mod tests {
     #[test]
     fn nothing_is_woken_under_a_lock() {
         for ended in [false, true] {
-            let told = Told::default();
+            let told = FakeCommand::default();
             let mut first = told.in_flight();
             let mut second = first.clone();
-            let (polls, other) = (Arc::<Polls>::default(), Arc::<Task>::default());
+            let (polls, other) = (Arc::<Polls>::default(), Arc::<CountedWakes>::default());
             let waker = Waker::from(Arc::clone(&polls));
             assert!(
                 first

@@ -1,8 +1,8 @@
-//! Timers for futures of callers: those of the keeper's runtime.
+//! Timers for the futures of callers, which run on the keeper's runtime.
 //!
-//! A caller may poll a future of ours on one runtime, and then on another, on none, or on one without timers;
-//! I6 and I9 hold wherever that is. A timer belongs to the runtime on which it was made, and panics where there
-//! is none; so all timers on a caller's way are made on the keeper's, which ends with the client.
+//! A caller may poll a future of ours on one runtime, then on another, on none, or on one without timers. Calls must end
+//! in time and be safe to drop in each case (I6, I9). A timer of tokio belongs to the runtime that made it, and panics
+//! without one. So timers of callers are made on the keeper's runtime, which lives as long as the client.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -29,13 +29,13 @@ impl Timers {
         }
     }
 
-    /// The runtime is about to end: no timer of it is to be polled any more, since that would panic.
+    /// Called before the runtime ends: polling one of its timers would panic from then on.
     pub(crate) fn stop(&self) {
-        // Set before the runtime ends. The end wakes whoever waits for a timer, and that poll acquires this store.
+        // Stored before the runtime ends. Its end wakes all timers, and their polls acquire this store.
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Resolves when `span` is over; at once when the runtime ends.
+    /// Resolves after `span`, or at once when the runtime ends.
     pub(crate) fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
         let stopped = Arc::clone(&self.stopped);
         let sleep = {
@@ -48,7 +48,7 @@ impl Timers {
                 if stopped.load(Ordering::Acquire) {
                     return Poll::Ready(());
                 }
-                // The runtime may end between the look and the poll.
+                // The runtime may end between the load and the poll.
                 let polling = AssertUnwindSafe(|| sleep.poll_unpin(context));
                 catch_unwind(polling).unwrap_or(Poll::Ready(()))
             })
@@ -56,7 +56,7 @@ impl Timers {
         }
     }
 
-    /// What `future` comes to, unless `limit` is over first.
+    /// The output of `future`; none if `limit` passes first.
     pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let over = self.sleep(limit);
         tokio::select! {

@@ -1,20 +1,19 @@
-//! A connection, and what drives it.
+//! A connection, and when it is driven.
 //!
-//! A connection of redis-rs is a queue of commands, and a *driver* that writes what is queued and reads what is
-//! answered. As a task by itself the driver runs when the scheduler thinks best. Where each task that is ready is run
-//! in turn it comes last: the server has nothing to do until all have queued their commands, and then they have nothing
-//! to do until it has answered all. Where the task that was woken last runs first, it comes at once: each command is a
-//! write of its own, and a read of its own for the server. With many commands in flight either costs more than the
-//! lock. So:
+//! A connection of redis-rs is a queue of commands and a *driver*, which writes queued commands and reads replies. A
+//! driver that is a plain task runs when the scheduler chooses. On one thread it runs after all tasks that are ready, so
+//! the server is idle until all commands are queued, and the tasks are idle until all are answered. On several threads
+//! it runs at once, so each command costs its own write, and its own read on the server. With many commands in flight
+//! both cost more than the lock. So:
 //!
-//! 1. While fewer than [`FEW`] commands are in flight the driver runs as its task does.
-//! 2. From then on its task lets others go first, once, before it drives: what they queue is one write.
-//! 3. Whoever queues the last command of a *batch*, a quarter of those in flight but at least [`FEW`], drives the
-//!    connection itself: the server works on that batch while the next is queued.
-//! 4. One drives at a time, and once. Who finds another one driving leaves word, and that one has the task woken: so
-//!    nobody waits for a lock, nobody drives for ever for others, and nothing that happens meanwhile is missed.
-//! 5. The driver ends with its task, which ends with its runtime, or with the connection's last clone. From then on
-//!    whatever is put into the queue fails.
+//! 1. With fewer than [`FEW`] commands in flight the driver is a plain task.
+//! 2. With more, its task yields once before it drives, so the commands of other tasks go out in one write.
+//! 3. The caller that queues the last command of a *batch* drives the connection itself, so the server works on that
+//!    batch while the next is queued. A batch is a quarter of the commands in flight, and at least [`FEW`].
+//! 4. One thread drives at a time, once. A second one sets a flag and leaves, and the first one wakes the task when it sees
+//!    the flag. So no thread waits for the lock or drives on for others, and no event is missed.
+//! 5. The driver ends with its task, and the task with its runtime or with the last clone of the connection. From then on
+//!    each queued command fails.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -31,49 +30,49 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::task::AbortHandle;
 
-/// From so many commands in flight on they are sent in batches, of at least as many.
+/// The number of commands in flight from which they are sent in batches, and the smallest batch.
 const FEW: usize = 4;
 
-/// A batch is this part of what is in flight.
+/// A batch is one part in this many of the commands in flight.
 const PART: usize = 4;
 
 /// A connection to a server. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
-    /// None where redis-rs has the driver.
-    driven: Option<Arc<Driven>>,
+    /// None if redis-rs runs the driver.
+    driven: Option<Arc<DriverTask>>,
 }
 
 /// Keeps the task of a driver alive.
-struct Driven {
+struct DriverTask {
     drive: Arc<Drive>,
     task: AbortHandle,
 }
 
-impl Drop for Driven {
+impl Drop for DriverTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Connection {
-    /// One whose driver runs on this runtime.
+    /// A connection whose driver runs on this runtime.
     pub(super) fn driven(
         redis: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let drive = Drive::new(driver.boxed());
-        // Made here: a task may be dropped before it has run.
-        let ends = EndsWithTask(Arc::clone(&drive));
+        // Made before the task: a runtime that ends may drop a task that never ran.
+        let ends = EndsDriver(Arc::clone(&drive));
         let task = tokio::spawn(run(ends)).abort_handle();
         Self {
             redis,
-            driven: Some(Arc::new(Driven { drive, task })),
+            driven: Some(Arc::new(DriverTask { drive, task })),
         }
     }
 
-    /// One that redis-rs drives.
+    /// A connection that redis-rs drives.
     pub(super) fn of(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
@@ -81,13 +80,13 @@ impl Connection {
         }
     }
 
-    /// Sends a command and hears its reply. `is_full` is called when a batch is: the connection is to be driven then,
-    /// by the caller as soon as it has no lock any more, since that may wake anybody.
-    pub(super) async fn send(&mut self, cmd: &Cmd, is_full: impl Fn()) -> RedisResult<Value> {
+    /// Sends a command and returns its reply. Calls `is_full` when the command completes a batch: the caller then drives the
+    /// connection as soon as it holds no lock, because driving may wake any task.
+    pub(crate) async fn send(&mut self, cmd: &Cmd, is_full: impl Fn()) -> RedisResult<Value> {
         let Some(driven) = &self.driven else {
             return self.redis.send_packed_command(cmd).await;
         };
-        let sent = Sent::new(&driven.drive);
+        let sent = InFlightCount::new(&driven.drive);
         let mut replied = pin!(self.redis.send_packed_command(cmd));
         let mut is_queued = false;
         poll_fn(|context| {
@@ -103,8 +102,8 @@ impl Connection {
         .await
     }
 
-    /// Writes what is queued, and passes on what is there to be read.
-    pub(super) fn drive(&self) {
+    /// Writes queued commands and reads the replies that have arrived.
+    pub(crate) fn drive(&self) {
         if let Some(driven) = &self.driven {
             driven.drive.drive();
         }
@@ -125,45 +124,45 @@ impl DerefMut for Connection {
     }
 }
 
-/// A command in flight.
-struct Sent<'a> {
+/// Counts a command as in flight while it lives.
+struct InFlightCount<'a> {
     drive: &'a Drive,
     in_flight: usize,
 }
 
-impl<'a> Sent<'a> {
+impl<'a> InFlightCount<'a> {
     fn new(drive: &'a Drive) -> Self {
-        // Relaxed, as all of these numbers: they say when it is worth it to drive, and nothing is read by them.
+        // Relaxed, like all these counters: they only decide when driving pays, and guard no other data.
         let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         Self { drive, in_flight }
     }
 
-    /// It is queued now; whether it is the last one of a batch.
+    /// Counts it as queued. Returns whether it completes a batch.
     fn fills_a_batch(&self) -> bool {
         let queued = self.drive.queued.fetch_add(1, Ordering::Relaxed) + 1;
         queued >= FEW.max(self.in_flight / PART)
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InFlightCount<'_> {
     fn drop(&mut self) {
         self.drive.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A driver, for whoever drives it.
+/// A driver that several threads may poll.
 struct Drive {
-    /// None once it is over.
+    /// None once it has ended.
     driver: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// That of its task, which is told of all news.
+    /// The waker of its task; the driver is always polled with this one.
     waker: OnceLock<Waker>,
-    /// Somebody wants it driven who found another one driving, or is about to look.
+    /// Set by a thread that wants to drive, before it tries the lock.
     again: AtomicBool,
-    /// Its task is gone, or is to go.
+    /// Its task has ended, or must end.
     over: AtomicBool,
-    /// Commands without a reply.
+    /// The number of commands without a reply.
     in_flight: AtomicUsize,
-    /// Commands that were queued since it was driven last.
+    /// The number of commands queued since it was driven last.
     queued: AtomicUsize,
 }
 
@@ -179,14 +178,15 @@ impl Drive {
         })
     }
 
-    /// Drives, or has the task do so (by 4). Nothing before the task ran: it has all news then.
+    /// Drives, or leaves it to the thread that drives now (rule 4: one thread at a time). Does nothing before the task has
+    /// run once: its first run polls the driver anyway.
     fn drive(&self) {
         let Some(waker) = self.waker.get() else {
             return;
         };
         loop {
-            // Sequentially consistent, all three: who stores and finds the lock taken is seen by the one who has it,
-            // since that one looks behind the unlock.
+            // Sequentially consistent, all three: if this thread stores and then finds the lock taken, the thread that holds
+            // it sees the store, because it loads after it unlocks.
             self.again.store(true, Ordering::SeqCst);
             let Some(mut driver) = self.driver.try_lock() else {
                 return;
@@ -205,21 +205,21 @@ impl Drive {
             if !self.again.load(Ordering::SeqCst) {
                 return;
             }
-            // A task that is gone leaves it to this one to drop the driver.
+            // If the task has ended, this thread goes round once more and drops the driver.
             if !self.is_over() {
                 return waker.wake_by_ref();
             }
         }
     }
 
-    /// Polls the driver; whether there is one afterwards.
+    /// Polls the driver. Returns whether it is still running.
     fn goes_on(&self, driver: &mut Option<BoxFuture<'static, ()>>, waker: &Waker) -> bool {
         let Some(driver) = driver.as_mut().filter(|_| !self.is_over()) else {
             return false;
         };
         self.queued.store(0, Ordering::Relaxed);
         let polling = AssertUnwindSafe(|| driver.poll_unpin(&mut Context::from_waker(waker)));
-        // By 5: one that panics is over as well.
+        // A driver that panics has ended, too.
         matches!(catch_unwind(polling), Ok(Poll::Pending))
     }
 
@@ -233,12 +233,13 @@ impl Drive {
 }
 
 /// The task of a driver.
-async fn run(ends: EndsWithTask) {
+async fn run(ends: EndsDriver) {
     let mut let_others_go = false;
     poll_fn(|context| {
         let drive = &ends.0;
         drive.waker.get_or_init(|| context.waker().clone());
-        // By 2. Also before it reads: the more replies it finds, the more tasks queue their next command at once.
+        // Rule 2: yields once. This also lets more replies arrive before it reads, so more tasks queue their next command
+        // together.
         let_others_go = !let_others_go && drive.has_many();
         if let_others_go {
             context.waker().wake_by_ref();
@@ -254,10 +255,10 @@ async fn run(ends: EndsWithTask) {
     .await;
 }
 
-/// By 5: the driver is dropped when its task is.
-struct EndsWithTask(Arc<Drive>);
+/// Drops the driver when its task is dropped (rule 5: the driver ends with its task).
+struct EndsDriver(Arc<Drive>);
 
-impl Drop for EndsWithTask {
+impl Drop for EndsDriver {
     fn drop(&mut self) {
         let Self(drive) = self;
         drive.over.store(true, Ordering::SeqCst);
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(full_at[..4], [4, 8, 12, 16]);
         assert_eq!(full_at[4..], [21, 27, 35]);
         assert_eq!(arrived(&mut far), 35, "what is full is written at once");
-        // What was answered is not in flight any more, and what is dropped is not either.
+        // Commands that were answered or dropped are not in flight any more.
         far.write_all(&b"+PONG\r\n".repeat(35)).await.unwrap();
         let rest = all.split_off(35);
         for answered in all {
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(is_full, [false, false, false, true]);
     }
 
-    /// What is queued while its task lets others go first is one write.
+    /// Commands that are queued while the task yields go out in one write.
     #[tokio::test]
     async fn with_many_in_flight_its_task_lets_others_go_first() {
         let (connection, mut far) = connect().await;
@@ -401,25 +402,25 @@ mod tests {
 
     /// A task, and how often it was woken.
     #[derive(Default)]
-    struct Task(AtomicU32);
+    struct WakeCounter(AtomicU32);
 
-    impl Wake for Task {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A driver that calls this whenever it is polled, and its task.
-    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<Task>) {
+    fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<WakeCounter>) {
         let mut poll = poll;
         let drive = Drive::new(poll_fn(move |_| poll()).boxed());
-        let task = Arc::<Task>::default();
+        let task = Arc::<WakeCounter>::default();
         drive.waker.get_or_init(|| Waker::from(Arc::clone(&task)));
         (drive, task)
     }
 
     /// What a driver's first poll does on another thread, to itself.
-    fn meanwhile(act: fn(&Arc<Drive>)) -> (Arc<Drive>, Arc<Task>, Arc<AtomicU32>) {
+    fn meanwhile(act: fn(&Arc<Drive>)) -> (Arc<Drive>, Arc<WakeCounter>, Arc<AtomicU32>) {
         let polls = Arc::new(AtomicU32::new(0));
         let itself = Arc::new(OnceLock::<Arc<Drive>>::new());
         let (drive, task) = drive_by({
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_task_that_ends_while_another_one_drives_takes_the_driver_along() {
-        let (drive, _, polls) = meanwhile(|drive| drop(EndsWithTask(Arc::clone(drive))));
+        let (drive, _, polls) = meanwhile(|drive| drop(EndsDriver(Arc::clone(drive))));
         drive.drive();
         assert!(drive.driver.lock().is_none());
         assert_eq!(polls.load(Ordering::Relaxed), 1);

@@ -1,0 +1,412 @@
+//! Which lane a command takes.
+//!
+//! A client has a *fleet* for each runtime that it is used from, and one for the keeper's: a lane to its one server, or a
+//! lane to each node of a cluster.
+//!
+//! 1. The lane to a node is opened when the first command for it is sent, and ends when the node leaves the cluster.
+//!    Commands that wait for its connection at that time were not sent.
+//! 2. Until it is known that there is a cluster, every command takes the lane *home*, which leads to the address that was
+//!    given. After that the lane home rests.
+//! 3. A closed fleet opens no lane.
+//! 4. A node that does not have a command's slot runs nothing and names the node that has it. The command is sent there,
+//!    up to [`HOPS`] times: nodes may point at each other while a cluster changes.
+
+use std::collections::BTreeSet;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::ready;
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::{Handle, Id};
+
+use super::ask_for_slots::ask_for_slots;
+use super::slot_map::Cluster;
+use crate::backend::command::{
+    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply, Timers,
+    asking_once, once,
+};
+use crate::backend::connect::ClusterNode;
+use crate::backend::failure::Failure;
+use crate::error::{ConfigError, Error};
+use crate::script::{Call, Encoded, Order};
+use crate::slot::Target;
+
+/// How many redirects a command follows.
+const HOPS: usize = 5;
+
+/// The pause before a command follows the next redirect, once two nodes pointed at each other.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A lane, with the connections beside it on which replicas acknowledge, if they must.
+#[derive(Clone)]
+struct LaneRoute {
+    lane: Arc<Lane>,
+    acks: Option<Arc<AckLanes>>,
+}
+
+impl LaneRoute {
+    fn open(config: LaneConfig, runtime: &Handle) -> Self {
+        let acks = config
+            .acks
+            .map(|acks| Arc::new(AckLanes::open(acks, &config, runtime)));
+        let beside = acks.iter().flat_map(|acks| acks.lanes()).cloned();
+        Self {
+            lane: Lane::open(config, beside.collect(), runtime),
+            acks,
+        }
+    }
+}
+
+/// A command that can be sent over another route if it did not run on the first.
+trait Message: Send {
+    /// `asking` sends `ASKING` before it, for a slot that is migrating to the node of the route.
+    fn sent_on(
+        &mut self,
+        route: &LaneRoute,
+        asking: bool,
+    ) -> impl Future<Output = Result<TimedReply, FailedSend>> + Send;
+}
+
+impl Message for Encoded {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
+        if asking {
+            return Box::pin(asking_once(&route.lane, self)).await;
+        }
+        once(&route.lane, self).await
+    }
+}
+
+/// None once it was sent and may have run.
+impl Message for Option<AckCommand> {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
+        let (Some(acks), Some(command)) = (&route.acks, self.take()) else {
+            return Err(Failure::no_reply().into());
+        };
+        let sent = acks.send(command.to_send(asking)).await;
+        sent.map_err(|(wrong, unsent)| {
+            *self = unsent.map(|unsent| *unsent);
+            wrong
+        })
+    }
+}
+
+/// Sends a message over `route`, and follows redirects.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice"
+)]
+fn send(
+    fleet: Arc<Fleet>,
+    route: LaneRoute,
+    mut message: impl Message,
+) -> impl Future<Output = CommandResult> + Send {
+    async move {
+        match message.sent_on(&route, false).await {
+            Ok(answer) => Ok(answer),
+            Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
+            // Boxed because it is rare, and each command in flight allocates the size of this future.
+            Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
+        }
+    }
+}
+
+async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: FailedSend) -> CommandResult {
+    let cluster = &fleet.cluster;
+    for hop in 0..HOPS {
+        let Some(redirect) = wrong.redirect.take() else {
+            break;
+        };
+        let asking = redirect.asking;
+        let route = fleet.route_to(&cluster.redirected(redirect));
+        if hop > 1 {
+            route.lane.timers().sleep(PAUSE).await;
+        }
+        match message.sent_on(&route, asking).await {
+            Ok(answer) => return Ok(answer),
+            Err(next) => wrong = next,
+        }
+    }
+    if wrong.failure.is_transient() {
+        cluster.doubt();
+    }
+    Err(wrong.failure)
+}
+
+impl Pending {
+    /// Starts `call` on the lane of `fleet` that it belongs to. It is sent when the result is first polled.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "what the call borrows is free again"
+    )]
+    pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
+        let route = match fleet.route(call.target()) {
+            Ok(route) => route,
+            Err(failure) => {
+                return Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()));
+            }
+        };
+        let lane = Arc::clone(&route.lane);
+        if let Some(acks) = &route.acks
+            && call.order() != Order::Free
+        {
+            let command = AckCommand::of(&call);
+            let lane = Arc::clone(acks.lane_of(&command));
+            return Self::of(send(Arc::clone(fleet), route, Some(command)).boxed(), lane);
+        }
+        let sending = send(Arc::clone(fleet), route, call.encode());
+        Self::of(sending.boxed(), lane)
+    }
+}
+
+/// The lanes of one runtime.
+pub(crate) struct Fleet {
+    home: LaneRoute,
+    runtime: Handle,
+    config: LaneConfig,
+    cluster: Arc<Cluster>,
+    /// By the number of the node; none once the fleet is closed.
+    routes: RwLock<Option<Routes>>,
+}
+
+type Routes = Vec<(u32, LaneRoute)>;
+
+impl Fleet {
+    /// A fleet on `runtime`, not connected yet.
+    pub(crate) fn open(config: LaneConfig, cluster: Arc<Cluster>, runtime: &Handle) -> Arc<Self> {
+        Arc::new(Self {
+            home: LaneRoute::open(config.clone(), runtime),
+            runtime: runtime.clone(),
+            config,
+            cluster,
+            routes: RwLock::new(Some(Vec::new())),
+        })
+    }
+
+    fn route(&self, target: Target) -> Result<LaneRoute, Failure> {
+        if !self.cluster.is_joined() {
+            return Ok(self.home.clone());
+        }
+        let node = match target {
+            Target::Slot(slot) => self.cluster.node_of(slot),
+            Target::Any => self.cluster.nodes().into_iter().next(),
+            Target::None => return Err(Failure::cross_slot()),
+        };
+        let Some(node) = node else {
+            self.cluster.doubt();
+            return Err(Failure::no_node());
+        };
+        Ok(self.route_to(&node))
+    }
+
+    fn route_to(&self, node: &Arc<ClusterNode>) -> LaneRoute {
+        let find = |routes: &[(u32, LaneRoute)]| {
+            let mut known = routes.iter();
+            let known =
+                known.find(|(number, route)| *number == node.number() && !route.lane.is_over());
+            known.map(|(_, route)| route.clone())
+        };
+        if let Some(route) = self.routes.read().as_deref().and_then(find) {
+            return route;
+        }
+        let mut routes = self.routes.write();
+        let Some(routes) = routes.as_mut() else {
+            return self.home.clone();
+        };
+        // Another thread may have been quicker.
+        if let Some(route) = find(routes) {
+            return route;
+        }
+        self.home.lane.rest();
+        routes.retain(|(_, route)| !route.lane.is_over());
+        let route = LaneRoute::open(self.config.to(node), &self.runtime);
+        routes.push((node.number(), route.clone()));
+        route
+    }
+
+    /// Gives up the connection home if there is a cluster.
+    pub(crate) fn settle(&self) {
+        if self.cluster.is_joined() {
+            self.home.lane.rest();
+        }
+    }
+
+    /// The lane to the one server, or to the address of a cluster that was given.
+    pub(crate) fn home(&self) -> &Arc<Lane> {
+        &self.home.lane
+    }
+
+    /// For how long an answer may wait for replicas.
+    pub(crate) fn acknowledged_within(&self) -> Duration {
+        self.config.acks.map_or(Duration::ZERO, |acks| acks.within)
+    }
+
+    /// All lanes that are in use.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        if !self.cluster.is_joined() {
+            return vec![Arc::clone(self.home())];
+        }
+        let routes = self.routes.read();
+        let routes = routes.iter().flatten();
+        routes.map(|(_, route)| Arc::clone(&route.lane)).collect()
+    }
+
+    /// The numbers of the nodes that have a lane.
+    pub(crate) fn reached(&self) -> BTreeSet<u32> {
+        let routes = self.routes.read();
+        routes.iter().flatten().map(|(number, _)| *number).collect()
+    }
+
+    /// The lanes on which nothing was received for `span`.
+    pub(crate) fn quiet(&self, span: Duration) -> Vec<Arc<Lane>> {
+        let mut lanes = self.lanes();
+        lanes.retain(|lane| lane.is_silent_for(span));
+        lanes
+    }
+
+    /// Ends the lanes to nodes that are not among `nodes` any more.
+    fn prune(&self, nodes: &[Arc<ClusterNode>]) {
+        let mut routes = self.routes.write();
+        let left = routes.iter_mut().flat_map(|routes| {
+            routes.extract_if(.., |(number, _)| {
+                nodes.iter().all(|node| node.number() != *number)
+            })
+        });
+        for (_, route) in left {
+            route.lane.retire();
+        }
+    }
+
+    /// Whether its runtime has ended, or it is closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.home.lane.is_over()
+    }
+
+    pub(crate) fn close(&self) {
+        self.home.lane.close();
+        let routes = self.routes.write().take();
+        for (_, route) in routes.into_iter().flatten() {
+            route.lane.close();
+        }
+    }
+}
+
+/// A fleet for each runtime.
+type Fleets = Vec<(Id, Arc<Fleet>)>;
+
+/// The callers' fleets of one client, and the map of its cluster.
+pub(crate) struct Backend {
+    config: LaneConfig,
+    cluster: Arc<Cluster>,
+    /// One for each runtime of callers: a few at most. None once the client is closed.
+    fleets: Mutex<Option<Fleets>>,
+}
+
+impl Backend {
+    pub(crate) fn new(config: LaneConfig, cluster: Arc<Cluster>) -> Self {
+        Self {
+            config,
+            cluster,
+            fleets: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Asks the nodes for all slots and updates the map. Returns whether a node answered. `keepers` is the fleet of the
+    /// current runtime.
+    pub(crate) async fn ask_for_slots(&self, keepers: &Fleet) -> bool {
+        let Some(ranges) =
+            ask_for_slots(keepers.lanes(), self.cluster.nodes(), &self.config.dialer).await
+        else {
+            return false;
+        };
+        self.cluster.learn(ranges);
+        self.prune(keepers);
+        true
+    }
+
+    /// Ends the lanes to nodes that left the cluster.
+    fn prune(&self, keepers: &Fleet) {
+        let nodes = self.cluster.nodes();
+        keepers.prune(&nodes);
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            fleet.prune(&nodes);
+        }
+    }
+
+    pub(crate) fn config(&self) -> &LaneConfig {
+        &self.config
+    }
+
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.config.timers
+    }
+
+    /// The fleet of the current runtime, opened at first use. Fails if there is no runtime that can drive connections, and
+    /// if the client is closed.
+    pub(crate) fn callers_fleet(&self) -> Result<Arc<Fleet>, Error> {
+        let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
+        if let Some(fleet) = self.fleet_of(runtime.id())? {
+            return Ok(fleet);
+        }
+        if !drives_connections() {
+            return Err(ConfigError::NoRuntime.into());
+        }
+        self.open_fleet(&runtime)
+    }
+
+    fn fleet_of(&self, id: Id) -> Result<Option<Arc<Fleet>>, Error> {
+        let fleets = self.fleets.lock();
+        let mut fleets = fleets.as_ref().ok_or(Error::Closed)?.iter();
+        let fleet = fleets.find(|(known, fleet)| *known == id && !fleet.is_over());
+        Ok(fleet.map(|(_, fleet)| Arc::clone(fleet)))
+    }
+
+    fn open_fleet(&self, runtime: &Handle) -> Result<Arc<Fleet>, Error> {
+        let mut fleets = self.fleets.lock();
+        let fleets = fleets.as_mut().ok_or(Error::Closed)?;
+        fleets.retain(|(_, fleet)| !fleet.is_over());
+        // Another thread may have been quicker.
+        if let Some((_, fleet)) = fleets.iter().find(|(known, _)| *known == runtime.id()) {
+            return Ok(Arc::clone(fleet));
+        }
+        let fleet = Fleet::open(self.config.clone(), Arc::clone(&self.cluster), runtime);
+        if fleet.is_over() {
+            // The runtime is shutting down, and accepts no tasks.
+            return Err(ConfigError::NoRuntime.into());
+        }
+        fleets.push((runtime.id(), Arc::clone(&fleet)));
+        Ok(fleet)
+    }
+
+    /// Another server is the master now: all connections to the old one are given up.
+    pub(crate) fn switch(&self) {
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            fleet.home().switch();
+        }
+    }
+
+    /// Ends all callers' lanes for good. Called before the keeper's runtime ends, and the timers with it.
+    pub(crate) fn close(&self) {
+        self.config.timers.stop();
+        let fleets = self.fleets.lock().take();
+        for (_, fleet) in fleets.into_iter().flatten() {
+            fleet.close();
+        }
+    }
+}
+
+/// Whether the current runtime has timers and I/O. The only way to find out is to use them.
+fn drives_connections() -> bool {
+    let using = || {
+        drop(tokio::time::sleep(Duration::ZERO));
+        // Only a missing driver panics; other failures, such as too many open files, are errors.
+        #[cfg(unix)]
+        drop(tokio::net::UnixDatagram::unbound());
+    };
+    catch_unwind(using).is_ok()
+}

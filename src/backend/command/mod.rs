@@ -1,0 +1,14 @@
+//! How a command is sent over a lane, what its reply means, and how replicas acknowledge it.
+
+mod acknowledge;
+mod in_flight;
+mod lane;
+mod send;
+mod timers;
+
+pub(crate) use self::acknowledge::{AckCommand, AckLanes};
+pub(crate) use self::lane::{Lane, LaneConfig};
+pub(crate) use self::send::{
+    CommandResult, FailedSend, MIN_SILENCE, Pending, TimedReply, asking_once, once, round_trip,
+};
+pub(crate) use self::timers::Timers;

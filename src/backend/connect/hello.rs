@@ -1,0 +1,160 @@
+//! What a server reports about itself: mode, role and version by `HELLO`, which no ACL can deny; run id and uptime by
+//! `INFO`, asked first on a new connection, so that replies after a restart of the server can be recognised.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+use crate::backend::failure::{Failure, is_unknown_command};
+use crate::clock::{Clock, Moment};
+
+/// The reply to `HELLO`.
+#[derive(Debug, Clone)]
+pub(crate) struct Hello {
+    mode: Option<String>,
+    role: Option<String>,
+    /// Major and minor. Valkey reports the Redis version that it is compatible with, or its own, which is higher.
+    version: Option<(u64, u64)>,
+}
+
+impl Hello {
+    pub(crate) async fn of(connection: &mut MultiplexedConnection) -> Result<Self, Failure> {
+        let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
+        match hello.and_then(Value::extract_error) {
+            Ok(about) => Ok(Self::from_value(&about)),
+            Err(error) if is_unknown_command(&error) => Err(Failure::too_old()),
+            Err(error) => Err(Failure::from(error)),
+        }
+    }
+
+    fn from_value(about: &Value) -> Self {
+        let version = field(about, "version").unwrap_or_default();
+        let mut numbers = version
+            .split('.')
+            .map_while(|part| part.parse::<u64>().ok());
+        Self {
+            mode: field(about, "mode"),
+            role: field(about, "role"),
+            version: numbers.next().zip(numbers.next()),
+        }
+    }
+
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        self.mode.as_deref() == Some("cluster")
+    }
+
+    pub(crate) fn is_sentinel(&self) -> bool {
+        self.mode.as_deref() == Some("sentinel")
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        // `slave` is what it is called on the wire, too.
+        matches!(self.role.as_deref(), Some("replica" | "slave"))
+    }
+
+    /// False for a server that reports no version.
+    pub(crate) fn is_older_than(&self, version: (u64, u64)) -> bool {
+        self.version.is_some_and(|own| own < version)
+    }
+}
+
+/// Fails unless the server reports that it is a master.
+pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
+    let about = hello.and_then(Value::extract_error);
+    let about = about.map_err(Failure::connecting)?;
+    if field(&about, "role").as_deref() == Some("master") {
+        Ok(())
+    } else {
+        Err(Failure::not_the_master())
+    }
+}
+
+/// The text of a field in a reply: a map, or a flat list of names and values.
+pub(super) fn field(about: &Value, name: &str) -> Option<String> {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    match about {
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| text(key).as_deref() == Some(name))
+            .and_then(|(_, value)| text(value)),
+        Value::Array(items) => items
+            .chunks_exact(2)
+            .find(|pair| text(&pair[0]).as_deref() == Some(name))
+            .and_then(|pair| text(&pair[1])),
+        _ => None,
+    }
+}
+
+/// The reply to `INFO server`.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerInfo {
+    /// Random for each start of the server.
+    pub(crate) run_id: Arc<str>,
+    /// When it started, by its own uptime: exact to a second.
+    pub(crate) up_since: Moment,
+}
+
+impl ServerInfo {
+    pub(crate) async fn ask(
+        connection: &mut MultiplexedConnection,
+        clock: &Clock,
+    ) -> Result<Self, Failure> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        let said = connection.send_packed_command(&info).await;
+        let said = said
+            .and_then(Value::extract_error)
+            .map_err(Failure::connecting)?;
+        let text: String =
+            redis::from_redis_value_ref(&said).map_err(|_| Failure::strange_reply())?;
+        // The time after the reply: a later start time is the safe error.
+        Self::read(&text, clock.now()).ok_or_else(Failure::strange_reply)
+    }
+
+    fn read(text: &str, now: Moment) -> Option<Self> {
+        let field = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        let uptime = field("uptime_in_seconds")?.trim().parse().ok()?;
+        Some(Self {
+            run_id: field("run_id")?.trim().into(),
+            up_since: now.minus(Duration::from_secs(uptime)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_not_older_than_itself() {
+        let text = |text: &str| Value::BulkString(text.into());
+        for (version, older) in [
+            ("6.0.20", true),
+            ("6.2.0", false),
+            ("6.2.14", false),
+            ("7.0.15", false),
+            ("10.1.0", false),
+            ("", false),
+        ] {
+            let hello = Hello::from_value(&Value::Array(vec![text("version"), text(version)]));
+            assert_eq!(hello.is_older_than((6, 2)), older, "{version}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_is_read() {
+        let text = "# Server\r\nredis_version:7.4.1\r\nrun_id:ab12\r\nuptime_in_seconds:40\r\n";
+        let now = Moment::default() + Duration::from_secs(100);
+        let server = ServerInfo::read(text, now).unwrap();
+        assert_eq!(&*server.run_id, "ab12");
+        assert_eq!(server.up_since.until(now), Duration::from_secs(40));
+        assert!(ServerInfo::read("run_id:ab12", now).is_none());
+        assert!(ServerInfo::read("uptime_in_seconds:x\nrun_id:ab12", now).is_none());
+    }
+}

@@ -1,0 +1,44 @@
+//! Terms of masters: a term ends when the sentinels name another master.
+//!
+//! 1. A command that is in flight when its term ends is unanswered: a reply of the old master does not count any more.
+//! 2. A connection whose attempt began in an earlier term is not used.
+
+use tokio::sync::watch;
+
+/// Counts the terms.
+pub(crate) struct MasterTerms(watch::Sender<u64>);
+
+/// The term of one master, which may be over.
+#[derive(Clone)]
+pub(crate) struct MasterTerm(watch::Receiver<u64>);
+
+impl MasterTerms {
+    pub(super) fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    /// Another server is the master now.
+    pub(super) fn next(&self) {
+        self.0.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn current(&self) -> MasterTerm {
+        MasterTerm(self.0.subscribe())
+    }
+}
+
+impl MasterTerm {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.has_changed().unwrap_or(false)
+    }
+
+    /// The output of `future`; none if the term ends first.
+    pub(crate) async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            // The sender lives as long as the client, so this never fails.
+            Ok(()) = self.0.changed() => None,
+            output = future => Some(output),
+        }
+    }
+}
