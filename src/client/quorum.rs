@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use uuid::Uuid;
 
@@ -114,7 +114,9 @@ impl Quorum {
     /// As [`Client::shutdown`](crate::Client::shutdown).
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let ends = self.clients.iter().map(|client| client.shutdown(timeout));
-        let reports = join_all(ends).await;
+        // Behind the first step of each shutdown: from then on the clients refuse whoever comes.
+        let closing = async { self.nodes.end_waits() };
+        let (reports, ()) = join(join_all(ends), closing).await;
         let needed = self.clients.len() / 2 + 1;
         ShutdownReport {
             held: named_by(needed, reports.iter().flat_map(|report| &report.held)),

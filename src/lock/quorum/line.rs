@@ -200,7 +200,8 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.nodes.is_forked() {
             self.task.abort();
-            drop(self.slot.verdict.lock().take());
+            let left = self.slot.verdict.lock().take();
+            drop(left);
         }
     }
 }
@@ -284,14 +285,24 @@ impl Line {
     async fn wait(&self, nodes: &Arc<Nodes>, request: &Request) -> Verdict {
         let once = request.patience == Patience::Once;
         let mut told = self.said.subscribe();
-        let is_busy = matches!(&*told.borrow_and_update(), Said::Busy | Said::Granted(_));
-        if once && is_busy && self.turn.try_lock().is_err() {
-            // Somebody waits who was told so.
-            return Verdict::Busy;
+        if let Some(owner) = &request.owner
+            && owner.hold_count(&self.name) > 0
+        {
+            // Granted between the caller's look at its owner and this one: nobody will say so again.
+            return Verdict::Again;
+        }
+        match &*told.borrow_and_update() {
+            Said::Closed => return Verdict::Failed(Error::Closed),
+            // Whoever has the turn waits because of this very answer.
+            Said::Busy | Said::Granted(_) if once && self.turn.try_lock().is_err() => {
+                return Verdict::Busy;
+            }
+            _ => {}
         }
         let end = match request.patience {
             Patience::Until(end) => end,
-            Patience::Once | Patience::Forever => Moment::NEVER,
+            Patience::Once => request.since + nodes.config().command_timeout,
+            Patience::Forever => Moment::NEVER,
         };
         tokio::select! {
             biased;
@@ -349,6 +360,17 @@ impl Line {
         }
     }
 
+    /// Says it to all who wait. That the queue is closed is final.
+    fn say(&self, said: Said) {
+        self.said.send_if_modified(|before| {
+            let is_open = !matches!(before, Said::Closed);
+            if is_open {
+                *before = said;
+            }
+            is_open
+        });
+    }
+
     /// Makes rounds, by whoever has the turn.
     async fn rounds(&self, nodes: &Arc<Nodes>, request: &Request, rounds: &mut Rounds) -> Verdict {
         loop {
@@ -367,7 +389,7 @@ impl Line {
                         Some(owner) => level.owned_by(owner),
                         None => level,
                     };
-                    self.said.send_replace(Said::Granted(request.owner.clone()));
+                    self.say(Said::Granted(request.owner.clone()));
                     return Verdict::Got(LockGuard::of_several(level));
                 }
                 Tried::Failed(error) => return Verdict::Failed(error),
@@ -390,7 +412,7 @@ impl Line {
                     .refused(now, nodes.poll(), free_at, fastrand::f64());
             }
             // Who makes the rounds hears it as well as those who wait.
-            self.said.send_replace(said);
+            self.say(said);
             tokio::task::yield_now().await;
         }
     }
@@ -399,7 +421,7 @@ impl Line {
 impl Rounds {
     /// Waits until a round is worth it.
     async fn wait(&mut self, nodes: &Nodes, request: &Request) {
-        if self.waking.next() == Moment::NEVER {
+        if request.patience == Patience::Once || self.waking.next() == Moment::NEVER {
             return;
         }
         loop {

@@ -151,6 +151,11 @@ impl Nodes {
         task.abort_handle()
     }
 
+    /// Ends all waits with [`Error::Closed`]: the nodes' clients are being shut down.
+    pub(crate) fn end_waits(&self) {
+        self.lines.close();
+    }
+
     /// How long a node has to answer an acquire with this lease.
     fn timeout_of(&self, lease: Lease) -> Duration {
         let lease = match lease {
