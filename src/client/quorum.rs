@@ -15,8 +15,9 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::error::{Cause, ConfigError, Error, QuorumError};
-use crate::lock::quorum::{Node, Nodes, Rules};
-use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner, fenced, plain};
+use crate::lock::kinds::{fenced, plain};
+use crate::lock::quorum::{self, QuorumNode, QuorumNodes, QuorumSettings};
+use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner};
 
 /// The most servers there can be.
 const MOST: usize = 9;
@@ -51,7 +52,7 @@ const MOST: usize = 9;
 #[doc(alias = "Redlock")]
 #[derive(Clone)]
 pub struct Quorum {
-    nodes: Arc<Nodes>,
+    nodes: Arc<QuorumNodes>,
     clients: Arc<[Client]>,
 }
 
@@ -73,7 +74,7 @@ impl Quorum {
     /// A random id of this quorum in this process. Each of its servers knows it by a client id of its own.
     #[must_use]
     pub fn id(&self) -> Uuid {
-        self.nodes.id
+        self.nodes.id()
     }
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
@@ -290,7 +291,7 @@ impl QuorumBuilder {
     ///
     /// Cancel safe: a quorum that was not returned ends.
     pub async fn connect(self) -> Result<Quorum, Error> {
-        let (builders, rules) = self.checked()?;
+        let (builders, settings) = self.checked()?;
         if Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime.into());
         }
@@ -308,16 +309,16 @@ impl QuorumBuilder {
                 keeper.spawn(greet_later(Arc::clone(&engine.core)));
             }
             let client = Client::of(engine);
-            nodes.push(Node::new(Arc::clone(&client.engine), run_id));
+            nodes.push(QuorumNode::new(Arc::clone(&client.engine), run_id));
             clients.push(client);
         }
         Ok(Quorum {
-            nodes: Nodes::start(nodes, &rules)?,
+            nodes: quorum::start(nodes, &settings)?,
             clients: clients.into(),
         })
     }
 
-    fn checked(mut self) -> Result<(Vec<ClientBuilder>, Rules), Error> {
+    fn checked(mut self) -> Result<(Vec<ClientBuilder>, QuorumSettings), Error> {
         let given = self.urls.len();
         if given.is_multiple_of(2) || given > MOST {
             return Err(QuorumError::Number { given }.into());
@@ -350,13 +351,13 @@ impl QuorumBuilder {
         // A child is granted by its server's own word.
         settings.passes_on = false;
         settings.lease_bounds = *settings.lease_bounds.start()..=max_lease;
-        let rules = Rules {
+        let quorum_settings = QuorumSettings {
             node_timeout: self.node_timeout,
             restart_delay: self.restart_delay,
             max_lease,
         };
         let builders = self.urls.iter().map(|url| self.client.clone().at(url));
-        Ok((builders.collect(), rules))
+        Ok((builders.collect(), quorum_settings))
     }
 }
 

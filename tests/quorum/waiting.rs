@@ -235,23 +235,29 @@ async fn a_waiter_comes_when_the_leases_of_a_majority_end() {
     end(waited.unwrap()).await;
 }
 
-/// Nothing else wakes them: somebody else has the lock, and they poll once a minute.
+/// Nothing else wakes them: nobody can subscribe here, and they poll once a minute.
 #[tokio::test]
 async fn a_shutdown_ends_the_wait_of_all_at_once() {
     let five = Five::start();
     let other = five.connect().await;
     let guard = other.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
     let quorum = without_polls(&five).connect().await.unwrap();
-    let waiting = [0, 1].map(|_| {
-        let lock = quorum.get_lock("x");
-        tokio::spawn(async move { lock.lock().await })
-    });
     for server in &five.0 {
-        subscribed(server, "x").await;
+        server
+            .cmd(&["ACL", "SETUSER", "default", "resetchannels"])
+            .await;
     }
+    let lock = quorum.get_lock("x");
+    let mut waiting = [Box::pin(lock.lock()), Box::pin(lock.lock())];
+    for waiter in &mut waiting {
+        assert!(poll_once(waiter).await.is_none());
+    }
+    // It hears of the round of the first one, which pauses from then on.
+    assert!(try_once(&lock).await.is_none());
     quorum.shutdown(ms(100)).await;
-    for waiter in waiting {
-        let ended = soon(waiter).await.unwrap();
+    let at_once = tokio::time::timeout(ms(10_000), join_all(waiting)).await;
+    for ended in at_once.expect("before the next poll") {
         assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
     }
     end(guard).await;
