@@ -391,9 +391,7 @@ impl fmt::Display for NodeReports {
                 NodeReport::NotAsked => f.write_str("not asked, as it did not answer before")?,
                 NodeReport::NoAnswer => f.write_str("no reply in time")?,
                 NodeReport::Granted => f.write_str("granted")?,
-                NodeReport::Young => {
-                    f.write_str("granted, no vote yet as it was started too recently")?
-                }
+                NodeReport::Young => f.write_str("granted, but no vote yet after its start")?,
                 NodeReport::Busy(_) => f.write_str("busy")?,
                 NodeReport::Failed(error) => match std::error::Error::source(error) {
                     Some(cause) => write!(f, "{cause}")?,
