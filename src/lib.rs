@@ -76,8 +76,8 @@ pub use fencing::FencingToken;
 pub use lease::Lease;
 pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
-pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl, kind};
-pub use lock::{LockInfo, MultiLock};
+pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
+pub use lock::{LockInfo, MultiLock, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use secrets::{Secrets, Tls};
 

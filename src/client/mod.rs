@@ -16,9 +16,9 @@ pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
 use crate::engine::keep_alive::Engine;
 use crate::error::LostReason;
+use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
-    FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced,
-    plain, simple, spin,
+    FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
 };
 
 /// One identity towards one Redis deployment. Cheap to clone and share; a process usually has one.

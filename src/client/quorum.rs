@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use uuid::Uuid;
 
@@ -15,8 +15,9 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::engine::keep_alive::Engine;
 use crate::error::{Cause, ConfigError, Error, QuorumError};
-use crate::lock::quorum::{Node, Nodes, Rules};
-use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner, fenced, plain};
+use crate::lock::kinds::{fenced, plain};
+use crate::lock::quorum::{self, QuorumNode, QuorumNodes, QuorumSettings};
+use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner};
 
 /// The largest number of servers.
 const MOST: usize = 9;
@@ -50,7 +51,7 @@ const MOST: usize = 9;
 #[doc(alias = "Redlock")]
 #[derive(Clone)]
 pub struct Quorum {
-    nodes: Arc<Nodes>,
+    nodes: Arc<QuorumNodes>,
     clients: Arc<[Client]>,
 }
 
@@ -72,7 +73,7 @@ impl Quorum {
     /// A random id of this quorum in this process. On each server it uses another client id.
     #[must_use]
     pub fn id(&self) -> Uuid {
-        self.nodes.id
+        self.nodes.id()
     }
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
@@ -113,7 +114,9 @@ impl Quorum {
     /// As [`Client::shutdown`](crate::Client::shutdown).
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let ends = self.clients.iter().map(|client| client.shutdown(timeout));
-        let reports = join_all(ends).await;
+        // Behind the first step of each shutdown: from then on the clients refuse whoever comes.
+        let closing = async { self.nodes.end_waits() };
+        let (reports, ()) = join(join_all(ends), closing).await;
         let needed = self.clients.len() / 2 + 1;
         ShutdownReport {
             held: named_by(needed, reports.iter().flat_map(|report| &report.held)),
@@ -279,7 +282,7 @@ impl QuorumBuilder {
     ///
     /// Cancel safe: a quorum that was not returned ends.
     pub async fn connect(self) -> Result<Quorum, Error> {
-        let (builders, rules) = self.checked()?;
+        let (builders, settings) = self.checked()?;
         if Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime.into());
         }
@@ -297,16 +300,16 @@ impl QuorumBuilder {
                 keeper.spawn(greet_later(Arc::clone(&engine.core)));
             }
             let client = Client::of(engine);
-            nodes.push(Node::new(Arc::clone(&client.engine), run_id));
+            nodes.push(QuorumNode::new(Arc::clone(&client.engine), run_id));
             clients.push(client);
         }
         Ok(Quorum {
-            nodes: Nodes::start(nodes, &rules)?,
+            nodes: quorum::start(nodes, &settings)?,
             clients: clients.into(),
         })
     }
 
-    fn checked(mut self) -> Result<(Vec<ClientBuilder>, Rules), Error> {
+    fn checked(mut self) -> Result<(Vec<ClientBuilder>, QuorumSettings), Error> {
         let given = self.urls.len();
         if given.is_multiple_of(2) || given > MOST {
             return Err(QuorumError::Number { given }.into());
@@ -339,13 +342,13 @@ impl QuorumBuilder {
         // Each server must grant each hold itself.
         settings.passes_on = false;
         settings.max_lease = Some(max_lease);
-        let rules = Rules {
+        let quorum_settings = QuorumSettings {
             node_timeout: self.node_timeout,
             restart_delay: self.restart_delay,
             max_lease,
         };
         let builders = self.urls.iter().map(|url| self.client.clone().at(url));
-        Ok((builders.collect(), rules))
+        Ok((builders.collect(), quorum_settings))
     }
 }
 

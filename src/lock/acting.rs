@@ -1,4 +1,4 @@
-//! A handle and the owner it acts for: what all the verbs of a handle come down to.
+//! Acting on one lock: what the verbs of every handle come down to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,118 @@ use futures_util::FutureExt;
 use futures_util::future::ready;
 use tracing::Instrument;
 
-use super::handle::Handled;
-use super::{LockGuard, Ttl};
+use super::guard::LockGuard;
+use super::object::{LockInfo, Ttl};
+use super::scope;
 use crate::backend::{Failure, Fleet, Pending};
+use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::HoldState;
+use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Forced, Reply};
 
-/// Who does what to which lock.
+/// One lock of a client: a handle without its type.
+#[derive(Clone)]
+pub(super) struct LockOfClient {
+    engine: Arc<Engine>,
+    kind: Result<Kind, Arc<UnusableLock>>,
+    owner: Option<Arc<OwnerState>>,
+}
+
+impl LockOfClient {
+    /// The lock `name`, as `kind` makes it, for this owner.
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        name: &str,
+        owner: Option<&Arc<OwnerState>>,
+        kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
+    ) -> Self {
+        let core = &engine.core;
+        let kind = kind(&core.config, name).map(|kind| Kind {
+            names: core.gates.known(kind.names),
+            ..kind
+        });
+        Self {
+            engine: Arc::clone(engine),
+            kind: kind.map_err(|error| {
+                let name = name.into();
+                Arc::new(UnusableLock { name, error })
+            }),
+            owner: owner.cloned(),
+        }
+    }
+
+    /// A lock that acts for nobody.
+    pub(super) fn ownerless(engine: &Arc<Engine>, kind: &Kind) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            kind: Ok(kind.clone()),
+            owner: None,
+        }
+    }
+
+    /// Fails if the name or a setting cannot be used.
+    fn kind(&self) -> Result<&Kind, Error> {
+        self.kind.as_ref().map_err(|bad| bad.error.clone())
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.names().name(),
+            Err(bad) => &bad.name,
+        }
+    }
+
+    pub(super) fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// Acts for the lock's owner, or the owner of the scope that this is called in, or nobody.
+    pub(super) fn acting(&self) -> Acting<'_> {
+        let ambient = || scope::current(self.engine.core.client_id);
+        Acting {
+            handle: self,
+            owner: self.owner.clone().or_else(ambient),
+        }
+    }
+
+    /// Acts for nobody.
+    pub(super) fn acting_for_nobody(&self) -> Acting<'_> {
+        Acting {
+            handle: self,
+            owner: None,
+        }
+    }
+
+    pub(super) fn info(&self) -> LockInfo {
+        let core = &self.engine.core;
+        let Ok(kind) = &self.kind else {
+            return LockInfo::default();
+        };
+        LockInfo {
+            has_queue: kind.has_queue(),
+            command_timeout: core.config.command_timeout,
+            ..LockInfo::of(core.client_id, kind.names())
+        }
+    }
+}
+
+/// A lock whose every use fails.
+struct UnusableLock {
+    name: Box<str>,
+    error: Error,
+}
+
+/// A lock and the owner to act for.
 pub(super) struct Acting<'a> {
-    pub(super) handle: &'a Handled,
-    pub(super) owner: Option<Arc<OwnerState>>,
+    handle: &'a LockOfClient,
+    owner: Option<Arc<OwnerState>>,
 }
 
 impl<'a> Acting<'a> {
@@ -53,7 +148,7 @@ impl<'a> Acting<'a> {
         })
     }
 
-    /// A wait without an end has no busy end either.
+    /// Waits without a limit, so the lock cannot be busy at the end.
     pub(super) fn acquire_forever(
         self,
         lease: Lease,
@@ -75,7 +170,7 @@ impl<'a> Acting<'a> {
         given_back.map_err(|error| error.about(handle.name()))
     }
 
-    /// The newest detached level, which is the caller's from now on.
+    /// Takes the newest detached level from the owner.
     fn detached(&self) -> Result<HeldLevel, Error> {
         let kind = self.handle.kind()?;
         let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
@@ -119,7 +214,6 @@ impl<'a> Acting<'a> {
         kind.map_err(|error| error.about(self.handle.name()))
     }
 
-    /// What a question is answered.
     async fn look_up(&self, question: Call<'_>) -> Result<Reply, Error> {
         let answered = look_up(self.core(), question).await;
         answered.map_err(|error| error.about(self.handle.name()))
@@ -139,8 +233,8 @@ impl<'a> Acting<'a> {
         let kind = self.handle.kind()?;
         let names = kind.names();
         let fleet = open_fleet(core)?;
-        // Sent once, since a repeat could not tell what the first one did; so it is worth a round trip to
-        // know that the connection works; any answer shows that.
+        // The command is sent only once, as the answer to a repeat does not show what the first one did. So a round trip
+        // first checks that the connection works, which any answer shows.
         let probe = kind.commands.look(names);
         if let Err(silence @ Error::Unavailable { .. }) = look_up(self.core(), probe).await {
             return Err(silence);
@@ -159,7 +253,7 @@ impl<'a> Acting<'a> {
                     let id = core.hold_id(number);
                     core.gates.with(names, |gate| gate.hold(&id).cloned())
                 });
-                // An attempt whose answer is on the way is made again.
+                // An attempt whose answer is on the way is repeated instead.
                 if let Some(hold) = hit.filter(|hold| !hold.with(HoldState::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
@@ -170,14 +264,14 @@ impl<'a> Acting<'a> {
     }
 }
 
-/// A question that changes nothing: asked once more when the connection turned out to be cut.
+/// Sends a command that changes nothing, again if the connection was cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let fleet = open_fleet(core)?;
     let end = core.now() + core.config.command_timeout;
     let pending = Pending::start(&fleet, call.clone());
     let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        // Its runtime may have ended, or it may be polled on another by now.
+        // The runtime of the connection may have ended, or this may be polled on another one by now.
         let fleet = open_fleet(core)?;
         let pending = Pending::start(&fleet, call);
         outcome = pending.within(core.now().until(end)).await;

@@ -1,13 +1,13 @@
-//! One level of a hold, as a value.
+//! Guards: one level of a hold, as a value; views of a hold; and what every kind of guard is to its handle.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
-use super::composite::Level;
-use super::single::Single;
-use super::view::HoldView;
+use super::several::ChildState;
+use super::single::{SingleLevel, SingleView};
 use crate::backend::Timers;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
@@ -18,12 +18,11 @@ use crate::lease::Lease;
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
 ///
-/// Use [`unlock`](Self::unlock) where you can: it tells whether the lock was held to the end. A drop
-/// leaves the release to the client's background thread.
+/// Use [`unlock`](Self::unlock) where you can: it reports whether the lock was held to the end. A drop leaves the release
+/// to the client's background thread.
 ///
-/// The guard owns what it needs: it can be moved to another task or thread and outlives the handle. As
-/// long as a guard with a watchdog lease lives, the lock is kept alive, also when its task is stuck; a
-/// guard that is leaked keeps the lock as long as the process lives.
+/// A guard can be moved to another task or thread, and outlives its handle. While a guard with a watchdog lease exists,
+/// the lock is kept alive, also when its task is stuck. A leaked guard keeps the lock as long as the process lives.
 ///
 /// ```no_run
 /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
@@ -39,15 +38,45 @@ use crate::lease::Lease;
 #[clippy::has_significant_drop]
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
-    of: Of,
+    of: LevelOf,
 }
 
-/// What it is a level of.
-enum Of {
+enum LevelOf {
     /// A hold of one lock.
-    Single(Single),
+    Single(SingleLevel),
     /// A hold of several locks as one.
-    Several(Level),
+    Several(Box<dyn LevelOfSeveral>),
+}
+
+/// A level of a hold of several locks as one, as a guard sees it.
+pub(super) trait LevelOfSeveral: Send + Sync {
+    fn name(&self) -> &str {
+        self.hold().name()
+    }
+    fn view(&self) -> HoldView;
+    fn hold_count(&self) -> u32;
+    fn token(&self) -> Option<FencingToken>;
+    fn timers(&self) -> Option<Timers>;
+    fn verify(&self) -> BoxFuture<'_, Result<(), Error>>;
+    fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
+    fn reenter(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn LevelOfSeveral>, Error>>;
+    fn unlock(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    fn may_detach(&self) -> Result<(), Error>;
+    fn detach(&mut self) -> Result<(), Error>;
+    fn leave_to_owner(self: Box<Self>);
+    fn may_expire(&self) -> Result<(), Error>;
+    fn let_expire(&mut self) -> Result<(), Error>;
+    fn hold(&self) -> &dyn HoldOfSeveral;
+}
+
+/// A hold of several locks as one, as a guard or a view sees it.
+pub(super) trait HoldOfSeveral: Send + Sync {
+    fn name(&self) -> &str;
+    fn state(&self) -> ChildState;
+    fn valid_for(&self) -> Duration;
+    fn check(&self) -> Result<(), Error>;
+    fn lost(&self) -> BoxFuture<'_, LostReason>;
+    fn lost_for_good(&self) -> BoxFuture<'_, LostReason>;
 }
 
 impl std::fmt::Debug for LockGuard {
@@ -61,16 +90,15 @@ impl std::fmt::Debug for LockGuard {
 
 impl LockGuard {
     pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
-        let single = Single::new(engine, entered);
+        let single = SingleLevel::new(engine, entered);
         Self {
-            of: Of::Single(single),
+            of: LevelOf::Single(single),
         }
     }
 
-    /// The first level of a hold of several locks.
-    pub(super) fn of_several(level: Level) -> Self {
+    pub(super) fn of_several(level: impl LevelOfSeveral + 'static) -> Self {
         Self {
-            of: Of::Several(level),
+            of: LevelOf::Several(Box::new(level)),
         }
     }
 
@@ -78,8 +106,8 @@ impl LockGuard {
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.of {
-            Of::Single(single) => single.name(),
-            Of::Several(level) => level.name(),
+            LevelOf::Single(single) => single.name(),
+            LevelOf::Several(level) => level.name(),
         }
     }
 
@@ -87,109 +115,108 @@ impl LockGuard {
     #[must_use]
     pub fn hold_count(&self) -> u32 {
         match &self.of {
-            Of::Single(single) => single.hold_count(),
-            Of::Several(level) => level.hold_count(),
+            LevelOf::Single(single) => single.hold_count(),
+            LevelOf::Several(level) => level.hold_count(),
         }
     }
 
-    /// The hold's [fencing token](FencingToken), if it has one: a hold has it when a
-    /// [fenced](crate::FencedLock) handle started or entered it. A hold of a [`MultiLock`](crate::MultiLock) has none.
-    /// Local.
+    /// The hold's [fencing token](FencingToken). A hold has one if a [fenced](crate::FencedLock) handle started or entered
+    /// it; that of a [`MultiLock`](crate::MultiLock) has none. Local.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         match &self.of {
-            Of::Single(single) => single.fencing_token(),
-            Of::Several(level) => level.hold().token(),
+            LevelOf::Single(single) => single.fencing_token(),
+            LevelOf::Several(level) => level.token(),
         }
     }
 
-    /// Whether the client vouches for the hold right now: it is not lost and its validity has not
-    /// ended. By the local clock, without I/O.
+    /// Whether the hold is valid now: it is not lost, and its validity has not ended by the local clock. No I/O.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.valid_for().is_zero()
     }
 
-    /// How much longer the hold is valid if nothing renews it; zero when it is not. Of the hold, not of
-    /// this level.
+    /// How much longer the hold is valid if nothing renews it; zero when it is not valid. This is about the hold, not
+    /// about this level. Local.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         match &self.of {
-            Of::Single(single) => single.valid_for(),
-            Of::Several(level) => level.hold().valid_for(),
+            LevelOf::Single(single) => single.valid_for(),
+            LevelOf::Several(level) => level.hold().valid_for(),
         }
     }
 
-    /// [`is_valid`](Self::is_valid) with the reason, for use with `?` before a step that must not be
-    /// done without the lock. Local.
+    /// As [`is_valid`](Self::is_valid), with the reason. Use it with `?` before a step that needs the lock. Local.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
         match &self.of {
-            Of::Single(single) => single.check(),
-            Of::Several(level) => level.hold().check(),
+            LevelOf::Single(single) => single.check(),
+            LevelOf::Several(level) => level.hold().check(),
         }
     }
 
-    /// Resolves when the hold is lost, about 2 ms before its validity ends at the latest; also when Redis
-    /// is out of reach or the runtime was blocked meanwhile. Pending for ever otherwise.
+    /// Resolves when the hold is lost, at the latest about 2 ms before its validity ends, also while Redis is unreachable.
+    /// Never resolves otherwise.
     ///
-    /// With reason [`LostReason::Shutdown`] it may be an announcement: until the shutdown's time-out the
-    /// hold is valid and can be unlocked.
+    /// With reason [`LostReason::Shutdown`] it may be an announcement: the hold stays valid and can be unlocked until the
+    /// shutdown's time-out.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
         match &self.of {
-            Of::Single(single) => single.lost().await,
-            Of::Several(level) => level.hold().lost().await,
+            LevelOf::Single(single) => single.lost().await,
+            LevelOf::Several(level) => level.hold().lost().await,
         }
     }
 
-    /// Resolves when the hold is lost; the announcement of a shutdown is no loss.
+    /// As [`lost`](Self::lost), but the announcement of a shutdown does not count.
     pub(super) async fn lost_for_good(&self) -> LostReason {
         match &self.of {
-            Of::Single(single) => single.lost_for_good().await,
-            Of::Several(level) => level.hold().lost_for_good().await,
+            LevelOf::Single(single) => single.lost_for_good().await,
+            LevelOf::Several(level) => level.hold().lost_for_good().await,
         }
     }
 
-    /// A view of the hold that spawned subtasks can keep. It does not keep the lock.
+    /// A view of the hold for spawned subtasks. It does not keep the lock.
     #[must_use]
     pub fn hold(&self) -> HoldView {
         match &self.of {
-            Of::Single(single) => single.hold().into(),
-            Of::Several(level) => Arc::clone(level.hold()).into(),
+            LevelOf::Single(single) => HoldView {
+                of: HoldOf::Single(single.hold()),
+            },
+            LevelOf::Several(level) => level.view(),
         }
     }
 
-    /// Asks Redis now whether the hold is there: for the step before what cannot be undone. One round trip.
+    /// Asks Redis whether the hold is there. Use it before a step that cannot be undone. One round trip.
     ///
-    /// The question is a write that only a master accepts: it sets again what the client vouches for, and
-    /// under the watchdog it renews the lease. [`check`](Self::check) asks nobody.
+    /// It is a write, which only a master accepts: it sets the lease to what the client counts on, and renews it under the
+    /// watchdog. [`check`](Self::check) is local.
     ///
     /// # Errors
     ///
     /// [`Error::Lost`] when the hold is not there, or was lost before; [`Error::Unavailable`] or
-    /// [`Error::Refused`] when Redis did not say within a command time-out; [`Error::Denied`],
+    /// [`Error::Refused`] when Redis did not answer that within a command time-out; [`Error::Denied`],
     /// [`Error::Closed`]; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a
     /// tokio runtime.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease was written again or not.
+    /// Cancel safe: the lease may have been written or not.
     pub async fn verify(&self) -> Result<(), Error> {
         match &self.of {
-            Of::Single(single) => single.verify().await,
-            Of::Several(level) => level.verify().await,
+            LevelOf::Single(single) => single.verify().await,
+            LevelOf::Several(level) => level.verify().await,
         }
     }
 
-    /// Enters the lock once more: the hold ends when this level, too, is given back. `lease` is
-    /// [`Lease::Watchdog`] or a fixed [`Duration`], whatever this level has.
+    /// Enters the lock again. The hold ends when the new level is given back, too. `lease` is [`Lease::Watchdog`] or a
+    /// fixed [`Duration`], whatever the lease of this level is.
     ///
     /// ```no_run
     /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
@@ -217,46 +244,44 @@ impl LockGuard {
     pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
         let lease = lease.into();
         let of = match &self.of {
-            Of::Single(single) => Of::Single(single.reenter(lease).await?),
-            Of::Several(level) => Of::Several(level.reenter(lease).await?),
+            LevelOf::Single(single) => LevelOf::Single(single.reenter(lease).await?),
+            LevelOf::Several(level) => LevelOf::Several(level.reenter(lease).await?),
         };
         Ok(Self { of })
     }
 
-    /// Gives the level back, and waits for Redis to say so. The last level ends the hold and wakes the
-    /// next waiter.
+    /// Gives the level back and waits for the answer of Redis. The last level ends the hold and wakes the next waiter.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost before: what it protected may have been touched by others.
-    /// [`Error::Unavailable`] or [`Error::Refused`] after the command time-out: the level is given back
-    /// all the same, and the release is repeated in the background until the lease has ended.
-    /// [`Error::Denied`] when Redis denies the release: it is not repeated, and the lock stays until its lease
-    /// ends. [`Error::Closed`] when the client was closed before.
+    /// [`Error::Lost`] when the hold was lost before: others may have changed what it protects.
+    /// [`Error::Unavailable`] or [`Error::Refused`] after the command time-out: the level counts as given back, and the
+    /// background repeats the release until the lease ends. [`Error::Denied`] when Redis denies the release: it is not
+    /// repeated, and the lock stays until its lease ends. [`Error::Closed`] when the client was closed before.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the level is given back at the first poll, the rest is done in the background.
+    /// Cancel safe: the first poll gives the level back, and the background finishes the rest.
     pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
         match self.of {
-            Of::Single(single) => single.unlock().left_future(),
-            Of::Several(level) => level.unlock().right_future(),
+            LevelOf::Single(single) => single.unlock().left_future(),
+            LevelOf::Several(level) => level.unlock().right_future(),
         }
     }
 
-    /// Turns a level of who has the lock alone into one of those who share it.
+    /// Turns a level of a write hold into one of a read hold.
     pub(super) async fn downgraded(self) -> Result<Self, Error> {
         match self.of {
-            Of::Single(single) => {
-                let of = Of::Single(single.downgraded().await?);
+            LevelOf::Single(single) => {
+                let of = LevelOf::Single(single.downgraded().await?);
                 Ok(Self { of })
             }
-            several @ Of::Several(_) => Ok(Self { of: several }),
+            several @ LevelOf::Several(_) => Ok(Self { of: several }),
         }
     }
 
-    /// Raises the promise of a fixed lease: from now on Redis keeps the hold for at least `lease`, and it is
-    /// valid for that less the drift (1 % of the lease and 2 ms). Never lowers it.
+    /// Extends a fixed lease: from now on Redis keeps the hold for at least `lease`, and it is valid for that less the
+    /// drift (1 % of the lease and 2 ms). Never shortens it.
     ///
     /// # Errors
     ///
@@ -268,111 +293,110 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease was raised or not.
+    /// Cancel safe: the lease may have been extended or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         match &self.of {
-            Of::Single(single) => single.extend(lease).await,
-            Of::Several(level) => level.extend(lease).await,
+            LevelOf::Single(single) => single.extend(lease).await,
+            LevelOf::Several(level) => level.extend(lease).await,
         }
     }
 
-    /// Leaves the level to the owner: `unlock` of a handle gives it back, in another place than where it
-    /// was taken, as Redisson's `unlock` does. When the owner ends, what is detached is given back.
+    /// Leaves the level to its owner. `unlock` of a handle that acts for the owner gives it back, anywhere, as Redisson's
+    /// `unlock` does. When the owner ends, its detached levels are given back.
     ///
     /// # Errors
     ///
-    /// The guard comes back in a [`GuardError`]: [`Error::NotOwner`] when it was acquired without an owner,
-    /// or its owner has ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
-    /// dropped, and its level given back.
+    /// A [`GuardError`] returns the guard: [`Error::NotOwner`] when it was acquired without an owner, or its owner has
+    /// ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn detach(mut self) -> Result<(), GuardError> {
         let detached = match &mut self.of {
-            Of::Single(single) => single.detach(),
-            Of::Several(level) => level.detach(),
+            LevelOf::Single(single) => single.detach(),
+            LevelOf::Several(level) => level.detach(),
         };
         detached.map_err(|error| GuardError { guard: self, error })
     }
 
-    /// Leaves the key to its lease on purpose, for jobs that must run once in an interval. From then on
-    /// this client, too, finds the lock held by somebody else.
+    /// Leaves the lock to its lease on purpose, for jobs that must run once in an interval. From then on the lock is held by
+    /// somebody else, also for this client.
     ///
     /// # Errors
     ///
-    /// The guard comes back in a [`GuardError`]: [`Error::InvalidLease`] when the level is under the watchdog
-    /// or not the only one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. With `?` the guard is
-    /// dropped, and its level given back.
+    /// A [`GuardError`] returns the guard: [`Error::InvalidLease`] when the level is under the watchdog or not the only
+    /// one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn let_expire(mut self) -> Result<(), GuardError> {
         let let_go = match &mut self.of {
-            Of::Single(single) => single.let_expire(),
-            Of::Several(level) => level.let_expire(),
+            LevelOf::Single(single) => single.let_expire(),
+            LevelOf::Several(level) => level.let_expire(),
         };
         let_go.map_err(|error| GuardError { guard: self, error })
     }
 }
 
-/// What the rest of this layer asks of a guard.
+/// For other kinds of guards, and for holds of several locks.
 impl LockGuard {
-    /// What counts time wherever the guard's futures are polled.
+    /// Timers that work on every runtime.
     pub(super) fn timers(&self) -> Option<Timers> {
         match &self.of {
-            Of::Single(single) => Some(single.core().backend.timers().clone()),
-            Of::Several(level) => level.timers(),
+            LevelOf::Single(single) => Some(single.core().backend.timers().clone()),
+            LevelOf::Several(level) => level.timers(),
         }
     }
 
-    /// Enters it once more as a lock of this kind, which is of its family; of one lock.
+    /// Enters a hold of one lock again, as a lock of another kind of the same family.
     pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         match &self.of {
-            Of::Single(single) => Ok(Self {
-                of: Of::Single(single.enter_as(kind, lease).await?),
+            LevelOf::Single(single) => Ok(Self {
+                of: LevelOf::Single(single.enter_as(kind, lease).await?),
             }),
-            Of::Several(_) => Err(Error::not_owner()),
+            LevelOf::Several(_) => Err(Error::not_owner()),
         }
     }
 
-    /// The field of the hold in Redis, of one lock.
+    /// The hold's field in Redis; None for several locks.
     pub(super) fn hold_id(&self) -> Option<&str> {
         match &self.of {
-            Of::Single(single) => Some(single.hold_id()),
-            Of::Several(_) => None,
+            LevelOf::Single(single) => Some(single.hold_id()),
+            LevelOf::Several(_) => None,
         }
     }
 
-    /// How long the server that granted the hold had been up then; of one lock, and where servers are asked.
+    /// How long the server had been up when it granted the hold; None for several locks, and where servers are not asked.
     pub(super) fn server_age(&self) -> Option<Duration> {
         match &self.of {
-            Of::Single(single) => single.server_age(),
-            Of::Several(_) => None,
+            LevelOf::Single(single) => single.server_age(),
+            LevelOf::Several(_) => None,
         }
     }
 
     /// Whether the level could be detached now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
         match &self.of {
-            Of::Single(single) => single.may_detach(),
-            Of::Several(level) => level.may_detach(),
+            LevelOf::Single(single) => single.may_detach(),
+            LevelOf::Several(level) => level.may_detach(),
         }
     }
 
-    /// Leaves the level to its owner, which it said it could be; what that does not take any more is given back.
+    /// Leaves the level to its owner after [`may_detach`](Self::may_detach) allowed it. If the owner has ended meanwhile,
+    /// the level is given back.
     pub(super) fn leave_to_owner(self) {
         match self.of {
-            Of::Single(single) => single.leave_to_owner(),
-            Of::Several(level) => level.leave_to_owner(),
+            LevelOf::Single(single) => single.leave_to_owner(),
+            LevelOf::Several(level) => level.leave_to_owner(),
         }
     }
 
     /// Whether the hold could be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
         match &self.of {
-            Of::Single(single) => single.may_expire(),
-            Of::Several(level) => level.may_expire(),
+            LevelOf::Single(single) => single.may_expire(),
+            LevelOf::Several(level) => level.may_expire(),
         }
     }
 }
 
-/// What [`LockGuard::detach`] or [`LockGuard::let_expire`] was refused with, and the guard, which is as it was.
+/// A refused [`LockGuard::detach`] or [`LockGuard::let_expire`]: the error, and the unchanged guard.
 ///
-/// It converts into [`Error`], so `?` works; the guard is dropped then, and its level given back.
+/// It converts into [`Error`], so `?` works. That drops the guard, which gives its level back.
 ///
 /// ```no_run
 /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
@@ -391,18 +415,18 @@ pub struct GuardError {
 }
 
 impl GuardError {
-    /// Why it was refused.
+    /// The reason.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The guard that was refused.
+    /// The guard.
     pub fn into_guard(self) -> LockGuard {
         self.guard
     }
 
-    /// Both.
+    /// Guard and reason.
     pub fn into_parts(self) -> (LockGuard, Error) {
         (self.guard, self.error)
     }
@@ -423,5 +447,154 @@ impl std::error::Error for GuardError {
 impl From<GuardError> for Error {
     fn from(refused: GuardError) -> Self {
         refused.error
+    }
+}
+
+/// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone. It does not keep the lock.
+///
+/// ```no_run
+/// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
+/// let hold = guard.hold();
+/// let upload = tokio::spawn(async move {
+///     for part in 0..10 {
+///         hold.check()?; // stop as soon as the lock is not ours any more
+///         println!("part {part}");
+///     }
+///     Ok::<_, watchlock::Error>(())
+/// });
+/// # drop(upload);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HoldView {
+    of: HoldOf,
+}
+
+#[derive(Clone)]
+enum HoldOf {
+    Single(SingleView),
+    Several(Arc<dyn HoldOfSeveral>),
+}
+
+impl std::fmt::Debug for HoldView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HoldView")
+            .field("name", &self.name())
+            .field("is_valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl HoldView {
+    pub(super) fn of_several<H: HoldOfSeveral + 'static>(hold: &Arc<H>) -> Self {
+        Self {
+            of: HoldOf::Several(Arc::clone(hold) as _),
+        }
+    }
+
+    /// As [`LockGuard::is_valid`](crate::LockGuard::is_valid); false once the hold has ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.valid_for().is_zero()
+    }
+
+    /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        match &self.of {
+            HoldOf::Single(view) => view.valid_for(),
+            HoldOf::Several(hold) => hold.valid_for(),
+        }
+    }
+
+    /// As [`LockGuard::check`](crate::LockGuard::check).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.of {
+            HoldOf::Single(view) => view.check(),
+            HoldOf::Several(hold) => hold.check(),
+        }
+    }
+
+    /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) -> LostReason {
+        match &self.of {
+            HoldOf::Single(view) => view.lost().await,
+            HoldOf::Several(hold) => hold.lost().await,
+        }
+    }
+
+    /// As [`lost`](Self::lost), but the announcement of a shutdown does not count.
+    pub(super) async fn lost_for_good(&self) -> LostReason {
+        match &self.of {
+            HoldOf::Single(view) => view.lost_for_good().await,
+            HoldOf::Several(hold) => hold.lost_for_good().await,
+        }
+    }
+
+    /// Its state as a child of a hold of several locks.
+    pub(super) fn state(&self) -> ChildState {
+        match &self.of {
+            HoldOf::Single(view) => view.state(),
+            HoldOf::Several(hold) => hold.state(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.of {
+            HoldOf::Single(view) => view.name(),
+            HoldOf::Several(hold) => hold.name(),
+        }
+    }
+}
+
+/// A kind of lock: the type parameter of its [`Handle`](crate::Handle). Only this crate can implement it.
+pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
+    /// The name of its handles in debug output.
+    #[doc(hidden)]
+    const HANDLE: &'static str;
+
+    /// Whether its holds have fencing tokens.
+    #[doc(hidden)]
+    const FENCED: bool = false;
+
+    /// What an acquire returns: a [`LockGuard`](crate::LockGuard), or a guard around one.
+    type Guard: IsGuard;
+}
+
+/// One level of a hold of some kind.
+#[doc(hidden)]
+pub trait IsGuard: sealed::Sealed + Sized + Send + Sync + 'static {
+    /// Fails when the level lacks what this guard promises.
+    fn of(level: LockGuard) -> Result<Self, Error>;
+    fn level(&self) -> &LockGuard;
+    fn into_level(self) -> LockGuard;
+}
+
+pub(super) mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for LockGuard {}
+
+impl IsGuard for LockGuard {
+    fn of(level: LockGuard) -> Result<Self, Error> {
+        Ok(level)
+    }
+
+    fn level(&self) -> &LockGuard {
+        self
+    }
+
+    fn into_level(self) -> LockGuard {
+        self
     }
 }

@@ -1,16 +1,17 @@
-//! A handle: a lock of some kind by name, and whom it acts for.
-//!
-//! The verbs are the same for every kind; what they come down to is in [`acting`](super::acting).
+//! A handle: a lock of some kind by name. The verbs are the same for every kind; [`acting`](super::acting) does them.
 
+use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use super::acting::Acting;
-use super::kind::{IsGuard, LockKind};
-use super::object::is_a_lock;
-use super::run::run_under;
-use super::{LockGuard, LockInfo, Ttl, scope};
+use tracing::Instrument;
+
+use super::acting::LockOfClient;
+use super::guard::{IsGuard, LockGuard, LockKind};
+use super::object::{LockInfo, Ttl, is_a_lock};
 use crate::config::Config;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::OwnerState;
@@ -20,17 +21,15 @@ use crate::lease::Lease;
 
 /// A lock of the kind `K` by name.
 ///
-/// Every kind has a name of its own for it: [`ReentrantLock`](crate::ReentrantLock) and so on; what the verbs
-/// give is the kind's guard.
+/// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its verbs return the guard of the kind.
 ///
-/// Made without I/O by the `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner); cheap to
-/// clone, made to be kept, shared and sent to tasks. It holds nothing.
+/// The `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner) make it without I/O. It is cheap to clone,
+/// and made to be kept, shared and sent to tasks. It holds no lock.
 ///
-/// **Whom it acts for.** One of an [`Owner`](crate::Owner) acts for that owner, wherever it is used, and
-/// enters again what the owner holds. One of a client acts for the
-/// [scope](crate::Client::scope) that it is used in; outside of any it acts for nobody: each acquire stands
-/// for itself, so two tasks that share the handle exclude each other, and only
-/// [`LockGuard::reenter`] enters again.
+/// **Whom it acts for.** A handle of an [`Owner`](crate::Owner) acts for that owner, wherever it is used, and enters again
+/// what the owner holds. A handle of a client acts for the [scope](crate::Client::scope) that it is used in. Outside of
+/// any scope it acts for nobody: each acquire is on its own, so two tasks that share the handle exclude each other, and
+/// only [`LockGuard::reenter`] enters again.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -43,64 +42,15 @@ use crate::lease::Lease;
 /// # }
 /// ```
 pub struct Handle<K> {
-    handled: Handled,
+    lock: LockOfClient,
     of: PhantomData<fn() -> K>,
-}
-
-/// A handle without its type.
-#[derive(Clone)]
-pub(super) struct Handled {
-    pub(super) engine: Arc<Engine>,
-    kind: Result<Kind, Arc<BadName>>,
-    owner: Option<Arc<OwnerState>>,
-}
-
-impl Handled {
-    /// A lock of `engine` that acts for nobody.
-    pub(super) fn ownerless(engine: &Arc<Engine>, kind: &Kind) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            kind: Ok(kind.clone()),
-            owner: None,
-        }
-    }
-
-    /// Its kind and name, if it has a name that can be used.
-    pub(super) fn kind(&self) -> Result<&Kind, Error> {
-        self.kind.as_ref().map_err(|bad| bad.error.clone())
-    }
-
-    pub(super) fn name(&self) -> &str {
-        match &self.kind {
-            Ok(kind) => kind.names().name(),
-            Err(bad) => &bad.name,
-        }
-    }
-
-    fn info(&self) -> LockInfo {
-        let core = &self.engine.core;
-        let Ok(kind) = &self.kind else {
-            return LockInfo::default();
-        };
-        LockInfo {
-            has_queue: kind.has_queue(),
-            command_timeout: core.config.command_timeout,
-            ..LockInfo::of(core.client_id, kind.names())
-        }
-    }
-}
-
-/// What a handle says that cannot be used.
-struct BadName {
-    name: Box<str>,
-    error: Error,
 }
 
 /// Not derived: the kind itself need not be `Clone`.
 impl<K> Clone for Handle<K> {
     fn clone(&self) -> Self {
         Self {
-            handled: self.handled.clone(),
+            lock: self.lock.clone(),
             of: PhantomData,
         }
     }
@@ -110,45 +60,22 @@ impl<K: LockKind> std::fmt::Debug for Handle<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct(K::HANDLE)
             .field("name", &self.name())
-            .field("has_owner", &self.handled.owner.is_some())
+            .field("has_owner", &self.lock.has_owner())
             .finish_non_exhaustive()
     }
 }
 
 impl<K: LockKind> Handle<K> {
-    /// The lock `name`, made as `kind` says.
+    /// The lock `name`, as `kind` makes it.
     pub(crate) fn new(
         engine: &Arc<Engine>,
         name: &str,
         owner: Option<&Arc<OwnerState>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
-        let core = &engine.core;
-        let kind = kind(&core.config, name).map(|kind| Kind {
-            names: core.gates.known(kind.names),
-            ..kind
-        });
-        let handled = Handled {
-            engine: Arc::clone(engine),
-            kind: kind.map_err(|error| {
-                let name = name.into();
-                Arc::new(BadName { name, error })
-            }),
-            owner: owner.cloned(),
-        };
         Self {
-            handled,
+            lock: LockOfClient::new(engine, name, owner, kind),
             of: PhantomData,
-        }
-    }
-
-    /// Acts for its owner, or for the scope that this is called in, or for nobody.
-    fn acting(&self) -> Acting<'_> {
-        let handled = &self.handled;
-        let ambient = || scope::current(handled.engine.core.client_id);
-        Acting {
-            handle: handled,
-            owner: handled.owner.clone().or_else(ambient),
         }
     }
 
@@ -156,11 +83,10 @@ impl<K: LockKind> Handle<K> {
     #[must_use]
     #[doc(alias = "getName")]
     pub fn name(&self) -> &str {
-        self.handled.name()
+        self.lock.name()
     }
 
-    /// Waits for the lock, for as long as it takes. The watchdog keeps it for as long as the guard
-    /// lives.
+    /// Waits for the lock without a limit. The watchdog keeps it while the guard lives.
     ///
     /// # Errors
     ///
@@ -177,11 +103,11 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        K::Guard::of(self.acting().acquire_forever(Lease::Watchdog).await?)
+        K::Guard::of(self.lock.acting().acquire_forever(Lease::Watchdog).await?)
     }
 
-    /// Waits for the lock, and takes it for a fixed lease: when `lease` is over the hold is lost,
-    /// unless it was extended or given back before.
+    /// Waits for the lock and takes it for a fixed lease. When `lease` is over, the hold is lost, unless it was extended or
+    /// given back before.
     ///
     /// `lease` has whole milliseconds (the rest is cut off), 10 ms to 365 days. The guard is valid
     /// for the lease less the drift: [`Lease::Fixed`].
@@ -194,19 +120,24 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
-        K::Guard::of(self.acting().acquire_forever(Lease::Fixed(lease)).await?)
+        K::Guard::of(
+            self.lock
+                .acting()
+                .acquire_forever(Lease::Fixed(lease))
+                .await?,
+        )
     }
 
-    /// Waits for the lock for at most `wait`; `None` when it was busy to the end.
+    /// Waits for the lock for at most `wait`. `None` when it was busy to the end.
     ///
-    /// `Duration::ZERO` makes one try; `Duration::MAX` waits for ever. `lease` is
+    /// `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. `lease` is
     /// [`Lease::Watchdog`] or a fixed [`Duration`]. Returns within the longer of `wait` and the
     /// command time-out.
     ///
     /// # Errors
     ///
-    /// As [`lock_for`](Self::lock_for), but what may pass is retried within `wait`, and the last
-    /// error is returned at its end unless the last answer was busy.
+    /// As [`lock_for`](Self::lock_for). Transient errors are retried within `wait`; at its end the last one is returned,
+    /// unless the last answer was busy.
     ///
     /// # Cancel safety
     ///
@@ -218,20 +149,19 @@ impl<K: LockKind> Handle<K> {
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<K::Guard>, Error> {
-        let got = self.acting().acquire(Some(wait), lease.into()).await?;
+        let got = self.lock.acting().acquire(Some(wait), lease.into()).await?;
         got.map(K::Guard::of).transpose()
     }
 
     /// Runs `body` under the lock, and cancels it when the hold is lost.
     ///
-    /// The body is not polled any more once the hold's validity has ended, also when the runtime was
-    /// blocked meanwhile. A release that merely fails (Redis unreachable, refused) is logged, not
-    /// returned: the work is done.
+    /// The body is not polled any more once the hold's validity has ended, also when the runtime was blocked meanwhile. A
+    /// release that merely fails (Redis is unreachable or refuses) is logged and not returned, as the work is done.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, or
-    /// the release finds that it was.
+    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, also when only the
+    /// release finds that out.
     ///
     /// # Cancel safety
     ///
@@ -241,7 +171,7 @@ impl<K: LockKind> Handle<K> {
         run_under(guard, body).await
     }
 
-    /// As [`run`](Self::run) behind a [`try_lock`](Self::try_lock); `None` when the lock stayed busy.
+    /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when the lock stayed busy.
     ///
     /// # Errors
     ///
@@ -262,8 +192,7 @@ impl<K: LockKind> Handle<K> {
         }
     }
 
-    /// Gives back the newest level that was [detached](LockGuard::detach) by the owner this handle
-    /// acts for.
+    /// Gives back the newest level that was [detached](LockGuard::detach) to the owner this handle acts for.
     ///
     /// # Errors
     ///
@@ -275,7 +204,7 @@ impl<K: LockKind> Handle<K> {
     /// As [`LockGuard::unlock`].
     #[doc(alias = "unlockAsync")]
     pub async fn unlock(&self) -> Result<(), Error> {
-        self.acting().unlock().await
+        self.lock.acting().unlock().await
     }
 
     /// Whether anybody holds the lock. Asks Redis.
@@ -291,7 +220,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        self.acting().locked().await
+        self.lock.acting().locked().await
     }
 
     /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
@@ -306,7 +235,7 @@ impl<K: LockKind> Handle<K> {
     #[must_use]
     #[doc(alias = "getHoldCount")]
     pub fn hold_count(&self) -> u32 {
-        self.acting().hold_count()
+        self.lock.acting().hold_count()
     }
 
     /// How much longer Redis keeps the lock. Asks Redis.
@@ -320,34 +249,73 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.acting().remain_time_to_live().await
+        self.lock.acting().remain_time_to_live().await
     }
 
     /// Releases the lock, whoever holds it, and wakes the next waiter. Returns whether anybody held it.
     ///
-    /// For operators: the holder's work goes on until it looks. A hold of this client is lost at
-    /// once, with reason [`Forced`](crate::LostReason::Forced); others learn of it at their next
-    /// renewal, or at the end of a fixed lease.
+    /// For operators: the holder goes on until it notices the loss. A hold of this client is lost at once, with reason
+    /// [`Forced`](crate::LostReason::Forced). Other clients notice at their next renewal, or at the end of a fixed lease.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] when the key is no lock of this kind: it is left alone. Else as
+    /// [`Error::WrongType`] when the key is not a lock of this kind, and is left unchanged. Else as
     /// [`is_locked`](Self::is_locked).
     ///
     /// # Cancel safety
     ///
-    /// The command may be executed or not.
+    /// The command may have been executed or not.
     #[doc(alias = "forceUnlock")]
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.acting().force_unlock().await
+        self.lock.acting().force_unlock().await
     }
 }
 
-/// What the rest of this layer asks of a handle.
 impl<K: LockKind> Handle<K> {
     fn about(&self) -> LockInfo {
-        self.handled.info()
+        self.lock.info()
     }
 }
 
 is_a_lock!(Handle<K>, of K);
+
+/// Runs `body` while `guard` is valid, and gives the guard back: what `run` and `try_run` do once they have the guard.
+///
+/// 1. The body is polled only while the hold is valid by the clock.
+/// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
+pub(super) async fn run_under<G: IsGuard, T>(
+    guard: G,
+    body: impl AsyncFnOnce(&G) -> T,
+) -> Result<T, Error> {
+    let value = while_valid(&guard, body).await?;
+    let guard = guard.into_level();
+    let name = guard.name().to_owned();
+    match guard.unlock().await {
+        Err(lost) if lost.is_lost() => Err(lost),
+        Err(error) => {
+            tracing::warn!(name, %error, "the release after a run failed");
+            Ok(value)
+        }
+        Ok(()) => Ok(value),
+    }
+}
+
+async fn while_valid<G: IsGuard, T>(
+    guard: &G,
+    body: impl AsyncFnOnce(&G) -> T,
+) -> Result<T, Error> {
+    let level = guard.level();
+    let span = tracing::debug_span!("run", name = level.name());
+    let mut body = pin!(body(guard).instrument(span));
+    // An announcement of a shutdown does not cancel the body.
+    let mut lost = pin!(level.lost_for_good());
+    poll_fn(|context| {
+        // The clock first: after the runtime was blocked, the loss may not have been reported yet.
+        level.check()?;
+        if let Poll::Ready(reason) = lost.as_mut().poll(context) {
+            return Poll::Ready(Err(Error::lost(reason)));
+        }
+        body.as_mut().poll(context).map(Ok)
+    })
+    .await
+}

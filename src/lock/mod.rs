@@ -1,67 +1,30 @@
-//! Kinds of lock: names, scripts and replies; nothing about waiting or renewing. The verbs are the same for all.
+//! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
+//!
+//! From the ground up: a level of one lock ([`single`]), a level of any ([`guard`]), what every lock can do ([`object`]),
+//! a handle and its owner at work on one lock ([`acting`]), handles ([`handle`]), the [`kinds`], owners ([`owner`]). A
+//! hold of several locks ([`several`]) is one level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod acting;
-mod by_now;
-mod composite;
-pub(crate) mod fair;
-pub(crate) mod fenced;
 mod guard;
 mod handle;
-mod info;
-pub mod kind;
+pub mod kinds;
 mod multi;
 mod object;
 mod owner;
-mod pauses;
-pub(crate) mod plain;
 pub(crate) mod quorum;
-mod read_write;
-mod run;
 mod scope;
-pub(crate) mod simple;
+mod several;
 mod single;
-pub(crate) mod spin;
-mod view;
 
-use std::time::Duration;
-
-pub use self::fair::FairLock;
-pub use self::fenced::{FencedGuard, FencedLock};
-pub use self::guard::{GuardError, LockGuard};
+pub use self::guard::{GuardError, HoldView, LockGuard};
 pub use self::handle::Handle;
-pub use self::info::LockInfo;
-pub use self::kind::ReentrantLock;
+pub use self::kinds::ReentrantLock;
+pub use self::kinds::fair::FairLock;
+pub use self::kinds::fenced::{FencedGuard, FencedLock};
+pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use self::kinds::simple::SimpleLock;
+pub use self::kinds::spin::SpinLock;
 pub use self::multi::MultiLock;
-pub use self::object::Lock;
+pub use self::object::{Lock, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
-pub use self::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
-pub use self::simple::SimpleLock;
-pub use self::spin::SpinLock;
-pub use self::view::HoldView;
-
-/// How much longer Redis keeps a lock.
-///
-/// ```no_run
-/// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
-/// use watchlock::Ttl;
-///
-/// match lock.remain_time_to_live().await? {
-///     Ttl::Free => println!("free"),
-///     Ttl::Left(left) => println!("held, for {left:?} at least unless it is given back"),
-///     _ => println!("held for ever: somebody must look at it"),
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Ttl {
-    /// Nobody holds the lock.
-    Free,
-    /// The key has no expiry. No lock of this crate is ever like that: somebody wrote it by hand, removed its
-    /// expiry, or locked with Redisson for a lease that Redis cannot count.
-    NoExpiry,
-    /// Held. Redis keeps it for so long, unless it is renewed or given back.
-    Left(Duration),
-}

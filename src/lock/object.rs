@@ -1,18 +1,22 @@
-//! The object-safe face of every kind of lock.
+//! What every kind of lock can do, as an object-safe trait.
 
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
-use super::{LockGuard, LockInfo, Ttl};
+use super::guard::LockGuard;
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::names::Names;
 
-/// What every kind of lock can do, for code that does not care which it gets.
+/// What every kind of lock can do, for code that works with any of them.
 ///
-/// Object-safe; each method is that of the same name of [`Handle`](crate::Handle), where it is
-/// described. What points to a lock is one: `&L`, `Box<L>`, `Arc<L>`.
+/// Object-safe. [`Handle`](crate::Handle) describes the methods. Pointers to a lock implement it, too: `&L`, `Box<L>`,
+/// `Arc<L>`.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -28,18 +32,17 @@ use crate::lease::Lease;
 /// }
 /// ```
 ///
-/// It can be implemented around another lock, to count or to log. It will grow: methods that are added later
-/// come with a default, so an implementation goes on to compile; one that wraps a lock should then pass them
-/// on.
+/// It can be implemented around another lock, to count or to log. Methods that are added later have a default, so an
+/// implementation still compiles. One that wraps a lock should then pass them on.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use watchlock::{Error, Lease, Lock, LockGuard, LockInfo, Ttl};
 ///
-/// struct Told<L>(L);
+/// struct Printed<L>(L);
 ///
 /// #[async_trait::async_trait]
-/// impl<L: Lock> Lock for Told<L> {
+/// impl<L: Lock> Lock for Printed<L> {
 ///     fn name(&self) -> &str {
 ///         self.0.name()
 ///     }
@@ -69,7 +72,7 @@ pub trait Lock: Send + Sync {
     /// The lock's name, without the client's prefix.
     fn name(&self) -> &str;
 
-    /// Waits for the lock; the watchdog keeps it.
+    /// Waits for the lock. The watchdog keeps it.
     async fn lock(&self) -> Result<LockGuard, Error> {
         let got = self.try_lock(Duration::MAX, Lease::Watchdog).await;
         got?.ok_or(Error::Closed)
@@ -81,42 +84,42 @@ pub trait Lock: Send + Sync {
         got?.ok_or(Error::Closed)
     }
 
-    /// Waits for the lock for at most `wait`; `None` when it stayed busy.
+    /// Waits for the lock for at most `wait`. `None` when it stayed busy.
     async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error>;
 
     /// Gives back the newest detached level.
     async fn unlock(&self) -> Result<(), Error>;
 
-    /// Whether anybody holds the lock; asks Redis.
+    /// Whether anybody holds the lock. Asks Redis.
     async fn is_locked(&self) -> Result<bool, Error> {
         Ok(self.remain_time_to_live().await? != Ttl::Free)
     }
 
-    /// Whether the owner that the handle acts for holds the lock; local.
+    /// Whether the owner that the handle acts for holds the lock. Local.
     fn is_held(&self) -> bool {
         self.hold_count() > 0
     }
 
-    /// How many levels the owner that the handle acts for holds; local.
+    /// How many levels the owner that the handle acts for holds. Local.
     fn hold_count(&self) -> u32;
 
-    /// How much longer Redis keeps the lock; asks Redis.
+    /// How much longer Redis keeps the lock. Asks Redis.
     async fn remain_time_to_live(&self) -> Result<Ttl, Error>;
 
     /// Releases the lock, whoever holds it. Returns whether anybody did.
     async fn force_unlock(&self) -> Result<bool, Error>;
 
-    /// What a [`MultiLock`](crate::MultiLock) must know of it. One that wraps a lock passes it on.
+    /// What a [`MultiLock`](crate::MultiLock) needs to know about it. A wrapper passes that of its lock on.
     fn info(&self) -> LockInfo {
         LockInfo::default()
     }
 }
 
-/// Makes a type a [`Lock`], and one of many, by its own verbs of the same names, whose guards are of any kind.
+/// Implements [`Lock`] for a type by its methods of the same names, which may return any kind of guard.
 macro_rules! is_a_lock {
     ($lock:ty $(, of $kind:ident)?) => {
         #[async_trait::async_trait]
-        impl$(<$kind: $crate::lock::kind::LockKind>)? $crate::lock::Lock for $lock {
+        impl$(<$kind: $crate::lock::guard::LockKind>)? $crate::lock::Lock for $lock {
             fn name(&self) -> &str {
                 self.name()
             }
@@ -167,8 +170,8 @@ macro_rules! is_a_lock {
             }
         }
 
-        /// As one of many.
-        impl$(<$kind: $crate::lock::kind::LockKind>)? From<$lock>
+        /// As a lock of any kind.
+        impl$(<$kind: $crate::lock::guard::LockKind>)? From<$lock>
             for std::sync::Arc<dyn $crate::lock::Lock>
         {
             fn from(lock: $lock) -> Self {
@@ -180,7 +183,7 @@ macro_rules! is_a_lock {
 
 pub(super) use is_a_lock;
 
-/// Every method is passed on, those with a default, too.
+/// Passes on every method, also those with a default.
 #[async_trait]
 impl<P> Lock for P
 where
@@ -228,5 +231,98 @@ where
 
     fn info(&self) -> LockInfo {
         self.deref().info()
+    }
+}
+
+/// How much longer Redis keeps a lock.
+///
+/// ```no_run
+/// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
+/// use watchlock::Ttl;
+///
+/// match lock.remain_time_to_live().await? {
+///     Ttl::Free => println!("free"),
+///     Ttl::Left(left) => println!("held, for {left:?} at least unless it is given back"),
+///     _ => println!("held for ever: somebody must look at it"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ttl {
+    /// Nobody holds the lock.
+    Free,
+    /// The key has no expiry. This crate never leaves a lock like that: somebody wrote it by hand, removed its expiry, or
+    /// locked with Redisson for a lease that is too long for Redis.
+    NoExpiry,
+    /// Held. Redis keeps it for this long, unless it is renewed or given back.
+    Left(Duration),
+}
+
+/// What a [`MultiLock`](crate::MultiLock) needs to know about a lock: which lock it is, and whether Redis keeps a queue for
+/// it.
+///
+/// Only the locks of this crate fill it. A [`Lock`](crate::Lock) that wraps another passes that one's on. With the default
+/// a multi-lock cannot see that it has the same lock twice, and acquiring it would wait for itself.
+///
+/// ```no_run
+/// # fn example(lock: &dyn watchlock::Lock) {
+/// if lock.info().has_queue() {
+///     println!("first come, first served");
+/// }
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct LockInfo {
+    /// The locks that it takes.
+    pub(super) locks: Vec<LockIdentity>,
+    pub(super) has_queue: bool,
+    /// The longest command time-out of its clients.
+    pub(super) command_timeout: Duration,
+}
+
+/// A lock of a client, by its key, since kinds with the same key exclude each other. The same lock of two clients of one
+/// server has two identities.
+#[derive(Debug, Clone)]
+pub(super) struct LockIdentity {
+    client: Uuid,
+    names: Arc<Names>,
+}
+
+impl PartialEq for LockIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        (self.client, self.names.key()) == (other.client, other.names.key())
+    }
+}
+
+impl Eq for LockIdentity {}
+
+impl Hash for LockIdentity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.client, self.names.key()).hash(state);
+    }
+}
+
+impl LockInfo {
+    /// For the lock `names` of `client`.
+    pub(super) fn of(client: Uuid, names: &Arc<Names>) -> Self {
+        let names = Arc::clone(names);
+        Self {
+            locks: vec![LockIdentity { client, names }],
+            ..Self::default()
+        }
+    }
+
+    /// Whether Redis keeps a queue of the lock's waiters.
+    #[must_use]
+    pub fn has_queue(&self) -> bool {
+        self.has_queue
+    }
+}
+
+impl LockIdentity {
+    pub(super) fn name(&self) -> &str {
+        self.names.name()
     }
 }

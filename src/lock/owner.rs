@@ -1,27 +1,29 @@
-//! An owner as a value.
+//! Owners: who may enter a lock again.
 
 use std::sync::Arc;
 
-use super::{
-    FairLock, FencedLock, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock, fair, fenced, plain,
-    scope, simple, spin,
-};
+use super::kinds::fair::{self, FairLock};
+use super::kinds::fenced::{self, FencedLock};
+use super::kinds::plain::{self, ReentrantLock};
+use super::kinds::read_write::ReadWriteLock;
+use super::kinds::simple::{self, SimpleLock};
+use super::kinds::spin::{self, SpinLock};
+use super::scope;
 use crate::backoff::Backoff;
 use crate::engine::caller::release;
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keep_alive::Engine;
 
-/// Who may enter a lock again: one flow of control, what a thread is to Java.
+/// Who may enter a lock again: one flow of control, like a thread in Java.
 ///
-/// Made by [`Client::new_owner`](crate::Client::new_owner), and not `Clone`: hand it down by reference to
-/// what belongs to the same flow of control, or hand down the handles that it makes: those of
-/// [`get_lock`](Self::get_lock) act for it wherever they are used, and so does everything in its
-/// [`scope`](Self::scope). What acts for it enters again what it holds. Acquires of one owner on one name at
-/// the same time are put in order: the first starts the hold, the others enter it.
+/// [`Client::new_owner`](crate::Client::new_owner) makes it. It is not `Clone`: hand it down by reference within the flow
+/// of control, or hand down its handles. Those of [`get_lock`](Self::get_lock) act for it wherever they are used, and so
+/// does every handle in its [`scope`](Self::scope). A handle that acts for it enters again what it holds. When one owner
+/// acquires one name several times at once, the first acquire starts the hold and the others enter it.
 ///
-/// **Its end.** When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a
-/// warning in the log, and nothing can be detached any more. Guards stay what they are. Handles go on
-/// acting for this owner, and enter what it holds; no owner that is made later is the same.
+/// **Its end.** When it is dropped, its [detached](crate::LockGuard::detach) levels are given back, with a warning in the
+/// log, and nothing can be detached any more. Guards stay valid. Handles still act for this owner and enter what it holds;
+/// an owner that is made later is another one.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -66,14 +68,14 @@ impl Owner {
         FencedLock::new(&self.engine, name, Some(&self.state), fenced::kind)
     }
 
-    /// The spin lock `name`, for this owner; else as [`Client::get_spin_lock`](crate::Client::get_spin_lock).
+    /// The spin lock `name`, for this owner. Otherwise as [`Client::get_spin_lock`](crate::Client::get_spin_lock).
     #[must_use]
     #[doc(alias = "getSpinLock")]
     pub fn get_spin_lock(&self, name: &str) -> SpinLock {
         self.get_spin_lock_with(name, spin::backoff())
     }
 
-    /// The spin lock `name`, for this owner; else as
+    /// The spin lock `name`, for this owner. Otherwise as
     /// [`Client::get_spin_lock_with`](crate::Client::get_spin_lock_with).
     #[must_use]
     #[doc(alias = "getSpinLock")]
@@ -101,8 +103,8 @@ impl Owner {
         ReadWriteLock::new(&self.engine, name, Some(&self.state))
     }
 
-    /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless it
-    /// is one of another owner. So an owner is carried into a spawned task:
+    /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless that handle
+    /// belongs to another owner. This carries an owner into a spawned task:
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -117,8 +119,8 @@ impl Owner {
     /// # }
     /// ```
     ///
-    /// As in [`Client::scope`](crate::Client::scope), which makes an owner of its own, futures that act for
-    /// one owner at the same time **do not exclude each other**. The owner does not end with the scope.
+    /// As in [`Client::scope`](crate::Client::scope), which makes its own owner, futures that act for one owner at the same
+    /// time **do not exclude each other**. The owner does not end with the scope.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,7 @@
-//! The ambient owner: a task-local, one per client or quorum, innermost first.
+//! The ambient owner: a task-local, per client or quorum; the innermost scope counts.
 //!
-//! It is not inherited by `spawn`, as Java's threads do not inherit locks. Futures joined inside one
-//! scope share its owner.
+//! `spawn` does not inherit it, as Java's threads do not inherit locks. Futures that are joined inside one scope share its
+//! owner.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ tokio::task_local! {
     static SCOPE: Arc<Scope>;
 }
 
-/// A scope and those around it.
+/// A scope and the scopes around it.
 struct Scope {
-    /// Of the client or quorum.
+    /// The id of the client or quorum.
     of: Uuid,
-    /// Each of the two has a sort of owners of its own.
+    /// Clients and quorums have different types of owner.
     owner: Arc<dyn Any + Send + Sync>,
     around: Option<Arc<Scope>>,
 }
 
-/// The owner of the innermost scope of this client or quorum that this is called in.
+/// The owner of the innermost scope of this client or quorum around the call.
 pub(crate) fn current<O: Any + Send + Sync>(of: Uuid) -> Option<Arc<O>> {
     let innermost = SCOPE.try_with(Arc::clone).ok()?;
     let mut scope = &innermost;

@@ -1,28 +1,30 @@
-//! One level of a hold of one lock: what a guard is most often.
+//! One level of a hold of one lock, and a view of that hold.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::view::{SingleView, check, valid_for};
+use super::several::ChildState;
+use crate::clock::{Clock, Moment};
 use crate::engine::caller::acquire::level;
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::Patience;
+use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::Level;
+use crate::engine::hold::state::{Level, Phase};
 use crate::engine::keep_alive::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
 
 /// One level of a hold. Dropping it gives the level back.
-pub(super) struct Single {
+pub(super) struct SingleLevel {
     engine: Arc<Engine>,
     entered: HeldLevel,
 }
 
-impl Single {
+impl SingleLevel {
     pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
         Self { engine, entered }
     }
@@ -74,7 +76,7 @@ impl Single {
         }
     }
 
-    /// The error, about this lock.
+    /// Names this lock in the error.
     fn about(&self, error: Error) -> Error {
         error.about(self.name())
     }
@@ -96,7 +98,7 @@ impl Single {
         self.enter_as(&self.entered.hold.kind, lease).await
     }
 
-    /// Enters it as a lock of this kind, which is of its family.
+    /// Enters the hold as a lock of this kind, which is of the same family.
     pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
         let level = level(lease);
@@ -107,7 +109,7 @@ impl Single {
             ..self.entered.clone()
         };
         let entered = enter::enter(core, entered, kind, lease, Patience::Forever).await?;
-        // This level is alive, so the hold cannot be over.
+        // None would mean that the hold is over, and this level keeps it.
         let entered = entered.ok_or_else(Error::not_owner)?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
     }
@@ -149,7 +151,7 @@ impl Single {
         enter::write(core, hold, &hold.kind, count, lease, Patience::Once).await
     }
 
-    /// Whether the level could be left to its owner now.
+    /// Whether the level can be left to its owner now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
         self.check()?;
         match &self.entered.owner {
@@ -158,7 +160,7 @@ impl Single {
         }
     }
 
-    /// Leaves the level to its owner; it is as it was when that is refused.
+    /// Leaves the level to its owner. Unchanged on an error.
     pub(super) fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         if self.is_taken_by_owner() {
@@ -167,8 +169,8 @@ impl Single {
         Err(self.about(Error::not_owner()))
     }
 
-    /// Leaves a level to its owner that could be, also if it was lost since. To an owner that has ended since it was left
-    /// before that: it is given back.
+    /// Leaves the level to its owner after `may_detach` allowed it, also if the hold was lost meanwhile. If the owner has
+    /// ended meanwhile, the level is given back.
     pub(super) fn leave_to_owner(mut self) {
         self.is_taken_by_owner();
     }
@@ -184,7 +186,7 @@ impl Single {
         taken
     }
 
-    /// Whether the hold could be left to its lease now.
+    /// Whether the hold can be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
         self.check()?;
         if self.entered.level == Level::Watchdog {
@@ -196,11 +198,11 @@ impl Single {
         Ok(())
     }
 
-    /// Leaves the hold to its lease; it is as it was when that is refused.
+    /// Leaves the hold to its lease. Unchanged on an error.
     pub(super) fn let_expire(&mut self) -> Result<(), Error> {
         self.may_expire()?;
         if !release::let_expire(&self.engine.core, &self.entered) {
-            // Lost in this very moment, or entered again.
+            // It was lost or entered again meanwhile.
             self.check()?;
             return Err(self.about(LeaseError::OtherLevels.into()));
         }
@@ -209,10 +211,65 @@ impl Single {
     }
 }
 
-impl Drop for Single {
+impl Drop for SingleLevel {
     fn drop(&mut self) {
         if self.entered.open {
             release::drop_level(&self.engine.core, &self.entered);
         }
     }
+}
+
+/// A view of a hold of one lock.
+#[derive(Clone)]
+pub(super) struct SingleView {
+    clock: Clock,
+    hold: Arc<Hold>,
+}
+
+impl SingleView {
+    pub(super) fn name(&self) -> &str {
+        self.hold.kind.names().name()
+    }
+
+    pub(super) fn valid_for(&self) -> Duration {
+        valid_for(&self.hold, self.clock.now())
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        check(&self.hold, self.clock.now())
+    }
+
+    pub(super) async fn lost(&self) -> LostReason {
+        self.hold.lost().await
+    }
+
+    pub(super) async fn lost_for_good(&self) -> LostReason {
+        self.hold.lost_for_good().await
+    }
+
+    pub(super) fn state(&self) -> ChildState {
+        let now = self.clock.now();
+        let left = now.until(self.hold.valid_until());
+        if !left.is_zero() {
+            return ChildState::Valid(left);
+        }
+        match self.hold.lost_reason(now) {
+            Some(reason) => ChildState::Lost(reason),
+            None if self.hold.phase() == Phase::Held => ChildState::Valid(left),
+            None => ChildState::Over,
+        }
+    }
+}
+
+fn valid_for(hold: &Hold, now: Moment) -> Duration {
+    now.until(hold.valid_until())
+}
+
+fn check(hold: &Hold, now: Moment) -> Result<(), Error> {
+    let refused = match hold.lost_reason(now) {
+        Some(reason) => Error::lost(reason),
+        None if hold.phase() == Phase::Held => return Ok(()),
+        None => Error::not_owner(),
+    };
+    Err(refused.about(hold.kind.names().name()))
 }

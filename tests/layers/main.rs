@@ -69,11 +69,11 @@ const PURE: [&str; 23] = [
     "engine/keeper/turns.rs",
     "engine/keeper/asking.rs",
     "backend/failure/pace.rs",
-    "lock/composite/standing.rs",
-    "lock/composite/tally.rs",
-    "lock/pauses.rs",
+    "lock/several/pauses.rs",
+    "lock/several/state.rs",
+    "lock/several/tally.rs",
+    "lock/quorum/retry.rs",
     "lock/quorum/rules.rs",
-    "lock/quorum/waking.rs",
 ];
 
 /// Comments and tests included.

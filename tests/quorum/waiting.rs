@@ -235,6 +235,76 @@ async fn a_waiter_comes_when_the_leases_of_a_majority_end() {
     end(waited.unwrap()).await;
 }
 
+/// Nothing else wakes them: nobody can subscribe here, and they poll once a minute.
+#[tokio::test]
+async fn a_shutdown_ends_the_wait_of_all_at_once() {
+    let five = Five::start();
+    let other = five.connect().await;
+    let guard = other.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let quorum = without_polls(&five).connect().await.unwrap();
+    for server in &five.0 {
+        server
+            .cmd(&["ACL", "SETUSER", "default", "resetchannels"])
+            .await;
+    }
+    let lock = quorum.get_lock("x");
+    let mut waiting = [Box::pin(lock.lock()), Box::pin(lock.lock())];
+    for waiter in &mut waiting {
+        assert!(poll_once(waiter).await.is_none());
+    }
+    // It hears of the round of the first one, which pauses from then on.
+    assert!(try_once(&lock).await.is_none());
+    quorum.shutdown(ms(100)).await;
+    let at_once = tokio::time::timeout(ms(10_000), join_all(waiting)).await;
+    for ended in at_once.expect("before the next poll") {
+        assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    }
+    end(guard).await;
+    five.clean().await;
+}
+
+/// The waiter in front makes its next round in a minute.
+#[tokio::test]
+async fn one_try_behind_a_waiter_without_a_quorum_says_that_there_is_none() {
+    let five = Five::start();
+    let quorum = without_polls(&five).command_timeout(ms(300)).connect();
+    let quorum = quorum.await.unwrap();
+    for server in &five.0 {
+        server.kill();
+    }
+    let lock = quorum.get_lock("x");
+    let mut in_front = Box::pin(lock.lock());
+    assert!(poll_once(&mut in_front).await.is_none());
+    for _ in 0..2 {
+        let tried = soon(lock.try_lock(Duration::ZERO, Lease::Watchdog)).await;
+        assert!(matches!(tried, Err(Error::NoQuorum { .. })), "{tried:?}");
+    }
+}
+
+/// The one that comes second may look at the owner just before the first is granted, and queue just behind that.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_acquires_of_one_owner_at_the_same_time_both_get_in() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    for round in 0..300 {
+        let owner = quorum.new_owner();
+        let acquires = [0, 1].map(|place| {
+            let lock = owner.get_lock("x");
+            tokio::spawn(async move {
+                for _ in 0..place * round {
+                    tokio::task::yield_now().await;
+                }
+                lock.lock().await
+            })
+        });
+        for guard in soon(join_all(acquires)).await {
+            end(guard.unwrap().unwrap()).await;
+        }
+    }
+    five.clean().await;
+}
+
 #[tokio::test]
 async fn outside_of_a_runtime_it_is_an_error() {
     let five = Five::start();

@@ -1,42 +1,44 @@
 //! Taking several locks together.
 //!
-//! 1. It never waits while it holds: it waits for one lock, with nothing in hand, and then tries the rest once, side by
-//!    side. So no two of these wait for each other, nor does one with somebody who takes the same locks in any order.
-//! 2. When one of the rest is busy, or fails in a way that may pass, all are given back, and that one is waited for
-//!    next, after a pause: going on round from there.
-//! 3. Whoever begins waits for the lock with the least name, or the one with a queue: those who want the same locks
-//!    queue at one, first come first served, and do not meet half-way.
-//! 4. What it has lies in a [`Tray`] until the caller has all of it (I9).
-//! 5. It returns within the longer of its wait and the command time-out (I6), whatever the single locks take.
+//! 1. It never waits while it holds: it waits for one lock, with nothing in hand, and then tries the others once, all at
+//!    the same time. So two of these never wait for each other, and none waits for a caller that takes the same locks in
+//!    another order.
+//! 2. When one of the others is busy, or fails in a way that may pass, all are given back. After a pause, it waits for that
+//!    one next.
+//! 3. The first lock to wait for is the one with the least name, or with a queue. So callers that want the same locks queue
+//!    at the same one, first come first served, and do not block each other half-way.
+//! 4. What it has lies in a [`Tray`] until the caller has all of it, so a caller that is not polled delays nobody.
+//! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::ready;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
+use parking_lot::Mutex;
 
 use super::set::Set;
-use super::tray::Tray;
 use crate::backend::{Failure, Timers};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::LockGuard;
-use crate::lock::composite::Level;
-use crate::lock::pauses::{LONGEST, Pauses};
+use crate::lock::guard::LockGuard;
+use crate::lock::several::{CompositeLevel, LONGEST_PAUSE, Pauses};
 
-/// For how long the other tries of a round are still heard when one of them was refused: their answers are on the
-/// way, and what they got is given back sooner by us.
+/// How long a refused round waits for the other answers: they are on the way, and the round gives back what they got
+/// sooner than the background.
 const STILL_HEARD: Duration = Duration::from_millis(10);
 
-/// How much later than it should an acquire may return.
+/// How much later than promised an acquire may return.
 const GRACE: Duration = Duration::from_millis(25);
 
-/// How often a round may lose what it took before it had all: then the lease is too short for the way to Redis.
+/// How often a round may lose locks before it has all. After that the lease is too short for the distance to Redis.
 const MOST_LOSSES: u32 = 3;
 
-/// Takes all of `set`; `None` when one stayed busy. Without a wait it waits for ever.
+/// Takes all of `set`; `None` when one stayed busy. Without `wait` it waits without a limit.
 pub(super) async fn acquire(
     set: &Set,
     wait: Option<Duration>,
@@ -44,7 +46,7 @@ pub(super) async fn acquire(
 ) -> Result<Option<LockGuard>, Error> {
     let clock = Clock::system();
     let since = clock.now();
-    let mut acquire = Acquire {
+    let mut acquire = AcquireAll {
         set,
         lease,
         end: wait.map(|wait| since + wait),
@@ -56,7 +58,7 @@ pub(super) async fn acquire(
     acquire.run().await
 }
 
-struct Acquire<'a> {
+struct AcquireAll<'a> {
     set: &'a Set,
     lease: Lease,
     clock: Clock,
@@ -68,18 +70,18 @@ struct Acquire<'a> {
     losses: u32,
 }
 
-/// What a round came to that did not get all.
-enum Refused {
+/// Why a round did not get all locks.
+enum RoundFailure {
     /// The lock at this place was busy.
     Busy(usize),
-    /// It failed, and a later try may do better.
+    /// The lock at this place failed in a way that may pass.
     Passing(usize, Error),
-    /// What it had was taken away: nobody polled it for long.
+    /// The tray was emptied, as the caller was not polled for long.
     TakenAway,
     Failed(Error),
 }
 
-impl Acquire<'_> {
+impl AcquireAll<'_> {
     async fn run(&mut self) -> Result<Option<LockGuard>, Error> {
         let mut place = self.set.first;
         let mut timers = None;
@@ -91,16 +93,16 @@ impl Acquire<'_> {
             let since = self.clock.now();
             let last = match self.take_rest(place, guard, timers.as_ref()).await {
                 Ok(guards) => return Ok(Some(self.guard(guards))),
-                Err(Refused::Failed(error)) => return Err(error),
-                Err(Refused::Busy(busy)) => {
+                Err(RoundFailure::Failed(error)) => return Err(error),
+                Err(RoundFailure::Busy(busy)) => {
                     place = busy;
                     Ok(None)
                 }
-                Err(Refused::Passing(failed, error)) => {
+                Err(RoundFailure::Passing(failed, error)) => {
                     place = failed;
                     Err(error)
                 }
-                Err(Refused::TakenAway) => continue,
+                Err(RoundFailure::TakenAway) => continue,
             };
             let Some(pause) = self.pause_after(since, last.is_ok()) else {
                 return last;
@@ -111,7 +113,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// How long to stay away after a round that began at `since`; `None` when there is no time for another.
+    /// How long to pause after a round that began at `since`; `None` when there is no time for another round.
     fn pause_after(&mut self, since: Moment, was_busy: bool) -> Option<Duration> {
         let now = self.clock.now();
         let round = since.until(now);
@@ -120,9 +122,9 @@ impl Acquire<'_> {
             return Some(pause);
         };
         let left = now.until(end);
-        // Busy is an answer; what the next round is told may come too late to be one.
-        let too_late = was_busy && left + GRACE < round.min(LONGEST);
-        // A pause is no reason to give up: it leaves the time for one more round.
+        // Busy is a result; that of the next round may come too late.
+        let too_late = was_busy && left + GRACE < round.min(LONGEST_PAUSE);
+        // The pause leaves time for one more round.
         let pause = pause.min(left.saturating_sub(round * 2));
         (!left.is_zero() && !too_late).then_some(pause)
     }
@@ -130,13 +132,14 @@ impl Acquire<'_> {
     fn guard(&self, guards: Vec<LockGuard>) -> LockGuard {
         let needed = guards.len();
         let guards = guards.into_iter().map(Some).collect();
-        // All are needed, so there are no others to wait for.
+        // All are needed, so there are no spare ones to wait for.
         let spare_timeout = Duration::ZERO;
-        let level = Level::first(&self.set.name, needed, spare_timeout, guards, self.lease);
+        let level =
+            CompositeLevel::first(&self.set.name, needed, spare_timeout, guards, self.lease);
         LockGuard::of_several(level)
     }
 
-    /// Waits for one lock, with nothing in hand.
+    /// Waits for one lock while it holds none.
     async fn wait_for(
         &self,
         place: usize,
@@ -155,7 +158,7 @@ impl Acquire<'_> {
         waited.unwrap_or_else(|| Err(silence_of(lock.name())))
     }
 
-    /// What `future` comes to, unless it is time to return. The first round has no timers yet, and needs none.
+    /// The output of `future`, unless it is time to return. The first wait has no timers yet, and needs none.
     async fn by_the_end<T>(
         &self,
         timers: Option<&Timers>,
@@ -167,20 +170,20 @@ impl Acquire<'_> {
         }
     }
 
-    /// Tries all but the lock at `first`, which is `guard`. What it got is given back when it did not get all.
+    /// Tries all locks but that at `first`, which is `guard`. Gives back what it got when it did not get all.
     async fn take_rest(
         &mut self,
         first: usize,
         guard: LockGuard,
         timers: Option<&Timers>,
-    ) -> Result<Vec<LockGuard>, Refused> {
+    ) -> Result<Vec<LockGuard>, RoundFailure> {
         let tray = Tray::new(first, guard);
         let limit = self.set.command_timeout() + 2 * GRACE;
-        let alarm = timers.map(|timers| tray.taken_away_after(limit, timers));
+        let timer = timers.map(|timers| tray.taken_away_after(limit, timers));
         let tried = self.try_rest(first, &tray, timers).await;
-        drop(alarm);
+        drop(timer);
         let Some(mut got) = tray.take() else {
-            return Err(Refused::TakenAway);
+            return Err(RoundFailure::TakenAway);
         };
         let refused = match tried {
             Ok(()) => match got.iter().find(|(_, guard)| !guard.is_valid()) {
@@ -196,23 +199,23 @@ impl Acquire<'_> {
         Err(refused)
     }
 
-    /// What it means that a lock was lost before all were there.
-    fn lost(&mut self, place: usize, guard: &LockGuard) -> Refused {
+    /// A lock was lost before all were there.
+    fn lost(&mut self, place: usize, guard: &LockGuard) -> RoundFailure {
         self.losses += 1;
         match guard.check() {
-            Ok(()) => Refused::Busy(place),
-            Err(error) if self.losses >= MOST_LOSSES => Refused::Failed(error),
-            Err(error) => Refused::Passing(place, error),
+            Ok(()) => RoundFailure::Busy(place),
+            Err(error) if self.losses >= MOST_LOSSES => RoundFailure::Failed(error),
+            Err(error) => RoundFailure::Passing(place, error),
         }
     }
 
-    /// One try for each of the rest, side by side.
+    /// One try for each other lock, all at the same time.
     async fn try_rest(
         &self,
         first: usize,
         tray: &Arc<Tray>,
         timers: Option<&Timers>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RoundFailure> {
         let places = (1..self.set.locks.len()).map(|step| (first + step) % self.set.locks.len());
         let mut tries: FuturesUnordered<_> = places
             .clone()
@@ -233,7 +236,7 @@ impl Acquire<'_> {
             None => {
                 let silent = places.clone().find(|place| !tray.has(*place));
                 let silent = silent.unwrap_or(first);
-                Err(Refused::Passing(
+                Err(RoundFailure::Passing(
                     silent,
                     silence_of(self.set.locks[silent].name()),
                 ))
@@ -241,33 +244,92 @@ impl Acquire<'_> {
         }
     }
 
-    /// Gives back what a round got; what is not answered in time is seen to in the background.
+    /// Gives back what a round got. The background finishes what is not answered in time.
     async fn give_back(&self, got: Vec<(usize, LockGuard)>, timers: Option<&Timers>) {
         let given_back: FuturesUnordered<_> =
             got.into_iter().map(|(_, guard)| guard.unlock()).collect();
-        // What a release was answered changes nothing here.
+        // The answers change nothing here.
         self.by_the_end(timers, given_back.for_each(|_| ready(())))
             .await;
     }
 }
 
-/// Hears tries up to the first that was refused, and puts what they got on the tray. None: no other was.
+/// Puts what the tries got on the tray, up to the first one that is refused. None when no other one is.
 async fn heard(
     tries: &mut (impl Stream<Item = (usize, Result<Option<LockGuard>, Error>)> + Unpin),
     tray: &Tray,
-) -> Option<Refused> {
+) -> Option<RoundFailure> {
     while let Some((place, tried)) = tries.next().await {
         match tried {
             Ok(Some(guard)) => tray.put(place, guard),
-            Ok(None) => return Some(Refused::Busy(place)),
-            Err(error) if error.is_transient() => return Some(Refused::Passing(place, error)),
-            Err(error) => return Some(Refused::Failed(error)),
+            Ok(None) => return Some(RoundFailure::Busy(place)),
+            Err(error) if error.is_transient() => return Some(RoundFailure::Passing(place, error)),
+            Err(error) => return Some(RoundFailure::Failed(error)),
         }
     }
     None
 }
 
-/// Nothing was heard of the lock `name` in time.
+/// The lock `name` did not answer in time.
 fn silence_of(name: &str) -> Error {
     Error::from(Failure::silence()).about(name)
+}
+
+/// The guards that an acquire has so far, each with its place in the set. None once they are taken.
+///
+/// A caller may stop polling at any await, and must not delay others by that. So the guards lie here, and when a round takes
+/// too long, a timer of the keeper takes them away. It wakes the tray itself, not the caller.
+struct Tray(Mutex<Option<Vec<(usize, LockGuard)>>>);
+
+/// Empties the tray when it fires. Dropping it stops it.
+struct TrayTimer {
+    _timer: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Tray {
+    fn new(place: usize, guard: LockGuard) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(vec![(place, guard)]))))
+    }
+
+    /// Adds a guard. One that comes too late is given back.
+    fn put(&self, place: usize, guard: LockGuard) {
+        let mut late = Some(guard);
+        if let Some(got) = self.0.lock().as_mut() {
+            got.extend(late.take().map(|guard| (place, guard)));
+        }
+        drop(late);
+    }
+
+    /// Whether it has the guard of this place.
+    fn has(&self, place: usize) -> bool {
+        let tray = self.0.lock();
+        tray.iter().flatten().any(|(of, _)| *of == place)
+    }
+
+    /// All guards, unless they were taken away.
+    fn take(&self) -> Option<Vec<(usize, LockGuard)>> {
+        self.0.lock().take()
+    }
+
+    /// Takes the guards away after `limit` and gives them back, also when nobody polls.
+    fn taken_away_after(self: &Arc<Self>, limit: Duration, timers: &Timers) -> TrayTimer {
+        // Unconstrained: a timer wakes its task when the task's budget is used up, and here that would empty the tray.
+        let mut timer = Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
+        let waker = Waker::from(Arc::clone(self));
+        if timer
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
+            // The keeper has ended, so nothing renews these guards.
+            drop(self.take());
+        }
+        TrayTimer { _timer: timer }
+    }
+}
+
+impl Wake for Tray {
+    fn wake(self: Arc<Self>) {
+        drop(self.take());
+    }
 }

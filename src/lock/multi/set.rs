@@ -1,20 +1,20 @@
-//! The locks of a multi-lock, checked once.
+//! The locks of a multi-lock, checked when it is made.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::SetError;
-use crate::lock::composite::MOST;
-use crate::lock::{Lock, LockInfo};
+use crate::lock::object::{Lock, LockInfo};
+use crate::lock::several::MOST;
 
 /// Locks that are taken together.
 pub(super) struct Set {
-    /// Their names, as one.
+    /// Their names, joined.
     pub(super) name: Arc<str>,
     pub(super) locks: Box<[Arc<dyn Lock>]>,
     pub(super) info: LockInfo,
-    /// Which of them is waited for first.
+    /// The place of the lock to wait for first.
     pub(super) first: usize,
 }
 
@@ -28,7 +28,7 @@ impl Set {
         each_once(&infos)?;
         let queue = only_queue(&locks, &infos)?;
         let names: Vec<_> = locks.iter().map(Lock::name).collect();
-        // Who begins with the same lock as others queues behind them, instead of meeting them half-way.
+        // Sets that begin with the same lock queue there, instead of blocking each other half-way.
         let least = (0..given).min_by_key(|at| names[*at]);
         Ok(Self {
             name: names.join(", ").into(),
@@ -50,7 +50,7 @@ fn each_once(infos: &[LockInfo]) -> Result<(), SetError> {
     }
 }
 
-/// The one that has a queue, if there is one.
+/// The place of the lock with a queue, if there is one.
 fn only_queue(locks: &[Arc<dyn Lock>], infos: &[LockInfo]) -> Result<Option<usize>, SetError> {
     let mut queues = (0..infos.len()).filter(|at| infos[*at].has_queue);
     let first = queues.next();
@@ -73,7 +73,7 @@ fn joined(infos: Vec<LockInfo>) -> LockInfo {
     joined
 }
 
-/// What to do when nothing says how long commands may take.
+/// Used when no lock reports the command time-out of its client.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Set {

@@ -1,22 +1,26 @@
-//! A handle: a lock of a quorum by name, and whom it acts for.
+//! The handle of a lock of a quorum.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Nodes;
-use super::line::{Patience, Request, acquire};
-use super::questions::Questions;
+use futures_util::future::join_all;
+
+use super::acquire::acquire;
+use super::nodes::QuorumNodes;
+use super::queue::AcquireRequest;
 use crate::config::Config;
+use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::lease::Lease;
-use crate::lock::composite::OwnerState;
-use crate::lock::kind::{self, IsGuard, LockKind};
-use crate::lock::object::is_a_lock;
-use crate::lock::run::run_under;
-use crate::lock::{LockGuard, LockInfo, Ttl, scope};
+use crate::lock::acting::LockOfClient;
+use crate::lock::guard::{IsGuard, LockGuard, LockKind};
+use crate::lock::handle::run_under;
+use crate::lock::object::{LockInfo, Ttl, is_a_lock};
+use crate::lock::several::CompositeOwner;
+use crate::lock::{kinds, scope};
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
@@ -24,8 +28,8 @@ use crate::lock::{LockGuard, LockInfo, Ttl, scope};
 /// [`QuorumOwner`](crate::QuorumOwner) for that owner, else for the [scope](crate::Quorum::scope) that it is used in,
 /// else for nobody. Cheap to clone; it holds nothing.
 ///
-/// **Errors.** [`Error::NoQuorum`] when too few servers answered; that of a server only when so many refuse for good
-/// that the rest is no quorum. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
+/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a server itself only when so many refuse
+/// for good that the others are no majority. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
@@ -36,10 +40,10 @@ use crate::lock::{LockGuard, LockInfo, Ttl, scope};
 /// # }
 /// ```
 pub struct QuorumHandle<K> {
-    nodes: Arc<Nodes>,
+    nodes: Arc<QuorumNodes>,
     name: Arc<str>,
     kind: Result<Kind, Arc<Error>>,
-    owner: Option<Arc<OwnerState>>,
+    owner: Option<Arc<CompositeOwner>>,
     of: PhantomData<fn() -> K>,
 }
 
@@ -57,7 +61,7 @@ pub struct QuorumHandle<K> {
 /// ```
 #[doc(alias = "RedLock")]
 #[doc(alias = "RedissonRedLock")]
-pub type QuorumLock = QuorumHandle<kind::Reentrant>;
+pub type QuorumLock = QuorumHandle<kinds::Reentrant>;
 
 /// A [`QuorumLock`] whose holds have a [fencing token](crate::FencingToken), which grows from holder to holder
 /// whichever majority each had. From [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
@@ -71,7 +75,7 @@ pub type QuorumLock = QuorumHandle<kind::Reentrant>;
 /// # Ok(())
 /// # }
 /// ```
-pub type FencedQuorumLock = QuorumHandle<kind::Fenced>;
+pub type FencedQuorumLock = QuorumHandle<kinds::Fenced>;
 
 /// Not derived: the kind itself need not be `Clone`.
 impl<K> Clone for QuorumHandle<K> {
@@ -97,9 +101,9 @@ impl<K: LockKind> fmt::Debug for QuorumHandle<K> {
 
 impl<K: LockKind> QuorumHandle<K> {
     pub(crate) fn new(
-        nodes: &Arc<Nodes>,
+        nodes: &Arc<QuorumNodes>,
         name: &str,
-        owner: Option<&Arc<OwnerState>>,
+        owner: Option<&Arc<CompositeOwner>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
         Self {
@@ -116,8 +120,8 @@ impl<K: LockKind> QuorumHandle<K> {
     }
 
     /// Its owner, or that of the scope that this is called in.
-    fn acts_for(&self) -> Option<Arc<OwnerState>> {
-        let ambient = || scope::current(self.nodes.id);
+    fn acts_for(&self) -> Option<Arc<CompositeOwner>> {
+        let ambient = || scope::current(self.nodes.id());
         self.owner.clone().or_else(ambient)
     }
 
@@ -136,7 +140,7 @@ impl<K: LockKind> QuorumHandle<K> {
             let config = self.nodes.config();
             lease.resolve(config.watchdog_lease, config.max_lease)?;
             let since = self.nodes.now();
-            let request = Request {
+            let request = AcquireRequest {
                 name: Arc::clone(&self.name),
                 kind: self.kind()?.clone(),
                 fenced: K::FENCED,
@@ -155,13 +159,12 @@ impl<K: LockKind> QuorumHandle<K> {
         got.map(K::Guard::of).transpose()
     }
 
-    /// Waits for the lock, for as long as it takes. The watchdogs of the servers' clients keep it for as long as the
-    /// guard lives.
+    /// Waits for the lock without a limit. The watchdog keeps it while the guard lives.
     ///
     /// # Errors
     ///
     /// As [`Handle::lock`](crate::Handle::lock), with [`Error::NoQuorum`] instead of [`Error::Unavailable`]: when too
-    /// few servers answered for `unavailable_after` (5 s).
+    /// few servers answered for `unavailable_after` (default 5 s).
     ///
     /// # Cancel safety
     ///
@@ -187,8 +190,8 @@ impl<K: LockKind> QuorumHandle<K> {
         got.ok_or(Error::Closed)
     }
 
-    /// Waits for the lock for at most `wait`; `None` when it was busy to the end: a majority of the servers answered,
-    /// and somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits for ever.
+    /// Waits for the lock for at most `wait`. `None` when it was busy to the end: a majority of the servers answered, and
+    /// somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit.
     ///
     /// # Errors
     ///
@@ -209,8 +212,8 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, or the release finds
-    /// that it was.
+    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, also when only the
+    /// release finds that out.
     ///
     /// # Cancel safety
     ///
@@ -220,7 +223,7 @@ impl<K: LockKind> QuorumHandle<K> {
         run_under(guard, body).await
     }
 
-    /// As [`run`](Self::run) behind a [`try_lock`](Self::try_lock); `None` when the lock stayed busy.
+    /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when the lock stayed busy.
     ///
     /// # Errors
     ///
@@ -241,7 +244,7 @@ impl<K: LockKind> QuorumHandle<K> {
         }
     }
 
-    /// Gives back the newest level that was [detached](LockGuard::detach) by the owner this handle acts for.
+    /// Gives back the newest level that was [detached](LockGuard::detach) to the owner this handle acts for.
     ///
     /// # Errors
     ///
@@ -259,11 +262,11 @@ impl<K: LockKind> QuorumHandle<K> {
         given_back.map_err(|error| error.about(self.name()))
     }
 
-    /// Whether the lock is held: so many servers have it for somebody that the rest is no quorum. Asks the servers.
+    /// Whether the lock is held, on so many servers that the others are no majority. Asks the servers.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`]; [`Error::NoQuorum`] when too few answered to say either.
+    /// [`Error::InvalidName`]; [`Error::NoQuorum`] when too few servers answered.
     ///
     /// # Cancel safety
     ///
@@ -285,8 +288,7 @@ impl<K: LockKind> QuorumHandle<K> {
         owner.map_or(0, |owner| owner.hold_count(self.name()))
     }
 
-    /// How much longer it takes until so many servers are free that the lock can be had, if nothing is renewed or given
-    /// back. Asks the servers.
+    /// How long it takes until a majority of the servers is free, if nobody renews or releases. Asks the servers.
     ///
     /// # Errors
     ///
@@ -301,8 +303,8 @@ impl<K: LockKind> QuorumHandle<K> {
         answered.map_err(|error| error.about(self.name()))
     }
 
-    /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it
-    /// on any of them.
+    /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it on
+    /// any server.
     ///
     /// # Errors
     ///
@@ -324,9 +326,77 @@ impl<K: LockKind> QuorumHandle<K> {
         };
         LockInfo {
             command_timeout: self.nodes.config().command_timeout,
-            ..LockInfo::of(self.nodes.id, kind.names())
+            ..LockInfo::of(self.nodes.id(), kind.names())
         }
     }
 }
 
 is_a_lock!(QuorumHandle<K>, of K);
+
+/// The lock of one name on all nodes.
+struct Questions<'a> {
+    nodes: &'a QuorumNodes,
+    handles: Vec<LockOfClient>,
+}
+
+impl<'a> Questions<'a> {
+    fn of(nodes: &'a QuorumNodes, kind: &Kind) -> Self {
+        let engines = nodes.all().iter().map(|node| node.engine());
+        Self {
+            nodes,
+            handles: engines
+                .map(|engine| LockOfClient::ownerless(engine, kind))
+                .collect(),
+        }
+    }
+
+    /// When a majority of the nodes will be free.
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        self.nodes.check_open()?;
+        let asked = self
+            .handles
+            .iter()
+            .map(|handle| handle.acting_for_nobody().remain_time_to_live());
+        let mut answered = self.usable(join_all(asked).await)?;
+        // The soonest first.
+        answered.sort_by_key(|ttl| match ttl {
+            Ttl::Free => (0, std::time::Duration::ZERO),
+            Ttl::Left(left) => (1, *left),
+            Ttl::NoExpiry => (2, std::time::Duration::ZERO),
+        });
+        Ok(answered[self.nodes.needed() - 1])
+    }
+
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.nodes.check_open()?;
+        let asked = self
+            .handles
+            .iter()
+            .map(|handle| handle.acting_for_nobody().force_unlock());
+        let answered = self.usable(join_all(asked).await)?;
+        Ok(answered.into_iter().any(|held| held))
+    }
+
+    /// The answers, if they are those of a majority.
+    fn usable<T>(&self, answers: Vec<Result<T, Error>>) -> Result<Vec<T>, Error> {
+        let needed = self.nodes.needed();
+        let (mut usable, mut last) = (Vec::new(), None);
+        for answer in answers {
+            match answer {
+                Ok(answer) => usable.push(answer),
+                Err(error) if error.is_transient() => last = Some(error),
+                Err(error) => {
+                    last.get_or_insert(error);
+                }
+            }
+        }
+        match last {
+            _ if usable.len() >= needed => Ok(usable),
+            Some(error) if !error.is_transient() => Err(error),
+            last => {
+                let cause: Cause = Arc::new(last.unwrap_or(Error::Closed));
+                Err(Error::no_quorum(usable.len(), needed, cause))
+            }
+        }
+    }
+}

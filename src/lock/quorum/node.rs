@@ -1,7 +1,7 @@
 //! One server of a quorum, and whether it is worth asking.
 //!
-//! A node whose answer did not come in time is *silent*: no acquire waits for it again until it has answered a question
-//! that the steward asks it, ever more rarely. So a dead minority costs one time-out, once.
+//! A node that does not answer in time is *silent*: no acquire asks it until it answers a probe, which the steward
+//! repeats with growing delays. So a dead minority costs one time-out, once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,47 +22,45 @@ use crate::engine::keep_alive::Engine;
 use crate::engine::keeper::Hub;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::LockGuard;
+use crate::lock::guard::LockGuard;
 use crate::script::Call;
 
 /// One server of a quorum.
-pub(crate) struct Node {
-    pub(super) engine: Arc<Engine>,
-    /// The wake-ups of those who wait; used on the steward's runtime.
-    pub(super) hub: Arc<Hub>,
+pub(crate) struct QuorumNode {
+    engine: Arc<Engine>,
+    /// Receives wake-ups for waiters; used on the steward's runtime.
+    hub: Arc<Hub>,
     silent: AtomicBool,
-    /// The steward asks it.
+    /// The steward probes it.
     probed: AtomicBool,
-    /// Somebody is watching for a word of it.
+    /// A late round waits for anything that it sends.
     watched: AtomicBool,
-    /// It is none of the quorum.
+    /// It cannot be part of the quorum.
     unfit: AtomicBool,
-    /// What it said of itself when it was looked at last.
     about: Mutex<About>,
-    /// Up to when it may not vote, as far as is known.
+    /// Until when it may not vote, as far as known.
     young_until: AtomicU64,
 }
 
-/// What a node says of itself.
+/// What a node reported about itself last.
 #[derive(Default)]
 struct About {
-    /// Drawn at random at each start.
     run_id: Option<Arc<str>>,
     problem: Option<&'static str>,
 }
 
-/// A try of one node, by its place.
-pub(super) type Trying = BoxFuture<'static, (usize, Result<Answer, Error>)>;
+/// A try at one node, with its place.
+pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
-/// What a node answered to a try.
-pub(super) enum Answer {
+/// How a node answered a try.
+pub(super) enum NodeAnswer {
     Granted(LockGuard),
-    /// Somebody else has it there: up to then, as far as that is known.
+    /// Somebody else has the lock there, until then if known.
     Busy(Option<Moment>),
 }
 
-impl Node {
-    /// One that said this of itself, or nothing yet.
+impl QuorumNode {
+    /// A node with this run id, or none if it was not reached yet.
     pub(crate) fn new(engine: Arc<Engine>, run_id: Option<Arc<str>>) -> Self {
         Self {
             hub: Arc::new(Hub::new(
@@ -82,17 +80,25 @@ impl Node {
         }
     }
 
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.engine.core
     }
 
-    /// Whether it did not answer when it was asked last. The flags of a node stand for themselves: who sees an old
-    /// one asks once too often, or too late.
+    /// Whether an acquire leaves it out. All flags are relaxed, as nothing is ordered by them: reading an old one means
+    /// one question too many, or one that is late.
     pub(super) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed) || self.unfit.load(Ordering::Relaxed)
     }
 
-    /// Which server it is, as far as it said so.
+    /// Its run id, which is random at each start.
     pub(super) fn server(&self) -> Option<Arc<str>> {
         self.about.lock().run_id.clone()
     }
@@ -102,29 +108,28 @@ impl Node {
         self.about.lock().problem
     }
 
-    /// Whether it is none of the quorum from now on; what that was before.
-    pub(super) fn is_unfit(&self, now: bool) -> bool {
+    /// Notes whether it cannot be part of the quorum. Returns what was noted before.
+    pub(super) fn set_unfit(&self, now: bool) -> bool {
         self.unfit.swap(now, Ordering::Relaxed)
     }
 
-    /// Notes whether somebody is watching for a word of it. True when that is a change.
-    pub(super) fn is_watched(&self, now: bool) -> bool {
+    /// Notes whether a late round waits for anything that it sends. Returns whether that is a change.
+    pub(super) fn set_watched(&self, now: bool) -> bool {
         self.watched.swap(now, Ordering::Relaxed) != now
     }
 
-    /// It answered. Whether it had been silent.
-    pub(super) fn heard(&self) -> bool {
+    /// It answered. Returns whether it was silent before.
+    pub(super) fn answered(&self) -> bool {
         self.silent.load(Ordering::Relaxed) && self.silent.swap(false, Ordering::Relaxed)
     }
 
-    /// It did not answer. Whether somebody is to ask it until it does.
-    pub(super) fn failed(&self) -> bool {
+    /// It did not answer. Returns whether the caller must start to probe it.
+    pub(super) fn fell_silent(&self) -> bool {
         self.silent.store(true, Ordering::Relaxed);
         !self.probed.swap(true, Ordering::Relaxed)
     }
 
-    /// It may not vote for so long.
-    pub(super) fn is_young(&self, until: Moment) {
+    pub(super) fn set_young_until(&self, until: Moment) {
         self.young_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
@@ -132,8 +137,8 @@ impl Node {
         now.as_nanos() >= self.young_until.load(Ordering::Relaxed)
     }
 
-    /// One try to take the lock there, for nobody that it knows.
-    pub(super) fn try_once(&self, place: usize, kind: Kind, lease: Lease) -> Trying {
+    /// One try to take the lock there, without an owner.
+    pub(super) fn try_once(&self, place: usize, kind: Kind, lease: Lease) -> NodeTry {
         let engine = Arc::clone(&self.engine);
         async move {
             let core = &engine.core;
@@ -143,27 +148,27 @@ impl Node {
             };
             let answer = got.map(|got| match got {
                 AcquireOutcome::In(entered) => {
-                    Answer::Granted(LockGuard::new(Arc::clone(&engine), entered))
+                    NodeAnswer::Granted(LockGuard::new(Arc::clone(&engine), entered))
                 }
-                AcquireOutcome::Busy(until) => Answer::Busy(until),
+                AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
             });
             (place, answer)
         }
         .boxed()
     }
 
-    /// The way by which this runtime asks it.
+    /// The lane on which this runtime asks it.
     pub(super) fn lane(&self) -> Option<Arc<Lane>> {
         let fleet = self.core().backend.callers_fleet().ok()?;
         Some(Arc::clone(fleet.home()))
     }
 
-    /// The steward has done with asking it.
-    pub(super) fn is_asked_no_more(&self) {
+    /// The steward stops probing it.
+    pub(super) fn probe_ends(&self) {
         self.probed.store(false, Ordering::Relaxed);
     }
 
-    /// Asks it until it answers in `limit`, and says what it is. False when its client is closed.
+    /// Probes it until it answers within `limit` and reports what it is. False when its client is closed.
     pub(super) async fn probe(&self, limit: Duration) -> bool {
         let backoff = Backoff::new().base(Duration::from_millis(50));
         let mut delays = backoff.delays(fastrand::u64(..));
@@ -172,16 +177,19 @@ impl Node {
             if self.core().check_open().is_err() {
                 return false;
             }
-            // The first one may have to connect.
+            // The first ping may have to connect.
             let connecting = self.core().backend.config().connect_timeout;
-            if self.answers(connecting).await && self.answers(limit).await && self.tells().await {
+            if self.answers(connecting).await
+                && self.answers(limit).await
+                && self.identifies().await
+            {
                 return true;
             }
         }
     }
 
-    /// Hears what it is, on the connection that answered.
-    async fn tells(&self) -> bool {
+    /// Asks what it is, on the connection that answered.
+    async fn identifies(&self) -> bool {
         let core = self.core();
         let Some(connected) = self.lane().and_then(|lane| lane.connected()) else {
             return false;

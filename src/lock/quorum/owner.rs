@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::Nodes;
 use super::handle::{FencedQuorumLock, QuorumLock};
-use crate::lock::composite::OwnerState;
-use crate::lock::{fenced, plain, scope};
+use super::nodes::QuorumNodes;
+use crate::lock::kinds::{fenced, plain};
+use crate::lock::scope;
+use crate::lock::several::CompositeOwner;
 
 /// Who may enter a lock of a [`Quorum`](crate::Quorum) again: what an [`Owner`](crate::Owner) is to a client.
 ///
-/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease counts here, and
-/// asks no server. When it is dropped its [detached](crate::LockGuard::detach) levels are given back, with a warning in
-/// the log.
+/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease asks no server. When
+/// the owner is dropped, its [detached](crate::LockGuard::detach) levels are given back, with a warning in the log.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
@@ -25,8 +25,8 @@ use crate::lock::{fenced, plain, scope};
 /// # }
 /// ```
 pub struct QuorumOwner {
-    nodes: Arc<Nodes>,
-    state: Arc<OwnerState>,
+    nodes: Arc<QuorumNodes>,
+    state: Arc<CompositeOwner>,
 }
 
 impl std::fmt::Debug for QuorumOwner {
@@ -36,10 +36,10 @@ impl std::fmt::Debug for QuorumOwner {
 }
 
 impl QuorumOwner {
-    pub(crate) fn new(nodes: &Arc<Nodes>) -> Self {
+    pub(crate) fn new(nodes: &Arc<QuorumNodes>) -> Self {
         Self {
             nodes: Arc::clone(nodes),
-            state: OwnerState::new(),
+            state: CompositeOwner::new(),
         }
     }
 
@@ -55,14 +55,14 @@ impl QuorumOwner {
         FencedQuorumLock::new(&self.nodes, name, Some(&self.state), fenced::kind)
     }
 
-    /// Runs `future` for this owner: every handle of its quorum that is used inside acts for it, unless it is one of
-    /// another owner.
+    /// Runs `future` for this owner: every handle of the quorum that is used inside acts for it, unless that handle
+    /// belongs to another owner.
     ///
     /// # Cancel safety
     ///
     /// As `future`.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        scope::within(self.nodes.id, Arc::clone(&self.state), future)
+        scope::within(self.nodes.id(), Arc::clone(&self.state), future)
     }
 }
 

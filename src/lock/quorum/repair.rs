@@ -1,79 +1,76 @@
-//! Repair: a hold goes on without the nodes that it lost, and takes them back when they are there again. So one that
-//! lasts for hours does not die of three restarts on three days.
+//! Repair: a hold goes on without the nodes that it lost, and takes them back when they answer again. So a hold of hours
+//! survives three restarts on three days.
 //!
-//! 1. Only a hold that is valid is repaired: what lost its majority stays lost. That is looked at in the moment in which
-//!    the child is added.
-//! 2. The child is a new one, with a hold id of its own: the last release of the old one may still be repeated.
-//! 3. Of a fixed lease it gets what is left; a child of a fenced hold counts once its node knows the token.
-//! 4. A node is asked once it may vote, and then once a second at most.
+//! 1. Only a valid hold is repaired: one that lost its majority stays lost. This is checked at the moment at which the
+//!    child is added.
+//! 2. The child is a new hold with its own id, as the last release of the old one may still be repeated.
+//! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
+//! 4. A node is asked once it may vote, and then at most once a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::Nodes;
-use super::line::Request;
-use super::node::Answer;
+use super::node::{NodeAnswer, QuorumNode};
+use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
+use super::queue::AcquireRequest;
 use super::round::join;
+use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::lease::{Lease, SHORTEST_FIXED};
-use crate::lock::composite::Composite;
+use crate::lock::several::Composite;
 
 /// How often holds are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long a node is left alone by a hold that was refused there.
+/// How long a hold leaves a node alone after it asked it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The holds to look after.
-#[derive(Default)]
-pub(super) struct Patients {
-    new: Mutex<Vec<Patient>>,
-    some: Notify,
+/// Starts a quorum and the repair of its holds.
+pub(crate) fn start(
+    nodes: Vec<QuorumNode>,
+    settings: &QuorumSettings,
+) -> Result<Arc<QuorumNodes>, Failure> {
+    let (nodes, to_repair) = QuorumNodes::new(nodes, settings)?;
+    nodes.spawn(look_after(Arc::downgrade(&nodes), to_repair));
+    Ok(nodes)
 }
 
-struct Patient {
+/// A hold under repair.
+struct Repair {
     hold: Weak<Composite>,
-    request: Request,
-    /// From when on the node at each place may be asked again.
-    asked: HashMap<usize, Moment>,
+    request: AcquireRequest,
+    /// When the node at each place may be asked again.
+    ask_at: HashMap<usize, Moment>,
 }
 
-impl Patients {
-    pub(super) fn add(&self, hold: &Arc<Composite>, request: &Request) {
-        let mut new = self.new.lock();
-        if new.is_empty() {
-            self.some.notify_one();
-        }
-        new.push(Patient {
-            hold: Arc::downgrade(hold),
-            request: Request {
-                owner: None,
-                ..request.clone()
-            },
-            asked: HashMap::new(),
-        });
-    }
-}
-
-/// Looks after all holds, for as long as the quorum lives.
-pub(super) async fn look_after(quorum: Weak<Nodes>, patients: Arc<Patients>) {
-    let mut all: Vec<Patient> = Vec::new();
+/// Looks after all holds while the quorum exists.
+async fn look_after(quorum: Weak<QuorumNodes>, mut new: UnboundedReceiver<HoldToRepair>) {
+    let mut all: Vec<Repair> = Vec::new();
+    let repair = |(hold, request)| Repair {
+        hold,
+        request,
+        ask_at: HashMap::new(),
+    };
     loop {
         if all.is_empty() {
-            patients.some.notified().await;
+            match new.recv().await {
+                Some(hold) => all.push(repair(hold)),
+                None => return,
+            }
         }
         tokio::time::sleep(LOOK).await;
-        all.append(&mut patients.new.lock());
+        while let Ok(hold) = new.try_recv() {
+            all.push(repair(hold));
+        }
         let Some(nodes) = quorum.upgrade() else {
             return;
         };
-        all.retain_mut(|patient| match patient.hold.upgrade() {
+        all.retain_mut(|repair| match repair.hold.upgrade() {
             Some(hold) if hold.check().is_ok() => {
-                patient.look(&nodes, &hold);
+                repair.look(&nodes, &hold);
                 true
             }
             _ => false,
@@ -81,17 +78,17 @@ pub(super) async fn look_after(quorum: Weak<Nodes>, patients: Arc<Patients>) {
     }
 }
 
-impl Patient {
-    fn look(&mut self, nodes: &Arc<Nodes>, hold: &Arc<Composite>) {
+impl Repair {
+    fn look(&mut self, nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>) {
         let now = nodes.now();
-        for place in hold.wanting() {
-            let node = &nodes.all[place];
-            let again = self.asked.get(&place);
+        for place in hold.invalid_places() {
+            let node = nodes.node(place);
+            let again = self.ask_at.get(&place);
             let is_due = again.is_none_or(|again| now >= *again);
             if !is_due || node.is_silent() || !node.may_vote_at(now) {
                 continue;
             }
-            self.asked.insert(place, now + PAUSE);
+            self.ask_at.insert(place, now + PAUSE);
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
             nodes.spawn(async move { repair(&quorum, &hold, place, request).await });
@@ -99,8 +96,13 @@ impl Patient {
     }
 }
 
-/// Takes the lock at one node once more. Over as soon as the hold is.
-async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut request: Request) {
+/// Takes the lock at one node again, unless the hold ends first.
+async fn repair(
+    nodes: &Arc<QuorumNodes>,
+    hold: &Arc<Composite>,
+    place: usize,
+    mut request: AcquireRequest,
+) {
     request.lease = hold.lease_now();
     if let Lease::Fixed(left) = request.lease
         && left < SHORTEST_FIXED
@@ -108,7 +110,9 @@ async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut req
         return;
     }
     let limit = nodes.timeout_of(request.lease);
-    let trying = nodes.all[place].try_once(place, request.kind.clone(), request.lease);
+    let trying = nodes
+        .node(place)
+        .try_once(place, request.kind.clone(), request.lease);
     let answer = tokio::select! {
         biased;
         () = hold.over() => return,
@@ -116,7 +120,7 @@ async fn repair(nodes: &Arc<Nodes>, hold: &Arc<Composite>, place: usize, mut req
         () = tokio::time::sleep(limit) => return nodes.fell_silent(place),
     };
     nodes.note(place, answer.as_ref().err());
-    if let Ok(Answer::Granted(child)) = answer
+    if let Ok(NodeAnswer::Granted(child)) = answer
         && join(nodes, &request, hold, place, child).await
     {
         tracing::info!(

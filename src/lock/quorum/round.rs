@@ -1,13 +1,13 @@
 //! One round: a try at all nodes at once.
 //!
-//! 1. It is over as soon as no answer can change what it comes to, and at the latest after the nodes' time-out.
-//! 2. What was got when it is refused is given back, and so is what was not answered: a try that is dropped is finished
-//!    and undone by its own client.
-//! 3. What is answered behind a round that got the lock joins the hold ([`late`]), while it lasts. When the hold ends,
-//!    tries without an answer are dropped as by 2: the next round of this client would take what they get for a busy
-//!    lock. When it was left to its lease, so is what they get.
-//! 4. A hold is valid by its children's ends, each counted from its own send (T2). Whether it is when all is done, the
-//!    caller sees who collects it: that comes last.
+//! 1. It ends as soon as no further answer can change its outcome, at the latest after the nodes' time-out.
+//! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
+//!    them.
+//! 3. What is answered after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, tries
+//!    without an answer are dropped as well, or else the next round of this client would find the lock busy. When the
+//!    hold was left to its lease, so are late grants.
+//! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
+//!    it collects the hold, after everything else.
 
 use std::fmt;
 use std::pin::pin;
@@ -18,136 +18,158 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
-use super::Nodes;
-use super::line::{Patience, Request, Tried};
-use super::node::{Answer, Trying};
-use super::rules::{Outcome, Said, Votes};
-
+use super::node::{NodeAnswer, NodeTry};
+use super::nodes::QuorumNodes;
+use super::queue::AcquireRequest;
+use super::rules::{RoundOutcome, Vote, VoteCount};
 use super::token;
 use crate::backend::Lane;
 use crate::clock::Moment;
+use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::LockGuard;
-use crate::lock::by_now::hear_by_now;
-use crate::lock::composite::{Composite, Level};
+use crate::lock::guard::LockGuard;
+use crate::lock::several::{Composite, CompositeLevel, hear_by_now};
 
-type Tries = FuturesUnordered<Trying>;
+type Tries = FuturesUnordered<NodeTry>;
 
-/// What the nodes said to a round.
+/// What a round came to.
+pub(super) enum Tried {
+    Got(CompositeLevel),
+    /// Somebody else has the lock.
+    Busy {
+        /// Whether some nodes granted it all the same.
+        some: bool,
+        /// When the leases of enough other holders end, if nobody renews or releases.
+        free_at: Moment,
+    },
+    /// Too few nodes answered.
+    NoQuorum {
+        error: Error,
+        some: bool,
+    },
+    /// It will not work, now or later.
+    Failed(Error),
+}
+
+/// The answers to a round.
 struct Ballot<'a> {
-    nodes: &'a Arc<Nodes>,
-    votes: Votes,
+    nodes: &'a Arc<QuorumNodes>,
+    votes: VoteCount,
     children: Vec<Option<LockGuard>>,
-    /// What was granted and does not count.
+    /// Grants of nodes that may not vote.
     young: Vec<LockGuard>,
-    /// What each said that has no lock for us, and those that have said nothing yet.
-    words: Vec<Word>,
+    reports: Vec<NodeReport>,
     refused: Option<Error>,
 }
 
+/// How a node answered, for the round and for the text of an error.
 #[derive(Debug, Clone)]
-enum Word {
+enum NodeReport {
     NotAsked,
-    Nothing,
+    NoAnswer,
     Granted,
     Young,
-    /// Up to then, as far as that is known.
+    /// Until then, if known.
     Busy(Option<Moment>),
     Failed(Error),
 }
 
 impl<'a> Ballot<'a> {
-    fn new(nodes: &'a Arc<Nodes>, asked: &[usize]) -> Self {
-        let all = nodes.all.len();
-        let mut words = vec![Word::NotAsked; all];
+    fn new(nodes: &'a Arc<QuorumNodes>, asked: &[usize]) -> Self {
+        let all = nodes.all().len();
+        let mut reports = vec![NodeReport::NotAsked; all];
         for place in asked {
-            words[*place] = Word::Nothing;
+            reports[*place] = NodeReport::NoAnswer;
         }
         let mut children = Vec::new();
         children.resize_with(all, || None);
         Self {
             nodes,
-            votes: Votes::new(all, nodes.needed, asked.len()),
+            votes: VoteCount::new(all, nodes.needed(), asked.len()),
             children,
             young: Vec::new(),
-            words,
+            reports,
             refused: None,
         }
     }
 
-    /// Hears one node.
-    fn hear(&mut self, place: usize, answer: Result<Answer, Error>) -> Option<Outcome> {
+    /// Counts the answer of one node. Returns the outcome once it is certain.
+    fn hear(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
         self.nodes.note(place, answer.as_ref().err());
-        let (said, word) = match answer {
-            Ok(Answer::Granted(child)) if self.nodes.may_vote(place, &child) => {
+        let (vote, report) = match answer {
+            Ok(NodeAnswer::Granted(child)) if self.nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
-                (Said::Yes, Word::Granted)
+                (Vote::Yes, NodeReport::Granted)
             }
-            Ok(Answer::Granted(child)) => {
+            Ok(NodeAnswer::Granted(child)) => {
                 self.young.push(child);
-                (Said::Young, Word::Young)
+                (Vote::Young, NodeReport::Young)
             }
-            Ok(Answer::Busy(until)) => (Said::Busy, Word::Busy(until)),
-            Err(error) if error.is_transient() => (Said::Failed, Word::Failed(error)),
+            Ok(NodeAnswer::Busy(until)) => (Vote::Busy, NodeReport::Busy(until)),
+            Err(error) if error.is_transient() => (Vote::Failed, NodeReport::Failed(error)),
             Err(error) => {
                 self.refused.get_or_insert_with(|| error.clone());
-                (Said::Refused, Word::Failed(error))
+                (Vote::Refused, NodeReport::Failed(error))
             }
         };
-        self.words[place] = word;
-        self.votes.hear(said)
+        self.reports[place] = report;
+        self.votes.count(vote)
     }
 
-    /// The time is over.
-    fn close(&mut self) -> Outcome {
+    /// The time is over: nodes without an answer are silent.
+    fn close(&mut self) -> RoundOutcome {
         for place in self.unheard() {
             self.nodes.fell_silent(place);
         }
         self.votes.close()
     }
 
-    /// The places of those that were asked and have said nothing yet.
+    /// The places of the nodes that were asked and have not answered yet.
     fn unheard(&self) -> Vec<usize> {
-        let words = self.words.iter().enumerate();
-        words
-            .filter(|(_, word)| matches!(word, Word::Nothing))
+        let reports = self.reports.iter().enumerate();
+        reports
+            .filter(|(_, report)| matches!(report, NodeReport::NoAnswer))
             .map(|(place, _)| place)
             .collect()
     }
 
-    /// By when so many nodes are free that it can be had, if nobody renews or gives back anything.
+    /// When the leases of enough other holders end, if nobody renews or releases.
     fn free_at(&self) -> Moment {
         let mut ends: Vec<_> = self
-            .words
+            .reports
             .iter()
-            .map(|word| match word {
-                Word::Granted => Moment::default(),
-                Word::Busy(Some(until)) => *until,
+            .map(|report| match report {
+                NodeReport::Granted => Moment::default(),
+                NodeReport::Busy(Some(until)) => *until,
                 _ => Moment::NEVER,
             })
             .collect();
         ends.sort_unstable();
-        ends[self.nodes.needed - 1]
+        ends[self.nodes.needed() - 1]
     }
 
     fn no_quorum(&self, reached: usize) -> Error {
-        let said = Words(self.words.clone());
-        Error::no_quorum(reached, self.nodes.needed, Arc::new(said))
+        let said = NodeReports(self.reports.clone());
+        Error::no_quorum(reached, self.nodes.needed(), Arc::new(said))
     }
 }
 
 /// One try for `request` at all nodes that are worth asking.
-pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
+pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
     let limit = nodes.timeout_of(request.lease);
     let asked = nodes.worth_asking();
     let mut tries: Tries = asked
         .iter()
-        .map(|place| nodes.all[*place].try_once(*place, request.kind.clone(), request.lease))
+        .map(|place| {
+            nodes
+                .node(*place)
+                .try_once(*place, request.kind.clone(), request.lease)
+        })
         .collect();
     let mut ballot = Ballot::new(nodes, &asked);
-    let outcome = heard(nodes, &mut tries, &mut ballot, limit).await;
-    if outcome == Outcome::Got {
+    let outcome = first_answers(nodes, &mut tries, &mut ballot, limit).await;
+    if outcome == RoundOutcome::Got {
         hear_by_now(&mut tries, |(place, answer)| {
             ballot.hear(place, answer);
         })
@@ -155,7 +177,7 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
         let children = std::mem::take(&mut ballot.children);
         match got(nodes, request, children, limit).await {
             Some(level) => {
-                nodes.patients.add(level.hold(), request);
+                nodes.repair(level.hold(), request);
                 let unheard = ballot.unheard();
                 join_later(nodes, request, level.hold(), tries, unheard, limit);
                 return Tried::Got(level);
@@ -169,8 +191,8 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
         }
     }
     let some = ballot.children.iter().any(Option::is_some);
-    if outcome == Outcome::Busy && request.patience != Patience::Once {
-        // Who waits comes when leases end: those of all are to be known.
+    if outcome == RoundOutcome::Busy && request.patience != Patience::Once {
+        // The caller waits until leases end, so it needs to know those of all nodes.
         let rest = async {
             while let Some((place, answer)) = tries.next().await {
                 ballot.hear(place, answer);
@@ -180,18 +202,18 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
             ballot.close();
         }
     }
-    // By 2.
+    // The nodes' clients finish and undo what has no answer yet.
     drop(tries);
     let tried = match outcome {
-        Outcome::Got | Outcome::Busy => Tried::Busy {
+        RoundOutcome::Got | RoundOutcome::Busy => Tried::Busy {
             some,
             free_at: ballot.free_at(),
         },
-        Outcome::NoQuorum { reached } => Tried::NoQuorum {
+        RoundOutcome::NoQuorum { reached } => Tried::NoQuorum {
             error: ballot.no_quorum(reached),
             some,
         },
-        Outcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
+        RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
     let children = std::mem::take(&mut ballot.children).into_iter().flatten();
     give_back(
@@ -203,12 +225,12 @@ pub(super) async fn round(nodes: &Arc<Nodes>, request: &Request) -> Tried {
     tried
 }
 
-async fn heard(
-    nodes: &Nodes,
+async fn first_answers(
+    nodes: &QuorumNodes,
     tries: &mut Tries,
     ballot: &mut Ballot<'_>,
     limit: Duration,
-) -> Outcome {
+) -> RoundOutcome {
     let mut over = pin!(nodes.timers().sleep(limit));
     loop {
         tokio::select! {
@@ -223,16 +245,16 @@ async fn heard(
     }
 }
 
-/// The hold of these children, with its token if it is to have one; without that they are given back.
+/// The hold of these children, with its token if it needs one. None when it gets no token: then they are given back.
 async fn got(
-    nodes: &Arc<Nodes>,
-    request: &Request,
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
     children: Vec<Option<LockGuard>>,
     limit: Duration,
-) -> Option<Level> {
+) -> Option<CompositeLevel> {
     let spare_timeout = nodes.timeout_of(Lease::Watchdog);
     let (name, lease) = (&request.name, request.lease);
-    let level = Level::first(name, nodes.needed, spare_timeout, children, lease);
+    let level = CompositeLevel::first(name, nodes.needed(), spare_timeout, children, lease);
     if request.fenced {
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);
@@ -240,17 +262,21 @@ async fn got(
     Some(level)
 }
 
-/// Gives back what a round got; what is not answered in time is seen to in the background.
-async fn give_back(nodes: &Nodes, children: impl Iterator<Item = LockGuard>, limit: Duration) {
+/// Gives back what a round got. The background finishes what is not answered in time.
+async fn give_back(
+    nodes: &QuorumNodes,
+    children: impl Iterator<Item = LockGuard>,
+    limit: Duration,
+) {
     let given_back = join_all(children.map(LockGuard::unlock));
-    // What a release was answered changes nothing here.
+    // The answers change nothing here.
     nodes.timers().within(limit, given_back).await;
 }
 
-/// By 3: hears the rest in the background.
+/// Waits for the remaining answers in the background.
 fn join_later(
-    nodes: &Arc<Nodes>,
-    request: &Request,
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
     hold: &Arc<Composite>,
     tries: Tries,
     places: Vec<usize>,
@@ -261,18 +287,18 @@ fn join_later(
     }
     let unheard = places
         .into_iter()
-        .map(|place| (place, nodes.all[place].lane()));
+        .map(|place| (place, nodes.node(place).lane()));
     let unheard = unheard.collect();
     let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
     nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
 }
 
-/// Hears what is answered behind a round that got the lock, until the hold is given back or lost. Which nodes say nothing
-/// at all is found out all the same, by the connections on which they were asked.
+/// Takes late answers into the hold until that is given back or lost. After that, the connections still show which nodes
+/// are silent.
 async fn late(
-    nodes: &Arc<Nodes>,
-    request: &Request,
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
     hold: &Arc<Composite>,
     mut tries: Tries,
     mut unheard: Vec<(usize, Option<Arc<Lane>>)>,
@@ -300,7 +326,7 @@ async fn late(
         };
         unheard.retain(|(other, _)| *other != place);
         nodes.note(place, answer.as_ref().err());
-        if let Ok(Answer::Granted(child)) = answer {
+        if let Ok(NodeAnswer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }
     }
@@ -309,25 +335,30 @@ async fn late(
     }
 }
 
-/// Looks whether anything is heard of these nodes. One look at a time for each: short holds come by the thousand.
-async fn watch(nodes: &Arc<Nodes>, mut places: Vec<(usize, Option<Arc<Lane>>)>, limit: Duration) {
-    places.retain(|(place, _)| nodes.all[*place].is_watched(true));
+/// Checks whether these nodes send anything within `limit`. One check at a time for each node, as short holds come by the
+/// thousand.
+async fn watch(
+    nodes: &Arc<QuorumNodes>,
+    mut places: Vec<(usize, Option<Arc<Lane>>)>,
+    limit: Duration,
+) {
+    places.retain(|(place, _)| nodes.node(*place).set_watched(true));
     if places.is_empty() {
         return;
     }
     tokio::time::sleep(limit).await;
     for (place, lane) in places {
-        nodes.all[place].is_watched(false);
+        nodes.node(place).set_watched(false);
         if lane.is_none_or(|lane| lane.is_silent_for(limit)) {
             nodes.fell_silent(place);
         }
     }
 }
 
-/// Adds a child to a hold, once its node knows the hold's token. What cannot be added is given back.
+/// Adds a child to a hold, once its node has the hold's token. A child that cannot be added is given back.
 pub(super) async fn join(
-    nodes: &Arc<Nodes>,
-    request: &Request,
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
     hold: &Arc<Composite>,
     place: usize,
     child: LockGuard,
@@ -345,24 +376,24 @@ pub(super) async fn join(
         .await
 }
 
-/// What each node said, for who reads an error.
+/// How each node answered, as the source of an error.
 #[derive(Debug)]
-struct Words(Vec<Word>);
+struct NodeReports(Vec<NodeReport>);
 
-impl std::error::Error for Words {}
+impl std::error::Error for NodeReports {}
 
-impl fmt::Display for Words {
+impl fmt::Display for NodeReports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, word) in self.0.iter().enumerate() {
             let comma = if place == 0 { "" } else { ", " };
             write!(f, "{comma}server {}: ", place + 1)?;
             match word {
-                Word::NotAsked => f.write_str("not asked, it was silent before")?,
-                Word::Nothing => f.write_str("no reply in time")?,
-                Word::Granted => f.write_str("granted")?,
-                Word::Young => f.write_str("no vote yet, it was started too lately")?,
-                Word::Busy(_) => f.write_str("busy")?,
-                Word::Failed(error) => match std::error::Error::source(error) {
+                NodeReport::NotAsked => f.write_str("not asked, as it did not answer before")?,
+                NodeReport::NoAnswer => f.write_str("no reply in time")?,
+                NodeReport::Granted => f.write_str("granted")?,
+                NodeReport::Young => f.write_str("granted, but no vote yet after its start")?,
+                NodeReport::Busy(_) => f.write_str("busy")?,
+                NodeReport::Failed(error) => match std::error::Error::source(error) {
                     Some(cause) => write!(f, "{cause}")?,
                     None => write!(f, "{error}")?,
                 },

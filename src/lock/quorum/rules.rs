@@ -1,57 +1,57 @@
-//! What a round at the nodes comes to, and which nodes may vote: arithmetic over what they said.
+//! What a round at the nodes comes to, and which nodes may vote: arithmetic on their answers.
 //!
 //! 1. An acquire is granted by `needed` nodes that may vote, and by nothing else.
-//! 2. It is busy when `needed` nodes answered and one of them said that somebody else has it. What a node says that may
-//!    not vote counts if it is busy: somebody has it there.
-//! 3. It has no quorum when fewer answered: nobody knows whether it is free.
-//! 4. A node may vote once it has been up for the restart delay when it is asked: whatever it granted before it was
-//!    started, and may have forgotten, is over by then. The delay is a whole lease, the drift between two clocks, and
-//!    what a server's word on its age may be wrong by.
+//! 2. It is busy when `needed` nodes answered and somebody else has the lock on one of them. A busy answer also counts
+//!    when the node may not vote: the lock is taken there.
+//! 3. It has no quorum when fewer answered, as nobody knows whether the lock is free.
+//! 4. A node may vote if it had been up for the restart delay when it was asked: then everything that it granted before
+//!    its start, and may have forgotten, is over. The delay is one lease, the drift between two clocks, and the
+//!    inaccuracy of the age that a server reports.
 
 use std::time::Duration;
 
-/// What a node said to an acquire.
+/// How a node answered an acquire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Vote {
     /// It granted, and may vote.
     Yes,
     /// It granted, and may not vote yet.
     Young,
     /// Somebody else has it there.
     Busy,
-    /// Nothing that could be used; a later answer may do.
+    /// It failed, and may succeed later.
     Failed,
-    /// It refused, and will again.
+    /// It refused, for good.
     Refused,
 }
 
 /// What a round came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RoundOutcome {
     Got,
     Busy,
-    /// So many said yes or busy.
+    /// `reached` nodes answered yes or busy.
     NoQuorum {
         reached: usize,
     },
-    /// So many refuse for good that the rest is no quorum.
+    /// So many nodes refuse for good that the others are no majority.
     Refused,
 }
 
 /// The votes of one round.
 #[derive(Debug, Clone)]
-pub(super) struct Votes {
+pub(super) struct VoteCount {
     nodes: usize,
     needed: usize,
-    /// How many are still to be heard.
+    /// How many have not answered yet.
     open: usize,
     yes: usize,
     busy: usize,
     refused: usize,
 }
 
-impl Votes {
-    /// Of `asked` out of `nodes`; `needed` of them must say yes.
+impl VoteCount {
+    /// `asked` of `nodes` are asked, and `needed` must say yes.
     pub(super) fn new(nodes: usize, needed: usize, asked: usize) -> Self {
         Self {
             nodes,
@@ -63,46 +63,46 @@ impl Votes {
         }
     }
 
-    /// Hears one node. What the round comes to, as soon as that is certain.
-    pub(super) fn hear(&mut self, said: Said) -> Option<Outcome> {
+    /// Counts the answer of one node. Returns the outcome as soon as it is certain.
+    pub(super) fn count(&mut self, vote: Vote) -> Option<RoundOutcome> {
         self.open -= 1;
-        match said {
-            Said::Yes => self.yes += 1,
-            Said::Busy => self.busy += 1,
-            Said::Refused => self.refused += 1,
-            Said::Young | Said::Failed => {}
+        match vote {
+            Vote::Yes => self.yes += 1,
+            Vote::Busy => self.busy += 1,
+            Vote::Refused => self.refused += 1,
+            Vote::Young | Vote::Failed => {}
         }
         let outcome = self.close();
         let may_be_got = self.yes + self.open >= self.needed;
         let certain = match outcome {
-            Outcome::Got => true,
-            Outcome::Busy | Outcome::Refused => !may_be_got,
-            Outcome::NoQuorum { reached } => reached + self.open < self.needed,
+            RoundOutcome::Got => true,
+            RoundOutcome::Busy | RoundOutcome::Refused => !may_be_got,
+            RoundOutcome::NoQuorum { reached } => reached + self.open < self.needed,
         };
         (certain || self.open == 0).then_some(outcome)
     }
 
-    /// What the round comes to with what was heard so far.
-    pub(super) fn close(&self) -> Outcome {
+    /// The outcome of the answers so far.
+    pub(super) fn close(&self) -> RoundOutcome {
         let reached = self.yes + self.busy;
         if self.yes >= self.needed {
-            Outcome::Got
+            RoundOutcome::Got
         } else if self.busy > 0 && reached >= self.needed {
-            Outcome::Busy
+            RoundOutcome::Busy
         } else if self.nodes - self.refused < self.needed {
-            Outcome::Refused
+            RoundOutcome::Refused
         } else {
-            Outcome::NoQuorum { reached }
+            RoundOutcome::NoQuorum { reached }
         }
     }
 }
 
-/// By 4.
+/// How long a server must have been up before it may vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RestartDelay(Duration);
 
-/// By how much a server's word on its age may be wrong, twice: it counts in whole seconds.
-const WORD: Duration = Duration::from_secs(2);
+/// Twice the inaccuracy of the age that a server reports, which is in whole seconds.
+const INACCURACY: Duration = Duration::from_secs(2);
 
 impl RestartDelay {
     pub(super) fn new(delay: Duration) -> Self {
@@ -113,15 +113,15 @@ impl RestartDelay {
     pub(super) fn for_leases(longest: Duration) -> Self {
         let with_drift = longest.as_millis().saturating_mul(101).div_ceil(100);
         let seconds = u64::try_from(with_drift.div_ceil(1000)).unwrap_or(u64::MAX);
-        Self(Duration::from_secs(seconds).saturating_add(WORD))
+        Self(Duration::from_secs(seconds).saturating_add(INACCURACY))
     }
 
-    /// Whether a node may vote that had been up for `age` when it was asked.
+    /// Whether a node may vote that had been up for `age` when it was asked, or did not report its age.
     pub(super) fn may_vote(self, age: Option<Duration>) -> bool {
         self.0.is_zero() || age.is_some_and(|age| age >= self.0)
     }
 
-    /// How much longer a node of that age may not vote.
+    /// How long a node of this age must still wait for its vote.
     pub(super) fn left(self, age: Option<Duration>) -> Duration {
         self.0.saturating_sub(age.unwrap_or_default())
     }
@@ -132,13 +132,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn said() -> impl Strategy<Value = Said> {
+    fn said() -> impl Strategy<Value = Vote> {
         prop_oneof![
-            4 => Just(Said::Yes),
-            1 => Just(Said::Young),
-            3 => Just(Said::Busy),
-            2 => Just(Said::Failed),
-            1 => Just(Said::Refused),
+            4 => Just(Vote::Yes),
+            1 => Just(Vote::Young),
+            3 => Just(Vote::Busy),
+            2 => Just(Vote::Failed),
+            1 => Just(Vote::Refused),
         ]
     }
 
@@ -150,25 +150,25 @@ mod tests {
         ) {
             let (nodes, needed) = (2 * half + 1, half + 1);
             let all = &all[..asked.min(nodes)];
-            let mut votes = Votes::new(nodes, needed, all.len());
-            let told = all.iter().position(|said| votes.hear(*said).is_some());
-            let told = told.expect("a round is decided when all were heard");
+            let mut votes = VoteCount::new(nodes, needed, all.len());
+            let decided = all.iter().position(|said| votes.count(*said).is_some());
+            let decided = decided.expect("a round is decided when all were heard");
             let outcome = votes.close();
             let count = |what| all.iter().filter(|said| **said == what).count();
-            let (yes, busy) = (count(Said::Yes), count(Said::Busy));
-            // By 1 to 3, of all answers: what came later changed neither that it was got nor that it was not.
-            prop_assert_eq!(outcome == Outcome::Got, yes >= needed);
-            if let Outcome::Busy = outcome {
+            let (yes, busy) = (count(Vote::Yes), count(Vote::Busy));
+            // Answers that came after the decision would not have changed it.
+            prop_assert_eq!(outcome == RoundOutcome::Got, yes >= needed);
+            if let RoundOutcome::Busy = outcome {
                 prop_assert!(yes < needed && busy > 0);
             }
-            if let Outcome::NoQuorum { reached } = outcome {
-                let heard = &all[..=told];
-                let usable = heard.iter().filter(|said| matches!(said, Said::Yes | Said::Busy));
+            if let RoundOutcome::NoQuorum { reached } = outcome {
+                let heard = &all[..=decided];
+                let usable = heard.iter().filter(|said| matches!(said, Vote::Yes | Vote::Busy));
                 prop_assert_eq!(reached, usable.count());
                 prop_assert!(reached < needed && yes + busy < needed);
             }
-            if let Outcome::Refused = outcome {
-                prop_assert!(nodes - count(Said::Refused) < needed);
+            if let RoundOutcome::Refused = outcome {
+                prop_assert!(nodes - count(Vote::Refused) < needed);
             }
         }
 

@@ -1,14 +1,14 @@
-//! A client in the simulation: the rules of the quorum as they are in production ([`Votes`], [`RestartDelay`],
-//! [`Standing`], and the [`Term`](crate::lease::Term) of a lease), with letters instead of commands.
+//! A client in the simulation: the rules of the quorum as they are in production ([`VoteCount`], [`RestartDelay`],
+//! [`CompositeState`], and the [`Term`](crate::lease::Term) of a lease), with letters instead of commands.
 
 use std::time::Duration;
 
-use super::world::{Command, Event, Letter, MS, Time, World, rate, shown};
+use super::world::{Letter, MS, SimCommand, SimEvent, SimWorld, Time, rate, shown};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
-use crate::lock::composite::{Child, Phase, Standing};
-use crate::lock::quorum::rules::{Outcome, RestartDelay, Said, Votes};
+use crate::lock::quorum::rules::{RestartDelay, RoundOutcome, Vote, VoteCount};
+use crate::lock::several::{ChildState, CompositePhase, CompositeState};
 
 /// The longest lease that anybody takes.
 pub(super) const MAX_LEASE_MS: u64 = 100;
@@ -32,7 +32,7 @@ enum Kid {
     Lost,
 }
 
-struct Hold {
+struct SimHold {
     number: u64,
     /// By place; one that was repaired has an id of its own.
     ids: Vec<u64>,
@@ -43,13 +43,13 @@ struct Hold {
 }
 
 enum Stage {
-    Round(Votes),
-    Held(Standing),
+    Round(VoteCount),
+    Held(CompositeState),
 }
 
 /// The connection to a node, and what its server said in greeting.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct SimLink {
     start: u32,
     greeted_at: Moment,
     uptime_s: u64,
@@ -68,13 +68,13 @@ struct Owed {
 const RELEASES: u32 = 4;
 const APART: Time = 30 * MS;
 
-pub(super) struct Client {
+pub(super) struct SimClient {
     number: usize,
     rate: u64,
     without: Option<Rule>,
     delay: RestartDelay,
-    links: Vec<Option<Link>>,
-    hold: Option<Hold>,
+    links: Vec<Option<SimLink>>,
+    hold: Option<SimHold>,
     owed: Vec<Owed>,
     /// Which turn it waits for.
     turn: u64,
@@ -87,8 +87,8 @@ pub(super) struct Client {
 /// Whether somebody came to have the lock in this step.
 pub(super) type Got = bool;
 
-impl Client {
-    pub(super) fn new(number: usize, without: Option<Rule>, world: &mut World) -> Self {
+impl SimClient {
+    pub(super) fn new(number: usize, without: Option<Rule>, world: &mut SimWorld) -> Self {
         let longest = Duration::from_millis(MAX_LEASE_MS);
         let mut client = Self {
             number,
@@ -112,17 +112,17 @@ impl Client {
         client
     }
 
-    fn now(&self, world: &World) -> Moment {
+    fn now(&self, world: &SimWorld) -> Moment {
         shown(world.now, self.rate)
     }
 
-    fn turn_in(&mut self, world: &mut World, span: Time) {
+    fn turn_in(&mut self, world: &mut SimWorld, span: Time) {
         self.turn = world.number();
-        world.after(span, Event::Turn(self.number, self.turn));
+        world.after(span, SimEvent::Turn(self.number, self.turn));
     }
 
     /// Whether it believes that it has the lock.
-    pub(super) fn believes(&mut self, world: &World) -> bool {
+    pub(super) fn believes(&mut self, world: &SimWorld) -> bool {
         let now = self.now(world);
         let Some(hold) = &mut self.hold else {
             return false;
@@ -139,9 +139,9 @@ impl Client {
 
     fn send(
         &mut self,
-        world: &mut World,
+        world: &mut SimWorld,
         place: usize,
-        command: Command,
+        command: SimCommand,
         hold_id: u64,
         lease: u64,
     ) {
@@ -151,7 +151,7 @@ impl Client {
             let mut random = world.random.clone();
             let says = world.servers[place].says_uptime(world.now, &mut random);
             world.random = random;
-            self.links[place] = says.map(|uptime_s| Link {
+            self.links[place] = says.map(|uptime_s| SimLink {
                 start,
                 greeted_at: now,
                 uptime_s,
@@ -175,7 +175,7 @@ impl Client {
         });
     }
 
-    pub(super) fn turn(&mut self, world: &mut World, turn: u64) {
+    pub(super) fn turn(&mut self, world: &mut SimWorld, turn: u64) {
         self.pay(world);
         if turn != self.turn {
             return;
@@ -195,21 +195,21 @@ impl Client {
         }
     }
 
-    fn begin(&mut self, world: &mut World) {
+    fn begin(&mut self, world: &mut SimWorld) {
         let nodes = world.servers.len();
         let number = world.number();
         let lease_ms = world.random.u64(20..=MAX_LEASE_MS);
         self.rounds += 1;
-        self.hold = Some(Hold {
+        self.hold = Some(SimHold {
             number,
             ids: vec![number; nodes],
             kids: vec![Kid::Asked; nodes],
             lease: LeaseMs::from_millis(lease_ms),
             watched: world.random.bool(),
-            stage: Stage::Round(Votes::new(nodes, nodes / 2 + 1, nodes)),
+            stage: Stage::Round(VoteCount::new(nodes, nodes / 2 + 1, nodes)),
         });
         for place in 0..nodes {
-            self.send(world, place, Command::Acquire, number, lease_ms);
+            self.send(world, place, SimCommand::Acquire, number, lease_ms);
         }
         self.turn_in(world, (lease_ms / 10).min(50) * MS);
     }
@@ -229,7 +229,7 @@ impl Client {
         }
     }
 
-    pub(super) fn answered(&mut self, world: &mut World, letter: Letter) -> Got {
+    pub(super) fn answered(&mut self, world: &mut SimWorld, letter: Letter) -> Got {
         let now = self.now(world);
         let age = Some(Duration::from_millis(letter.age_ms));
         let may_vote = self.delay.may_vote(age);
@@ -243,24 +243,24 @@ impl Client {
         }
         let kid = &mut hold.kids[letter.place];
         match (letter.command, &mut hold.stage) {
-            (Command::Acquire, Stage::Round(votes)) if *kid == Kid::Asked => {
+            (SimCommand::Acquire, Stage::Round(votes)) if *kid == Kid::Asked => {
                 let said = match (letter.yes, may_vote) {
-                    (true, true) => Said::Yes,
-                    (true, false) => Said::Young,
-                    (false, _) => Said::Busy,
+                    (true, true) => Vote::Yes,
+                    (true, false) => Vote::Young,
+                    (false, _) => Vote::Busy,
                 };
                 // What does not count is given back with the rest.
                 *kid = match said {
-                    Said::Yes => Kid::Valid(valid_until),
-                    Said::Young => Kid::Lost,
+                    Vote::Yes => Kid::Valid(valid_until),
+                    Vote::Young => Kid::Lost,
                     _ => Kid::Absent,
                 };
-                if let Some(outcome) = votes.hear(said) {
+                if let Some(outcome) = votes.count(said) {
                     return self.decide(world, outcome);
                 }
             }
             // A late answer, or that of a repair: looked at before it is taken in.
-            (Command::Acquire, Stage::Held(standing)) if *kid == Kid::Asked => {
+            (SimCommand::Acquire, Stage::Held(standing)) if *kid == Kid::Asked => {
                 let held = is_held(standing, &hold.kids, now);
                 let counts = letter.yes && may_vote && held && now < valid_until;
                 hold.kids[letter.place] = if counts {
@@ -269,7 +269,7 @@ impl Client {
                     Kid::Lost
                 };
             }
-            (Command::Renew, Stage::Held(_)) => match *kid {
+            (SimCommand::Renew, Stage::Held(_)) => match *kid {
                 Kid::Valid(until) if now < until => {
                     *kid = if letter.yes {
                         Kid::Valid(until.max(valid_until))
@@ -284,13 +284,13 @@ impl Client {
         false
     }
 
-    fn decide(&mut self, world: &mut World, outcome: Outcome) -> Got {
+    fn decide(&mut self, world: &mut SimWorld, outcome: RoundOutcome) -> Got {
         let now = self.now(world);
         let Some(hold) = &mut self.hold else {
             return false;
         };
-        let mut standing = Standing::new(hold.kids.len() / 2 + 1);
-        if outcome != Outcome::Got || !is_held(&mut standing, &hold.kids, now) {
+        let mut standing = CompositeState::new(hold.kids.len() / 2 + 1);
+        if outcome != RoundOutcome::Got || !is_held(&mut standing, &hold.kids, now) {
             self.give_back(world);
             return false;
         }
@@ -303,7 +303,7 @@ impl Client {
     }
 
     /// Renews, repairs, and gives back in time.
-    fn hold_on(&mut self, world: &mut World) {
+    fn hold_on(&mut self, world: &mut SimWorld) {
         if world.calm || world.now >= self.until || !self.believes(world) {
             return self.give_back(world);
         }
@@ -314,14 +314,14 @@ impl Client {
         let now = self.now(world);
         let letters: Vec<_> = (0..hold.kids.len())
             .map(|place| match hold.kids[place] {
-                Kid::Valid(until) if now < until => (place, watched.then_some(Command::Renew)),
+                Kid::Valid(until) if now < until => (place, watched.then_some(SimCommand::Renew)),
                 Kid::Asked => (place, None),
-                _ => (place, watched.then_some(Command::Acquire)),
+                _ => (place, watched.then_some(SimCommand::Acquire)),
             })
             .collect();
         for (place, command) in letters {
             let Some(command) = command else { continue };
-            if command == Command::Acquire {
+            if command == SimCommand::Acquire {
                 self.replace(world, place);
             }
             if let Some(id) = self.hold.as_ref().map(|hold| hold.ids[place]) {
@@ -332,7 +332,7 @@ impl Client {
     }
 
     /// A new child for this place: the old one is given back.
-    fn replace(&mut self, world: &mut World, place: usize) {
+    fn replace(&mut self, world: &mut SimWorld, place: usize) {
         let fresh = world.number();
         if let Some(hold) = &mut self.hold {
             let old = std::mem::replace(&mut hold.ids[place], fresh);
@@ -342,7 +342,7 @@ impl Client {
     }
 
     /// From now on it does not have it. What it may have on the nodes, it releases.
-    fn give_back(&mut self, world: &mut World) {
+    fn give_back(&mut self, world: &mut SimWorld) {
         let Some(hold) = self.hold.take() else {
             return;
         };
@@ -361,7 +361,7 @@ impl Client {
         self.turn_in(world, pause);
     }
 
-    fn owe(&mut self, world: &World, place: usize, hold_id: u64) {
+    fn owe(&mut self, world: &SimWorld, place: usize, hold_id: u64) {
         self.owed.push(Owed {
             place,
             hold_id,
@@ -371,7 +371,7 @@ impl Client {
     }
 
     /// Sends what it owes by now.
-    fn pay(&mut self, world: &mut World) {
+    fn pay(&mut self, world: &mut SimWorld) {
         let now = world.now;
         let mut due = Vec::new();
         for owed in self.owed.iter_mut().filter(|owed| owed.next <= now) {
@@ -385,18 +385,18 @@ impl Client {
             };
         }
         for (place, hold_id) in due {
-            self.send(world, place, Command::Release, hold_id, 1);
+            self.send(world, place, SimCommand::Release, hold_id, 1);
         }
         self.owed.retain(|owed| owed.left > 0);
     }
 }
 
-fn is_held(standing: &mut Standing, kids: &[Kid], now: Moment) -> bool {
+fn is_held(standing: &mut CompositeState, kids: &[Kid], now: Moment) -> bool {
     let said = kids.iter().map(|kid| match *kid {
-        Kid::Absent | Kid::Asked => Child::Absent,
-        Kid::Valid(until) if now < until => Child::Valid(now.until(until)),
-        Kid::Valid(_) => Child::Lost(LostReason::Expired),
-        Kid::Lost => Child::Lost(LostReason::Missing),
+        Kid::Absent | Kid::Asked => ChildState::Absent,
+        Kid::Valid(until) if now < until => ChildState::Valid(now.until(until)),
+        Kid::Valid(_) => ChildState::Lost(LostReason::Expired),
+        Kid::Lost => ChildState::Lost(LostReason::Missing),
     });
-    matches!(standing.look(said), Phase::Held(_))
+    matches!(standing.look(said), CompositePhase::Held(_))
 }

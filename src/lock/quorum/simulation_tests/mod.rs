@@ -7,12 +7,12 @@
 mod client;
 mod world;
 
-use client::{Client, Rule};
-use world::{Event, MS, World};
+use client::{Rule, SimClient};
+use world::{MS, SimEvent, SimWorld};
 
 /// What went wrong in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrong {
+enum LeftOut {
     TwoHolders,
     /// Everything was given back, and a server still has it for somebody.
     LeftBehind,
@@ -20,24 +20,24 @@ enum Wrong {
 
 /// What happened, to see that the schedules are worth something.
 #[derive(Debug, Default)]
-struct Seen {
+struct SimSeen {
     rounds: u32,
     holds: u32,
     crashes: u32,
 }
 
 /// One schedule.
-fn run(seed: u64, without: Option<Rule>, seen: &mut Seen) -> Option<Wrong> {
+fn run(seed: u64, without: Option<Rule>, seen: &mut SimSeen) -> Option<LeftOut> {
     let nodes = if seed.is_multiple_of(2) { 3 } else { 5 };
-    let mut world = World::new(seed, nodes);
+    let mut world = SimWorld::new(seed, nodes);
     let mut clients: Vec<_> = (0..2 + usize::from(seed.is_multiple_of(3)))
-        .map(|number| Client::new(number, without, &mut world))
+        .map(|number| SimClient::new(number, without, &mut world))
         .collect();
     let span = 250 * MS;
     for _ in 0..world.random.u32(..5) {
         let (at, place) = (world.random.u64(..span), world.random.usize(..nodes));
         let forgets = world.random.u32(..4) > 0;
-        world.after(at, Event::Crash(place, forgets));
+        world.after(at, SimEvent::Crash(place, forgets));
         seen.crashes += 1;
     }
     let end = world.now + span;
@@ -52,31 +52,31 @@ fn run(seed: u64, without: Option<Rule>, seen: &mut Seen) -> Option<Wrong> {
         seen.rounds += client.rounds;
         seen.holds += client.holds;
     }
-    let idle = clients.iter().all(Client::is_idle);
+    let idle = clients.iter().all(SimClient::is_idle);
     assert!(wrong.is_some() || idle, "seed {seed}: everybody is done");
     // Leases go on, and would hide it.
-    wrong.or_else(|| world.is_taken().then_some(Wrong::LeftBehind))
+    wrong.or_else(|| world.is_taken().then_some(LeftOut::LeftBehind))
 }
 
-fn step(world: &mut World, clients: &mut [Client], event: Event) -> Option<Wrong> {
+fn step(world: &mut SimWorld, clients: &mut [SimClient], event: SimEvent) -> Option<LeftOut> {
     let got = match event {
-        Event::Arrives(letter) => {
+        SimEvent::Arrives(letter) => {
             world.arrives(letter);
             None
         }
-        Event::Answered(letter) => {
+        SimEvent::Answered(letter) => {
             let got = clients[letter.client].answered(world, letter);
             got.then_some(letter.client)
         }
-        Event::Turn(client, turn) => {
+        SimEvent::Turn(client, turn) => {
             clients[client].turn(world, turn);
             clients[client].believes(world).then_some(client)
         }
-        Event::Crash(place, forgets) => {
+        SimEvent::Crash(place, forgets) => {
             world.crash(place, forgets);
             None
         }
-        Event::Starts(place) => {
+        SimEvent::Starts(place) => {
             world.starts(place);
             None
         }
@@ -85,7 +85,7 @@ fn step(world: &mut World, clients: &mut [Client], event: Event) -> Option<Wrong
     let believe = clients
         .iter_mut()
         .filter_map(|client| client.believes(world).then_some(()));
-    (believe.count() > 1).then_some(Wrong::TwoHolders)
+    (believe.count() > 1).then_some(LeftOut::TwoHolders)
 }
 
 fn setting(name: &str) -> Option<u64> {
@@ -93,9 +93,9 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Runs schedules on two threads; the seeds of those that went wrong.
-fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, Wrong)>, Seen) {
+fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, LeftOut)>, SimSeen) {
     let half = |first: u64| {
-        let mut seen = Seen::default();
+        let mut seen = SimSeen::default();
         let mut found = Vec::new();
         for seed in (first..runs).step_by(2) {
             found.extend(run(seed, without, &mut seen).map(|wrong| (seed, wrong)));
@@ -120,7 +120,7 @@ fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, Wrong)>
 #[test]
 fn in_a_hundred_thousand_schedules_no_two_have_it_and_nothing_is_left() {
     if let Some(seed) = setting("SIMULATION_SEED") {
-        assert_eq!(run(seed, None, &mut Seen::default()), None);
+        assert_eq!(run(seed, None, &mut SimSeen::default()), None);
         return;
     }
     let runs = setting("SIMULATION_RUNS").unwrap_or(100_000);
@@ -131,7 +131,7 @@ fn in_a_hundred_thousand_schedules_no_two_have_it_and_nothing_is_left() {
 }
 
 /// Each seed of a control is one that the rules get through.
-fn misses(rule: Rule, what: Wrong) {
+fn misses(rule: Rule, what: LeftOut) {
     let (found, _) = search(Some(rule), 100_000, 1);
     let mut found = found.into_iter();
     let seed = found
@@ -139,26 +139,26 @@ fn misses(rule: Rule, what: Wrong) {
         .map(|(seed, _)| seed);
     let seed = seed.unwrap_or_else(|| panic!("{rule:?} was not missed"));
     println!("missed in schedule {seed}");
-    assert_eq!(run(seed, None, &mut Seen::default()), None);
+    assert_eq!(run(seed, None, &mut SimSeen::default()), None);
 }
 
 #[test]
 fn validity_from_the_reply_is_found() {
-    misses(Rule::ValidityFromSend, Wrong::TwoHolders);
+    misses(Rule::ValidityFromSend, LeftOut::TwoHolders);
 }
 
 #[test]
 fn validity_without_drift_is_found() {
-    misses(Rule::Drift, Wrong::TwoHolders);
+    misses(Rule::Drift, LeftOut::TwoHolders);
 }
 
 #[test]
 fn a_restarted_server_that_votes_at_once_is_found() {
-    misses(Rule::RestartDelay, Wrong::TwoHolders);
+    misses(Rule::RestartDelay, LeftOut::TwoHolders);
 }
 
 /// It lets nobody in, since hold ids are never used again; but it leaves a lock that nobody has.
 #[test]
 fn release_only_where_it_was_acquired_is_found() {
-    misses(Rule::ReleaseEverywhere, Wrong::LeftBehind);
+    misses(Rule::ReleaseEverywhere, LeftOut::LeftBehind);
 }

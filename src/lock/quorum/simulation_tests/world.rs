@@ -24,7 +24,7 @@ pub(super) fn shown(now: Time, rate: u64) -> Moment {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Command {
+pub(super) enum SimCommand {
     Acquire,
     Renew,
     Release,
@@ -35,7 +35,7 @@ pub(super) enum Command {
 pub(super) struct Letter {
     pub(super) client: usize,
     pub(super) place: usize,
-    pub(super) command: Command,
+    pub(super) command: SimCommand,
     pub(super) hold_id: u64,
     pub(super) lease_ms: u64,
     /// By the client's clock.
@@ -48,7 +48,7 @@ pub(super) struct Letter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum SimEvent {
     Arrives(Letter),
     Answered(Letter),
     /// A client's turn, if it still waits for this one.
@@ -59,7 +59,7 @@ pub(super) enum Event {
 }
 
 /// A server.
-pub(super) struct Server {
+pub(super) struct SimServer {
     rate: u64,
     pub(super) start: u32,
     up_since: Option<Time>,
@@ -67,7 +67,7 @@ pub(super) struct Server {
     key: Option<(u64, Time)>,
 }
 
-impl Server {
+impl SimServer {
     fn new(random: &mut Rng) -> Self {
         Self {
             rate: rate(random),
@@ -93,15 +93,15 @@ impl Server {
         let holder = self.has(now);
         let own = holder == Some(letter.hold_id);
         match letter.command {
-            Command::Acquire if holder.is_some() && !own => false,
-            Command::Renew if !own => false,
-            Command::Acquire | Command::Renew => {
+            SimCommand::Acquire if holder.is_some() && !own => false,
+            SimCommand::Renew if !own => false,
+            SimCommand::Acquire | SimCommand::Renew => {
                 let ends = now + letter.lease_ms * MS * 1_000_000 / self.rate;
                 let before = self.key.map_or(0, |(_, ends)| ends);
                 self.key = Some((letter.hold_id, ends.max(before)));
                 true
             }
-            Command::Release => {
+            SimCommand::Release => {
                 if own {
                     self.key = None;
                 }
@@ -112,20 +112,20 @@ impl Server {
 }
 
 /// All that the clients share.
-pub(super) struct World {
+pub(super) struct SimWorld {
     pub(super) now: Time,
     pub(super) random: Rng,
-    pub(super) servers: Vec<Server>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    pub(super) servers: Vec<SimServer>,
+    events: BinaryHeap<Reverse<(Time, u64, SimEvent)>>,
     number: u64,
     /// Nothing gets lost or late any more.
     pub(super) calm: bool,
 }
 
-impl World {
+impl SimWorld {
     pub(super) fn new(seed: u64, servers: usize) -> Self {
         let mut random = Rng::with_seed(seed);
-        let servers = (0..servers).map(|_| Server::new(&mut random)).collect();
+        let servers = (0..servers).map(|_| SimServer::new(&mut random)).collect();
         Self {
             // All servers are old.
             now: 100_000 * MS,
@@ -142,13 +142,13 @@ impl World {
         self.number
     }
 
-    pub(super) fn after(&mut self, span: Time, event: Event) {
+    pub(super) fn after(&mut self, span: Time, event: SimEvent) {
         let number = self.number();
         self.events.push(Reverse((self.now + span, number, event)));
     }
 
     /// The next event, with time gone on to it.
-    pub(super) fn next(&mut self) -> Option<Event> {
+    pub(super) fn next(&mut self) -> Option<SimEvent> {
         let Reverse((at, _, event)) = self.events.pop()?;
         self.now = at;
         Some(event)
@@ -166,7 +166,7 @@ impl World {
 
     pub(super) fn send(&mut self, letter: Letter) {
         if let Some(delay) = self.delay() {
-            self.after(delay, Event::Arrives(letter));
+            self.after(delay, SimEvent::Arrives(letter));
         }
     }
 
@@ -181,7 +181,7 @@ impl World {
         // An answer may come twice.
         for _ in 0..=u32::from(self.random.u32(..20) == 0) {
             if let Some(delay) = self.delay() {
-                self.after(delay, Event::Answered(letter));
+                self.after(delay, SimEvent::Answered(letter));
             }
         }
     }
@@ -193,7 +193,7 @@ impl World {
             server.key = None;
         }
         let pause = self.random.u64(1..20 * MS);
-        self.after(pause, Event::Starts(place));
+        self.after(pause, SimEvent::Starts(place));
     }
 
     pub(super) fn starts(&mut self, place: usize) {

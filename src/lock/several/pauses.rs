@@ -1,24 +1,24 @@
-//! How long to stay away after a round that met others: nothing is held meanwhile, so that of two who took what the
-//! other wanted one comes back first.
+//! How long to pause after a round that met others. Nothing is held during the pause, so of two callers that blocked each
+//! other one gets everything.
 
 use std::time::Duration;
 
-/// No pause is longer, however long a round took.
-pub(super) const LONGEST: Duration = Duration::from_millis(250);
+/// The longest pause, however long a round took.
+pub(in crate::lock) const LONGEST: Duration = Duration::from_millis(250);
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How often the span of a pause doubles, from the length of a round to sixteen. Longer ones would leave the locks to
-/// those who come back first, and who needs many of them would starve.
+/// How often the limit of a pause doubles: from one round to sixteen. With longer pauses a caller that needs many locks
+/// would starve beside those that need few.
 const DOUBLINGS: u32 = 4;
 
-/// Pauses that grow with each round, drawn at random from all of their span.
-pub(super) struct Pauses {
+/// Random pauses, whose limit grows with each round.
+pub(in crate::lock) struct Pauses {
     rounds: u32,
     random: fastrand::Rng,
 }
 
 impl Pauses {
-    pub(super) fn new() -> Self {
+    pub(in crate::lock) fn new() -> Self {
         Self::with_seed(fastrand::u64(..))
     }
 
@@ -29,8 +29,8 @@ impl Pauses {
         }
     }
 
-    /// The next one, after a round that took so long.
-    pub(super) fn after(&mut self, round: Duration) -> Duration {
+    /// The next pause, after a round that took this long.
+    pub(in crate::lock) fn after(&mut self, round: Duration) -> Duration {
         let base = round.max(SHORTEST);
         let span = base.saturating_mul(1 << self.rounds).min(LONGEST);
         self.rounds = (self.rounds + 1).min(DOUBLINGS);

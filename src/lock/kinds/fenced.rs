@@ -1,20 +1,19 @@
 //! The lock with fencing tokens: the plain lock's hash, channel and gate, and Redisson's key for the newest token.
 //!
-//! It is the same lock as the plain one of its name, so an owner enters either by the other: a hold has the token
-//! that the first level by a fenced handle took for it, and no level after that takes one.
+//! It is the same lock as the plain one of its name, so an owner enters either through the other. The first level that a
+//! fenced handle takes gives the hold its token, and later levels keep it.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::handle::Handle;
-use super::kind::{IsGuard, LockKind, sealed};
-use super::{GuardError, LockGuard};
 use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Entered, Reply, fenced};
 
@@ -30,17 +29,16 @@ impl LockKind for Fenced {
     type Guard = FencedGuard;
 }
 
-/// A reentrant lock by name whose holds have a [fencing token](FencingToken): what Redisson calls an
-/// `RFencedLock`.
+/// A reentrant lock by name whose holds have a [fencing token](FencingToken): Redisson's `RFencedLock`.
 ///
 /// From [`Client::get_fenced_lock`](crate::Client::get_fenced_lock) or
 /// [`Owner::get_fenced_lock`](crate::Owner::get_fenced_lock). It is the [plain](crate::ReentrantLock) lock of its
-/// name with a number to each hold: the two exclude each other, and an owner enters either by the other.
+/// name, with a number for each hold: the two exclude each other, and an owner enters either through the other.
 ///
-/// **Tokens.** Each hold has one; entering it again keeps it. It is larger than that of every holder before, also
-/// after Redis lost its data, and also when a Java service with Redisson took the lock in between. A try that
-/// found the lock busy takes none. [At the resource](https://github.com/watchlock/watchlock/blob/main/docs/fencing.md)
-/// has what it is for, how the resource checks it, and what it does not give.
+/// **Tokens.** Each hold has one, and entering it again keeps it. It is larger than that of every holder before, also after
+/// Redis lost its data, and also when a Java service with Redisson took the lock in between. A try that finds the lock
+/// busy takes none. [At the resource](https://github.com/watchlock/watchlock/blob/main/docs/fencing.md) describes what
+/// tokens are for, how the resource checks them, and what they do not protect from.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -53,14 +51,14 @@ impl LockKind for Fenced {
 /// # async fn write(fence: u64) {}
 /// ```
 ///
-/// Beyond the errors of the plain lock: [`Error::WrongType`] when the token's key holds no number,
-/// [`Error::FencingTokenTooLarge`] when it holds one from which there is no next. Then nothing was taken.
+/// Beyond the errors of the plain lock: [`Error::WrongType`] when the token's key is not a number,
+/// [`Error::FencingTokenTooLarge`] when that number has no successor. The lock is not taken then.
 #[doc(alias = "RFencedLock")]
 pub type FencedLock = Handle<Fenced>;
 
 /// One level of a hold that has a fencing token. Dropping it gives the level back.
 ///
-/// It is a [`LockGuard`], to which it derefs and converts, with the token in it.
+/// It derefs and converts to a [`LockGuard`].
 ///
 /// ```no_run
 /// # async fn example(lock: watchlock::FencedLock) -> Result<(), watchlock::Error> {
@@ -80,7 +78,7 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// The hold's fencing token. The same for all levels of a hold.
+    /// The hold's fencing token, the same for all its levels.
     #[must_use]
     #[doc(alias = "lockAndGetToken")]
     #[doc(alias = "tryLockAndGetToken")]
@@ -89,7 +87,7 @@ impl FencedGuard {
         self.token
     }
 
-    /// The level as any other.
+    /// The guard as a [`LockGuard`], which still has the token.
     pub fn into_guard(self) -> LockGuard {
         self.level
     }
@@ -190,9 +188,9 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     })
 }
 
-/// The plain lock's commands, but for those that take a token.
+/// The plain lock's commands, except for those that take a token.
 struct WithTokens {
-    /// How long Redis keeps the token's key; without one for ever.
+    /// How long Redis keeps the token's key; None for ever.
     token_ttl: Option<LeaseMs>,
 }
 

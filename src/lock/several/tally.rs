@@ -1,4 +1,4 @@
-//! What a question to all children comes to, answer by answer.
+//! Counting the answers of the children to one question.
 
 use crate::error::Error;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(super) struct Tally {
     needed: usize,
-    /// How many are still to be heard.
+    /// How many have not answered yet.
     open: usize,
     yes: usize,
     lost: usize,
@@ -16,7 +16,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of `asked` children, `needed` of which must say yes.
+    /// `asked` children are asked, and `needed` must say yes.
     pub(super) fn new(needed: usize, asked: usize) -> Self {
         Self {
             needed,
@@ -29,8 +29,8 @@ impl Tally {
         }
     }
 
-    /// Hears one child. What it comes to, as soon as that is certain: yes when `needed` said so; lost when so many are
-    /// lost that the rest cannot be `needed`; else, when all were heard, the first other error.
+    /// Counts one answer. Returns the result as soon as it is certain: yes when `needed` said yes; lost when so many are
+    /// lost that the others are fewer than `needed`; else, after all answers, the first other error.
     pub(super) fn hear(&mut self, answer: Result<(), Error>) -> Option<Result<(), Error>> {
         self.open -= 1;
         match answer {
@@ -64,13 +64,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum Says {
+    enum ChildSays {
         Yes,
         Lost,
         Denied,
     }
 
-    impl Says {
+    impl ChildSays {
         fn answer(self) -> Result<(), Error> {
             match self {
                 Self::Yes => Ok(()),
@@ -85,19 +85,19 @@ mod tests {
         #[test]
         fn it_is_yes_exactly_when_enough_said_so_and_lost_when_too_many_are(
             needed in 1usize..=9,
-            says in prop::collection::vec(prop_oneof![Just(Says::Yes), Just(Says::Lost), Just(Says::Denied)], 9),
+            says in prop::collection::vec(prop_oneof![Just(ChildSays::Yes), Just(ChildSays::Lost), Just(ChildSays::Denied)], 9),
             more in 0usize..=8,
         ) {
             let says = &says[..(needed + more).min(9)];
             let mut tally = Tally::new(needed, says.len());
             let mut heard = says.iter().map(|said| tally.hear(said.answer()));
-            let told = heard.find_map(|answer| answer).expect("an answer when all were heard");
+            let result = heard.find_map(|answer| answer).expect("an answer when all were heard");
             let count = |what| says.iter().filter(|said| **said == what).count();
-            let too_many = says.len() - count(Says::Lost) < needed;
-            match told {
-                Ok(()) => prop_assert!(count(Says::Yes) >= needed),
+            let too_many = says.len() - count(ChildSays::Lost) < needed;
+            match result {
+                Ok(()) => prop_assert!(count(ChildSays::Yes) >= needed),
                 Err(error) if too_many => prop_assert!(error.is_lost()),
-                Err(error) => prop_assert!(count(Says::Yes) < needed && !error.is_lost()),
+                Err(error) => prop_assert!(count(ChildSays::Yes) < needed && !error.is_lost()),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Listening to all nodes for the wake-ups of one name. Each node has its connection for that ([`Hub`]), which lives
+//! Listening to all nodes for the wake-ups of one name. Each node has one connection for that ([`Hub`]), which is open
 //! while somebody waits for any name of the quorum.
 
 use std::sync::Arc;
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::Nodes;
-use super::node::Node;
+use super::node::QuorumNode;
 use crate::backoff::Backoff;
 use crate::engine::keeper::Route;
 use crate::names::Names;
@@ -15,55 +14,55 @@ use crate::names::Names;
 /// How long a subscription outlives its use.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// An ear at each node. Dropped, they are closed, a while later.
-pub(super) struct Ears {
-    told: mpsc::UnboundedReceiver<usize>,
+/// A listener at each node. Dropping this closes them, a while later.
+pub(super) struct Listeners {
+    wake_ups: mpsc::UnboundedReceiver<usize>,
     _until: watch::Sender<()>,
 }
 
-impl Ears {
-    pub(super) fn open(nodes: &Nodes, names: &Arc<Names>) -> Self {
-        let (tell, told) = mpsc::unbounded_channel();
+impl Listeners {
+    pub(super) fn open(nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> Self {
+        let (sender, wake_ups) = mpsc::unbounded_channel();
         let (until, ended) = watch::channel(());
-        for (place, node) in nodes.all.iter().enumerate() {
-            let ear = Ear {
+        for (place, node) in nodes.iter().enumerate() {
+            let listener = NodeListener {
                 place,
                 node: Arc::clone(node),
                 names: Arc::clone(names),
-                tell: tell.clone(),
+                wake_ups: sender.clone(),
                 route: Arc::default(),
             };
-            tokio::spawn(ear.listen(ended.clone()));
+            tokio::spawn(listener.listen(ended.clone()));
         }
         Self {
-            told,
+            wake_ups,
             _until: until,
         }
     }
 
-    /// The place of a node that told something, or from which messages arrive from now on.
-    pub(super) async fn told(&mut self) -> usize {
-        match self.told.recv().await {
+    /// The place of the next node that published a wake-up, or whose messages arrive from now on.
+    pub(super) async fn next(&mut self) -> usize {
+        match self.wake_ups.recv().await {
             Some(place) => place,
-            // No ear is open any more; the polls carry on.
+            // All listeners ended; the caller polls.
             None => std::future::pending().await,
         }
     }
 }
 
-struct Ear {
+struct NodeListener {
     place: usize,
-    node: Arc<Node>,
+    node: Arc<QuorumNode>,
     names: Arc<Names>,
-    tell: mpsc::UnboundedSender<usize>,
+    wake_ups: mpsc::UnboundedSender<usize>,
     /// Of the present subscription.
     route: Arc<Route>,
 }
 
-impl Ear {
+impl NodeListener {
     async fn listen(mut self, mut ended: watch::Receiver<()>) {
         tokio::select! {
-            // The sender says nothing: it goes.
+            // The sender never sends; this resolves when it is dropped.
             _ = ended.changed() => {}
             () = self.subscribed() => {}
         }
@@ -73,15 +72,16 @@ impl Ear {
 
     async fn unsubscribe(&self) {
         let channel = self.names.channel();
-        self.node.hub.unsubscribe(channel, &self.route).await;
+        self.node.hub().unsubscribe(channel, &self.route).await;
     }
 
-    /// Passes on what is told; for ever.
+    /// Subscribes, again after each failure, and passes wake-ups on. Never ends.
     async fn subscribed(&mut self) {
         let mut delays = Backoff::default().delays(fastrand::u64(..));
         loop {
             let channel = self.names.channel();
-            if self.node.hub.subscribe(channel, &self.route).await.is_ok() {
+            let subscribed = self.node.hub().subscribe(channel, &self.route).await;
+            if subscribed.is_ok() {
                 delays.reset();
                 self.pass_on().await;
             }
@@ -93,15 +93,15 @@ impl Ear {
 
     /// Ends when the connection breaks.
     async fn pass_on(&self) {
-        // Confirmed: what was published before was published before the next try.
-        let _ = self.tell.send(self.place);
+        // The lock may have become free before the subscription was confirmed, so one try is due now.
+        let _ = self.wake_ups.send(self.place);
         loop {
             self.route.changed.notified().await;
             if self.route.is_broken() {
                 return;
             }
             if self.route.take_messages() > 0 {
-                let _ = self.tell.send(self.place);
+                let _ = self.wake_ups.send(self.place);
             }
         }
     }

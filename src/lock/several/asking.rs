@@ -1,26 +1,27 @@
-//! What a level asks of its children: side by side, until enough have said the same.
+//! Asking all children at the same time, until enough answers agree.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::crew::Crew;
+use super::child_levels::{ChildGuards, ChildLevels};
 use super::hold::Composite;
-use super::level::Children;
 use super::tally::Tally;
 use crate::error::Error;
 use crate::lease::Lease;
 
-/// A level more of each child that `crew` has.
+/// One more level of each child in `levels`.
 pub(super) async fn enter_children(
     hold: &Composite,
-    crew: &Crew,
+    levels: &ChildLevels,
     lease: Lease,
-) -> Result<Children, Error> {
-    let guards = crew.guards();
+) -> Result<ChildGuards, Error> {
+    let guards = levels.guards();
     let places = guards.iter().map(|(place, _)| place + 1).max();
-    let mut entered = Children::new();
+    let mut entered = ChildGuards::new();
     entered.resize_with(places.unwrap_or_default(), || None);
     let mut entering: FuturesUnordered<_> = guards
         .iter()
@@ -50,7 +51,7 @@ pub(super) async fn enter_children(
     Ok(entered)
 }
 
-/// How long the rest is waited for, when enough have been entered.
+/// How long to wait for the other children when enough are entered.
 fn rest_of(hold: &Composite, lease: Lease) -> Duration {
     let limit = hold.spare_timeout();
     match lease {
@@ -59,7 +60,7 @@ fn rest_of(hold: &Composite, lease: Lease) -> Duration {
     }
 }
 
-/// Asks side by side, and hears what `needed` of them say.
+/// The answer of `needed` of these futures, which run at the same time.
 pub(super) async fn ask(
     needed: usize,
     asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
@@ -67,17 +68,38 @@ pub(super) async fn ask(
     hear(needed, &mut asked.collect()).await
 }
 
-/// What `needed` of those who were asked say. The others may be heard later.
+/// The answer of `needed` of these futures. The others stay in `asked`.
 pub(super) async fn hear(
     needed: usize,
     asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
     let mut tally = Tally::new(needed, asked.len());
     while let Some(answer) = asked.next().await {
-        if let Some(told) = tally.hear(answer) {
-            return told;
+        if let Some(result) = tally.hear(answer) {
+            return result;
         }
     }
-    // Too few were there to ask.
+    // Nobody was asked.
     Err(Error::not_owner())
+}
+
+/// Takes the outputs that are ready, after a pause in which the connections of this runtime deliver what they have read.
+/// That is cheaper than waking another thread for them.
+pub(in crate::lock) async fn hear_by_now<F: Future>(
+    futures: &mut FuturesUnordered<F>,
+    mut hear: impl FnMut(F::Output),
+) {
+    let mut passed_on = futures.is_empty();
+    poll_fn(|context| {
+        if !passed_on {
+            passed_on = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        while let Poll::Ready(Some(output)) = futures.poll_next_unpin(context) {
+            hear(output);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }

@@ -1,14 +1,13 @@
-//! The simple lock: a string with the hold id, on the keys of other libraries' string locks.
+//! The simple lock: a string with the hold id, as other libraries' string locks have it.
 
 use std::sync::Arc;
 
-use super::LockGuard;
-use super::handle::Handle;
-use super::kind::{LockKind, sealed};
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
+use crate::lock::guard::{LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Call, simple};
 
@@ -23,19 +22,19 @@ impl LockKind for Simple {
     type Guard = LockGuard;
 }
 
-/// A lock that is one string in Redis: `SET name token NX PX lease`, as redsync, node-redlock, redlock-py, rslock
-/// and most others have it, so programs with those libraries and this one exclude each other.
+/// A lock that is one string in Redis: `SET name token NX PX lease`, as in redsync, node-redlock, redlock-py, rslock and
+/// most others. Programs with those libraries and this one exclude each other.
 ///
 /// From [`Client::get_simple_lock`](crate::Client::get_simple_lock) or
 /// [`Owner::get_simple_lock`](crate::Owner::get_simple_lock). Everything else is as with a
 /// [`ReentrantLock`](crate::ReentrantLock): watchdog, guards, `lost`, levels, waiting in order.
 ///
-/// **With other libraries.** Their holds are busy here, and are waited for; `remain_time_to_live` and `force_unlock`
-/// see them. They publish nothing when they give the lock back, so a waiter of this crate notices that at its next
-/// poll, or when the lease ends ([`Backoff`](crate::Backoff): after at most 1 s unless set otherwise). They poll, too.
-/// The levels of a hold are known to this client alone; Redis has no count.
+/// **With other libraries.** Their holds make the lock busy here; `remain_time_to_live` and `force_unlock` see them. They
+/// publish nothing at a release, so a waiter of this crate notices it at its next poll, or when the lease ends
+/// ([`Backoff`](crate::Backoff): by default after at most 1 s). They poll, too. Only this client knows the levels of a
+/// hold; Redis has no count.
 ///
-/// **Not with Redisson**: its locks are hashes. A key of another type is [`Error::WrongType`], here and there.
+/// **Not with Redisson**: its locks are hashes. A key of another type is an error there, and [`Error::WrongType`] here.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -72,7 +71,7 @@ impl Commands for Strings {
         simple::acquire(names, hold_id, lease)
     }
 
-    /// Only the lease is Redis' business: levels are known to the client alone.
+    /// Redis stores only the lease, as the client alone counts the levels.
     fn reenter<'a>(
         &'a self,
         names: &'a Names,

@@ -1,16 +1,15 @@
-//! The spin lock: the plain lock's hash and commands; its waiters poll by a backoff and listen to nothing.
+//! The spin lock: the plain lock's hash and commands. Its waiters poll with a backoff and do not subscribe.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LockGuard;
-use super::handle::Handle;
-use super::kind::{LockKind, sealed};
 use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands};
 use crate::error::Error;
+use crate::lock::guard::{LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
 
 /// The kind of [`SpinLock`].
 #[derive(Debug)]
@@ -23,19 +22,19 @@ impl LockKind for Spin {
     type Guard = LockGuard;
 }
 
-/// A reentrant lock whose waiters poll: what Redisson's `getSpinLock` gives.
+/// A reentrant lock whose waiters poll: Redisson's `getSpinLock`.
 ///
 /// From [`Client::get_spin_lock`](crate::Client::get_spin_lock) or
 /// [`Owner::get_spin_lock`](crate::Owner::get_spin_lock). It is the same lock as a
-/// [`ReentrantLock`](crate::ReentrantLock) of that name, and differs in how it waits: it subscribes to nothing, and
-/// tries again by a [`Backoff`], by default 1 ms, 2 ms, … up to 128 ms, from the upper half of each; also
-/// when the holder's lease ends. While the lock changes hands, which a lease shows that ends later than the one before,
-/// it tries after a quarter of the first delay: a client whose tasks take the lock in turn leaves it free for a millisecond
-/// in eleven. In one client only the first in the queue tries, and a release of this client lets
-/// the next one in at once. Its release wakes whoever listens, as any does.
+/// [`ReentrantLock`](crate::ReentrantLock) of that name, but waits differently: it does not subscribe. It tries again after
+/// the delays of a [`Backoff`], by default 1 ms, 2 ms, … up to 128 ms, each random from its upper half, and when the
+/// holder's lease ends. While the lock changes hands, which a later end of the lease shows, it tries after a quarter of
+/// the first delay: a client whose tasks take the lock in turn leaves it free for one millisecond in eleven. In one client
+/// only the first waiter tries, and a release of this client lets the next one in at once. Its release wakes subscribers
+/// like any other.
 ///
-/// It is for locks that are held so briefly that a subscription costs more than it saves, and for where pub/sub is not
-/// allowed. Each try is a command; between clients it is not first come first served.
+/// Use it for locks that are held so briefly that a subscription costs more than it saves, or where pub/sub is not
+/// allowed. Each try is a command. Between clients the order is not first come first served.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -56,15 +55,15 @@ impl LockKind for Spin {
 #[doc(alias = "RedissonSpinLock")]
 pub type SpinLock = Handle<Spin>;
 
-/// The longest delay, unless asked for another.
+/// The default of the longest delay.
 const CAP: Duration = Duration::from_millis(128);
 
-/// The delays of a spin lock, unless asked for others.
+/// The default delays of a spin lock.
 pub(crate) fn backoff() -> Backoff {
     Backoff::new().base(Duration::from_millis(1)).cap(CAP)
 }
 
-/// The spin lock `name` of a client, waiting by `backoff`.
+/// The spin lock `name` of a client, which waits with `backoff`.
 pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
     move |config, name| {
         backoff.validate()?;

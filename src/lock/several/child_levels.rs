@@ -1,38 +1,46 @@
-//! The levels that a hold of several locks has of its children, for one sort of lease.
+//! The levels of the children of a hold of several locks, for one sort of lease.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::lock::LockGuard;
+use crate::lock::guard::LockGuard;
 
-/// One level of each child that is there, by its place. Levels of the composite with the same sort of lease share it;
-/// the last of them gives it back.
-pub(super) struct Crew {
-    pub(super) watched: bool,
-    state: Mutex<State>,
+/// A level of each child, by its place. Dropping it gives the level back.
+pub(in crate::lock) type ChildGuards = Vec<Option<LockGuard>>;
+
+/// One level of each child, by its place. The levels of the composite with the same sort of lease share them, and the last
+/// one gives them back.
+pub(super) struct ChildLevels {
+    watched: bool,
+    state: Mutex<SharedLevels>,
 }
 
-struct State {
-    /// How many levels of the composite share it; none once it is given back.
+struct SharedLevels {
+    /// How many levels of the composite share the guards; 0 once they are given back.
     levels: u32,
     guards: Vec<Option<Arc<LockGuard>>>,
 }
 
-impl Crew {
-    /// With one level of the composite.
-    pub(super) fn new(watched: bool, guards: Vec<Option<LockGuard>>) -> Arc<Self> {
+impl ChildLevels {
+    /// Shared by one level of the composite so far.
+    pub(super) fn new(watched: bool, guards: ChildGuards) -> Arc<Self> {
         let guards = guards.into_iter().map(|guard| guard.map(Arc::new));
         Arc::new(Self {
             watched,
-            state: Mutex::new(State {
+            state: Mutex::new(SharedLevels {
                 levels: 1,
                 guards: guards.collect(),
             }),
         })
     }
 
-    /// One more level of the composite; false once it is given back.
+    /// Whether the watchdog keeps them.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// One more level of the composite shares them. False once they are given back.
     pub(super) fn join(&self) -> bool {
         let mut state = self.state.lock();
         if state.levels > 0 {
@@ -41,7 +49,7 @@ impl Crew {
         state.levels > 0
     }
 
-    /// A level of the composite less. What it has, by the last one.
+    /// A level of the composite leaves. Returns the guards to the last one.
     pub(super) fn leave(&self) -> Option<Vec<LockGuard>> {
         let mut state = self.state.lock();
         state.levels = state.levels.saturating_sub(1);
@@ -50,17 +58,17 @@ impl Crew {
         }
         let guards = std::mem::take(&mut state.guards);
         drop(state);
-        // One that somebody looks at this very moment is given back when that is over.
+        // A guard that is being asked something is given back at the end of that.
         let guards = guards.into_iter().flatten().filter_map(Arc::into_inner);
         Some(guards.collect())
     }
 
-    /// Whether levels share it.
+    /// Whether several levels of the composite share them.
     pub(super) fn is_shared(&self) -> bool {
         self.state.lock().levels > 1
     }
 
-    /// What it has now, each with its place.
+    /// The guards with their places.
     pub(super) fn guards(&self) -> Vec<(usize, Arc<LockGuard>)> {
         let state = self.state.lock();
         let guards = state.guards.iter().enumerate();
@@ -69,10 +77,10 @@ impl Crew {
             .collect()
     }
 
-    /// Takes all it has, to part with each, and ends it. Nothing while other levels share it, or enter by it just now.
+    /// Takes all guards away. None while other levels share them, or something is being asked of one.
     pub(super) fn take(&self) -> Option<Vec<(usize, LockGuard)>> {
         let mut state = self.state.lock();
-        // Clones are made under the lock only: one that is alone now stays so.
+        // Clones are made only under the lock, so a count of 1 stays 1.
         let in_use = |guard: &Arc<LockGuard>| Arc::strong_count(guard) > 1;
         if state.levels > 1 || state.guards.iter().flatten().any(in_use) {
             return None;
@@ -83,7 +91,7 @@ impl Crew {
         Some(guards.collect())
     }
 
-    /// Has these again, which could not be parted with, and the level that had them.
+    /// Undoes `take` for these guards.
     pub(super) fn put_back(&self, guards: Vec<(usize, LockGuard)>) {
         let mut state = self.state.lock();
         state.levels = 1;
@@ -94,7 +102,7 @@ impl Crew {
         }
     }
 
-    /// Puts a guard into its place. What is to be dropped: the one it replaces, or itself when this is given back.
+    /// Puts a guard into its place. Returns the guard to drop: the one it replaces, or itself if all are given back.
     pub(super) fn put(&self, place: usize, guard: LockGuard) -> Option<Arc<LockGuard>> {
         let mut state = self.state.lock();
         let guard = Arc::new(guard);

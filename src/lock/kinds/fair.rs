@@ -1,14 +1,13 @@
-//! The fair lock: granted in the order of arrival, by a queue in Redis that it shares with Redisson's.
+//! The fair lock: granted in the order of arrival, by a queue in Redis that it shares with Redisson.
 
 use std::sync::Arc;
 
-use super::LockGuard;
-use super::handle::Handle;
-use super::kind::{LockKind, sealed};
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
+use crate::lock::guard::{LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Forced, Place, Released, Reply, fair, lock};
 
@@ -23,24 +22,24 @@ impl LockKind for Fair {
     type Guard = LockGuard;
 }
 
-/// A reentrant lock by name that is granted in the order of arrival: what Redisson calls a fair lock.
+/// A reentrant lock by name that is granted in the order of arrival: Redisson's fair lock.
 ///
 /// From [`Client::get_fair_lock`](crate::Client::get_fair_lock) or
-/// [`Owner::get_fair_lock`](crate::Owner::get_fair_lock). First come, first served, over all processes, and with Java
-/// services that have Redisson's fair lock of that name: they wait in one queue, in Redis.
+/// [`Owner::get_fair_lock`](crate::Owner::get_fair_lock). First come, first served, over all processes and
+/// Java services with Redisson's fair lock of that name: all wait in one queue in Redis.
 ///
-/// - **The order** is that in which waiters reach Redis; inside a client that of the calls. A client enters its first
-///   64 waiters for a name, the others wait behind them. Who enters again what its owner holds does not wait.
+/// - **The order** is that in which waiters reach Redis, and inside a client that of the calls. A client queues its first
+///   64 waiters for a name in Redis; the others wait behind them. Entering again what the owner holds does not wait.
 /// - **One try** (`try_lock` with `Duration::ZERO`) overtakes nobody: the lock is busy while others queue for it.
-/// - **Who gives up** leaves the queue at once, and passes its turn on.
+/// - **A waiter that gives up** leaves the queue at once, and passes its turn on.
 /// - **A release wakes the first** in the queue alone, which then tries.
-/// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut
-///   off for so long. Redisson's waiters that died are waited for as long as Redisson does.
+/// - **A process that died** loses its places after 15 s, however many it had; so does one that was suspended or cut off
+///   for that long. Dead waiters of Redisson keep their places as long as Redisson keeps them.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
 ///
-/// It costs more than the [plain](crate::ReentrantLock) lock when many wait: each grant costs Redis one pass over the
-/// queue. **One name, one kind**: while it is held it looks like a plain lock and cannot be told apart, so the two
-/// exclude each other under one name, but waiters of the one are not woken by the other, and the order is lost.
+/// With many waiters it costs more than the [plain](crate::ReentrantLock) lock: each grant costs Redis one pass over the
+/// queue. **Use a name for one kind only**: a held fair lock looks like a plain lock in Redis, so the two exclude each
+/// other under one name, but a release of one does not wake waiters of the other, and the order is lost.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -54,7 +53,7 @@ impl LockKind for Fair {
 #[doc(alias = "RFairLock")]
 pub type FairLock = Handle<Fair>;
 
-/// A gate of its own: waiters of the plain lock and of this one are told of different things.
+/// It has its own gate, as its waiters need other messages than those of the plain lock.
 const FAMILY: Family = Family {
     tag: "fair",
     others: &[
@@ -76,9 +75,9 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     })
 }
 
-/// The plain lock's hash, with a queue beside it.
+/// The plain lock's hash, and a queue.
 struct InOrder {
-    /// The time that each place has, for Redisson.
+    /// The time that Redisson's clients give each place in the queue.
     wait: LeaseMs,
 }
 

@@ -1,21 +1,20 @@
 //! The read/write lock: many readers or one writer, with Redisson's hash, channel and timeout keys.
 //!
-//! Read and write lock of one name are one lock: they share its gate. A client is one reader towards Redis, however
-//! many read here.
+//! The read lock and the write lock of a name are one lock with one gate. For Redis a client is one reader, however many
+//! of its callers read.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::Handle;
-use super::kind::{IsGuard, LockKind, sealed};
-use super::{GuardError, LockGuard};
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keep_alive::Engine;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Entered, Released, Reply, rw};
 
@@ -41,20 +40,20 @@ impl LockKind for Write {
     type Guard = WriteGuard;
 }
 
-/// Many readers or one writer: what Redisson calls an `RReadWriteLock`. Makes the two locks of its name.
+/// Many readers or one writer: Redisson's `RReadWriteLock`. It makes the read lock and the write lock of its name.
 ///
 /// From [`Client::get_read_write_lock`](crate::Client::get_read_write_lock) or
 /// [`Owner::get_read_write_lock`](crate::Owner::get_read_write_lock).
 ///
-/// **Who enters again.** An owner that reads may read again, at once, also while a writer waits. One that writes may
-/// write again, and read: its read levels stay local until its last write level is given back, which leaves the lock
-/// to them without a moment in between, as [`WriteGuard::downgrade`] does. One that reads and asks to write is told
-/// [`Error::WouldDeadlock`] at once. Without an owner each acquire stands for itself: who holds a read guard and waits
-/// to write, or to read while a writer waits, waits for itself; the log says so after a second.
+/// **Entering again.** An owner that reads may read again at once, also while a writer waits. An owner that writes may
+/// write again, and read: its read levels stay local until its last write level is given back. Then they hold the lock
+/// without a gap, as with [`WriteGuard::downgrade`]. An owner that reads and asks to write gets [`Error::WouldDeadlock`]
+/// at once. Without an owner each acquire is on its own: a task that has a read guard and waits to write, or to read
+/// while a writer waits, waits for itself. The log reports that after a second.
 ///
-/// **Waiting writers.** While one waits nobody starts to read, in any process that uses this crate: writers do not
-/// starve. Redisson's readers do not heed it, so after a watchdog's lease readers may start for a third of one, lest
-/// ours wait for theirs for ever.
+/// **Waiting writers.** While a writer waits, nobody starts to read in any process with this crate, so writers do not
+/// starve. Redisson's readers ignore that. So after one watchdog lease readers may start for a third of a lease, or else
+/// ours could wait for Redisson's without end.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -97,14 +96,14 @@ impl ReadWriteLock {
         self.read.name()
     }
 
-    /// The lock to read with. A clone costs little.
+    /// The lock to read with. Cheap.
     #[must_use]
     #[doc(alias = "readLock")]
     pub fn read_lock(&self) -> ReadLock {
         self.read.clone()
     }
 
-    /// The lock to write with. A clone costs little.
+    /// The lock to write with. Cheap.
     #[must_use]
     #[doc(alias = "writeLock")]
     pub fn write_lock(&self) -> WriteLock {
@@ -114,17 +113,17 @@ impl ReadWriteLock {
 
 /// The read lock of a [`ReadWriteLock`]: it keeps writers out, and other readers in.
 ///
-/// All who read in one client share one hold in Redis. While that covers the lease that is asked for, and Redis said
-/// within the last 50 ms that no writer waits, a read lock is taken and given back without a word to Redis.
+/// All readers of one client share one hold in Redis. While its lease is long enough, and Redis answered within the last
+/// 50 ms that no writer waits, a read lock is taken and given back without a command.
 ///
-/// **Each level has a lease of its own.** A fixed one ends by itself, also when others of this client, or of its owner,
-/// read on: its guard is lost ([`Expired`](crate::LostReason::Expired)), keeps nothing any more, and is no part of
-/// `hold_count`. An owner holds the lock for as long as one of its levels is valid; with lost guards only, it is told
-/// [`Error::Lost`] until they are gone.
+/// **Each level has its own lease.** A fixed one ends by itself, also while other levels of this client or owner go on:
+/// its guard is lost ([`Expired`](crate::LostReason::Expired)), keeps the lock no longer, and does not count in
+/// `hold_count`. An owner holds the lock while one of its levels is valid. While it has only lost guards, its acquires
+/// return [`Error::Lost`].
 ///
-/// `let_expire` leaves the lease to Redis and to this client, which keeps its own writers out for as long. `is_locked`
-/// tells of readers: a writer that reads, too, is none until it gives the write lock back. `force_unlock` ends all
-/// readers, and no writer.
+/// `let_expire` keeps the lock until its lease ends, also from writers of this client. `is_locked` reports readers; a
+/// writer that also reads counts only once it has given the write lock back. `force_unlock` ends all readers, and no
+/// writer.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -140,7 +139,7 @@ pub type ReadLock = Handle<Read>;
 
 /// The write lock of a [`ReadWriteLock`]: it keeps everybody else out.
 ///
-/// `force_unlock` ends the writer, and no readers.
+/// `force_unlock` ends the writer, and no reader.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
@@ -158,7 +157,7 @@ pub type WriteLock = Handle<Write>;
 
 /// One level of a write hold. Dropping it gives the level back.
 ///
-/// It is a [`LockGuard`], to which it derefs and converts, that can be [downgraded](Self::downgrade).
+/// It derefs and converts to a [`LockGuard`], and can be [downgraded](Self::downgrade).
 ///
 /// ```no_run
 /// # async fn example(lock: watchlock::WriteLock) -> Result<(), watchlock::Error> {
@@ -176,25 +175,25 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// Turns the level into one that reads, with the same lease: nobody writes in between. With the last write level
-    /// of the hold readers who wait are let in.
+    /// Turns the level into one that reads, with the same lease. Nobody writes in between. When it was the last write level
+    /// of the hold, waiting readers get in.
     ///
-    /// When Redis is out of reach it returns after a command time-out, and the level reads all the same: others are
-    /// let in when Redis hears of it, which is tried in the background.
+    /// When Redis is unreachable, it returns after a command time-out, and the level reads all the same. The background
+    /// repeats the command, and other readers get in when Redis executes it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost before: what it protected may have been touched by others.
+    /// [`Error::Lost`] when the hold was lost before: others may have changed what it protects.
     /// [`Error::Closed`] when the client was closed before.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what is not returned is given back.
+    /// Cancel safe: a level that is not returned is given back.
     pub async fn downgrade(self) -> Result<LockGuard, Error> {
         self.level.downgraded().await
     }
 
-    /// The level as any other.
+    /// The guard as a [`LockGuard`], which cannot be downgraded.
     pub fn into_guard(self) -> LockGuard {
         self.level
     }
@@ -281,7 +280,7 @@ const FAMILY: Family = Family {
     others: &["watchlock_writers"],
 };
 
-/// As which of the two a lock is used.
+/// Whether a lock is used to read or to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Read,
@@ -289,7 +288,7 @@ enum Mode {
 }
 
 impl Mode {
-    /// Redisson's word for it.
+    /// Redisson's value of the hash field `mode`.
     fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -305,7 +304,7 @@ impl Mode {
     }
 }
 
-/// The lock `name` of a client, in that mode.
+/// The lock `name` of a client, in this mode.
 fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {

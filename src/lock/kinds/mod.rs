@@ -1,0 +1,18 @@
+//! Kinds of lock as types: what a handle is generic over, and what each kind says to Redis.
+
+pub(crate) mod fair;
+pub(crate) mod fenced;
+pub(crate) mod plain;
+pub(in crate::lock) mod read_write;
+pub(crate) mod simple;
+pub(crate) mod spin;
+
+pub use self::fair::Fair;
+pub use self::fenced::Fenced;
+pub use self::plain::{Reentrant, ReentrantLock};
+pub use self::read_write::{Read, Write};
+pub use self::simple::Simple;
+pub use self::spin::Spin;
+#[doc(hidden)]
+pub use super::guard::IsGuard;
+pub use super::guard::LockKind;

@@ -1,0 +1,59 @@
+//! The plain lock: Redisson's hash, channel and commands.
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::engine::hold::kind::{Commands, Kind, KindCommands};
+use crate::error::Error;
+use crate::lock::guard::{LockGuard, LockKind, sealed};
+use crate::lock::handle::Handle;
+use crate::names::{Family, Names};
+
+/// The kind of [`ReentrantLock`].
+#[derive(Debug)]
+pub enum Reentrant {}
+
+impl sealed::Sealed for Reentrant {}
+
+impl LockKind for Reentrant {
+    const HANDLE: &'static str = "ReentrantLock";
+    type Guard = LockGuard;
+}
+
+/// A reentrant, exclusive lock by name: Redisson's `RLock`, with the same hash and channel.
+///
+/// From [`Client::get_lock`](crate::Client::get_lock) or [`Owner::get_lock`](crate::Owner::get_lock).
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let lock: watchlock::ReentrantLock = client.get_lock("report:2026");
+/// let guard = lock.lock().await?;
+/// // … nobody else is here …
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RLock")]
+pub type ReentrantLock = Handle<Reentrant>;
+
+/// The plain lock `name` of a client.
+pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
+    Ok(Kind {
+        names: Arc::new(names(config, name)?),
+        commands: KindCommands::OfAll(&Plain),
+    })
+}
+
+/// The names of the plain lock `name` in Redis, which are those of all kinds that are the same lock.
+pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
+    Names::of(&Family::PLAIN, &config.key_prefix, name)
+}
+
+/// All its commands are the defaults of [`Commands`].
+struct Plain;
+
+impl Commands for Plain {
+    fn passes_on(&self) -> bool {
+        true
+    }
+}

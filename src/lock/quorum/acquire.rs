@@ -1,0 +1,310 @@
+//! Acquiring a lock of a quorum. One caller of a process makes rounds for a name at a time, the others wait for their
+//! turn in the order of arrival: two that tried at the same time would split the nodes between them.
+//!
+//! 1. Each acquire is a task of the steward, so a caller that is never polled delays nobody. The task ends with its
+//!    caller; the nodes' clients undo what it has under way.
+//! 2. The turn is a fair mutex. It guards what is known about the next round.
+//! 3. Every waiter sees what a round found out: a single try returns it, a caller with the owner of a new hold enters
+//!    that hold.
+//! 4. A grant that its caller does not collect within a command time-out is taken back. The caller then begins anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use super::nodes::QuorumNodes;
+use super::queue::{AcquireRequest, LockNews, NameQueue, Rounds};
+use super::round::{Tried, round};
+use super::token;
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::engine::gate::ticket::Patience;
+use crate::error::Error;
+use crate::lock::guard::LockGuard;
+
+/// How much later than promised an acquire may return.
+const GRACE: Duration = Duration::from_millis(25);
+
+/// How an acquire ended.
+enum Decision {
+    Got(LockGuard),
+    Busy,
+    Failed(Error),
+    /// The caller must begin anew: its owner has the lock by now, or its grant was taken back.
+    Again,
+}
+
+/// Enters what the owner holds, or starts a hold; `None` when the lock stayed busy.
+pub(super) async fn acquire(
+    nodes: &Arc<QuorumNodes>,
+    request: AcquireRequest,
+) -> Result<Option<LockGuard>, Error> {
+    loop {
+        nodes.check_open()?;
+        if let Some(owner) = &request.owner
+            && let Some(level) = owner.enter(&request.name, request.lease).await?
+        {
+            if request.fenced && level.hold().token().is_none() {
+                token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
+            }
+            return Ok(Some(LockGuard::of_several(level)));
+        }
+        match WaitingCaller::start(nodes, &request)?.decision().await {
+            Decision::Got(guard) if guard.is_valid() => return Ok(Some(guard)),
+            Decision::Busy => return Ok(None),
+            Decision::Failed(error) => return Err(error),
+            // The caller collected the grant too late.
+            Decision::Got(_) | Decision::Again => {}
+        }
+    }
+}
+
+/// Where a decision lies until the caller collects it.
+#[derive(Default)]
+struct Pickup {
+    decision: Mutex<Option<Decision>>,
+    filled: Notify,
+}
+
+impl Pickup {
+    /// Puts a decision in, unless there is one.
+    fn fill(&self, decision: Decision) {
+        self.decision.lock().get_or_insert(decision);
+        self.filled.notify_one();
+    }
+
+    fn take(&self) -> Option<Decision> {
+        self.decision.lock().take()
+    }
+
+    /// Takes an uncollected grant back.
+    fn take_back(&self) {
+        let mut decision = self.decision.lock();
+        let grant = match &*decision {
+            Some(Decision::Got(_)) => decision.replace(Decision::Again),
+            _ => None,
+        };
+        drop(decision);
+        drop(grant);
+    }
+}
+
+/// Fills the pickup of a task that ends without a decision.
+struct FillsAtEnd(Arc<Pickup>);
+
+impl Drop for FillsAtEnd {
+    fn drop(&mut self) {
+        self.0.fill(Decision::Failed(Error::Closed));
+    }
+}
+
+/// A caller that waits for its task. Dropping it ends the task.
+struct WaitingCaller<'a> {
+    nodes: &'a QuorumNodes,
+    pickup: Arc<Pickup>,
+    task: AbortHandle,
+    /// When the acquire returns at the latest.
+    end: Moment,
+}
+
+impl<'a> WaitingCaller<'a> {
+    fn start(nodes: &'a Arc<QuorumNodes>, request: &AcquireRequest) -> Result<Self, Error> {
+        // The guard gives its levels back on the caller's runtime, so there must be one.
+        nodes.node(0).core().backend.callers_fleet()?;
+        let pickup = Arc::<Pickup>::default();
+        let queue = nodes.queue(&request.name);
+        let (quorum, wanted) = (Arc::clone(nodes), request.clone());
+        let fills = FillsAtEnd(Arc::clone(&pickup));
+        let task = nodes.spawn(async move {
+            fills.0.fill(wait(&queue, &quorum, &wanted).await);
+            drop(queue);
+            tokio::time::sleep(quorum.config().command_timeout).await;
+            fills.0.take_back();
+        });
+        let at_least = request.since + nodes.config().command_timeout;
+        let end = match request.patience {
+            Patience::Forever => Moment::NEVER,
+            Patience::Once => at_least + GRACE,
+            Patience::Until(end) => end.max(at_least) + GRACE,
+        };
+        Ok(Self {
+            nodes,
+            pickup,
+            task,
+            end,
+        })
+    }
+
+    async fn decision(self) -> Decision {
+        let collected = async {
+            loop {
+                self.pickup.filled.notified().await;
+                if let Some(decision) = self.pickup.take() {
+                    return decision;
+                }
+            }
+        };
+        if self.end == Moment::NEVER {
+            return collected.await;
+        }
+        let left = self.nodes.now().until(self.end);
+        let collected = self.nodes.timers().within(left, collected).await;
+        collected.unwrap_or_else(|| Decision::Failed(Failure::silence().into()))
+    }
+}
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        self.task.abort();
+        let uncollected = self.pickup.take();
+        drop(uncollected);
+    }
+}
+
+/// Waits in the queue until the acquire is decided.
+async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Decision {
+    let mut news = queue.news();
+    if let Some(owner) = &request.owner
+        && owner.hold_count(&request.name) > 0
+    {
+        // The grant came after the caller looked for a hold of its owner, and before it began to follow the news.
+        return Decision::Again;
+    }
+    match &*news.borrow_and_update() {
+        LockNews::Closed => return Decision::Failed(Error::Closed),
+        // Whoever has the turn pauses because of these same news.
+        LockNews::Busy | LockNews::Granted(_)
+            if request.patience == Patience::Once && queue.is_turn_taken() =>
+        {
+            return Decision::Busy;
+        }
+        _ => {}
+    }
+    let end = match request.patience {
+        Patience::Until(end) => end,
+        Patience::Once => request.since + nodes.config().command_timeout,
+        Patience::Forever => Moment::NEVER,
+    };
+    tokio::select! {
+        biased;
+        decision = decided_by_news(nodes, request, news) => decision,
+        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn().await).await } => decision,
+        decision = decided_at(end, queue, nodes) => decision,
+    }
+}
+
+/// Resolves when the news decide the acquire.
+async fn decided_by_news(
+    nodes: &QuorumNodes,
+    request: &AcquireRequest,
+    mut news: watch::Receiver<LockNews>,
+) -> Decision {
+    let after = nodes.config().unavailable_after;
+    let once = request.patience == Patience::Once;
+    loop {
+        // It cannot fail: the queue has the sender.
+        let _ = news.changed().await;
+        match &*news.borrow_and_update() {
+            LockNews::Closed => return Decision::Failed(Error::Closed),
+            LockNews::Granted(Some(owner))
+                if request
+                    .owner
+                    .as_ref()
+                    .is_some_and(|own| Arc::ptr_eq(own, owner)) =>
+            {
+                return Decision::Again;
+            }
+            LockNews::Busy | LockNews::Granted(_) if once => return Decision::Busy,
+            LockNews::Failing(error, since) => {
+                let waited = request.since.max(*since).until(nodes.now());
+                if once || (request.patience == Patience::Forever && waited >= after) {
+                    return Decision::Failed(error.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Decides a bounded wait at its end by the news there are, or else by the next ones.
+async fn decided_at(end: Moment, queue: &NameQueue, nodes: &QuorumNodes) -> Decision {
+    tokio::time::sleep(nodes.now().until(end)).await;
+    let mut news = queue.news();
+    loop {
+        match &*news.borrow_and_update() {
+            LockNews::Busy | LockNews::Granted(_) => return Decision::Busy,
+            LockNews::Failing(error, _) => return Decision::Failed(error.clone()),
+            LockNews::Nothing | LockNews::Closed => {}
+        }
+        let _ = news.changed().await;
+    }
+}
+
+/// Makes rounds until one gets the lock. Only the caller that has the turn does so.
+async fn make_rounds(
+    queue: &NameQueue,
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
+    rounds: &mut Rounds,
+) -> Decision {
+    loop {
+        if request.patience != Patience::Once {
+            until_due(rounds, nodes, request).await;
+        }
+        rounds.begin();
+        let began = nodes.now();
+        let tried = round(nodes, request).await;
+        let now = nodes.now();
+        let (some, free_at) = match tried {
+            Tried::Got(level) => {
+                rounds.ended(now, nodes.poll(), Moment::NEVER);
+                let level = match &request.owner {
+                    Some(owner) => level.owned_by(owner),
+                    None => level,
+                };
+                queue.publish(LockNews::Granted(request.owner.clone()));
+                return Decision::Got(LockGuard::of_several(level));
+            }
+            Tried::Failed(error) => return Decision::Failed(error),
+            Tried::Busy { some, free_at } => {
+                queue.publish(LockNews::Busy);
+                (some, free_at)
+            }
+            Tried::NoQuorum { error, some } => {
+                queue.publish_failure(error, now);
+                (some, Moment::NEVER)
+            }
+        };
+        if some {
+            rounds.met_others(began, now);
+        } else {
+            rounds.ended(now, nodes.poll(), free_at);
+        }
+        // Lets `decided_by_news` of this very caller see the news first.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until the next round is due.
+async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRequest) {
+    if rounds.due() == Moment::NEVER {
+        return;
+    }
+    loop {
+        let now = nodes.now();
+        let due = rounds.due();
+        if now >= due {
+            return;
+        }
+        tokio::select! {
+            place = rounds.wake_up(nodes.all(), request.kind.names()) => {
+                rounds.woken_by(place, nodes.now());
+            }
+            () = nodes.back() => rounds.node_is_back(nodes.now()),
+            () = tokio::time::sleep(now.until(due)) => {}
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The servers of a quorum, and their steward: a background thread of the quorum's own. It makes rounds, handles late
+//! answers, probes silent nodes and repairs holds. The keeper of each node's client renews.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{AbortHandle, JoinHandle};
+use uuid::Uuid;
+
+use super::node::QuorumNode;
+use super::queue::{AcquireRequest, NameQueue, Queues};
+use super::rules::RestartDelay;
+use crate::backend::{Failure, Timers};
+use crate::clock::Moment;
+use crate::config::Config;
+use crate::error::Error;
+use crate::lease::Lease;
+use crate::lock::guard::LockGuard;
+use crate::lock::several::Composite;
+
+/// How long the steward leaves a node alone that cannot be part of the quorum.
+const UNFIT: Duration = Duration::from_secs(5);
+
+/// How long a node has to answer, unless set, or a tenth of the lease if that is less.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// A hold to repair, and what it was acquired with.
+pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
+
+/// What all handles of a quorum share.
+pub(crate) struct QuorumNodes {
+    id: Uuid,
+    all: Box<[Arc<QuorumNode>]>,
+    needed: usize,
+    delay: RestartDelay,
+    node_timeout: Duration,
+    queues: Arc<Queues>,
+    repairs: mpsc::UnboundedSender<HoldToRepair>,
+    steward: Steward,
+    /// Notified when a silent node answers.
+    back: Notify,
+    /// A task of the steward panicked.
+    broken: AtomicBool,
+    _alive: StewardAlive,
+}
+
+/// How a quorum is set up, beyond its nodes' clients.
+pub(crate) struct QuorumSettings {
+    pub(crate) node_timeout: Option<Duration>,
+    pub(crate) restart_delay: Option<Duration>,
+    /// The longest lease that any program takes.
+    pub(crate) max_lease: Duration,
+}
+
+impl QuorumNodes {
+    /// An odd number of nodes, at least one. The steward starts; the receiver gets each new hold.
+    pub(super) fn new(
+        nodes: Vec<QuorumNode>,
+        settings: &QuorumSettings,
+    ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<HoldToRepair>), Failure> {
+        let (steward, alive) = Steward::start()?;
+        let (repairs, to_repair) = mpsc::unbounded_channel();
+        let delay = match settings.restart_delay {
+            Some(delay) => RestartDelay::new(delay),
+            None => RestartDelay::for_leases(settings.max_lease),
+        };
+        let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
+        let nodes = Arc::new(Self {
+            id: Uuid::new_v4(),
+            needed: all.len() / 2 + 1,
+            delay,
+            node_timeout: settings.node_timeout.unwrap_or(NODE_TIMEOUT),
+            queues: Arc::default(),
+            repairs,
+            steward,
+            back: Notify::new(),
+            broken: AtomicBool::new(false),
+            all,
+            _alive: alive,
+        });
+        for (place, node) in nodes.all.iter().enumerate() {
+            if node.is_silent() {
+                nodes.fell_silent(place);
+            }
+        }
+        Ok((nodes, to_repair))
+    }
+
+    pub(crate) fn id(&self) -> Uuid {
+        self.id
+    }
+
+    pub(super) fn all(&self) -> &[Arc<QuorumNode>] {
+        &self.all
+    }
+
+    pub(super) fn node(&self, place: usize) -> &Arc<QuorumNode> {
+        &self.all[place]
+    }
+
+    /// How many nodes are a majority.
+    pub(super) fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// The queue of this name.
+    pub(super) fn queue(&self, name: &Arc<str>) -> Arc<NameQueue> {
+        self.queues.of(name, self.needed)
+    }
+
+    /// Has a hold repaired for as long as it lasts.
+    pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
+        let request = AcquireRequest {
+            owner: None,
+            ..request.clone()
+        };
+        // The receiver ends with the steward, and then nothing is repaired any more.
+        let _ = self.repairs.send((Arc::downgrade(hold), request));
+    }
+
+    /// Resolves when a silent node answers.
+    pub(super) async fn back(&self) {
+        self.back.notified().await;
+    }
+
+    /// The settings of all clients, which are the same.
+    pub(crate) fn config(&self) -> &Config {
+        &self.all[0].core().config
+    }
+
+    pub(super) fn timers(&self) -> &Timers {
+        &self.steward.timers
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.config().clock.now()
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        // Relaxed: a caller that reads an old value waits in a queue, which is closed.
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Runs a task on the steward. A panic in it closes the quorum: waits and later acquires fail. Holds stay, as their
+    /// clients keep them.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortHandle {
+        let task = self.steward.spawn(task);
+        let abort = task.abort_handle();
+        let quorum = Arc::downgrade(self);
+        self.steward.spawn(async move {
+            let panicked = task.await.is_err_and(|error| error.is_panic());
+            if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
+                tracing::error!("the background thread of a quorum failed; the quorum is closed");
+                quorum.broken.store(true, Ordering::Relaxed);
+                quorum.queues.close();
+            }
+        });
+        abort
+    }
+
+    /// Ends all waits with [`Error::Closed`], as the nodes' clients are being shut down.
+    pub(crate) fn end_waits(&self) {
+        self.queues.close();
+    }
+
+    /// How long a node has to answer an acquire with this lease.
+    pub(super) fn timeout_of(&self, lease: Lease) -> Duration {
+        let lease = match lease {
+            Lease::Watchdog => self.config().watchdog_lease.duration(),
+            Lease::Fixed(lease) => lease,
+        };
+        self.node_timeout.min(lease / 10)
+    }
+
+    /// How long a waiter sleeps at most: a random time from half of the backoff's cap to all of it.
+    pub(super) fn poll(&self) -> Duration {
+        let cap = self.config().backoff.cap_delay();
+        cap.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// The places of the nodes to ask: all that are not silent, or all if those are too few.
+    pub(super) fn worth_asking(&self) -> Vec<usize> {
+        let all = 0..self.all.len();
+        let well: Vec<_> = all
+            .clone()
+            .filter(|place| !self.all[*place].is_silent())
+            .collect();
+        if well.len() >= self.needed {
+            well
+        } else {
+            all.collect()
+        }
+    }
+
+    /// Whether a grant counts, by the age of the server that gave it.
+    pub(super) fn may_vote(&self, place: usize, child: &LockGuard) -> bool {
+        let age = child.server_age();
+        let may = self.delay.may_vote(age);
+        if !may {
+            self.all[place].set_young_until(self.now() + self.delay.left(age));
+        }
+        may
+    }
+
+    /// A node answered, or failed with this error.
+    pub(super) fn note(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
+        match failed {
+            Some(Error::Unavailable { .. }) => self.fell_silent(place),
+            _ => {
+                if self.all[place].answered() {
+                    self.back.notify_waiters();
+                }
+            }
+        }
+    }
+
+    /// A node did not answer in time. The steward probes it until it does.
+    pub(super) fn fell_silent(self: &Arc<Self>, place: usize) {
+        let node = &self.all[place];
+        if !node.fell_silent() {
+            return;
+        }
+        tracing::debug!(server = place + 1, "a server of the quorum is silent");
+        let (node, limit) = (Arc::clone(node), self.node_timeout);
+        let quorum = Arc::downgrade(self);
+        self.spawn(async move {
+            while node.probe(limit).await {
+                let Some(quorum) = quorum.upgrade() else {
+                    return;
+                };
+                if quorum.may_join(place) {
+                    node.probe_ends();
+                    return quorum.note(place, None);
+                }
+                drop(quorum);
+                tokio::time::sleep(UNFIT).await;
+            }
+        });
+    }
+
+    /// Whether a node that answers may be part of the quorum: it is not one of the others, and not a replica. `connect`
+    /// checked those that it reached.
+    fn may_join(&self, place: usize) -> bool {
+        let node = &self.all[place];
+        let server = node.server();
+        let is_same = |other: &usize| server.is_some() && self.all[*other].server() == server;
+        let twin = (0..self.all.len()).find(|other| *other != place && is_same(other));
+        let problem = match twin {
+            None => node.problem(),
+            Some(_) => Some("it is one of the others, by another address"),
+        };
+        if !node.set_unfit(problem.is_some())
+            && let Some(problem) = problem
+        {
+            tracing::error!(
+                server = place + 1,
+                problem,
+                "a server cannot be part of the quorum: connect would have refused it"
+            );
+        }
+        problem.is_none()
+    }
+}
+
+/// The way to the steward. It does not keep the thread alive.
+struct Steward {
+    runtime: Handle,
+    timers: Timers,
+}
+
+/// Keeps the steward alive. Dropping this ends the thread and all its tasks.
+struct StewardAlive {
+    _until: mpsc::Sender<()>,
+}
+
+impl Steward {
+    /// Starts the thread.
+    fn start() -> Result<(Self, StewardAlive), Failure> {
+        let (made, runtime) = std::sync::mpsc::channel();
+        let (until, mut ended) = mpsc::channel::<()>(1);
+        let thread = std::thread::Builder::new().name("watchlock-quorum".into());
+        let started =
+            thread.spawn(
+                move || match Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => {
+                        let timers = Timers::of(runtime.handle());
+                        let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
+                        runtime.block_on(ended.recv());
+                        timers.stop();
+                    }
+                    Err(error) => drop(made.send(Err(error))),
+                },
+            );
+        let silent = || {
+            Err(std::io::Error::other(
+                "the background thread of the quorum did not start",
+            ))
+        };
+        let (runtime, timers) = started
+            .and_then(|_| runtime.recv().unwrap_or_else(|_| silent()))
+            .map_err(Failure::starting)?;
+        Ok((Self { runtime, timers }, StewardAlive { _until: until }))
+    }
+
+    /// Runs a task. It ends with the steward at the latest.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+}

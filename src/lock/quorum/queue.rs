@@ -1,0 +1,181 @@
+//! The queue of one name at a quorum: whose turn it is, what is known of the lock, and when the next round is due.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{MutexGuard, watch};
+
+use super::listeners::Listeners;
+use super::node::QuorumNode;
+use super::retry::Retry;
+use crate::clock::Moment;
+use crate::engine::gate::ticket::Patience;
+use crate::engine::hold::kind::Kind;
+use crate::error::Error;
+use crate::lease::Lease;
+use crate::lock::several::{CompositeOwner, Pauses};
+use crate::names::Names;
+
+/// What a caller asks for.
+#[derive(Clone)]
+pub(super) struct AcquireRequest {
+    pub(super) name: Arc<str>,
+    pub(super) kind: Kind,
+    /// Whether the hold needs a fencing token.
+    pub(super) fenced: bool,
+    pub(super) lease: Lease,
+    pub(super) owner: Option<Arc<CompositeOwner>>,
+    pub(super) patience: Patience,
+    pub(super) since: Moment,
+}
+
+/// What the last round found out about the lock. All waiters see it.
+#[derive(Clone, Default)]
+pub(super) enum LockNews {
+    #[default]
+    Nothing,
+    Busy,
+    /// A caller of this process has the lock, for this owner if it has one.
+    Granted(Option<Arc<CompositeOwner>>),
+    /// Why the last rounds had no quorum, and since when.
+    Failing(Error, Moment),
+    /// No more rounds are made.
+    Closed,
+}
+
+/// The queues of all names that somebody asks for.
+#[derive(Default)]
+pub(super) struct Queues(Mutex<HashMap<Arc<str>, Weak<NameQueue>>>);
+
+impl Queues {
+    /// The queue of `name`, where a lock needs `needed` nodes. It lives as long as somebody uses it.
+    pub(super) fn of(self: &Arc<Self>, name: &Arc<str>, needed: usize) -> Arc<NameQueue> {
+        let mut queues = self.0.lock();
+        if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
+            return queue;
+        }
+        let queue = Arc::new(NameQueue {
+            name: Arc::clone(name),
+            queues: Arc::clone(self),
+            turn: tokio::sync::Mutex::new(Rounds {
+                listeners: None,
+                retry: Retry::new(needed),
+                pauses: Pauses::new(),
+            }),
+            news: watch::Sender::new(LockNews::Nothing),
+        });
+        queues.insert(Arc::clone(name), Arc::downgrade(&queue));
+        queue
+    }
+
+    /// Ends the wait of everybody.
+    pub(super) fn close(&self) {
+        let queues: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
+        for queue in queues {
+            queue.publish(LockNews::Closed);
+        }
+    }
+}
+
+/// The queue of one name.
+pub(super) struct NameQueue {
+    name: Arc<str>,
+    queues: Arc<Queues>,
+    turn: tokio::sync::Mutex<Rounds>,
+    news: watch::Sender<LockNews>,
+}
+
+impl Drop for NameQueue {
+    fn drop(&mut self) {
+        let mut queues = self.queues.0.lock();
+        // By now another one may have taken its place.
+        if queues
+            .get(&self.name)
+            .is_some_and(|queue| queue.strong_count() == 0)
+        {
+            queues.remove(&self.name);
+        }
+    }
+}
+
+impl NameQueue {
+    /// Waits for the turn, first come first served. Only the caller that has it makes rounds.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, Rounds> {
+        self.turn.lock().await
+    }
+
+    pub(super) fn is_turn_taken(&self) -> bool {
+        self.turn.try_lock().is_err()
+    }
+
+    pub(super) fn news(&self) -> watch::Receiver<LockNews> {
+        self.news.subscribe()
+    }
+
+    /// Publishes news to all waiters. `Closed` is final.
+    pub(super) fn publish(&self, news: LockNews) {
+        self.news.send_if_modified(|before| {
+            let is_open = !matches!(before, LockNews::Closed);
+            if is_open {
+                *before = news;
+            }
+            is_open
+        });
+    }
+
+    /// Publishes that a round had no quorum, at `now`.
+    pub(super) fn publish_failure(&self, error: Error, now: Moment) {
+        let since = match &*self.news.borrow() {
+            LockNews::Failing(_, since) => *since,
+            _ => now,
+        };
+        self.publish(LockNews::Failing(error, since));
+    }
+}
+
+/// When the next round is due. Whoever has the turn keeps it up to date.
+pub(super) struct Rounds {
+    /// Opened by the first caller that waits.
+    listeners: Option<Listeners>,
+    retry: Retry,
+    pauses: Pauses,
+}
+
+impl Rounds {
+    /// When the next round is due; `NEVER` before the first one.
+    pub(super) fn due(&self) -> Moment {
+        self.retry.next()
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.retry.begins();
+    }
+
+    /// A round got nothing, or everything. The next one is due after `poll`, or when enough leases end, at `free_at`.
+    pub(super) fn ended(&mut self, now: Moment, poll: Duration, free_at: Moment) {
+        self.pauses = Pauses::new();
+        self.retry.refused(now, poll, free_at, fastrand::f64());
+    }
+
+    /// A round, begun at `began`, got some nodes and not enough: others try at the same time.
+    pub(super) fn met_others(&mut self, began: Moment, now: Moment) {
+        let pause = self.pauses.after(began.until(now));
+        self.retry.met_others(now, pause);
+    }
+
+    /// The place of the next node that publishes a wake-up for the lock.
+    pub(super) async fn wake_up(&mut self, nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> usize {
+        let open = || Listeners::open(nodes, names);
+        self.listeners.get_or_insert_with(open).next().await
+    }
+
+    pub(super) fn woken_by(&mut self, place: usize, now: Moment) {
+        self.retry.woken_by(place, now, fastrand::f64());
+    }
+
+    pub(super) fn node_is_back(&mut self, now: Moment) {
+        self.retry.soon(now);
+    }
+}

@@ -1,0 +1,147 @@
+//! When a waiter tries again: after wake-ups of the nodes, when leases end, after a pause, or at the next poll.
+//!
+//! 1. A holder gives its lock back on all nodes at about the same time. The next try is due when `needed` nodes published
+//!    a wake-up. When only one did, it is due a little later: the others may be down, or their messages lost.
+//! 2. A waiter that got some nodes and not enough competes with others. The nodes that it gives back publish wake-ups,
+//!    too, so wake-ups do not shorten the pause after such a try.
+//! 3. A random delay spreads the tries of those who are woken at the same time.
+//! 4. A try covers all wake-ups that came before it.
+//! 5. The end of a lease publishes nothing. A refused try returns when the leases of the other holders end, so the next
+//!    try is due then.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// How long to wait for the wake-ups of more nodes.
+const OTHERS: Duration = Duration::from_millis(5);
+/// How long after the end of a lease the try is due: servers count in whole ms.
+const AFTER_LEASE: Duration = Duration::from_millis(1);
+/// Over how long the tries of those who are woken spread.
+const SPREAD: Duration = Duration::from_millis(2);
+
+/// When the next try of a waiter is due.
+#[derive(Debug)]
+pub(super) struct Retry {
+    needed: usize,
+    /// The places of the nodes that published a wake-up since the last try, as bits.
+    woken_by: u16,
+    not_before: Moment,
+    next: Moment,
+}
+
+impl Retry {
+    /// Without a planned try.
+    pub(super) fn new(needed: usize) -> Self {
+        Self {
+            needed,
+            woken_by: 0,
+            not_before: Moment::default(),
+            next: Moment::NEVER,
+        }
+    }
+
+    /// When the next try is due; `NEVER` when none is planned.
+    pub(super) fn next(&self) -> Moment {
+        self.next
+    }
+
+    /// A try begins.
+    pub(super) fn begins(&mut self) {
+        self.woken_by = 0;
+        self.next = Moment::NEVER;
+    }
+
+    /// The try got no node. The next one is due after `poll`, just after `free_at`, when enough leases end, or after
+    /// wake-ups, whichever is first; `random` is from 0 to 1.
+    pub(super) fn refused(&mut self, now: Moment, poll: Duration, free_at: Moment, random: f64) {
+        self.not_before = now;
+        self.plan(now + poll);
+        self.plan(free_at + AFTER_LEASE + SPREAD.mul_f64(random));
+    }
+
+    /// The try got some nodes and not enough: wake-ups do not shorten the pause.
+    pub(super) fn met_others(&mut self, now: Moment, pause: Duration) {
+        self.not_before = now + pause;
+        self.plan(self.not_before);
+    }
+
+    /// The node at `place` published a wake-up; `random` is from 0 to 1.
+    pub(super) fn woken_by(&mut self, place: usize, now: Moment, random: f64) {
+        self.woken_by |= 1 << place;
+        let wait = if self.woken_by.count_ones() as usize >= self.needed {
+            Duration::ZERO
+        } else {
+            OTHERS
+        };
+        self.plan(now + wait + SPREAD.mul_f64(random));
+    }
+
+    /// A node is back.
+    pub(super) fn soon(&mut self, now: Moment) {
+        self.plan(now);
+    }
+
+    fn plan(&mut self, at: Moment) {
+        self.next = self.next.min(at).max(self.not_before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum PlanStep {
+        Wait(u64),
+        Woken(usize, f64),
+        Soon,
+    }
+
+    fn step() -> impl Strategy<Value = PlanStep> {
+        prop_oneof![
+            3 => (0u64..20).prop_map(PlanStep::Wait),
+            4 => (0usize..5, 0f64..1.0).prop_map(|(place, random)| PlanStep::Woken(place, random)),
+            1 => Just(PlanStep::Soon),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #[test]
+        fn a_try_is_planned_no_later_than_the_poll_and_never_in_the_pause(
+            met in any::<bool>(), span in 1u64..300, lease in 0u64..400,
+            steps in prop::collection::vec(step(), 0..40),
+        ) {
+            let ms = Duration::from_millis;
+            let start = Moment::default() + ms(1);
+            let mut retry = Retry::new(3);
+            let poll = start + ms(span);
+            let free = start + ms(lease);
+            if met {
+                retry.met_others(start, ms(span));
+            } else {
+                retry.refused(start, ms(span), free, 0.5);
+                prop_assert!(retry.next() == poll || retry.next() > free);
+                prop_assert!(retry.next() <= free + AFTER_LEASE + SPREAD);
+            }
+            let (mut now, mut who) = (start, 0u16);
+            for step in steps {
+                match step {
+                    PlanStep::Wait(span) => now = now + ms(span),
+                    PlanStep::Soon => retry.soon(now),
+                    PlanStep::Woken(place, random) => {
+                        retry.woken_by(place, now, random);
+                        who |= 1 << place;
+                        let by = if who.count_ones() >= 3 { SPREAD } else { OTHERS + SPREAD };
+                        let earliest = if met { poll } else { start };
+                        prop_assert!(retry.next() <= (now + by).max(earliest));
+                    }
+                }
+                prop_assert!(retry.next() <= poll);
+                prop_assert!(!met || retry.next() == poll);
+            }
+        }
+    }
+}

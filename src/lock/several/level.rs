@@ -1,0 +1,484 @@
+//! One level of a hold of several locks as one, and the owner of such levels, where the children have none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+
+use super::asking::{ask, enter_children, hear, hear_by_now};
+use super::child_levels::{ChildGuards, ChildLevels};
+use super::hold::Composite;
+use super::state::nth_largest;
+use crate::backend::Timers;
+use crate::error::{Error, LeaseError};
+use crate::fencing::FencingToken;
+use crate::lease::Lease;
+use crate::lock::guard::{GuardError, HoldOfSeveral, HoldView, LevelOfSeveral, LockGuard};
+
+/// One level of a hold of several locks as one. Dropping it gives the level back.
+pub(in crate::lock) struct CompositeLevel {
+    hold: Arc<Composite>,
+    /// Shared by all levels with the same sort of lease. None once the level is given back.
+    children: Option<Arc<ChildLevels>>,
+    /// Whom the level can be left to, if not to the owners of the children.
+    owner: Option<Arc<CompositeOwner>>,
+}
+
+impl CompositeLevel {
+    /// The first level of the hold `name` of `children`, of which `needed` must be valid. A caller that enters it again
+    /// with another sort of lease waits at most `spare_timeout` for the other children.
+    pub(in crate::lock) fn first(
+        name: &Arc<str>,
+        needed: usize,
+        spare_timeout: Duration,
+        children: ChildGuards,
+        lease: Lease,
+    ) -> Self {
+        let views = children.iter();
+        let views = views.map(|child| child.as_ref().map(LockGuard::hold));
+        let hold = Composite::new(name, needed, spare_timeout, views.collect());
+        hold.enter();
+        Self::with(&hold, children, lease, None)
+    }
+
+    /// Lets this owner enter the hold again.
+    pub(in crate::lock) fn owned_by(mut self, owner: &Arc<CompositeOwner>) -> Self {
+        owner.insert(&self.hold);
+        self.owner = Some(Arc::clone(owner));
+        self
+    }
+
+    /// A level of `hold`, which counts it already, with its own levels of the children.
+    fn with(
+        hold: &Arc<Composite>,
+        children: ChildGuards,
+        lease: Lease,
+        owner: Option<Arc<CompositeOwner>>,
+    ) -> Self {
+        let children = ChildLevels::new(lease == Lease::Watchdog, children);
+        hold.add_child_levels(&children);
+        Self {
+            hold: Arc::clone(hold),
+            children: Some(children),
+            owner,
+        }
+    }
+
+    /// One more level of `hold`; None when the hold is over.
+    async fn enter(
+        hold: &Arc<Composite>,
+        lease: Lease,
+        owner: Option<Arc<CompositeOwner>>,
+    ) -> Result<Option<Self>, Error> {
+        hold.check()?;
+        let all = hold.child_levels();
+        let same = all
+            .iter()
+            .find(|levels| levels.is_watched() == (lease == Lease::Watchdog));
+        if let Some(levels) = same.filter(|levels| levels.join()) {
+            if !hold.enter() {
+                drop(levels.leave());
+                return over(hold);
+            }
+            // From here on dropping this gives the level back.
+            let level = Self {
+                hold: Arc::clone(hold),
+                children: Some(Arc::clone(levels)),
+                owner,
+            };
+            if let Lease::Fixed(lease) = lease {
+                level.ask_to_extend(lease).await?;
+            }
+            return Ok(Some(level));
+        }
+        for levels in all {
+            let entered = enter_children(hold, &levels, lease).await;
+            match entered {
+                Ok(_) if !hold.enter() => return over(hold),
+                Ok(children) => return Ok(Some(Self::with(hold, children, lease, owner))),
+                Err(Error::NotOwner { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(in crate::lock) fn hold(&self) -> &Arc<Composite> {
+        &self.hold
+    }
+
+    fn guards(&self) -> Vec<Arc<LockGuard>> {
+        let guards = self.children.iter().flat_map(|levels| levels.guards());
+        guards.map(|(_, guard)| guard).collect()
+    }
+
+    /// Asks the children of this level. When too few of them are valid and the hold goes on with others, the error is
+    /// `NoQuorum`: nothing is lost.
+    async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
+        let children = self.guards();
+        let asked = children.iter().map(|child| child.extend(lease));
+        let answer = ask(self.hold.needed(), asked).await;
+        match answer {
+            Err(lost) if lost.is_lost() && self.hold.is_held() => {
+                let reached = children.iter().filter(|child| child.is_valid()).count();
+                Err(
+                    Error::no_quorum(reached, self.hold.needed(), Arc::new(lost))
+                        .about(self.name()),
+                )
+            }
+            answer => answer,
+        }
+    }
+
+    /// Takes the level off. Returns the levels of the children, if no other level shares them.
+    fn leave(&mut self) -> Option<Vec<LockGuard>> {
+        let levels = self.children.take()?;
+        self.hold.leave();
+        let children = levels.leave()?;
+        self.hold.remove_child_levels();
+        Some(children)
+    }
+
+    /// Leaves the level of each child to its owner. All children agreed before.
+    fn leave_to_owners(&mut self) -> Result<(), Error> {
+        let Some(levels) = &self.children else {
+            return Ok(());
+        };
+        let children = levels
+            .take()
+            .ok_or_else(|| self.about(LeaseError::OtherLevels))?;
+        self.children = None;
+        for (_, child) in children {
+            child.leave_to_owner();
+        }
+        Ok(())
+    }
+
+    /// Asks each valid child; those that are lost do not count.
+    fn ask_valid(&self, ask: impl Fn(&LockGuard) -> Result<(), Error>) -> Result<(), Error> {
+        let children = self.guards();
+        let mut valid = children.iter().filter(|child| child.is_valid());
+        valid.try_for_each(|child| ask(child))
+    }
+
+    /// Fails when another level shares those of the children.
+    fn check_alone(&self) -> Result<(), Error> {
+        match &self.children {
+            Some(levels) if levels.is_shared() => Err(self.about(LeaseError::OtherLevels)),
+            _ => Ok(()),
+        }
+    }
+
+    fn about(&self, problem: impl Into<Error>) -> Error {
+        problem.into().about(self.name())
+    }
+}
+
+impl LevelOfSeveral for CompositeLevel {
+    fn view(&self) -> HoldView {
+        HoldView::of_several(&self.hold)
+    }
+
+    fn hold(&self) -> &dyn HoldOfSeveral {
+        &*self.hold
+    }
+
+    fn hold_count(&self) -> u32 {
+        let children = self.guards();
+        let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
+        if counts.len() < self.hold.needed() {
+            return 0;
+        }
+        nth_largest(&mut counts, self.hold.needed()) + self.hold.extra_levels()
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        self.hold.token()
+    }
+
+    fn timers(&self) -> Option<Timers> {
+        self.guards().first()?.timers()
+    }
+
+    fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
+        async {
+            self.hold.check()?;
+            let own = self.guards();
+            let asked = own.iter().map(|child| child.verify());
+            match ask(self.hold.needed(), asked).await {
+                Err(lost) if lost.is_lost() && self.hold.is_held() => {
+                    // Other levels may have the children that this one lacks. They are asked only now, as a guard that is
+                    // being asked is not given back by its own level but at the end of this.
+                    let all = self.hold.guards();
+                    let asked = all.iter().map(|(_, child)| child.verify());
+                    ask(self.hold.needed(), asked).await
+                }
+                answer => answer,
+            }
+        }
+        .boxed()
+    }
+
+    fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
+        async move {
+            if self
+                .children
+                .as_ref()
+                .is_some_and(|levels| levels.is_watched())
+            {
+                return Err(self.about(LeaseError::Watchdog));
+            }
+            self.hold.check()?;
+            self.ask_to_extend(lease).await
+        }
+        .boxed()
+    }
+
+    fn reenter(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn LevelOfSeveral>, Error>> {
+        async move {
+            let level = Self::enter(&self.hold, lease, self.owner.clone()).await?;
+            let level = level.ok_or_else(Error::not_owner)?;
+            Ok(Box::new(level) as _)
+        }
+        .boxed()
+    }
+
+    fn unlock(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
+        async move {
+            let lost = self.hold.check();
+            let children = self.leave();
+            // On a loss the guards of the children are dropped: the background gives them back.
+            lost?;
+            let Some(children) = children else {
+                return Ok(());
+            };
+            let given_back = children.into_iter().map(LockGuard::unlock);
+            let mut given_back: FuturesUnordered<_> = given_back.collect();
+            let answer = hear(self.hold.needed(), &mut given_back).await;
+            // The background finishes what has no answer yet.
+            hear_by_now(&mut given_back, drop).await;
+            match answer {
+                // Too few children of this level are valid, and the hold has others.
+                Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
+                answer => answer,
+            }
+        }
+        .boxed()
+    }
+
+    fn may_detach(&self) -> Result<(), Error> {
+        self.hold.check()?;
+        match &self.owner {
+            Some(owner) if owner.is_over() => Err(self.about(Error::not_owner())),
+            Some(_) => Ok(()),
+            None => {
+                self.check_alone()?;
+                self.ask_valid(LockGuard::may_detach)
+            }
+        }
+    }
+
+    /// Leaves the level to its owner, or those of the children to theirs. The hold goes on.
+    fn detach(&mut self) -> Result<(), Error> {
+        self.may_detach()?;
+        let Some(owner) = self.owner.clone() else {
+            return self.leave_to_owners();
+        };
+        let level = Self {
+            hold: Arc::clone(&self.hold),
+            children: self.children.take(),
+            owner: Some(Arc::clone(&owner)),
+        };
+        owner.keep(level).map_err(|mut refused| {
+            self.children = refused.children.take();
+            self.about(Error::not_owner())
+        })
+    }
+
+    fn leave_to_owner(mut self: Box<Self>) {
+        // A level that the owner refuses is given back when it is dropped.
+        let _ = self.detach();
+    }
+
+    fn may_expire(&self) -> Result<(), Error> {
+        self.hold.check()?;
+        self.check_alone()?;
+        self.ask_valid(LockGuard::may_expire)
+    }
+
+    /// Leaves each child to its lease. Children that refuse at that moment are given back when `needed` others agreed.
+    /// Else the refusing ones stay and the others are gone, so the hold is lost or over.
+    fn let_expire(&mut self) -> Result<(), Error> {
+        self.may_expire()?;
+        let (mut refused, mut first_error) = (Vec::new(), None);
+        let mut left = 0;
+        let Some(levels) = &self.children else {
+            return Ok(());
+        };
+        let children = self.hold.leave_to_lease(levels);
+        for (place, child) in children.ok_or_else(|| self.about(LeaseError::OtherLevels))? {
+            match child.let_expire().map_err(GuardError::into_parts) {
+                Ok(()) => left += 1,
+                Err((child, error)) => {
+                    refused.push((place, child));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if left < self.hold.needed() {
+            levels.put_back(refused);
+            self.hold.goes_on();
+            return Err(first_error.unwrap_or_else(Error::not_owner));
+        }
+        self.children = None;
+        self.hold.leave();
+        Ok(())
+    }
+}
+
+impl Drop for CompositeLevel {
+    fn drop(&mut self) {
+        drop(self.leave());
+        // Also at the end of `unlock`, which takes the level off before it asks the children.
+        self.hold.has_changed();
+    }
+}
+
+/// The result of entering a hold that is over: an error only if it was lost.
+fn over<T>(hold: &Composite) -> Result<Option<T>, Error> {
+    match hold.check() {
+        Err(error) if error.is_lost() => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// An owner of holds of several locks: it may enter them again, and levels can be left to it.
+#[derive(Default)]
+pub(crate) struct CompositeOwner {
+    holds: Mutex<OwnedHolds>,
+}
+
+#[derive(Default)]
+struct OwnedHolds {
+    over: bool,
+    by_name: HashMap<Arc<str>, OwnedHold>,
+}
+
+struct OwnedHold {
+    hold: Weak<Composite>,
+    /// The newest is the last.
+    detached: Vec<CompositeLevel>,
+}
+
+/// What an owner has of a name.
+enum OwnedState {
+    Nothing,
+    Live(Arc<Composite>),
+    Lost(Error),
+}
+
+impl CompositeOwner {
+    pub(in crate::lock) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Notes a new hold. The one that it had under this name is over.
+    fn insert(&self, hold: &Arc<Composite>) {
+        let owned = OwnedHold {
+            hold: Arc::downgrade(hold),
+            detached: Vec::new(),
+        };
+        let mut holds = self.holds.lock();
+        let by_name = &mut holds.by_name;
+        by_name.retain(|_, owned| owned.hold.strong_count() > 0 || !owned.detached.is_empty());
+        let before = by_name.insert(Arc::clone(hold.name()), owned);
+        drop(holds);
+        drop(before);
+    }
+
+    /// Enters its hold of this name; None when it has none.
+    pub(in crate::lock) async fn enter(
+        self: &Arc<Self>,
+        name: &str,
+        lease: Lease,
+    ) -> Result<Option<CompositeLevel>, Error> {
+        match self.find(name) {
+            OwnedState::Nothing => Ok(None),
+            OwnedState::Lost(error) => Err(error),
+            // Boxed to keep the future of an acquire small: most find nothing to enter.
+            OwnedState::Live(hold) => {
+                Box::pin(CompositeLevel::enter(&hold, lease, Some(Arc::clone(self)))).await
+            }
+        }
+    }
+
+    /// A lost hold stays in the way while somebody has a guard of it.
+    fn find(&self, name: &str) -> OwnedState {
+        let (hold, detached) = match self.holds.lock().by_name.get(name) {
+            Some(owned) => (owned.hold.upgrade(), owned.detached.len()),
+            None => return OwnedState::Nothing,
+        };
+        let Some(hold) = hold else {
+            return OwnedState::Nothing;
+        };
+        match hold.check() {
+            Ok(()) => OwnedState::Live(hold),
+            Err(lost) if lost.is_lost() && hold.levels() as usize > detached => {
+                OwnedState::Lost(lost)
+            }
+            Err(_) => OwnedState::Nothing,
+        }
+    }
+
+    /// The number of levels of its valid hold of this name.
+    pub(in crate::lock) fn hold_count(&self, name: &str) -> u32 {
+        match self.find(name) {
+            OwnedState::Live(hold) => hold.levels(),
+            OwnedState::Nothing | OwnedState::Lost(_) => 0,
+        }
+    }
+
+    /// Keeps a level. Returns it when the owner has ended.
+    fn keep(&self, level: CompositeLevel) -> Result<(), CompositeLevel> {
+        let mut holds = self.holds.lock();
+        if holds.over {
+            return Err(level);
+        }
+        let name = Arc::clone(level.hold().name());
+        let owned = holds.by_name.entry(name).or_insert_with(|| OwnedHold {
+            hold: Arc::downgrade(level.hold()),
+            detached: Vec::new(),
+        });
+        owned.detached.push(level);
+        Ok(())
+    }
+
+    /// The newest detached level of this name.
+    pub(in crate::lock) fn take(&self, name: &str) -> Option<CompositeLevel> {
+        let mut holds = self.holds.lock();
+        let owned = holds.by_name.get_mut(name)?;
+        let level = owned.detached.pop();
+        if owned.detached.is_empty() && owned.hold.strong_count() == 0 {
+            holds.by_name.remove(name);
+        }
+        level
+    }
+
+    /// Whether it has ended, and keeps no more levels.
+    fn is_over(&self) -> bool {
+        self.holds.lock().over
+    }
+
+    /// Ends it, and returns its detached levels. Dropping them gives them back.
+    pub(in crate::lock) fn end(&self) -> Vec<CompositeLevel> {
+        let mut holds = self.holds.lock();
+        holds.over = true;
+        let by_name = std::mem::take(&mut holds.by_name);
+        let detached = by_name.into_values().map(|owned| owned.detached);
+        detached.flatten().collect()
+    }
+}
