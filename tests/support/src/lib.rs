@@ -22,6 +22,7 @@ pub mod cluster;
 pub mod controls;
 pub mod fork;
 pub mod history;
+pub mod house;
 mod port;
 pub mod process;
 pub mod proxy;
