@@ -4,7 +4,7 @@
 #
 # A file is on the way when one of its functions is called at least once for every second lock: tests/plain-locks runs
 # under valgrind with few locks and with more, and the calls of both are compared. What happens once, or now and then,
-# drops out. Alone is `lock()` and `unlock()`; contended, one client holds and two tasks of another wait, so that a lock is
+# drops out. Alone, nothing is given back; contended, one client holds and two tasks of another wait, so that a lock is
 # handed over both through Redis and inside a client.
 set -eu
 cd "$(dirname "$0")/.."

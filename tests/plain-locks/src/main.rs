@@ -1,8 +1,8 @@
 //! Takes a plain lock again and again: `plain-locks REDIS_URL TIMES [contended]`. `scripts/house.sh` looks on which files
 //! of the library that passes.
 //!
-//! Contended: one client holds, two tasks of another wait. The first is woken through Redis, the second gets the lock
-//! from the first.
+//! Alone, each lock has another name, and nothing is given back. Contended, one client holds and two tasks of another
+//! wait: the first is woken through Redis, the second gets the lock from the first.
 
 use std::error::Error;
 use std::time::Duration;
@@ -31,15 +31,17 @@ async fn main() -> Result<()> {
     let mut redis = redis::Client::open(url.as_str())?
         .get_multiplexed_async_connection_with_config(&patient)
         .await?;
-    for _ in 0..times {
-        let lock = client.get_lock("plain");
+    let mut held = Vec::new();
+    for time in 0..times {
         if contended {
+            let lock = client.get_lock("plain");
             in_a_row(&lock, &other.get_lock("plain"), &mut redis).await?;
         } else {
-            lock.lock().await?.unlock().await?;
+            held.push(client.get_lock(&format!("plain {time}")).lock().await?);
         }
     }
-    Ok(())
+    // Without giving back what is held: to unlock is another way.
+    std::process::exit(0)
 }
 
 async fn connect(url: &str) -> Result<Client> {
