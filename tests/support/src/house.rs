@@ -91,16 +91,18 @@ impl House {
     #[must_use]
     pub fn circles(&self) -> Vec<Vec<&str>> {
         let imports = self.imports();
-        let mut left: BTreeSet<&str> = imports.iter().map(|(from, _)| *from).collect();
+        let files: BTreeSet<&str> = imports.iter().map(|(from, _)| *from).collect();
+        let all: BTreeMap<_, _> = files
+            .iter()
+            .map(|file| (*file, reached(&imports, file)))
+            .collect();
+        let mut left = files;
         let mut circles = Vec::new();
         while let Some(first) = left.pop_first() {
-            let reached = reached(&imports, first);
-            let back = |file: &&&str| reached_from(&imports, file, first);
-            let mut circle: Vec<_> = reached.iter().filter(back).copied().collect();
-            circle.retain(|file| *file != first);
+            let back = |file: &&&str| all.get(**file).is_some_and(|files| files.contains(first));
+            // A file that is in a circle reaches itself, too.
+            let circle: Vec<_> = all[first].iter().filter(back).copied().collect();
             if !circle.is_empty() {
-                circle.push(first);
-                circle.sort_unstable();
                 left.retain(|file| !circle.contains(file));
                 circles.push(circle);
             }
@@ -381,15 +383,14 @@ fn reached<'a>(imports: &BTreeSet<(&'a str, &'a str)>, first: &'a str) -> BTreeS
     let mut reached = BTreeSet::new();
     let mut next = vec![first];
     while let Some(file) = next.pop() {
-        for (_, to) in imports.iter().filter(|(from, _)| *from == file) {
+        for (_, to) in imports
+            .range((file, "")..)
+            .take_while(|(from, _)| *from == file)
+        {
             if reached.insert(*to) {
                 next.push(to);
             }
         }
     }
     reached
-}
-
-fn reached_from(imports: &BTreeSet<(&str, &str)>, from: &str, to: &str) -> bool {
-    reached(imports, from).contains(to)
 }
