@@ -13,14 +13,14 @@ INTEROP_SECONDS ?= 60
 with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
 
 target = $${CARGO_TARGET_DIR:-target}
-# Together with the crate itself, so that all of these, and the demo, share one build of what they depend on.
-release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
+# In one go, so that both stand on one build of what they depend on.
+release = $(CARGO) build --quiet --release --package watchlock-worker --package $(1) --bin worker --bin $(2)
 
 # Tests wait most of their time: two for each processor.
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos soak bench lint doc mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos soak bench lint doc house mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,14 +28,8 @@ help: ## this list
 demo: ## the story in a minute, on a real redis-server
 	@scripts/demo.sh
 
-test: ## all tests, examples and documentation tests
-	@$(with_redis) \
-	$(CARGO) build --quiet --workspace --bins --examples && \
-	export $(threads) && \
-	$(CARGO) test --quiet --lib --profile model && \
-	$(CARGO) test --quiet --test '*' && \
-	$(CARGO) test --quiet --doc && \
-	$(CARGO) test --quiet --workspace --exclude watchlock
+test: ## all tests, examples and documentation tests; names the ten slowest
+	@$(with_redis) scripts/tests.sh
 
 servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
@@ -46,7 +40,7 @@ failover: ## what a lock survives when the master is killed, case by case, on tw
 
 cluster: ## what every kind of lock does, on clusters; and slots that move and masters that fail (CLUSTER_SECONDS, CLUSTER_SEED)
 	@$(with_redis) \
-	$(CARGO) build --quiet --example worker && \
+	$(CARGO) build --quiet --package watchlock-worker && \
 	TEST_IN_CLUSTER=1 $(threads) $(CARGO) test --quiet --test kinds && \
 	CLUSTER_SECONDS=$${CLUSTER_SECONDS:-60} $(CARGO) test --quiet --test cluster storm -- --nocapture && \
 	for name in redis-6.2 valkey-9.1; do \
@@ -56,7 +50,7 @@ cluster: ## what every kind of lock does, on clusters; and slots that move and m
 
 interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17 and Maven)
 	@$(with_redis) \
-	$(CARGO) build --quiet --example worker && \
+	$(CARGO) build --quiet --package watchlock-worker && \
 	$(CARGO) test --quiet --test interop && \
 	INTEROP_REDISSON=3 $(CARGO) test --quiet --test interop && \
 	INTEROP_SECONDS=$(INTEROP_SECONDS) $(CARGO) test --quiet --test campaign mixed
@@ -82,6 +76,9 @@ lint: ## format and clippy; warnings are errors
 
 doc: ## the documentation; warnings are errors
 	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls
+
+house: ## lines, types, imports, and the files that a lock() passes; `scripts/house.sh --list` names them
+	@scripts/house.sh
 
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
 	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --profile model --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib

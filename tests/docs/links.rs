@@ -98,6 +98,7 @@ fn every_file_that_is_named_exists() {
         "lua/",
         "tests/",
         "docs/",
+        "demo/",
         "scripts/",
         "benches/",
         "examples/",

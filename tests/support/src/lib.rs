@@ -20,6 +20,7 @@ pub mod checker;
 pub mod cluster;
 pub mod controls;
 pub mod history;
+pub mod house;
 mod port;
 pub mod process;
 pub mod proxy;

@@ -1,7 +1,7 @@
 //! One client as a process of its own, driven by JSON lines: what tests kill, freeze and cut off.
 //!
 //! ```text
-//! $ cargo run --release --example worker
+//! $ cargo run --release --package watchlock-worker
 //! {"id":1,"op":"open","url":"redis://127.0.0.1/"}
 //! {"id":1,"ok":true,"t_inv":…,"t_ret":…,"result":{"client_id":"…"}}
 //! {"id":2,"op":"lock","owner":"a","kind":"lock","name":"x"}

@@ -8,26 +8,22 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 static RUST_WORKER: LazyLock<PathBuf> =
-    LazyLock::new(|| named().unwrap_or_else(|| EXAMPLE.beside_or_built()));
+    LazyLock::new(|| named().unwrap_or_else(|| RUST.beside_or_built()));
 static PLAIN_WORKER: LazyLock<PathBuf> = LazyLock::new(|| PLAIN.beside_or_built());
 
-/// What cargo builds, and in which folder of a profile it is.
+/// A program that cargo builds: `target/debug/NAME`, for a test in `target/debug/deps`.
 struct Target {
-    folder: &'static str,
+    package: &'static str,
     name: &'static str,
-    selected_by: [&'static str; 4],
 }
 
-/// `cargo test` builds the examples along: `target/debug/examples/worker`, for a test in `target/debug/deps`.
-const EXAMPLE: Target = Target {
-    folder: "examples",
+const RUST: Target = Target {
+    package: "watchlock-worker",
     name: "worker",
-    selected_by: ["--package", "watchlock", "--example", "worker"],
 };
 const PLAIN: Target = Target {
-    folder: "",
+    package: "watchlock-support",
     name: "plain-worker",
-    selected_by: ["--package", "watchlock-support", "--bin", "plain-worker"],
 };
 
 pub(super) fn rust_worker() -> &'static Path {
@@ -54,7 +50,7 @@ impl Target {
         let exe = env::current_exe().ok()?;
         let folders = exe.ancestors().skip(1).take(2);
         folders
-            .map(|folder| folder.join(self.folder).join(self.name))
+            .map(|folder| folder.join(self.name))
             .find(|worker| worker.is_file())
     }
 
@@ -62,7 +58,8 @@ impl Target {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(["build", "--quiet"]).args(self.selected_by);
+        command.args(["build", "--quiet", "--package", self.package]);
+        command.args(["--bin", self.name]);
         command.args(["--message-format", "json"]).current_dir(root);
         if !cfg!(debug_assertions) {
             command.arg("--release");

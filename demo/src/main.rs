@@ -5,7 +5,7 @@
 //! $ REDIS_URL=redis://somewhere/ make demo      # with yours: only keys under a random prefix are touched
 //! ```
 //!
-//! Whoever is killed or frozen here is a process: the `worker` example, or this program again as a client of
+//! Whoever is killed or frozen here is a process: the `worker` of the tests, or this program again as a client of
 //! the counter, or as a writer that comes too late. Every number is checked, and a wrong one makes the exit status non-zero.
 
 mod counter;

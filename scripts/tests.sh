@@ -1,0 +1,87 @@
+#!/bin/sh
+# Runs all tests, and prints the ten slowest at the end.
+#
+# Most tests wait most of their time, so suites (tests/NAME/main.rs) run two at a time, the longest first. Those of ALONE
+# need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
+# one that takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
+#
+#   scripts/tests.sh
+set -eu
+cd "$(dirname "$0")/.."
+
+CARGO=${CARGO:-cargo}
+SUITE_MINUTES=${SUITE_MINUTES:-20}
+ALONE="scale keeper_death steward_death"
+LONGEST="kinds campaign cluster quorum"
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}
+export CARGO SUITE_MINUTES RUST_TEST_THREADS
+# Only a nightly takes the option that reports times. RUSTC_BOOTSTRAP makes the programs of tests take it; set for cargo
+# itself, it would have everything built again.
+export "CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=env RUSTC_BOOTSTRAP=1"
+
+logs=$(mktemp -d)
+export logs
+cleanup() {
+    status=$?
+    trap - EXIT
+    for pid in "$logs"/*.pid; do
+        [ ! -e "$pid" ] || kill "$(cat "$pid")" 2>/dev/null || true
+    done
+    # What is still here did not end well.
+    for log in "$logs"/*.log; do
+        [ ! -e "$log" ] || { echo "---- $(basename "$log" .log)"; cat "$log"; }
+    done
+    rm -rf "$logs"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# suite NAME ARGUMENT...: tests by cargo; what it said stays in NAME.log unless all is well.
+suite='
+    name=$1
+    shift
+    timeout "${SUITE_MINUTES}m" $CARGO test "$@" -- -Z unstable-options --report-time \
+        >"$logs/$name.log" 2>&1 </dev/null &
+    # Suites are process groups of their own, which no Ctrl-C reaches.
+    echo $! >"$logs/$name.pid"
+    wait $! || {
+        echo "FAILED: $name, status $?"
+        exit 1
+    }
+    rm "$logs/$name.pid"
+    mv "$logs/$name.log" "$logs/$name.passed"
+'
+run() {
+    sh -c "$suite" suite "$@"
+}
+
+# What stands on the library without its dev-dependencies first: these have other features of what they depend on.
+$CARGO build --quiet --workspace --exclude watchlock --bins
+$CARGO build --quiet --examples
+$CARGO test --quiet --test '*' --no-run
+run model --lib --profile model
+
+names=
+for main in tests/*/main.rs; do
+    name=$(basename "$(dirname "$main")")
+    case " $ALONE $LONGEST " in
+    *" $name "*) ;;
+    *) names="$names $name" ;;
+    esac
+done
+# shellcheck disable=SC2086 # names are words
+printf '%s\n' $LONGEST $names | xargs -P 2 -I NAME sh -c "$suite" suite NAME --test NAME
+for name in $ALONE; do
+    run "$name" --test "$name"
+done
+run others --workspace --exclude watchlock --tests
+$CARGO test --quiet --doc
+$CARGO test --quiet --doc --workspace --exclude watchlock
+
+echo "the slowest tests:"
+for log in "$logs"/*.passed; do
+    # test NAME ... ok <SECONDSs>
+    sed -n "s/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>.*/\2 s $(basename "$log" .passed)::\1/p" "$log"
+done | sort -rn | head -n 10 | sed 's/^/    /'
