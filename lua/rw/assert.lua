@@ -1,9 +1,8 @@
 -- Asserts a read or write hold: lengthens its lease, and says whether a writer waits.
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
--- KEYS[2] timeout   - string, lives as long as this hold's lease when it is a read hold
--- KEYS[3] writers   - zset: client of a waiting writer -> server ms until which readers heed it
---                     While a slot migrates, KEYS[2] and KEYS[3] may be at another node; then the lock comes alone
+-- KEYS[2] timeout   - string, lives as long as this hold's lease when it is a read hold; not while a slot migrates
+-- KEYS[3] writers   - zset: client of a waiting writer -> server ms until which readers heed it; likewise
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves it as it is
 -- ARGV[3] count     - the hold count of a write hold; 0 leaves it as it is
@@ -17,7 +16,6 @@ local lock, timeout, writers, hold_id, lease_ms = KEYS[1], KEYS[2], KEYS[3], ARG
 if not string.match(ARGV[2] or '', '^%d+$') or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
 end
-
 local fields = redis.pcall('HMGET', lock, hold_id, hold_id .. ':write')
 if fields.err then return string.find(fields.err, 'WRONGTYPE') and -5 or fields end
 local reads, writes = fields[1], fields[2]
