@@ -11,14 +11,14 @@ static RUST_WORKER: LazyLock<PathBuf> =
     LazyLock::new(|| named().unwrap_or_else(|| EXAMPLE.beside_or_built()));
 static PLAIN_WORKER: LazyLock<PathBuf> = LazyLock::new(|| PLAIN.beside_or_built());
 
-/// What cargo builds, and in which folder of a profile it is.
+/// The name of a binary that cargo builds, and its folder below that of the profile.
 struct Target {
     folder: &'static str,
     name: &'static str,
     selected_by: [&'static str; 4],
 }
 
-/// `cargo test` builds the examples along: `target/debug/examples/worker`, for a test in `target/debug/deps`.
+/// `cargo test` builds the examples as well: `target/debug/examples/worker`, for a test in `target/debug/deps`.
 const EXAMPLE: Target = Target {
     folder: "examples",
     name: "worker",
