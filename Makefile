@@ -13,10 +13,10 @@ INTEROP_SECONDS ?= 60
 with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
 
 target = $${CARGO_TARGET_DIR:-target}
-# Together with the crate itself, so that all of these, and the demo, share one build of what they depend on.
+# Together with the crate itself, so that all of these, and the demo, share one build of their dependencies.
 release = $(CARGO) build --quiet --release --package watchlock --example worker --package $(1) --bin $(2)
 
-# Tests wait most of their time: two for each processor.
+# Tests mostly wait: two threads for each processor.
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ test: ## all tests, examples and documentation tests
 	$(CARGO) test --quiet --doc && \
 	$(CARGO) test --quiet --workspace --exclude watchlock
 
-servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
+servers: ## what depends on the server, on each kind of server that can be installed (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	export $(threads) && CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
 
@@ -61,7 +61,7 @@ interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17
 	INTEROP_REDISSON=3 $(CARGO) test --quiet --test interop && \
 	INTEROP_SECONDS=$(INTEROP_SECONDS) $(CARGO) test --quiet --test campaign mixed
 
-chaos: ## faults at random and a proof afterwards (CHAOS_SECONDS, CHAOS_SEED)
+chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS, CHAOS_SEED)
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
@@ -86,13 +86,13 @@ doc: ## the documentation; warnings are errors
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
 	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --profile model --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
 
-msrv: ## builds with the oldest supported Rust, where it is installed
+msrv: ## builds with the oldest supported Rust, if it is installed
 	@scripts/msrv.sh
 
-package: ## the crate as crates.io would get it: builds and passes its tests by itself
+package: ## the crate as crates.io would get it: it builds and passes its tests by itself
 	@scripts/package.sh
 
-minimal: ## builds with the oldest versions of dependencies, where there is a nightly
+minimal: ## builds with the oldest versions of dependencies, if there is a nightly
 	@scripts/minimal-versions.sh
 
 ci: ## all of it, as CI runs it
