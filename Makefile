@@ -16,7 +16,7 @@ target = $${CARGO_TARGET_DIR:-target}
 # In one go, so that both stand on one build of what they depend on.
 release = $(CARGO) build --quiet --release --package watchlock-worker --package $(1) --bin worker --bin $(2)
 
-# Tests wait most of their time: two for each processor.
+# Tests mostly wait: two threads for each processor.
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ demo: ## the story in a minute, on a real redis-server
 test: ## all tests, examples and documentation tests; names the ten slowest
 	@$(with_redis) scripts/tests.sh
 
-servers: ## what depends on the server, on each kind of server that can be had (CHAOS_SECONDS); writes a table into the docs
+servers: ## what depends on the server, on each kind of server that can be installed (CHAOS_SECONDS); writes a table into the docs
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	export $(threads) && CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
 
@@ -55,7 +55,7 @@ interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17
 	INTEROP_REDISSON=3 $(CARGO) test --quiet --test interop && \
 	INTEROP_SECONDS=$(INTEROP_SECONDS) $(CARGO) test --quiet --test campaign mixed
 
-chaos: ## faults at random and a proof afterwards (CHAOS_SECONDS, CHAOS_SEED)
+chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS, CHAOS_SEED)
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
@@ -83,13 +83,13 @@ house: ## lines, types, imports, and the files that a lock() passes; `scripts/ho
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
 	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --profile model --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
 
-msrv: ## builds with the oldest supported Rust, where it is installed
+msrv: ## builds with the oldest supported Rust, if it is installed
 	@scripts/msrv.sh
 
-package: ## the crate as crates.io would get it: builds and passes its tests by itself
+package: ## the crate as crates.io would get it: it builds and passes its tests by itself
 	@scripts/package.sh
 
-minimal: ## builds with the oldest versions of dependencies, where there is a nightly
+minimal: ## builds with the oldest versions of dependencies, if there is a nightly
 	@scripts/minimal-versions.sh
 
 ci: ## all of it, as CI runs it

@@ -1,4 +1,4 @@
-//! A lock that is granted only when the replica has it, too: it is there whichever of the two servers is the master.
+//! A lock that is granted only when the replica has it, too: whichever of the two servers is the master has the lock.
 //!
 //! ```text
 //! $ scripts/sentinel.sh                   # a master, a replica and three sentinels on ports 7101 to 7105, until Ctrl-C
@@ -17,7 +17,7 @@ async fn main() -> Result<(), watchlock::Error> {
         "redis://127.0.0.1:7103/ redis://127.0.0.1:7104/ redis://127.0.0.1:7105/".to_owned()
     });
     let client = ClientBuilder::sentinel(sentinels.split_whitespace(), "locks")
-        // One replica, and there is no other: so whoever is promoted has every lock that was granted.
+        // There is one replica and no other, so the promoted server has every lock that was granted.
         .acknowledged_by(1, Duration::from_millis(200))
         .connect()
         .await?;
@@ -29,7 +29,7 @@ async fn main() -> Result<(), watchlock::Error> {
             guard.unlock().await?;
         }
         Ok(None) => println!("somebody else has it"),
-        // It was taken back, so nothing is left of it.
+        // The acquire was undone, so nothing is left of it.
         Err(error) => match error.not_replicated() {
             Some(few) => println!("refused: {few}"),
             None => return Err(error),

@@ -36,7 +36,7 @@ async fn main() -> Result<(), Error> {
     let number = task.await.expect("the task does not panic")?;
     println!("the task returned {number}");
 
-    // For jobs that only one of many processes needs to do: who finds it busy goes on with something else.
+    // For jobs that only one of many processes needs to do: a process that finds it busy does something else.
     let busy = lock.lock().await?;
     let skipped = lock
         .try_run(Duration::from_millis(50), Lease::Watchdog, async |_guard| {
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Error> {
     println!("while it is busy: {skipped:?}");
     busy.unlock().await?;
 
-    // A lock that is taken away in the middle: the body does not go on, and nobody is told it did.
+    // A lock that is taken away in the middle: the body does not go on, and `run` does not report that it did.
     let taken = lock
         .run(async |guard| {
             lock.force_unlock().await?;

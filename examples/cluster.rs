@@ -1,12 +1,12 @@
-//! Locks in a Redis Cluster: each is at the node that has its slot, and a set of them may be at several.
+//! Locks in a Redis Cluster: each lock is at the node that has its slot, and the locks of a set may be at several.
 //!
 //! ```text
 //! $ scripts/cluster.sh                    # three masters on ports 7001 to 7003, until Ctrl-C
 //! $ cargo run --example cluster           # in another terminal
 //! ```
 //!
-//! Nothing else differs from a single server. Names share a node when they share what is between braces: `{order:7}` is
-//! a tag. Locks do not need that; the keys that a lock protects may.
+//! Nothing else differs from a single server. Names with the same text between braces share a node: `{order:7}` is a
+//! tag. Locks do not need that; the keys that a lock protects may.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ async fn main() -> Result<(), watchlock::Error> {
         .connect()
         .await?;
 
-    // Ten locks, at whichever nodes have them. They are renewed by node: the trouble of one does not delay the others.
+    // Ten locks, at whichever nodes have their slots. They are renewed by node: the trouble of one does not delay the
+    // others.
     let mut guards = Vec::new();
     for order in 1..=10 {
         guards.push(client.get_lock(&format!("order:{order}")).lock().await?);
@@ -33,7 +34,7 @@ async fn main() -> Result<(), watchlock::Error> {
         guard.unlock().await?;
     }
 
-    // Two at once, and no deadlock with who takes them in the other order.
+    // Two at once, without a deadlock with a process that takes them in the other order.
     let stock = client.get_lock("stock");
     let both = MultiLock::new([stock.clone(), client.get_lock("till")])?;
     let guard = both.lock().await?;

@@ -4,8 +4,8 @@
 //! $ cargo run --example fencing_redis
 //! ```
 //!
-//! The same story as `fencing_sql`, with a Redis as the resource: a script writes only for one whose token is not
-//! smaller than that of whoever wrote last. It may be another Redis than that of the lock.
+//! The same story as `fencing_sql`, with a Redis as the resource: a script writes only if the token is not smaller than
+//! that of the last write. It may be another Redis than that of the lock.
 //!
 //! A is this program again, as a process that can be frozen. It needs a Unix with `kill`.
 
@@ -22,14 +22,14 @@ use watchlock::{Client, FencingToken};
 
 const REPORT: &str = "fencing_redis:report";
 
-/// Looks and writes in one step. Lua's numbers are exact up to 2^53, which is the largest token.
+/// Compares and writes in one step. Lua's numbers are exact up to 2^53, the largest token.
 const WRITE: &str = "
     local fence = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0')
     if fence > tonumber(ARGV[1]) then return 0 end
     redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'author', ARGV[2])
     return 1";
 
-/// Whether Redis took it.
+/// Whether Redis accepted the write.
 async fn write(
     redis: &mut MultiplexedConnection,
     token: FencingToken,
@@ -44,7 +44,7 @@ async fn write(
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
-    // While it is alive the watchdog keeps its lock; frozen it loses it after a second. The default is 30 s.
+    // While it is alive the watchdog keeps its lock; frozen it loses the lock after a second. The default is 30 s.
     let builder = Client::builder(&url).watchdog_lease(Duration::from_secs(1));
     let client = builder.connect().await?;
     let resource = redis::Client::open(url)?;
@@ -52,12 +52,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if std::env::args().nth(1).is_some_and(|role| role == "a") {
         return a(&client, &mut resource).await;
     }
-    let told = b(&client, &mut resource).await;
+    let result = b(&client, &mut resource).await;
     let () = resource.del(REPORT).await?;
-    told
+    result
 }
 
-/// The one that is frozen between its last look at the lock and its write.
+/// The holder that is frozen between its last look at the lock and its write.
 async fn a(client: &Client, resource: &mut MultiplexedConnection) -> Result<(), Box<dyn Error>> {
     let guard = client.get_fenced_lock("fencing_redis:lock").lock().await?;
     guard.check()?;
@@ -72,7 +72,7 @@ async fn a(client: &Client, resource: &mut MultiplexedConnection) -> Result<(), 
     Ok(())
 }
 
-/// The next one, who also freezes A.
+/// The next holder, which also freezes A.
 async fn b(client: &Client, resource: &mut MultiplexedConnection) -> Result<(), Box<dyn Error>> {
     let mut a = Command::new(std::env::current_exe()?);
     let a = a.arg("a").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A lock with a lease cannot keep a holder from writing late: it may be frozen between its last look at the lock and
-//! the write, for longer than the lease. Only the database can refuse that write. It remembers the fencing token of
-//! whoever wrote last, and takes a write only from one whose token is not smaller.
+//! the write, for longer than the lease. Only the database can refuse that write. It remembers the fencing token of the
+//! last write, and accepts a write only if its token is not smaller.
 //!
 //! A is this program again, as a process that can be frozen. It needs a Unix with `kill`.
 
@@ -21,16 +21,16 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use watchlock::{Client, FencingToken};
 
-/// Made once, beside the data: 0 is smaller than any token.
+/// Made once, with the data: 0 is smaller than any token.
 const TABLE: &str =
     "CREATE TABLE reports (id INTEGER PRIMARY KEY, author TEXT, fence INTEGER NOT NULL DEFAULT 0);
                      INSERT INTO reports (id) VALUES (1);";
 
-/// Every write is like this: one statement that looks and writes. With a check before it, and no transaction around
-/// both, another one would get in between.
+/// Every write looks like this: one statement that compares and writes. With a check before it, and no transaction
+/// around both, another write could come in between.
 const WRITE: &str = "UPDATE reports SET author = ?2, fence = ?1 WHERE id = 1 AND fence <= ?1";
 
-/// Whether the database took it.
+/// Whether the database accepted the write.
 fn write(database: &Connection, token: FencingToken, author: &str) -> rusqlite::Result<bool> {
     let rows = database.execute(WRITE, (i64::from(token), author))?;
     Ok(rows == 1)
@@ -39,19 +39,19 @@ fn write(database: &Connection, token: FencingToken, author: &str) -> rusqlite::
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
-    // While it is alive the watchdog keeps its lock; frozen it loses it after a second. The default is 30 s.
+    // While it is alive the watchdog keeps its lock; frozen it loses the lock after a second. The default is 30 s.
     let builder = Client::builder(&url).watchdog_lease(Duration::from_secs(1));
     let client = builder.connect().await?;
     if let Some(file) = std::env::args_os().nth(1) {
         return a(&client, file.as_ref()).await;
     }
     let file = std::env::temp_dir().join(format!("fencing_sql-{}.db", std::process::id()));
-    let told = b(&client, &file).await;
+    let result = b(&client, &file).await;
     std::fs::remove_file(&file)?;
-    told
+    result
 }
 
-/// The one that is frozen between its last look at the lock and its write.
+/// The holder that is frozen between its last look at the lock and its write.
 async fn a(client: &Client, file: &Path) -> Result<(), Box<dyn Error>> {
     let guard = client.get_fenced_lock("fencing_sql:report").lock().await?;
     guard.check()?;
@@ -66,7 +66,7 @@ async fn a(client: &Client, file: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The next one, who also freezes A.
+/// The next holder, which also freezes A.
 async fn b(client: &Client, file: &Path) -> Result<(), Box<dyn Error>> {
     let database = Connection::open(file)?;
     database.execute_batch(TABLE)?;

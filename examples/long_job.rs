@@ -5,9 +5,9 @@
 //! $ redis-cli DEL long_job:nightly
 //! ```
 //!
-//! A lock that can be held for hours can be lost in these hours: Redis is away for longer than the lease, the
-//! process is frozen, an operator deletes the key. Whoever holds it is told before anybody else can get in by
-//! time, and must then stop: from that moment somebody else may be doing the same job.
+//! A lock that can be held for hours can be lost in these hours: Redis is away for longer than the lease, the process
+//! is frozen, an operator deletes the key. The holder is notified before its lease lets anybody else in, and must then
+//! stop: from that moment somebody else may be doing the same job.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use watchlock::{Client, Error, HoldView};
 async fn main() -> Result<(), Error> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let client = Client::builder(&url)
-        // The default is 30 s. Shorter finds losses sooner and costs more renewals: one every third of it.
+        // The default is 30 s. A shorter lease finds losses sooner and costs more renewals: one every third of it.
         .watchdog_lease(Duration::from_secs(3))
         .connect()
         .await?;
     let guard = client.get_lock("long_job:nightly").lock().await?;
     println!("the job begins");
 
-    // Subtasks get a view of the hold. It keeps nothing alive, it only tells.
+    // Subtasks get a view of the hold. It keeps nothing alive; it only reports.
     let upload = tokio::spawn(upload(guard.hold()));
 
     tokio::select! {
         // The work is dropped at its next await when the lock is lost …
         reason = guard.lost() => println!("the job stops: the lock is lost, {reason}"),
         () = work() => {
-            // … and `unlock` says whether it was ours to the end.
+            // … and `unlock` reports whether it was ours to the end.
             guard.unlock().await?;
             println!("the job is done");
         }
@@ -53,7 +53,7 @@ async fn work() {
     }
 }
 
-/// Checks before each step that must not be done without the lock. Local: the check asks nobody.
+/// Checks before each step that must not be done without the lock. The check is local: it sends nothing.
 async fn upload(hold: HoldView) -> Result<u32, Error> {
     for _ in 0..30 {
         hold.check()?;

@@ -4,9 +4,8 @@
 //! $ cargo run --example nested
 //! ```
 //!
-//! In Java the thread is who may enter again. A task is not a thread, so here the *owner* is said, in one of
-//! three ways. Without an owner every acquire stands for itself: two tasks that share a handle exclude each
-//! other, always.
+//! In Java a thread may enter its own lock again. A task is not a thread, so here you name the *owner*, in one of three
+//! ways. Without an owner every acquire stands alone: two tasks that share a handle always exclude each other.
 
 use std::time::Duration;
 
@@ -23,15 +22,15 @@ async fn main() -> Result<(), Error> {
     by_guard(&client).await?;
     by_owner(&client).await?;
 
-    // 3. A scope: what a request or a job is wrapped in, once. Inside, handles act for the scope's owner, also
-    //    those that are kept in structs, and nobody has to hand anything down. (Not inherited by `spawn`.)
+    // 3. A scope: wrap a request or a job in it, once. Inside, handles act for the scope's owner, also those that are
+    //    kept in structs, and nobody has to hand anything down. (`spawn` does not inherit it.)
     client.scope(accounts.transfer()).await?;
 
     client.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }
 
-/// 1. Through the guard: whoever is handed it may enter again.
+/// 1. Through the guard: code that gets it may enter again.
 async fn by_guard(client: &Client) -> Result<(), Error> {
     let outer = client.get_lock("nested:accounts").lock().await?;
     println!("by guard: {}", outer.hold_count());
@@ -62,7 +61,7 @@ async fn helper_with_owner(owner: &Owner) -> Result<(), Error> {
     inner.unlock().await
 }
 
-/// As services are written: a lock in a field, and methods that call each other.
+/// As in a real service: a lock in a field, and methods that call each other.
 struct Accounts {
     lock: ReentrantLock,
 }

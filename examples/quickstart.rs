@@ -20,19 +20,18 @@ async fn main() -> Result<(), Error> {
     // A handle by name. Nothing is sent yet; clone it, keep it in your structs, share it between tasks.
     let lock = client.get_lock("quickstart:report");
 
-    // Waits until nobody else holds the name, in any process, in Rust or Java. From then on a watchdog keeps
-    // the lock alive for as long as the guard lives, be it hours; if this process dies, the lock is free
-    // within 30 s.
+    // Waits until nobody else holds the name, in any process, in Rust or Java. From then on a watchdog keeps the lock
+    // alive for as long as the guard lives, even for hours; if this process dies, the lock is free within 30 s.
     let guard = lock.lock().await?;
     println!("in: nobody else is here");
     tokio::time::sleep(Duration::from_secs(1)).await;
 
-    // Another acquire is kept out, also one of this very process. It does not want to wait, so it is told at
-    // once. Busy is not an error: it is `None`.
+    // Another acquire is kept out, even in this same process. It does not want to wait, so it returns at once. Busy is
+    // not an error: it is `None`.
     let second = lock.try_lock(Duration::ZERO, Lease::Watchdog).await?;
     println!("a second try while it is held: {}", said(second.is_some()));
 
-    // `unlock` tells whether the lock was held to the end; a dropped guard gives it back in the background.
+    // `unlock` reports whether the lock was held to the end; a dropped guard gives it back in the background.
     guard.unlock().await?;
     println!("out");
 
@@ -47,7 +46,7 @@ async fn main() -> Result<(), Error> {
         None => println!("somebody else was faster"),
     }
 
-    // The end of a program: what is still held is given back, nothing is left to a lease.
+    // The end of a program: everything that is still held is given back, and nothing is left to a lease.
     client.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

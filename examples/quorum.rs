@@ -4,8 +4,8 @@
 //! $ scripts/quorum.sh        # starts five servers on loopback, kills two while the job runs, and stops the rest
 //! ```
 //!
-//! The addresses are in `REDIS_URLS`, separated by commas. Servers that have just been started have no vote until a
-//! lease has passed, since they might have forgotten a lock; `NO_DELAY=1` is for those that cannot have.
+//! The addresses are in `REDIS_URLS`, separated by commas. Servers do not vote until one lease after their start, since
+//! they might have forgotten a lock; `NO_DELAY=1` is for servers that cannot have.
 
 use std::time::Duration;
 

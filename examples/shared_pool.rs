@@ -4,10 +4,10 @@
 //! $ cargo run --example shared_pool
 //! ```
 //!
-//! The pool knows how to reach Redis: host, password, TLS, time-outs. The client makes its connections by the
-//! pool's manager and takes none out of the pool: a connection shared with the application would put our
-//! commands into its transactions, and our subscription on it would end them. Subscriptions, which a pool
-//! cannot give, come from the address; that both lead to the same database is checked when connecting.
+//! The pool knows how to reach Redis: host, password, TLS, time-outs. The client makes its connections with the pool's
+//! manager and takes none out of the pool: a connection shared with the application would put our commands into its
+//! transactions, and our subscription on it would end them. A pool cannot give subscriptions, so they come from the
+//! address; the client checks when connecting that both lead to the same database.
 
 use std::time::Duration;
 

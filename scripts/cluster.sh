@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts a Redis Cluster of three masters on this machine, until Ctrl-C: ports 7001 to 7003 of 127.0.0.1, or three from
-# the one that is given. Nothing is saved.
+# FIRST_PORT on. Nothing is saved.
 #
 #   scripts/cluster.sh [FIRST_PORT]
 set -eu
@@ -8,7 +8,7 @@ set -eu
 first=${1:-7001}
 . "$(dirname "$0")/until-stopped.sh"
 
-# Who the three are, so that none has to be introduced to the others.
+# The ids of the three, so that each knows the others from the start.
 describe() {
     for other in 0 1 2; do
         port=$((first + other))

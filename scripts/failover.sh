@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints what a lock survives when the master is killed, case by case, on each of NAMEs (default: a Redis and a Valkey).
-# Ends with a non-zero status if a case came out otherwise than it must.
+# Ends with a non-zero status if a case has another outcome than it must.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -5,7 +5,7 @@
 #
 # 4 (the default) and 3 are the Redisson versions pinned in tests/interop/pom.xml; any other version that Maven Central
 # has can be named in full. With --build it only builds. INTEROP_JAVA_OPTS replaces the JVM options, which suit short
-# tests, not benchmarks. Ends with status 69 where there is no JDK 17 or no Maven.
+# tests, not benchmarks. Ends with status 69 if there is no JDK 17 or no Maven.
 set -eu
 
 project=$(cd "$(dirname "$0")/../tests/interop" && pwd)
@@ -31,7 +31,7 @@ build() {
     fi
     rm -rf "$target"
     mkdir "$target"
-    # First from what is on the machine; only then from the network.
+    # First with what is on the machine, then from the network.
     compile -o 2>/dev/null || compile
     printf '%s\n' "$stamp" >"$target/stamp"
 }

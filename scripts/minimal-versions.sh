@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the packaged crate with the oldest versions that Cargo.toml allows, where a nightly cargo can choose them. Where
-# there is none it says so, loudly: then nothing guards the lower bounds.
+# Builds the packaged crate with the oldest versions that Cargo.toml allows, if a nightly cargo is there to choose them. If
+# not, it prints that nothing guards the lower bounds.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ trap 'rm -rf "$folder"' EXIT
 scripts/package.sh unpack "$folder"
 cd "$folder"
 rm -f Cargo.lock
-# Chosen by a nightly, for its option alone; built by the compiler in use.
+# A nightly chooses them, for its option alone; the compiler in use builds them.
 cargo +nightly update --quiet -Z direct-minimal-versions
 CARGO_TARGET_DIR=$target
 export CARGO_TARGET_DIR

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the crate with the oldest Rust that Cargo.toml promises, where rustup has it. Where not it says so, loudly: then
+# Builds the crate with the oldest Rust that Cargo.toml promises, if rustup has it. If not, it prints that
 # only clippy's `incompatible_msrv` and cargo's resolver guard the promise.
 set -eu
 cd "$(dirname "$0")/.."

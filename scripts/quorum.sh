@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the example `quorum` on five servers on loopback, kills two of them while its job runs, and stops the others in
+# Runs the example `quorum` on five servers on loopback, kills two of them while its job runs, and stops the others at
 # the end. Ends with the example's status.
 set -eu
 cd "$(dirname "$0")/.."

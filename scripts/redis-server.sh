@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the path of a redis-server: the one that REDIS_SERVER names, else the one in the PATH, else one that is installed
-# now by apt-get. Otherwise says on standard error what is missing and ends with status 69.
+# Prints the path of a redis-server: the one that REDIS_SERVER names, else the one in the PATH, else one that apt-get
+# installs now. Otherwise it prints what is missing to standard error and ends with status 69.
 set -eu
 
 found() {
@@ -24,7 +24,7 @@ if [ "$(id -u)" -ne 0 ]; then
     $sudo true 2>/dev/null || missing "it takes root, or sudo without a password, to install it"
 fi
 
-# Its package would start a server of its own on the standard port; nobody asked for that one.
+# The package would start a server of its own on the standard port, which nobody asked for.
 policy=/usr/sbin/policy-rc.d
 made_policy=
 if [ ! -e "$policy" ]; then

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the peer on the real redsync of the tests of simple locks (JSON lines on standard input and output), after
+# Runs the peer on the real redsync, for the tests of simple locks (JSON lines on standard input and output), after
 # building it if need be.
 #
 #   scripts/redsync-peer.sh [--build]
 #
 # The versions are pinned in tests/interop/redsync/go.mod and go.sum. With --build it only builds. Ends with status 69
-# where there is no Go.
+# if there is no Go.
 set -eu
 
 project=$(cd "$(dirname "$0")/../tests/interop/redsync" && pwd)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts a master, its replica and three sentinels that watch them, on this machine, until Ctrl-C: ports 7101 to 7105 of
-# 127.0.0.1, or five from the one that is given. The sentinels call the master `locks`. Nothing is saved.
+# 127.0.0.1, or five from FIRST_PORT on. The sentinels call the master `locks`. Nothing is saved.
 #
 #   scripts/sentinel.sh [FIRST_PORT]
 set -eu
@@ -18,13 +18,13 @@ said "$replica" 'sync: Finished with success'
 urls=
 for number in 2 3 4; do
     port=$((first + number))
-    # They write down what they find out.
+    # The sentinels write their findings into their configuration.
     printf 'sentinel monitor locks 127.0.0.1 %s 2\nsentinel down-after-milliseconds locks 1000\n' "$master" \
         >"$folder/sentinel-$port.conf"
     start "$port" "$folder/sentinel-$port.conf" --sentinel
     urls="$urls redis://127.0.0.1:$port/"
 done
-# Nobody takes a master's place before all know each other: that takes a moment.
+# No replica takes a master's place until all know each other, which takes a moment.
 for number in 2 3 4; do
     port=$((first + number))
     said "$port" '+slave slave'

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Prints the path of the server NAME, which is downloaded once if it is not there; without NAME the names that there are.
+# Prints the path of the server NAME, and downloads it first if it is not there; without NAME prints all names.
 #
 # A server lies in a folder of its own in WATCHLOCK_SERVERS (default ~/.cache/watchlock/servers), and nothing else on the
 # machine changes: wheels come by pip, Debian's packages by apt-get with lists of its own, and both are only unpacked.
-# Ends with status 69 when a server cannot be had on this machine, and says why on standard error.
+# Ends with status 69 if a server cannot be installed on this machine, and prints why to standard error.
 set -eu
 
 names="redis-6.2 redis-7.0 redis-7.2 redis-8.0 valkey-8.1 valkey-9.1"
@@ -38,13 +38,13 @@ debian() {
     shift
     command -v apt-get >/dev/null || missing "there is no apt-get"
     mkdir -p "$new/apt/lists/partial" "$new/apt/cache/archives/partial" "$new/root"
-    # From where this machine has its own packages, whatever mirror that is.
+    # From the mirror that this machine uses for its own packages.
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' |
         awk '$2 !~ /-/ { print $1; exit }')
     [ -n "$mirror" ] || missing "apt-get knows no mirror of Debian: run apt-get update"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$new/apt/list"
     apt="-qq -o Dir::Etc::SourceList=$new/apt/list -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists=$new/apt/lists"
-    # What is installed here is of no account.
+    # Ignores what is installed here.
     apt="$apt -o Dir::State::status=/dev/null -o Dir::Cache=$new/apt/cache -o Acquire::Languages=none -o APT::Sandbox::User="
     # shellcheck disable=SC2086 # options are words
     { apt-get $apt update && cd "$new/apt" && apt-get $apt download "$@"; } >"$log" 2>&1 ||
@@ -56,12 +56,12 @@ debian() {
     rm -r "$new/apt"
 }
 
-# The server of a release of Debian, run by that release's own loader and libraries. What runs it goes by its own name
-# when it is moved, so it asks for the folder at each start.
+# The server of a release of Debian, run by that release's own loader and libraries. The wrapper finds its folder
+# by its own path at each start, so it can be moved.
 of_debian() {
     debian "$1" redis-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblua5.1-0 liblzf1 libstdc++6 libsystemd0 \
         liblzma5 liblz4-1 libzstd1 libgcrypt20 libgpg-error0 lua-bitop lua-cjson zlib1g "$2"
-    # Under its other name it only checks files.
+    # Under its other name the program only checks files.
     mv "$new/root/usr/bin/redis-check-rdb" "$new/server"
     cat >"$new/redis-server" <<'END'
 #!/bin/sh
@@ -99,7 +99,7 @@ if [ ! -x "$server" ]; then
     log=$(mktemp)
     trap 'rm -rf "$new" "$log"' EXIT
     install >&2
-    # Somebody else may have been quicker.
+    # Another run may have been quicker.
     mv -T "$new" "$servers/$name" 2>/dev/null || [ -x "$server" ] || missing "$servers cannot be written"
 fi
 printf '%s\n' "$server"

@@ -17,7 +17,7 @@ table=$(mktemp)
 trap 'rm -f "$log" "$table"' EXIT
 failed=
 
-# What cargo says of each suite, as one number.
+# The results of all suites in cargo's output, as one number.
 passed() {
     awk '/^test result:/ { passed += $4; failed += $6 } END { printf failed ? "%d passed, %d failed" : "%d passed", passed, failed }' "$log"
 }
@@ -38,7 +38,7 @@ options=
 for suite in $suites; do
     options="$options --test $suite"
 done
-# Of what every kind of lock does: neither costs, which are the client's business, nor what takes minutes.
+# Of tests/kinds neither the costs, which depend on the client only, nor the tests that take minutes.
 skips="--skip cancellation:: --skip costs:: --skip ending:: --skip waiting:: --skip leases::"
 {
     echo "| server | $(echo "$suites" | sed 's/ /, /g') | ${chaos} s of faults at random |"

@@ -1,5 +1,5 @@
 # Part of scripts that run servers on this machine until Ctrl-C; they source it. Each server has a folder of its own, which
-# is gone with it.
+# is deleted at the end.
 # shellcheck shell=sh
 
 server=$("$(dirname "$0")/redis-server.sh")
@@ -23,7 +23,7 @@ start() {
     all="$all $!"
 }
 
-# said PORT TEXT: waits until it has said that
+# said PORT TEXT: waits until the server has logged TEXT
 said() {
     tries=0
     until grep -q "$2" "$folder/log-$1"; do

@@ -1,4 +1,4 @@
-//! The same in a cluster, where it is about the replicas of each master.
+//! The same in a cluster, where the replicas of each master count.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn replicas_keys(cluster: &RedisCluster) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_granted_is_at_the_replica_of_its_master() {
+async fn the_replica_of_its_master_has_every_grant() {
     let cluster = RedisCluster::start().await;
     let client = connect(&cluster).await;
     for (kind, lock) in kinds(&client) {
@@ -59,7 +59,7 @@ async fn what_is_granted_is_at_the_replica_of_its_master() {
     }
 }
 
-/// A node that was a master when the address was written down may be a replica now.
+/// A node that was a master when somebody wrote the address down may be a replica now.
 #[tokio::test]
 async fn a_cluster_is_met_at_a_replica() {
     let cluster = RedisCluster::start().await;
@@ -77,16 +77,16 @@ async fn a_replica_that_stalls_stops_the_locks_of_its_master_alone() {
     let here = try_once(&client, NAME).await.unwrap().unwrap();
     let there = try_once(&client, &other).await.unwrap().unwrap();
     cluster.replica_of(master).freeze();
-    // Renewals that its replica has not keep nothing.
+    // Renewals that its replica does not acknowledge keep nothing.
     assert_eq!(soon(here.lost()).await, LostReason::Expired);
     there.check().unwrap();
-    // The master has written them, and knows it for a lease more.
+    // The master has written them, and remembers them for another lease.
     eventually("it is free", LONG, async || {
         cluster.node(master).keys().await.is_empty()
     })
     .await;
-    let told = few(try_once(&client, NAME).await);
-    assert_eq!((told.wanted, told.got), (1, 0));
+    let shortfall = few(try_once(&client, NAME).await);
+    assert_eq!((shortfall.wanted, shortfall.got), (1, 0));
     there.unlock().await.unwrap();
     assert!(try_once(&client, &other).await.unwrap().is_some());
     cluster.replica_of(master).resume();
@@ -95,12 +95,12 @@ async fn a_replica_that_stalls_stops_the_locks_of_its_master_alone() {
     assert!(guard.is_some(), "its replica is back");
 }
 
-/// Too few have it until the replica of `node` is back, although that of the other node would say yes.
+/// Too few acknowledge until the replica of `node` is back, although the other node's replica would.
 async fn counts_at(cluster: &RedisCluster, client: &Client, node: usize) -> LockGuard {
     let replica = cluster.replica_of(node);
     replica.freeze();
-    let told = few(try_once(client, NAME).await);
-    assert_eq!((told.wanted, told.got), (1, 0));
+    let shortfall = few(try_once(client, NAME).await);
+    assert_eq!((shortfall.wanted, shortfall.got), (1, 0));
     assert_eq!(cluster.node(node).keys().await, Vec::<String>::new());
     replica.resume();
     let lock = client.get_lock(NAME);
@@ -127,7 +127,7 @@ async fn where_a_slot_is_on_its_way_to_is_where_it_is_acknowledged() {
 async fn where_a_slot_went_is_where_it_is_acknowledged() {
     let cluster = RedisCluster::start().await;
     let client = connect(&cluster).await;
-    // The scripts are known where it was.
+    // The node that the slot left knows the scripts.
     let guard = try_once(&client, NAME).await.unwrap().unwrap();
     guard.unlock().await.unwrap();
     let slot = cluster.slot_of(NAME).await;
@@ -138,7 +138,7 @@ async fn where_a_slot_went_is_where_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn what_was_granted_is_there_behind_a_fail_over() {
+async fn a_granted_lock_survives_a_fail_over() {
     let cluster = RedisCluster::start().await;
     let client = connect(&cluster).await;
     let second = Client::connect(&cluster.url()).await.unwrap();
@@ -157,13 +157,13 @@ async fn what_was_granted_is_there_behind_a_fail_over() {
     guard.unlock().await.unwrap();
     // Nothing acknowledges there any more.
     let lock = client.get_lock(NAME);
-    let told = few(lock.try_lock(ms(100), Lease::Watchdog).await);
-    assert_eq!((told.wanted, told.got), (1, 0));
+    let shortfall = few(lock.try_lock(ms(100), Lease::Watchdog).await);
+    assert_eq!((shortfall.wanted, shortfall.got), (1, 0));
 }
 
-/// What replicas acknowledge may tell others something: here nobody polls.
+/// A downgrade that waits for acknowledgements wakes waiting readers of other clients: here nobody polls.
 #[tokio::test]
-async fn who_waits_to_read_is_woken_by_a_downgrade_that_is_acknowledged() {
+async fn an_acknowledged_downgrade_wakes_a_waiting_reader() {
     let cluster = RedisCluster::start().await;
     let client = connect(&cluster).await;
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
@@ -182,7 +182,8 @@ async fn who_waits_to_read_is_woken_by_a_downgrade_that_is_acknowledged() {
         node.subscribers(&channel).await > 0
     })
     .await;
-    // As in read_write/levels: the try behind the confirmation shall be busy. What is told before it is no less heard.
+    // As in read_write/levels, the try behind the confirmation should be answered busy. A message sent before it is
+    // heard all the same.
     tokio::time::sleep(ms(50)).await;
     let reading = write.downgrade().await.unwrap();
     soon(waiting)

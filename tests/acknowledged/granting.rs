@@ -32,7 +32,7 @@ pub(crate) fn kinds(client: &Client) -> Vec<(&'static str, Arc<dyn Lock>)> {
 }
 
 #[tokio::test]
-async fn what_is_granted_is_at_the_replica() {
+async fn the_replica_has_every_grant() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
     for (kind, lock) in kinds(&client) {
@@ -51,21 +51,21 @@ async fn what_is_granted_is_at_the_replica() {
 }
 
 #[tokio::test]
-async fn what_the_replica_does_not_have_is_refused_and_undone() {
+async fn a_grant_that_the_replica_does_not_acknowledge_is_refused_and_undone() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
     let other = pair.connect().await;
     for (kind, lock) in kinds(&client) {
         pair.replica.freeze();
         let refused = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
-        let told = few(refused);
-        assert_eq!((told.wanted, told.got), (1, 0), "{kind}");
-        // When it is told it is undone: a token of a fenced lock stays.
+        let shortfall = few(refused);
+        assert_eq!((shortfall.wanted, shortfall.got), (1, 0), "{kind}");
+        // By the time of the error the grant is undone; the token of a fenced lock stays.
         let left = pair.master.keys().await;
         let left: Vec<_> = left.iter().filter(|key| !key.contains("token")).collect();
         assert!(left.is_empty(), "{kind} left {left:?}");
         pair.replica.resume();
-        // Nothing is wrong with the client, nor with the lock.
+        // Neither the client nor the lock is broken by it.
         for client in [&client, &other] {
             let (_, lock) = kinds(client).into_iter().find(|(k, _)| *k == kind).unwrap();
             let guard = lock.try_lock(LONG, Lease::Watchdog).await.unwrap();
@@ -79,8 +79,8 @@ async fn a_master_without_replicas_grants_nothing() {
     let server = RedisServer::start();
     let client = Client::builder(&server.url()).acknowledged_by(1, ms(20));
     let client = client.connect().await.unwrap();
-    let told = few(try_once(&client, "x").await);
-    assert_eq!((told.wanted, told.got), (1, 0));
+    let shortfall = few(try_once(&client, "x").await);
+    assert_eq!((shortfall.wanted, shortfall.got), (1, 0));
     assert!(server.keys().await.is_empty());
 }
 
@@ -93,12 +93,12 @@ async fn fewer_than_asked_for_are_too_few() {
         .connect()
         .await
         .unwrap();
-    let told = few(try_once(&client, "x").await);
-    assert_eq!((told.wanted, told.got), (2, 1));
+    let shortfall = few(try_once(&client, "x").await);
+    assert_eq!((shortfall.wanted, shortfall.got), (2, 1));
     assert!(!pair.master.exists("x").await);
 }
 
-/// Nothing was granted, so there is nothing that a replica would have to have.
+/// Nothing was granted, so no replica has to acknowledge anything.
 #[tokio::test]
 async fn a_lock_of_somebody_else_is_busy_whatever_the_replicas_have() {
     let pair = Pair::start().await;
@@ -114,7 +114,7 @@ async fn a_lock_of_somebody_else_is_busy_whatever_the_replicas_have() {
 }
 
 #[tokio::test]
-async fn who_waits_is_granted_when_the_replica_is_back() {
+async fn a_waiter_is_granted_when_the_replica_is_back() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
     pair.replica.freeze();
@@ -132,9 +132,9 @@ async fn who_waits_is_granted_when_the_replica_is_back() {
     guard.unlock().await.unwrap();
 }
 
-/// A script is sent by its text the first time: to hear that the server does not know it would cost another `WAIT`.
+/// A script is sent by its text the first time: a NOSCRIPT would cost another `WAIT`.
 #[tokio::test]
-async fn what_a_server_never_ran_costs_one_wait_too() {
+async fn a_script_that_a_server_never_ran_costs_one_wait_too() {
     let pair = Pair::start().await;
     for number in 0..kinds(&pair.connect().await).len() {
         let client = pair.connect().await;
@@ -143,7 +143,7 @@ async fn what_a_server_never_ran_costs_one_wait_too() {
         let waits = pair.master.calls_of("wait").await;
         let guard = lock.lock().await.unwrap();
         let waited = pair.master.calls_of("wait").await - waits;
-        // The second of several is asked for when the first is there.
+        // The second of several asks when the first is there.
         assert_eq!(waited, if kind == "multi" { 2 } else { 1 }, "{kind}");
         guard.unlock().await.unwrap();
     }
@@ -173,7 +173,7 @@ async fn a_connection_that_fell_silent_is_replaced_and_no_other() {
     assert_eq!(made().await, before);
     proxy.black_hole(Direction::Replies);
     proxy.heal();
-    // Connections that were there bring no reply any more.
+    // Connections that existed get no replies any more.
     eventually("the lock is granted again", LONG, async || {
         try_once(&client, "x").await.is_ok_and(|got| got.is_some())
     })
@@ -196,7 +196,7 @@ async fn a_client_that_ends_leaves_no_connection() {
     .await;
 }
 
-/// The third answer comes without waiting: the server is asked to wait no more than once a second.
+/// The third answer comes without waiting: the client sends no more than one `WAIT` a second.
 #[tokio::test]
 async fn after_two_in_a_row_it_is_said_at_once_and_found_out_when_that_is_over() {
     const MANY: u32 = 20;
@@ -268,7 +268,7 @@ async fn many_share_a_wait() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_wait_is_told_at_connect() {
+async fn a_server_that_cannot_wait_is_refused_at_connect() {
     let server = RedisServer::options()
         .config("rename-command", "WAIT \"\"")
         .start();
@@ -296,7 +296,7 @@ async fn odd_numbers_are_refused() {
     }
 }
 
-/// The connections for it live on the runtime of those who ask, and end with that.
+/// Its connections live on the runtime of the callers, and end with it.
 #[test]
 fn a_runtime_that_ends_takes_no_lock_along_and_no_other_caller() {
     let runtime = || {
@@ -321,7 +321,7 @@ fn a_runtime_that_ends_takes_no_lock_along_and_no_other_caller() {
     });
 }
 
-/// Of each kind: one of them is a plain command, and asks on by a script when it took nothing.
+/// For each kind: the simple lock takes with a plain command, and asks on by a script when that took nothing.
 #[tokio::test]
 async fn a_lock_of_another_client_is_busy_whatever_its_kind() {
     let pair = Pair::start().await;

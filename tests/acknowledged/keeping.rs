@@ -7,7 +7,7 @@ use watchlock_support::proxy::{Direction, Match, Proxy};
 use crate::common::{LONG, SHORT, ms, soon, try_once};
 use crate::{Pair, WITHIN};
 
-/// A master that was cut off from its replicas goes on to answer, and its holders must not believe it.
+/// A master that was cut off from its replicas goes on answering, and its holders must not trust it.
 #[tokio::test]
 async fn a_renewal_that_no_replica_has_keeps_nothing() {
     let pair = Pair::start().await;
@@ -60,7 +60,7 @@ async fn a_replica_that_stalls_for_a_moment_costs_no_hold() {
     guard.unlock().await.unwrap();
 }
 
-/// Within a lease a second connection is tried, however long a command may take.
+/// The client tries a second connection within a lease, however long a command may take.
 #[tokio::test]
 async fn connections_that_fell_silent_cost_no_hold() {
     let pair = Pair::start().await;
@@ -76,7 +76,7 @@ async fn connections_that_fell_silent_cost_no_hold() {
     let waits = proxy.count(Match::command("WAIT"));
     let renewed = waits.seen() + 1;
     eventually("renewed", LONG, async || waits.seen() > renewed).await;
-    // Those that are there stay deaf.
+    // The connections that exist stay deaf.
     proxy.black_hole(Direction::Replies);
     proxy.heal();
     tokio::time::sleep(SHORT * 6).await;

@@ -1,5 +1,5 @@
-//! Acquires and renewals that count only when replicas have them. The traps of `WAIT` are there from Redis 7.2 on; run
-//! with `REDIS_SERVER` naming such a server, or all of them by `make servers`.
+//! Acquires and renewals that count only when replicas acknowledged them. `WAIT` has its traps from Redis 7.2 on; name
+//! such a server in `REDIS_SERVER`, or run all of them with `make servers`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -46,7 +46,7 @@ impl Pair {
     }
 }
 
-/// What too few replicas is told by.
+/// The error of an acquire that too few replicas acknowledged.
 pub(crate) fn few(refused: Result<Option<LockGuard>, Error>) -> NotReplicated {
     match refused {
         Err(error) => *of(&error),

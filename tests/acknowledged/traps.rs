@@ -11,7 +11,7 @@ use crate::{Pair, few, of};
 
 const LONG_LEASE: Duration = Duration::from_secs(60);
 
-/// The trap itself, so that it is known where it bites.
+/// The trap itself: shows on which servers it exists.
 #[tokio::test]
 async fn behind_nothing_written_wait_says_yes_at_once() {
     let pair = Pair::start().await;
@@ -96,7 +96,7 @@ async fn extending_is_written() {
     of(&error);
 }
 
-/// What the server does not know is sent again, and would be behind the batch's `WAIT`.
+/// The batch's `WAIT` would not cover a script that the server does not know and that is sent again.
 #[tokio::test]
 async fn a_script_that_is_sent_again_has_a_wait_of_its_own() {
     let pair = Pair::start().await;

@@ -1,5 +1,5 @@
-//! The ways to lock that the literature warns of, each convicted by the checker in the situation that it is warned of,
-//! and the right one, which passes them all. `docs/classic-mistakes.md` tells the stories.
+//! The ways to lock that the literature warns of: the checker finds the violation of each in the situation in which it
+//! fails, and none in the right one. `docs/classic-mistakes.md` describes each.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ async fn crash(way: Way) -> Report {
     stage.report()
 }
 
-/// Somebody's clock is ahead by more than the lease.
+/// One clock is ahead by more than the lease.
 async fn clock(way: Way) -> Report {
     let stage = Stage::new(way).await;
     let [holder, mut ahead] = stage.clients().await;
@@ -105,7 +105,7 @@ async fn clock(way: Way) -> Report {
     stage.report()
 }
 
-/// Two find that a dead holder's lease is over; the one who comes too late asked for a short time.
+/// Two clients find that a dead holder's lease is over; the one that comes too late asks for a short time.
 async fn loser(way: Way) -> Report {
     let stage = Stage::new(way).await;
     let [dead, winner, third] = stage.clients().await;
@@ -141,7 +141,7 @@ async fn loser(way: Way) -> Report {
     stage.report()
 }
 
-/// A holder comes back after its lease, when another is in, and unlocks; a third one waits.
+/// A holder comes back after its lease, when another one is in, and unlocks; a third one waits.
 async fn late_unlock(way: Way) -> Report {
     let stage = Stage::new(way).await;
     let [first, second, third] = stage.clients().await;
@@ -197,12 +197,12 @@ async fn the_loser_of_a_getset_shortens_the_winners_time() {
 async fn del_without_looking_at_the_owner_lets_the_next_one_in() {
     let report = late_unlock(Way::DeletesAnybodys).await;
     convicted(&report, &[Invariant::I1]);
-    let told_late = |found: &Breach| *found == Breach::NotTold;
+    let reported_late = |found: &Breach| *found == Breach::NotNotified;
     assert!(
         report
             .violations
             .iter()
-            .any(|found| told_late(&found.breach))
+            .any(|found| reported_late(&found.breach))
     );
 }
 

@@ -1,5 +1,5 @@
-//! The checker is not trusted before it has caught every one of fourteen deliberately wrong clients, each
-//! in the fault that brings its mistake out, and has passed a correct client in the same.
+//! The checker must catch each of fourteen deliberately wrong clients, each under the fault that brings its mistake
+//! out, and must pass a correct client under the same fault.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A server, a client behind a proxy that may be harmed, and two that are left alone.
+/// A server, a client behind a proxy that injects faults, and two clients without faults.
 struct Stage {
     server: RedisServer,
     proxy: Proxy,
@@ -63,12 +63,12 @@ impl Stage {
         .await;
     }
 
-    /// Waits until nothing is left in Redis, or records what is, and checks the history.
+    /// Waits until nothing is left in Redis, or records what is left, and checks the history.
     async fn report(&self) -> Report {
         self.report_within(SECOND).await
     }
 
-    /// The same, where what is left would end by itself soon.
+    /// The same, for what would end by itself soon.
     async fn report_within(&self, patience: Duration) -> Report {
         let patience = tokio::time::Instant::now() + patience;
         let mut left = self.left().await;
@@ -103,7 +103,7 @@ async fn got(hold: impl Future<Output = Option<PlainHold>>) -> PlainHold {
     hold.await.expect("the lock is acquired within the wait")
 }
 
-/// A lock changes hands by time, and the former holder unlocks; a third client waits.
+/// A lock changes hands when its lease ends, and the former holder unlocks; a third client waits.
 async fn late_unlock(flaw: Option<Flaw>) -> Report {
     let stage = Stage::new(flaw).await;
     let mut first = got(stage.harmed.lock(NAME, SECOND, Some(ms(200)))).await;
@@ -186,7 +186,7 @@ async fn scenes(flaw: Option<Flaw>) -> Report {
     campaign.run().await.report
 }
 
-/// A campaign on locks of the other kinds, without its nemesis: owners in each other's way are enough.
+/// A campaign on locks of the other kinds, without its nemesis: owners that compete are enough.
 async fn crowd(flaw: Option<Flaw>) -> Report {
     let mut campaign = Campaign::new(u64::from(fastrand::u32(..)));
     campaign.time = 4 * SECOND;
@@ -196,7 +196,7 @@ async fn crowd(flaw: Option<Flaw>) -> Report {
     campaign.run().await.report
 }
 
-/// The request of an acquire is late, and runs when what the repeat of it got was passed on and given back.
+/// The request of an acquire is late: it runs after the hold that its repeat got was passed on and given back.
 async fn late_acquire(flaw: Option<Flaw>) -> Report {
     let stage = Stage::new(flaw).await;
     let from = now_ns();
@@ -208,13 +208,13 @@ async fn late_acquire(flaw: Option<Flaw>) -> Report {
     let mut second = got(stage.harmed.next_owner(first, SECOND)).await;
     second.unlock().await;
     drop(second);
-    // By now it has run, if it is still to run.
+    // By now it has run, if it ever runs.
     let over = from + u64::try_from(ms(1_400).as_nanos()).unwrap_or(0);
     tokio::time::sleep(Duration::from_nanos(over.saturating_sub(now_ns()))).await;
     stage.report_within(ms(400)).await
 }
 
-/// Owners of one client have the lock in turn without a pause, while another client waits.
+/// Owners of one client take the lock in turn without a pause, while another client waits.
 async fn row(flaw: Option<Flaw>) -> Report {
     let stage = Stage::new(flaw).await;
     let mut hold = got(stage.harmed.lock(NAME, SECOND, None)).await;
@@ -253,7 +253,7 @@ async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
     }
 }
 
-/// The wrong client is caught by the invariant that its mistake breaks. A machine that stalls excuses whatever happens
+/// The wrong client breaks the invariant that its mistake concerns. A stalled machine excuses everything that happens
 /// meanwhile, so there are several chances.
 async fn catches(flaw: Flaw, invariant: Invariant) {
     let mut report = play(flaw, Some(flaw)).await;
@@ -338,7 +338,7 @@ async fn holds_that_are_passed_on_without_an_end_are_caught() {
 
 #[tokio::test]
 async fn the_correct_client_passes_all_of_it() {
-    // The scenes are one play for three of them, the crowd for four.
+    // Three of them share one run of the scenes, four one run of the crowd.
     let again = [
         Flaw::NoRetryAfterSubscribing,
         Flaw::RenewalWithoutOwnerCheck,
@@ -347,7 +347,7 @@ async fn the_correct_client_passes_all_of_it() {
         Flaw::StackForQueue,
     ];
     let parts = Flaw::ALL.into_iter().filter(|part| !again.contains(part));
-    // One after the other: to start a server blocks whoever else is on this thread.
+    // One after the other: starting a server blocks everything else on this thread.
     for part in parts {
         let report = play(part, None).await;
         assert!(report.violations.is_empty(), "{part:?}:\n{report}");

@@ -1,4 +1,4 @@
-//! Fail-overs at random, and what the checker finds behind them.
+//! Fail-overs at random, and what the checker finds after them.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ async fn run(layout: Layout) -> Tally {
     tally
 }
 
-/// The first fault loses what was granted for a second and a half. Who had that is told by its client's first question at
-/// the new master; that somebody else was quicker is printed, not asserted.
+/// The first fault loses what was granted for a second and a half. Its holder learns that from its client's first
+/// question at the new master; that somebody else was quicker is printed, not asserted.
 #[tokio::test]
-async fn without_acknowledgements_what_a_stale_replica_lacks_is_told_to_its_holders() {
+async fn without_acknowledgements_what_a_stale_replica_lacks_is_reported_to_its_holders() {
     let tally = run(Layout::Cluster).await;
     assert!(tally.lost > 0);
 }

@@ -1,5 +1,5 @@
-//! Workers under fire, and the checker that looks at what they did: it catches every wrong client, and finds
-//! nothing in ours, alone or together with Redisson's.
+//! Workers under faults, and the checker on their histories: it catches every wrong client, and finds nothing in ours,
+//! alone or together with Redisson's.
 
 mod classics;
 mod controls;

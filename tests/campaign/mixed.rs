@@ -1,5 +1,5 @@
-//! Java and Rust under fire: workers of both on the same locks. `INTEROP_SECONDS` (8 or 16 unless more, 60 for a campaign
-//! that counts), `INTEROP_SEED`, `INTEROP_REDISSON` (4).
+//! Java and Rust under faults: workers of both on the same locks. `INTEROP_SECONDS` (8 or 16 by default, 60 for a
+//! serious campaign), `INTEROP_SEED`, `INTEROP_REDISSON` (4).
 
 use std::env;
 use std::time::Duration;

@@ -232,7 +232,7 @@ async fn a_quorum_in_which_restarted_servers_vote_at_once_is_caught() {
 }
 
 #[tokio::test]
-async fn a_quorum_that_gives_back_only_what_it_knows_of_is_caught() {
+async fn a_quorum_that_gives_back_only_known_grants_is_caught() {
     catches(QuorumFlaw::ReleaseWhereAcquired, Invariant::I7).await;
 }
 
@@ -249,7 +249,7 @@ async fn the_correct_quorum_passes_all_of_it() {
     }
 }
 
-/// Our worker, as its history tells it.
+/// Our worker, as its history records it.
 struct Ours<'a> {
     worker: Worker,
     client: u32,

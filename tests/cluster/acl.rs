@@ -1,4 +1,4 @@
-//! The rights that the documents tell users to give in a cluster, and what each is for.
+//! The rights that the documents ask users to grant in a cluster, and what each is for.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Slots that move all at once, as Valkey 9 can move them: there is no time in which a slot is at two nodes, and so no
-//! `ASK` and no `TRYAGAIN`. Its node just says `MOVED` from a moment on, and ends the subscriptions.
+//! Slots that move all at once, as on Valkey 9: a slot is never at two nodes, so there is no `ASK` and no `TRYAGAIN`.
+//! From one moment on its node says `MOVED`, and ends the subscriptions.
 //!
-//! Without such a server these tests say so. `make cluster` runs them on one.
+//! Without such a server these tests print that. `make cluster` runs them on one.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn a_plain_lock_works_while_its_slot_moves_at_once() {
     nothing_fails(|client| Box::new(client.get_lock(NAME))).await;
 }
 
-/// What has several keys need not wait here: they are never apart.
+/// Kinds with several keys need not wait here: their keys are never split.
 #[tokio::test]
 async fn locks_of_several_keys_work_while_their_slot_moves_at_once() {
     nothing_fails(|client| Box::new(client.get_fenced_lock(NAME))).await;
@@ -85,7 +85,7 @@ async fn a_hold_and_its_waiter_go_along_when_their_slot_moves_at_once() {
     let (slot, to) = next(&cluster).await;
     listens((to + 2) % 3).await;
     cluster.move_at_once(slot, to).await;
-    // Neither a poll nor a command of the waiter: it is the end of its subscription that tells it.
+    // No poll and no command of the waiter notices it, only the end of its subscription.
     listens(to).await;
     tokio::time::sleep(SHORT * 2).await;
     guard.check().expect("renewed at the new node");

@@ -49,7 +49,7 @@ async fn t5_holds_are_verified_at_the_new_master() {
     let client = Client::connect(&cluster.url()).await.unwrap();
     let master = cluster.owner_of(NAME).await;
     let replica = cluster.replica_of(master);
-    // A lease of a minute is renewed by nobody; what it has not got is told by the question after the fail-over alone.
+    // Nobody renews a lease of a minute, so only the question after the fail-over finds that the hold is missing.
     let lock = client.get_lock(NAME);
     let guard = lock.lock_for(Duration::from_secs(60)).await.unwrap();
     eventually("the replica has it", LONG, async || {
@@ -68,7 +68,7 @@ async fn t5_holds_are_verified_at_the_new_master() {
 async fn i8_a_hold_that_is_not_renewed_is_lost_soon_after_its_node_forgot_it() {
     let cluster = RedisCluster::masters().await;
     let client = Client::connect(&cluster.url()).await.unwrap();
-    // Not at the node whose address the client was given.
+    // It is not the node whose address the client was given.
     let name = elsewhere(&cluster, 0).await;
     let node = cluster.server_of(&name).await;
     let guard = client.get_lock(&name).lock_for(LONG * 20).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_fail_over_by_agreement_fails_nothing() {
     assert_eq!((seen.overlaps, seen.errors), (0, Vec::new()));
 }
 
-/// Nobody holds or waits, so nobody else will ask: a try that found its node dead does.
+/// Nobody holds or waits, so nothing else asks for the slots: a try that found its node dead does.
 #[tokio::test]
 async fn a_single_try_that_finds_its_node_dead_has_the_slots_asked_for() {
     let cluster = RedisCluster::start().await;
@@ -170,7 +170,7 @@ async fn a_single_try_that_finds_its_node_dead_has_the_slots_asked_for() {
         all
     };
     let before = questions().await;
-    // It may be in time for the answer or not.
+    // The answer may or may not come in time.
     drop(try_once(&client, NAME).await);
     eventually("the slots are asked for", LONG, async || {
         questions().await > before

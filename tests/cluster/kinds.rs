@@ -1,4 +1,4 @@
-//! Kinds of lock with several keys, while their slot migrates: no node answers then, and the answer is waited for.
+//! Kinds of lock with several keys, while their slot migrates: no node runs their commands then, and callers wait.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::common::{LONG, SHORT, ms, soon};
 use crate::moving::{NAME, to_and_fro};
 use crate::scene::Load;
 
-/// A client with more patience than a move takes.
+/// A client whose `unavailable_after` is longer than a move takes.
 fn patient(cluster: &RedisCluster) -> ClientBuilder {
     let builder = Client::builder(&cluster.url()).unavailable_after(LONG);
     builder.command_timeout(Duration::from_secs(5))
@@ -48,7 +48,7 @@ async fn a_write_lock_waits_for_a_move() {
     .await;
 }
 
-/// A hold whose keys are at two nodes is asked for by calls with one key.
+/// The client asks for a hold whose keys are at two nodes with calls of one key.
 #[tokio::test]
 async fn a_read_hold_outlives_a_move_that_takes_longer_than_its_lease() {
     for lock_goes_first in [true, false] {
@@ -83,7 +83,7 @@ async fn a_read_hold_outlives_a_move_that_takes_longer_than_its_lease() {
     }
 }
 
-/// What is waited for is a lock that is not available, and no other trouble.
+/// The wait ends as a lock that is not available, not as another error.
 #[tokio::test]
 async fn a_try_during_a_move_says_unavailable() {
     let cluster = RedisCluster::masters().await;

@@ -7,7 +7,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, soon};
 
-/// Connections of clients, not those of masters and replicas.
+/// Connections of clients, without those of masters and replicas.
 async fn links(node: &RedisServer) -> usize {
     let clients = node.clients().await;
     clients
@@ -28,7 +28,7 @@ async fn each_has(cluster: &RedisCluster, count: usize, when: &str) {
     .await;
 }
 
-/// By the callers' connection and by the keeper's.
+/// The callers' connection and the keeper's.
 async fn use_all(client: &Client) {
     for number in 0..30 {
         let lock = client.get_lock(&format!("job:{number}"));
@@ -56,13 +56,13 @@ async fn two_connections_to_each_node_and_none_behind_the_end() {
     }
 }
 
-/// A master that became a replica has no slots, so it is no node of ours any more.
+/// A master that became a replica has no slots, so the client no longer counts it as a node.
 #[tokio::test]
-async fn who_has_no_slots_any_more_is_left() {
+async fn a_node_without_slots_loses_its_connections() {
     let cluster = RedisCluster::start().await;
     let client = Client::connect(&cluster.url()).await.unwrap();
     use_all(&client).await;
-    // While something is held the slots are asked for now and then.
+    // While something is held the keeper asks for the slots now and then.
     let held = client.get_lock("held").lock().await.unwrap();
     let old = cluster.node(0);
     assert!(links(old).await >= 1);

@@ -1,4 +1,4 @@
-//! A cluster: where commands go, what becomes of names, slots that move, masters that fail.
+//! A cluster: where commands go, which names are refused, slots that move, masters that fail.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -90,7 +90,7 @@ async fn a_waiter_whose_slot_moved_is_woken_at_the_new_node() {
     let from = cluster.owner(slot).await.unwrap();
     listens(from).await;
     cluster.move_slot(slot, (from + 1) % 3).await;
-    // Neither a poll nor a command of the waiter: it is the end of its subscription that tells it.
+    // No poll and no command of the waiter notices it, only the end of its subscription.
     listens((from + 1) % 3).await;
     nothing_listens(&cluster, from).await;
     guard.unlock().await.unwrap();
@@ -100,7 +100,7 @@ async fn a_waiter_whose_slot_moved_is_woken_at_the_new_node() {
     }
 }
 
-/// Waits until no connection of a node speaks the protocol in which waiters listen; Redis tells it from 7.0 on.
+/// Waits until no connection of a node speaks the protocol in which waiters listen; Redis shows it from 7.0 on.
 async fn nothing_listens(cluster: &RedisCluster, node: usize) {
     eventually("the connection has ended", LONG, async || {
         let clients: String = cluster.node(node).query(&["CLIENT", "LIST"]).await;
@@ -118,7 +118,7 @@ async fn nobody_listens_any_more_where_a_slot_was() {
     let waiter = builder().connect().await.unwrap();
     let slot = cluster.slot_of(NAME).await;
     let from = cluster.owner(slot).await.unwrap();
-    // Another name at the same node, whose waiter needs the connection when the slot has moved.
+    // Another name at the same node, whose waiter needs the connection after the slot has moved.
     let mut stays = String::new();
     for number in 0..1_000 {
         stays = format!("stays:{number}");
@@ -155,7 +155,7 @@ async fn no_reply_comes_to_another_caller_while_slots_move() {
     let cluster = RedisCluster::masters().await;
     let client = Client::connect(&cluster.url()).await.unwrap();
     let waiter = Client::connect(&cluster.url()).await.unwrap();
-    // One lock that slots move with, and others at the same nodes, each of whose callers knows what must come.
+    // One lock that moves with its slot, and others at the same nodes, whose callers know exactly what must come.
     let load = Load::start(vec![
         Box::new(client.get_lock(NAME)),
         Box::new(waiter.get_lock(NAME)),
@@ -259,7 +259,7 @@ async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     let slot = cluster.slot_of(NAME).await;
     let from = cluster.owner(slot).await.unwrap();
     let to = (from + 1) % 3;
-    // The keeper is connected to the new node, or it would ask there for that reason.
+    // The keeper is connected to the new node already; otherwise it would ask there for that reason.
     let mut number = 0;
     while cluster.owner_of(&format!("stays:{number}")).await != to {
         number += 1;
@@ -273,7 +273,7 @@ async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     cluster.begin_move(slot, to).await;
     cluster.node(from).cmd(&["DEL", NAME]).await;
     cluster.finish_move(slot, to).await;
-    // Somebody is sent to the new node; the ten seconds of the keeper's own question are not waited for.
+    // A caller is redirected to the new node; the test does not wait for the keeper's own question after ten seconds.
     let other = client.get_lock(&format!("{{{NAME}}}:other"));
     assert!(!other.is_locked().await.unwrap());
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);

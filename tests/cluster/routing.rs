@@ -35,7 +35,7 @@ async fn a_plain_address_leads_to_the_whole_cluster() {
     assert!(cluster.keys().await.is_empty());
 }
 
-/// It was only asked for the nodes.
+/// The client asked it for the nodes only.
 #[tokio::test]
 async fn a_lazy_client_leaves_the_address_that_was_given_when_the_nodes_are_known() {
     let cluster = RedisCluster::masters().await;
@@ -71,7 +71,7 @@ async fn one_of_several_addresses_is_enough() {
     frozen.resume();
 }
 
-/// Who answers knows more of what is wrong than who cannot be reached.
+/// An address that answers explains more than one that cannot be reached.
 #[tokio::test]
 async fn of_several_addresses_that_fail_the_one_that_answers_says_why() {
     let (gone, locked) = (RedisServer::start(), RedisServer::start());
@@ -89,9 +89,9 @@ async fn of_several_addresses_that_fail_the_one_that_answers_says_why() {
     }
 }
 
-/// Where nodes know sharded channels Redisson listens there, too.
+/// Where nodes know sharded channels, Redisson listens to those, too.
 #[tokio::test]
-async fn channels_belong_to_slots_where_nodes_know_that_and_nobody_says_otherwise() {
+async fn channels_are_sharded_where_nodes_know_that_unless_publish_says_otherwise() {
     let cluster = RedisCluster::masters().await;
     let knows = cluster.node(0).try_cmd(&["PUBSUB", "SHARDCHANNELS"]).await;
     for (name, publish, sharded) in [
@@ -177,7 +177,7 @@ async fn holds_of_every_node_are_renewed() {
     assert!(again.unwrap().is_some());
 }
 
-/// Nodes that do not know by which name they are reached are where the address leads that answered.
+/// Nodes that do not know their own address are at the address that answered.
 #[tokio::test]
 async fn nodes_that_do_not_name_their_host_are_where_the_address_leads() {
     let unnamed = ("cluster-preferred-endpoint-type", "unknown-endpoint");
@@ -200,7 +200,7 @@ async fn nodes_that_do_not_name_their_host_are_where_the_address_leads() {
     }
 }
 
-/// No node had it when the client came, and nobody holds anything or waits: a try is a reason to ask.
+/// No node had the slot when the client connected, and nobody holds or waits: a try makes the keeper ask.
 #[tokio::test]
 async fn a_slot_that_gets_its_first_node_is_found_by_tries_alone() {
     let options = |options: ServerOptions| options.config("cluster-require-full-coverage", "no");
@@ -209,7 +209,7 @@ async fn a_slot_that_gets_its_first_node_is_found_by_tries_alone() {
     eventually("nobody has it", LONG, async || {
         let mut had = false;
         for node in cluster.nodes() {
-            // Refused by who does not know of any node that has it.
+            // A node that knows no owner of the slot refuses it.
             had |= node.try_cmd(&["CLUSTER", "DELSLOTS", &slot]).await.is_ok();
         }
         !had
@@ -225,7 +225,7 @@ async fn a_slot_that_gets_its_first_node_is_found_by_tries_alone() {
     .await;
 }
 
-/// A denial is no answer: the next address is asked.
+/// A denial is no answer: the client asks the next address.
 #[tokio::test]
 async fn an_address_that_denies_keeps_nobody_from_the_next() {
     let (locked, cluster) = (RedisServer::start(), RedisCluster::masters().await);
@@ -240,9 +240,9 @@ async fn an_address_that_denies_keeps_nobody_from_the_next() {
     guard.unlock().await.unwrap();
 }
 
-/// Who denies says why, also when another hangs up after that.
+/// The error is that of the address that denies, also when another one hangs up after that.
 #[tokio::test]
-async fn a_denial_is_told_although_the_last_address_hangs_up() {
+async fn a_denial_is_reported_although_the_last_address_hangs_up() {
     let (open, locked) = (RedisServer::start(), RedisServer::start());
     locked
         .cmd(&["CONFIG", "SET", "requirepass", "secret"])

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use watchlock::Lock;
 
-/// Tasks that take and give back a lock all the time, and stop when this is told to.
+/// Tasks that lock and unlock all the time, and stop when this is stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     inside: Arc<AtomicU64>,
@@ -18,15 +18,15 @@ pub(crate) struct Load {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) sections: u64,
-    /// Two were inside of one lock.
+    /// Two were inside one lock at the same time.
     pub(crate) overlaps: u64,
-    /// The longest way into it.
+    /// The longest wait for it.
     pub(crate) longest: Duration,
     pub(crate) errors: Vec<String>,
 }
 
 impl Load {
-    /// One task for each of `locks`, which are one lock by many handles.
+    /// One task for each of `locks`, handles of one lock.
     pub(crate) fn start(locks: Vec<Box<dyn Lock>>) -> Self {
         let (stop, inside) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let tasks = locks.into_iter().map(|lock| {
@@ -70,7 +70,7 @@ async fn sections(lock: &dyn Lock, stop: &AtomicBool, inside: &AtomicU64) -> See
             Ok(guard) => guard,
             Err(error) => {
                 seen.errors.push(format!("lock: {error:?}"));
-                // What fails at once must not keep the others from going on.
+                // A task that fails at once must not keep the others from going on.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }

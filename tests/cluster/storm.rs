@@ -1,9 +1,9 @@
-//! Everything at once: clients of every kind of lock, while slots move and masters fail as a seed says.
+//! Everything at once: clients of every kind of lock, while slots move and masters fail according to a seed.
 //!
-//! `CLUSTER_SECONDS` (6) is for how long, `CLUSTER_SEED` which storm: the one of a failure is printed with it. What moves a
-//! slot or hands a master's place over by agreement loses nothing, so then nobody may ever be in twice. A master that is
-//! killed or frozen may take a grant with it that its replica was not sent: how often two were in is printed, and only
-//! that each of them was told of its loss in time is asserted elsewhere.
+//! `CLUSTER_SECONDS` (6) is the length, `CLUSTER_SEED` selects the storm: a failure prints its seed. Moving a slot, or
+//! handing a master's place over by agreement, loses nothing, so then two may never be in at once. A master that is
+//! killed or frozen may take with it a grant that its replica had not received: the test prints how often two were in;
+//! that each of them was notified of its loss in time is asserted elsewhere.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// A hold that a stale replica brings back stays for a lease.
 const LEASE: Duration = Duration::from_secs(6);
-/// Behind it, each client's places that came back in the fair queue stay for 15 s.
+/// After it, the places of each client that came back in the fair queue stay for 15 s.
 const STALE: Duration = Duration::from_secs(6 + 4 * 15);
 
 struct Storm {
@@ -60,7 +60,7 @@ impl Storm {
         }
     }
 
-    /// Moves the slot of one of the names, with a rest half-way.
+    /// Moves the slot of one of the names, with a pause half-way.
     async fn move_a_slot(&mut self) {
         let name = NAMES[self.rng.usize(..NAMES.len())];
         let half_way = ms(self.rng.u64(0..300));
@@ -83,7 +83,7 @@ impl Storm {
         self.cluster.finish_move(slot, to).await;
     }
 
-    /// Everybody comes in again, and leaves nothing behind.
+    /// Everybody gets in again, and leaves nothing behind.
     async fn end(mut self) -> Vec<(String, Seen)> {
         let mut all = Vec::new();
         for (name, load) in self.loads {

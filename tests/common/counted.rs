@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use watchlock_support::proxy::Proxy;
 
-/// What went through a proxy since the last look.
+/// The commands that went through a proxy since the last look.
 pub(crate) struct Counted<'a> {
     proxy: &'a Proxy,
     seen: u64,
@@ -17,7 +17,7 @@ impl<'a> Counted<'a> {
         Self { proxy, seen }
     }
 
-    /// Commands since the last look; a PING now and then belongs to the connection.
+    /// Commands since the last look, without an occasional PING of the connection.
     pub(crate) fn commands(&mut self) -> u64 {
         let now = sent(&self.proxy.commands());
         now - std::mem::replace(&mut self.seen, now)

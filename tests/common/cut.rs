@@ -1,4 +1,4 @@
-//! Dropping a future after so many polls, for every number until it completes.
+//! Drops a future after a number of polls, for every number until the future completes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,10 +6,10 @@ use std::task::Poll;
 
 use super::soon;
 
-/// No future of ours takes more steps.
+/// No future of ours needs more polls.
 const MANY: usize = 200;
 
-/// Drops `future` when it is pending after so many polls; what it returned, if it was faster.
+/// Drops `future` if it is pending after so many polls; returns its output if it completed before.
 pub(crate) async fn after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut polled = 0;
@@ -27,7 +27,7 @@ pub(crate) async fn after<T>(polls: usize, future: impl Future<Output = T>) -> O
     soon(cut).await
 }
 
-/// Calls `dropped_after` with every number of polls until it says that its future completed.
+/// Calls `dropped_after` with every number of polls until it reports that its future completed.
 pub(crate) async fn at_every_await(mut dropped_after: impl AsyncFnMut(usize) -> bool) {
     for polls in 0..MANY {
         if dropped_after(polls).await {

@@ -34,7 +34,7 @@ pub(crate) async fn connect_short(server: &RedisServer) -> Client {
     builder.connect().await.expect("a client")
 }
 
-/// A client that polls once a minute: what happens sooner was not a poll.
+/// A client that polls once a minute: anything that happens sooner was not a poll.
 pub(crate) fn without_polls(server: &RedisServer) -> ClientBuilder {
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     Client::builder(&server.url()).backoff(minute)
@@ -45,8 +45,8 @@ pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The script that ends with this file under `lua/`, behind the files that its header names. A file that is only a
-/// part of scripts is none.
+/// The script that ends with this file under `lua/`, after the files that its header names. A file that is only a part
+/// of scripts has none.
 pub(crate) fn script(file: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua").join(file);
     let own = fs::read_to_string(&path).expect("a text");
@@ -61,7 +61,7 @@ pub(crate) fn script(file: &str) -> Option<String> {
     Some(parts.chain([own.clone()]).collect())
 }
 
-/// Waits for `future`, which a test that passes never waits long for.
+/// Awaits `future`; in a test that passes it takes never long.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.expect("it ends")
 }
@@ -84,7 +84,7 @@ pub(crate) async fn subscribed(server: &RedisServer, name: &str) {
     .await;
 }
 
-/// Waits until nothing of any lock is left.
+/// Waits until nothing is left of any lock.
 pub(crate) async fn clean(server: &RedisServer) {
     eventually("no key and no channel is left", LONG, async || {
         server.keys().await.is_empty() && server.channels().await.is_empty()
@@ -103,7 +103,7 @@ pub(crate) async fn try_once(client: &Client, name: &str) -> Result<Option<LockG
     lock.try_lock(Duration::ZERO, Lease::Watchdog).await
 }
 
-/// One try: whether the lock was free. It is again when this returns.
+/// One try: whether the lock was free. It is free again when this returns.
 pub(crate) async fn is_free(client: &Client, name: &str) -> bool {
     match try_once(client, name).await.expect("a clean answer") {
         Some(guard) => {
@@ -114,7 +114,7 @@ pub(crate) async fn is_free(client: &Client, name: &str) -> bool {
     }
 }
 
-/// The hold count by Redis, 0 when the lock is free.
+/// The hold count in Redis, 0 when the lock is free.
 pub(crate) async fn count(server: &RedisServer, name: &str) -> u32 {
     let hash = server.hash(name).await;
     assert!(hash.len() <= 1, "one hold at most: {hash:?}");

@@ -1,4 +1,4 @@
-//! A bug in a background thread, played by a log subscriber that panics there.
+//! A bug in a background thread, simulated by a log subscriber that panics there.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ type Strikes = fn(Level, &str) -> bool;
 
 struct Saboteur(Strikes);
 
-/// At work from now on, in all tests of this process: it panics wherever `strikes` says so.
+/// Installs the subscriber for all tests of this process: it panics wherever `strikes` says so.
 pub(crate) fn sabotage(strikes: Strikes) {
     tracing::subscriber::set_global_default(Saboteur(strikes)).expect("the only subscriber");
 }

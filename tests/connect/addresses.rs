@@ -1,4 +1,4 @@
-//! Addresses: every form that is promised, and what is refused of them.
+//! Addresses: every form that is promised, and what is refused.
 
 use watchlock::{Client, ConfigError, Error};
 use watchlock_support::server::RedisServer;
@@ -216,19 +216,19 @@ async fn resp3_works_for_everything() {
             .all(|client| client.get("resp").is_none_or(|resp| resp == "3")),
         "{clients:?}"
     );
-    // Waiting is by messages, not by polls.
+    // Waiters get messages; they do not poll.
     let minute = watchlock::Backoff::new().base(2 * LONG).cap(2 * LONG);
     let waiter = Client::builder(&url)
         .backoff(minute)
         .connect()
         .await
         .unwrap();
-    let guard = try_once(&client, "told").await.unwrap().unwrap();
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
     let waiting = tokio::spawn(async move {
-        let lock = waiter.get_lock("told");
+        let lock = waiter.get_lock("x");
         lock.lock().await.map(|guard| (guard, waiter))
     });
-    crate::common::subscribed(&server, "told").await;
+    crate::common::subscribed(&server, "x").await;
     guard.unlock().await.unwrap();
     let (guard, _waiter) = soon(waiting).await.unwrap().unwrap();
     guard.unlock().await.unwrap();
@@ -256,7 +256,7 @@ async fn a_prefix_is_put_before_keys_and_channels_and_not_before_names() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_is_refused() {
+async fn an_invalid_address_is_refused() {
     for url in [
         "",
         " ",

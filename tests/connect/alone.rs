@@ -1,10 +1,10 @@
-//! Tests that need a process of their own: the same program again, for one test that is ignored otherwise.
+//! Tests that need a process of their own: they run the test program again, for one test that is otherwise ignored.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs `test` alone, with more in its environment, and fails as it does.
+/// Runs `test` alone, with additions to its environment, and fails if it fails.
 pub(crate) fn run(test: &str, environment: &[(&str, &Path)]) {
     let program = std::env::current_exe().expect("the path of this program");
     let output = Command::new(program)

@@ -1,4 +1,4 @@
-//! Every value of the builder has bounds, and is checked before anything is connected.
+//! Every value of the builder has bounds, which are checked before the client connects.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn values_out_of_their_bounds_are_named() {
         ("Backoff::factor", |b| backoff(b, |k| k.factor(0.99))),
     ];
     for (expected, spoil) in bad {
-        // Nobody listens there: the values come first.
+        // Nobody listens there: the values are checked first.
         let builder = spoil(Client::builder("redis://127.0.0.1:1/"));
         let error = soon(builder.connect()).await.map(drop).unwrap_err();
         let Error::Config(ConfigError::OutOfRange {

@@ -1,4 +1,4 @@
-//! A master that became a replica: it is left for the new one, and not stormed.
+//! A master that became a replica: the client leaves it for the new one, without a storm of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,8 +19,8 @@ async fn total_connections(server: &RedisServer) -> u64 {
     total.unwrap().parse().unwrap()
 }
 
-/// Whatever is answered in between, a server that stays a replica sees a few connections and no flood of
-/// commands; and what it still has is not lost.
+/// Whatever it answers in between, a server that stays a replica sees few connections and no flood of commands; and the
+/// holds that it still has are not lost.
 #[tokio::test]
 async fn a_server_that_stays_a_replica_is_not_stormed() {
     const HOLDS: usize = 250;
@@ -51,13 +51,13 @@ async fn a_server_that_stays_a_replica_is_not_stormed() {
     .await;
     let connections = total_connections(&server).await;
     server.reset_calls().await;
-    // A rate needs a span of time.
+    // Measuring a rate takes a while.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let connections = total_connections(&server).await - connections;
     let looks = server.calls_of("hexists").await;
     server.cmd(&["REPLICAOF", "NO", "ONE"]).await;
     assert!(connections <= 30, "{connections} connections in 4 s");
-    // Each new connection is a reason to ask for each hold once, and not more often.
+    // Each new connection asks for each hold once, and not more often.
     let most = (connections + 5) * HOLDS as u64;
     assert!(looks <= most, "{looks} looks at {HOLDS} holds in 4 s");
     for waiter in waiters {
@@ -76,7 +76,7 @@ async fn a_renewal_leaves_a_master_that_became_a_replica() {
     let guard = try_once(&client, "held").await.unwrap().unwrap();
     server.cmd(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     let before = total_connections(&server).await;
-    // Nobody but the watchdog does anything.
+    // Only the watchdog does anything.
     eventually("a new connection", SHORT, async || {
         total_connections(&server).await > before
     })

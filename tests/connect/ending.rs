@@ -54,7 +54,7 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     assert!(matches!(refused, Err(Error::Closed)));
     let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     assert!(client.get_lock("good").is_locked().await.unwrap());
-    // Longer than the lease: it is still renewed.
+    // Longer than the lease: the hold is still renewed.
     tokio::time::sleep(ms(1_500)).await;
     assert!(guard.is_valid() && server.exists("good").await);
     inner.unlock().await.unwrap();
@@ -64,7 +64,7 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     ends(&server).await;
 }
 
-/// Its caller is told at once and does not wait for the server. The same goes for one who asks to share a hold.
+/// Its caller gets its answer at once, without waiting for the server; so does a caller that asks to share a hold.
 #[tokio::test]
 async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
     let server = RedisServer::start();
@@ -89,7 +89,7 @@ async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
 }
 
 #[tokio::test]
-async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
+async fn a_hold_beyond_the_time_out_is_lost_and_released() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let guard = client.get_lock("late").lock().await.unwrap();
@@ -104,7 +104,7 @@ async fn what_is_held_beyond_the_time_out_is_lost_and_released() {
     ends(&server).await;
 }
 
-/// Its caller is told when the client ends, though the server never answers.
+/// Its caller gets its answer when the client ends, though the server never answers.
 #[tokio::test]
 async fn an_unlock_that_is_on_its_way_ends_with_its_client() {
     let server = RedisServer::start();
@@ -123,7 +123,7 @@ async fn an_unlock_that_is_on_its_way_ends_with_its_client() {
 
 /// `Closed` comes before `Lost`: no lock can be taken through this client any more.
 #[tokio::test]
-async fn an_owner_whose_client_has_ended_is_told_so() {
+async fn an_owner_whose_client_has_ended_answers_closed() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let owner = client.new_owner();
@@ -138,7 +138,7 @@ async fn an_owner_whose_client_has_ended_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_shutdown_tells_what_was_left() {
+async fn a_shutdown_reports_the_holds_that_were_left() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).key_prefix("app:");
     let client = builder.connect().await.unwrap();
@@ -152,11 +152,14 @@ async fn a_shutdown_tells_what_was_left() {
     assert!(report.unreleased.is_empty() && !report.is_clean());
     assert!(late.check().is_err() && other.check().is_err());
     ends(&server).await;
-    assert!(soon(client.shutdown(LONG)).await.is_clean(), "told once");
+    assert!(
+        soon(client.shutdown(LONG)).await.is_clean(),
+        "reported once"
+    );
 }
 
 #[tokio::test]
-async fn a_shutdown_tells_what_redis_did_not_hear_of() {
+async fn a_shutdown_reports_releases_that_redis_did_not_confirm() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let held = client.get_lock("held").lock().await.unwrap();
@@ -252,7 +255,7 @@ async fn a_client_ends_with_waiters_that_are_dropped() {
 
 /// A reader that comes while the client ends leaves no level behind in the shared hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_is_not_kept_up_by_readers_that_come_meanwhile() {
+async fn new_readers_do_not_delay_a_shutdown() {
     let server = RedisServer::start();
     for _ in 0..40 {
         let client = connect(&server).await;

@@ -1,4 +1,4 @@
-//! A server that says what a test wants, for those that are not installed.
+//! A server that answers what a test wants, in place of servers that are not installed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What is answered to one command.
+/// The answer to one command.
 pub(crate) enum Say {
     Now(&'static str),
     After(Duration, &'static str),
     Nothing,
 }
 
-/// Starts a server on this runtime, and ends with it; gives its address. `answer` is told each command's name.
+/// Starts a server on this runtime, which ends with it; returns its address. `answer` gets each command's name.
 pub(crate) async fn serve(answer: impl Fn(&str) -> Say + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("a bound listener").port();
@@ -43,7 +43,7 @@ async fn talk(stream: TcpStream, answer: &(impl Fn(&str) -> Say + Sync)) -> Opti
     }
 }
 
-/// Reads one command (`*2 $3 GET $1 k`), and gives its name in capitals.
+/// Reads one command (`*2 $3 GET $1 k`), and returns its name in capitals.
 async fn command(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let words = number(stream, '*').await?;
     let mut name = None;

@@ -1,4 +1,4 @@
-//! A client of the `redis` crate that the application made: no address beside it, and its own TLS.
+//! A client of the `redis` crate that the application made: without an address beside it, and with its own TLS.
 
 use watchlock::{Client, ConfigError, Error};
 use watchlock_support::server::RedisServer;
@@ -37,8 +37,8 @@ async fn a_given_client_goes_with_a_pool() {
     assert!(matches!(error, Error::Config(ConfigError::PoolMismatch)));
 }
 
-/// With `--features redis/tokio-native-tls-comp` (as `.ci/run` has it) the given client encrypts without the feature
-/// `tls`. Without any TLS compiled in there is no such client to give.
+/// With `--features redis/tokio-native-tls-comp` (as in `.ci/run`) the given client encrypts without the feature `tls`.
+/// Without any TLS compiled in, the application has no such client to give.
 #[tokio::test]
 async fn a_given_client_brings_its_own_tls() {
     let tls = TlsServer::start().await;

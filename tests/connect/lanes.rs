@@ -1,4 +1,4 @@
-//! Lanes through the end of runtimes, of the client, and of what the application brings along.
+//! Lanes through the end of runtimes, of the client, and with the application's own code in them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::works;
 
 const REENTER: &str = include_str!("../../lua/lock/reenter.lua");
 
-/// A resolver of the application's that panics when it is told to.
+/// A resolver of the application's that panics on demand.
 #[derive(Default)]
 struct Shaky {
     panics: AtomicU64,
@@ -138,7 +138,7 @@ fn a_runtime_without_timers_or_io_is_none() {
             assert!(is_no_runtime(&lock.force_unlock().await));
             assert!(is_no_runtime(&held.reenter(Lease::Watchdog).await));
         });
-        // The keeper sees a release through, wherever it comes from.
+        // The keeper finishes a release, wherever it comes from.
         let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
         unfit.block_on(guard.unlock()).unwrap();
         let waiting = client.get_lock("held");
@@ -159,7 +159,7 @@ fn a_lane_that_ended_with_its_runtime_is_no_closed_client() {
     let client = home.block_on(Client::connect(&proxy.url())).unwrap();
     let lock = client.get_lock("x");
     let guard = home.block_on(try_once(&client, "held")).unwrap().unwrap();
-    // What is polled on a runtime that ends while it connects.
+    // A future is polled on a runtime that ends while it connects.
     proxy.hold(Direction::Both);
     let away = Builder::new_current_thread().enable_all().build().unwrap();
     let mut looking = Box::pin(lock.is_locked());
@@ -183,9 +183,9 @@ fn a_lane_that_ended_with_its_runtime_is_no_closed_client() {
     });
 }
 
-/// A server that answers nothing any more, and futures that leave their runtime in the middle of their wait.
+/// A server that no longer answers, and futures that leave their runtime in the middle of their wait.
 #[test]
-fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
+fn a_future_that_leaves_its_runtime_in_mid_wait_completes() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let home = Runtime::new().unwrap();
@@ -206,7 +206,7 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
         assert!(poll_once(&mut forcing).await.is_none());
         assert!(poll_once(&mut entering).await.is_none());
     });
-    // The first tries fail for want of their connection; what follows is done where there is no runtime.
+    // The first tries fail because they have no connection; what follows is polled without a runtime.
     proxy.reset_all();
     let outcomes = [
         block_on(looking).map(drop),
@@ -222,7 +222,7 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
         assert!(typed, "{index}: {outcome:?}");
     }
     proxy.heal();
-    // A forced release sends its command after its question; that is outside, too.
+    // A forced release sends its command after its question; that is polled outside, too.
     let mut forcing = Box::pin(lock.force_unlock());
     assert!(home.block_on(poll_once(&mut forcing)).is_none());
     let forced = block_on(forcing);
@@ -237,12 +237,12 @@ fn a_future_that_leaves_its_runtime_in_mid_wait_comes_to_its_end() {
     home.block_on(clean(&server));
 }
 
-/// Whoever queues the last command of a batch sends it: the connection's own task cannot run here.
+/// The caller that queues the last command of a batch sends it: the connection's own task cannot run here.
 #[tokio::test]
 async fn a_batch_of_commands_waits_for_no_other_task() {
     const TASKS: usize = 8;
     let server = RedisServer::start();
-    // The keeper is not to take over what has no answer yet.
+    // The keeper should not take over what has no answer yet.
     let builder = Client::builder(&server.url()).command_timeout(LONG);
     let client = builder.connect().await.unwrap();
     let warm = client.get_lock("warm").lock().await.unwrap();
@@ -254,7 +254,7 @@ async fn a_batch_of_commands_waits_for_no_other_task() {
         let lock = client.get_lock(name);
         holders.spawn(async move { lock.lock().await.unwrap() });
     }
-    // Behind these tasks, and ahead of the connection's: nothing else runs on this thread meanwhile.
+    // After these tasks, and before the connection's: nothing else runs on this thread meanwhile.
     let blocking = tokio::spawn(async move {
         let end = std::time::Instant::now() + LONG / 2;
         let client = redis::Client::open(url).unwrap();

@@ -58,7 +58,7 @@ async fn a_lazy_client_that_never_meets_its_server_ends() {
 }
 
 #[test]
-fn bad_settings_are_told_at_once() {
+fn bad_settings_are_refused_at_once() {
     let error = Client::builder("nonsense").connect_lazy().unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::InvalidUrl)));
     let builder = Client::builder("redis://127.0.0.1:1/").command_timeout(ms(1));

@@ -1,4 +1,4 @@
-//! How many connections there are (I7), and what becomes of those that the server cuts.
+//! How many connections there are (I7), and what happens when the server cuts them.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ async fn a_shutdown_closes_all_connections() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_come_about_leaves_no_connection() {
+async fn a_failed_connect_leaves_no_connection() {
     let server = RedisServer::start();
     let elsewhere = RedisServer::start();
     for _ in 0..5 {
@@ -116,7 +116,7 @@ async fn clones_handles_and_guards_keep_one_client_alive() {
     connections(&server, 0, "after the last guard").await;
 }
 
-/// Cuts every connection there is at the moment, but for the kit's.
+/// Cuts every connection that exists at the moment, except the kit's.
 async fn cut(server: &RedisServer) {
     server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
 }
@@ -146,7 +146,7 @@ async fn a_connection_that_was_cut_while_idle_costs_no_error() {
     connections(&server, 2, "when all is over").await;
 }
 
-/// A lease so short that the clean-up behind an unanswered acquire is over soon.
+/// A lease so short that the clean-up after an unanswered acquire is over soon.
 const BRIEF: Duration = Duration::from_millis(800);
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_hold_outlives_its_connections() {
     works(&client).await;
 }
 
-/// What was certainly not sent is no acquire that may still run: nothing is cleaned up behind it.
+/// An acquire that was certainly not sent cannot run later: nothing is cleaned up after it.
 #[tokio::test]
 async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up() {
     const RELEASE: &str = include_str!("../../lua/lock/release.lua");
@@ -206,11 +206,11 @@ async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up
     let proxy = Proxy::to(&server);
     let client = Client::connect(&proxy.url()).await.unwrap();
     for _ in 0..2 {
-        // What was heard of within a second is not asked whether it is there.
+        // The client does not ping a connection on which it heard something within the last second.
         tokio::time::sleep(ms(1_100)).await;
         cut(&server).await;
         eventually("they are cut", LONG, async || proxy.connections() == 0).await;
-        // The client hears of it with the next answer that comes to this runtime, at the latest.
+        // The client notices it at the latest with the next answer on this runtime.
         for _ in 0..3 {
             server.keys().await;
             tokio::task::yield_now().await;
@@ -227,7 +227,7 @@ async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up
     }
 }
 
-/// It failed on the connection before, and is heard when there is another.
+/// The command fails on the old connection, and its caller hears of that when the new one is there.
 #[tokio::test]
 async fn a_failure_that_is_heard_late_costs_no_second_connection() {
     let server = RedisServer::start();

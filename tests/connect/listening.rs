@@ -1,4 +1,4 @@
-//! The connection for messages when it is refused for a while.
+//! The connection for messages, when the server refuses it for a while.
 
 use watchlock::{Backoff, Client};
 use watchlock_support::eventually;
@@ -20,8 +20,8 @@ async fn errors(server: &RedisServer, code: &str) -> bool {
     server.info("errorstats", &field).await.is_some()
 }
 
-/// Somebody waits all the time; what it needs is taken away, and given back.
-async fn a_waiter_is_told_again(refuse: &[&str], code: &str, allow: &[&str]) {
+/// Somebody waits all the time; a right that it needs is taken away, and given back.
+async fn a_waiter_hears_again(refuse: &[&str], code: &str, allow: &[&str]) {
     let server = RedisServer::start();
     let client = clerk(&server).await;
     let stranger = connect(&server).await;
@@ -44,15 +44,15 @@ async fn a_waiter_is_told_again(refuse: &[&str], code: &str, allow: &[&str]) {
 
 #[tokio::test]
 async fn a_password_that_was_wrong_for_a_while_bars_no_name_for_good() {
-    a_waiter_is_told_again(&["resetpass", ">new"], "WRONGPASS", &[">old"]).await;
+    a_waiter_hears_again(&["resetpass", ">new"], "WRONGPASS", &[">old"]).await;
 }
 
 #[tokio::test]
 async fn a_channel_that_was_denied_for_a_while_bars_no_name_for_good() {
-    a_waiter_is_told_again(&["resetchannels"], "NOPERM", &["&*"]).await;
+    a_waiter_hears_again(&["resetchannels"], "NOPERM", &["&*"]).await;
 }
 
-/// A name that stays refused costs a question now and then, and not one at every poll.
+/// A name that stays refused costs a question now and then, not one at every poll.
 #[tokio::test]
 async fn a_channel_that_stays_denied_is_asked_for_ever_more_rarely() {
     let server = RedisServer::start();
@@ -83,9 +83,9 @@ async fn a_channel_that_stays_denied_is_asked_for_ever_more_rarely() {
         .unwrap();
 }
 
-/// Where messages do not arrive the polls begin with the first delay, however long the longest is.
+/// When no messages arrive, polls begin with the first delay, however long the longest is.
 #[tokio::test]
-async fn who_may_not_subscribe_polls_from_the_first_delay_on() {
+async fn a_waiter_that_may_not_subscribe_polls_from_the_first_delay_on() {
     let server = RedisServer::start();
     drop(clerk(&server).await);
     server.cmd(&[&CLERK[..], &["resetchannels"]].concat()).await;

@@ -1,7 +1,7 @@
 //! Connecting: addresses, secrets, servers that are absent, silent or unfit, pools, runtimes, and how many
 //! connections there are.
 //!
-//! What counts threads and files, or sets the environment, runs in a process of its own: see `alone`.
+//! Tests that count threads and files, or set the environment, run in a process of their own: see `alone`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -37,7 +37,7 @@ use watchlock::{Client, Lease};
 
 use crate::common::{LONG, ms, soon};
 
-/// Everything that goes over a connection, waiting by a wake-up included.
+/// Uses everything that goes over a connection, including a wait that ends with a wake-up.
 async fn works(client: &Client) {
     let lock = client.get_lock("works");
     let guard = soon(lock.lock()).await.expect("the lock is free");

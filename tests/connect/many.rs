@@ -8,7 +8,7 @@ use crate::alone;
 use crate::common::{LONG, ms, poll_once, try_once};
 use crate::works;
 
-/// How many entries a folder of `/proc/self` has.
+/// The number of entries in a folder of `/proc/self`.
 fn entries(folder: &str) -> usize {
     std::fs::read_dir(folder)
         .expect("the folder is there")
@@ -33,7 +33,7 @@ fn clients_leave_no_thread_and_no_file() {
 #[ignore = "counts what the whole process has; run by clients_leave_no_thread_and_no_file"]
 async fn clients_that_come_and_go() {
     let server = RedisServer::start();
-    // The first one warms up what a process has once.
+    // The first one creates what a process has once.
     works(&Client::connect(&server.url()).await.unwrap()).await;
     calm(&server).await;
     let (threads, files) = (entries("/proc/self/task"), entries("/proc/self/fd"));

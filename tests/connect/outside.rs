@@ -1,4 +1,4 @@
-//! Outside of any tokio runtime: typed errors and no panic, and what must work there does.
+//! Outside any tokio runtime: typed errors and no panics; what must work without a runtime works.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn an_acquire_needs_a_runtime() {
         Err(Error::NotOwner { .. })
     ));
     home.block_on(clean(&server));
-    // And it is not spoilt by that.
+    // The error leaves it usable.
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
     assert!(is_no_runtime(&block_on(lock.lock())));
     home.block_on(guard.unlock()).unwrap();
@@ -118,7 +118,7 @@ fn a_queued_acquire_that_is_polled_outside_does_not_panic() {
 }
 
 #[test]
-fn queued_acquires_that_wait_on_outside_come_to_their_end() {
+fn queued_acquires_that_wait_on_outside_complete() {
     let (server, home, client) = start();
     let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
     let lock = client.get_lock("x");
@@ -129,7 +129,7 @@ fn queued_acquires_that_wait_on_outside_come_to_their_end() {
         assert!(crate::common::poll_once(&mut bounded).await.is_none());
     });
     assert!(block_on(bounded).unwrap().is_none());
-    // The keeper brings the lock.
+    // The keeper gets the lock for it.
     let unlocking = home.spawn(guard.unlock());
     let served = block_on(waiting).unwrap();
     block_on(served.unlock()).unwrap();
@@ -269,7 +269,7 @@ fn an_unlock_on_a_runtime_that_was_shut_down_is_made_by_the_keeper() {
     );
 }
 
-/// Unlocks in its drop, as a task that its runtime drops may do.
+/// Unlocks in its drop, as a task may do when its runtime drops it.
 struct UnlockedLate(Option<watchlock::LockGuard>, Sender<Result<(), Error>>);
 
 impl Drop for UnlockedLate {
@@ -293,14 +293,14 @@ fn an_unlock_while_its_runtime_is_shut_down_is_made_by_the_keeper() {
         };
         let other = other.unwrap();
         let guard = other.block_on(try_once(&client, "x")).unwrap().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
-        let late = UnlockedLate(Some(guard), tell);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let late = UnlockedLate(Some(guard), sender);
         other.spawn(async move {
             let _late = late;
             std::future::pending::<()>().await;
         });
         drop(other);
-        let unlocked = told.recv_timeout(LONG).unwrap();
+        let unlocked = receiver.recv_timeout(LONG).unwrap();
         // The command may be on a connection that nobody drives any more; the keeper repeats it.
         assert!(
             matches!(unlocked, Ok(()) | Err(Error::Unavailable { .. })),

@@ -1,4 +1,4 @@
-//! A pool that the application has already: its way of connecting is used, its connections are not.
+//! A pool that the application has already: the client connects as the pool does, and takes no connections from it.
 
 use deadpool_redis::{Config, Manager, Pool, Runtime};
 use redis::{AsyncConnectionConfig, IntoConnectionInfo};
@@ -122,7 +122,7 @@ async fn a_pool_with_another_password_is_denied() {
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
 }
 
-/// One denied probe at a time: the log is that of the whole program.
+/// One denied probe at a time, since the whole program has one log.
 static DENIED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]

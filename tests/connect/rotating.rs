@@ -1,4 +1,4 @@
-//! Passwords that change while a client lives: asked for at each connect, also for subscriptions.
+//! Passwords that change while a client lives: the client calls for them at each connect, also for subscriptions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, SHORT, gone, ms, soon, subscribed, try_once};
 use crate::works;
 
-/// A server with two users that are the same but for their passwords, and a client that is to be told which to use.
+/// A server with two users that differ only in their passwords, and a client that looks up which to use.
 async fn rotating(server: &RedisServer, password: &Arc<Mutex<&'static str>>) -> Client {
     set_password(server, "one").await;
     let url = format!("redis://127.0.0.1:{}/", server.port());
@@ -29,14 +29,14 @@ async fn set_password(server: &RedisServer, password: &str) {
     server.cmd(&user).await;
 }
 
-/// Cuts off whoever is connected as the user.
+/// Cuts off everybody who is connected as the user.
 async fn cut(server: &RedisServer) {
     server.cmd(&["CLIENT", "KILL", "USER", "app"]).await;
 }
 
 #[tokio::test]
 async fn a_password_that_changes_costs_no_hold_and_no_wake_up() {
-    // Without the user's password nobody gets in.
+    // Without the user's password nobody can connect.
     let server = RedisServer::options().password("operator").start();
     let password = Arc::new(Mutex::new("one"));
     let client = rotating(&server, &password).await;
@@ -57,8 +57,8 @@ async fn a_password_that_changes_costs_no_hold_and_no_wake_up() {
 }
 
 #[tokio::test]
-async fn a_password_that_is_not_told_in_time_is_denied_and_comes_back() {
-    // Without the user's password nobody gets in.
+async fn a_password_that_is_not_supplied_in_time_is_denied_and_comes_back() {
+    // Without the user's password nobody can connect.
     let server = RedisServer::options().password("operator").start();
     let password = Arc::new(Mutex::new("one"));
     let client = rotating(&server, &password).await;
@@ -76,7 +76,7 @@ async fn a_password_that_is_not_told_in_time_is_denied_and_comes_back() {
     gone(&server, "x").await;
 }
 
-/// It is code of the application's.
+/// The provider is the application's code.
 #[tokio::test]
 async fn a_provider_that_panics_is_an_attempt_that_failed() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! One client on several runtimes: a connection for each, gone with it.
+//! One client on several runtimes: a connection for each, which ends with its runtime.
 
 use std::thread;
 use std::time::Duration;
@@ -169,7 +169,7 @@ fn a_client_is_dropped_anywhere() {
         let client = home.block_on(Client::connect(&server.url())).unwrap();
         let guard = home.block_on(try_once(&client, "x")).unwrap().unwrap();
         drop(client);
-        // The last of its client, outside of any runtime: the release is seen through.
+        // The last of its client, outside any runtime: the keeper finishes the release.
         thread::spawn(move || drop(guard)).join().unwrap();
         let free = home.block_on(server.exists("x"));
         assert!(!free, "released when the drop returned");

@@ -1,4 +1,4 @@
-//! A password never shows: not in an error, a builder, a client, nor in any event.
+//! A password never shows: neither in an error, a builder or a client, nor in an event.
 
 use std::error::Error as _;
 use std::io::Write;
@@ -30,7 +30,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| {
 });
 
 impl Log {
-    /// From the first call on, everything is written down.
+    /// From the first call on, it records all events.
     pub(crate) fn start() -> &'static Self {
         &LOG
     }
@@ -60,7 +60,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// All that an error says, its causes included.
+/// The whole text of an error, including its causes.
 fn everything(error: &Error) -> String {
     let mut text = format!("{error} {error:?} {error:#?}");
     let mut cause = error.source();

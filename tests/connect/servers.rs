@@ -66,7 +66,7 @@ async fn a_server_that_falls_silent_half_way_costs_one_connect_timeout() {
         _ => Say::After(ms(700), "+OK\r\n"),
     })
     .await;
-    // Two setup commands take 1.4 s; what is left of the time-out is all that HELLO gets.
+    // Two setup commands take 1.4 s; HELLO gets only what is left of the time-out.
     let error = refused_within(ms(2_000) + SLACK, &slowly, ms(2_000)).await;
     assert!(is_unavailable(&error), "{error:?}");
 }
@@ -91,7 +91,7 @@ async fn a_server_that_talks_nonsense_is_an_error() {
         "%0\r\n",
     ] {
         let url = serve(move |_| Say::Now(nonsense)).await;
-        // Whatever it is taken for, nothing panics or hangs.
+        // Whatever the client takes it for, nothing panics or hangs.
         let connecting = Client::builder(&url).connect_timeout(ms(1_000)).connect();
         if let Ok(client) = soon(connecting).await {
             let tried = soon(try_once(&client, "x")).await;
@@ -203,7 +203,7 @@ async fn waiters_do_without_a_connection_for_messages() {
     guard.unlock().await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
     let guard = guard.expect("found by a poll");
-    // With room again the next waiters are told.
+    // With room again the next waiters are notified.
     server.cmd(&["CONFIG", "SET", "maxclients", "100"]).await;
     let lock = client.get_lock("kept");
     let waiting = tokio::spawn(async move { lock.try_lock(LONG, Lease::Watchdog).await });

@@ -1,4 +1,4 @@
-//! What the system is told to do with a connection's socket, as far as it shows that.
+//! The socket options of a connection, as far as the system shows them.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn with_keepalive() -> BTreeSet<String> {
         .collect()
 }
 
-/// Each connection to `server` has one, those of the background thread among them.
+/// Each connection to `server` has one, including those of the background thread.
 pub(crate) async fn have_keepalive(client: &Client, server: &RedisServer) {
     let guard = try_once(client, "x").await.unwrap().expect("it is free");
     eventually("each socket has a keepalive timer", LONG, async || {

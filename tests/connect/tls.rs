@@ -1,4 +1,4 @@
-//! `rediss://`: certificates of an own authority, trusted by a client of the `redis` crate or by the system.
+//! `rediss://`: certificates of a private authority that a client of the `redis` crate, or the system, trusts.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::tls_server::TlsServer;
 use crate::works;
 
 fn trusting(tls: &TlsServer) -> redis::Client {
-    // Whoever builds the client chooses the provider; here it is what the feature brings.
+    // The application that builds the client chooses the provider; here it is the feature's.
     static PROVIDER: OnceLock<()> = OnceLock::new();
     PROVIDER.get_or_init(|| {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -49,7 +49,7 @@ async fn a_pool_and_an_address_that_both_trust_it() {
 }
 
 #[tokio::test]
-async fn an_authority_that_nobody_knows_is_an_error() {
+async fn an_unknown_authority_is_an_error() {
     let tls = TlsServer::start().await;
     let client = Client::builder(&tls.url())
         .connect_timeout(ms(2_000))
@@ -89,7 +89,7 @@ fn the_certificates_of_the_system() {
     );
 }
 
-/// The connections that were encrypted here have ended with their client.
+/// The encrypted connections of this client have ended with it.
 async fn only_ours_is_left() {
     let plain = std::env::var("PLAIN_URL").expect("run by the_certificates_of_the_system");
     let plain = redis::Client::open(plain).unwrap();
@@ -97,7 +97,7 @@ async fn only_ours_is_left() {
     eventually("the client's connections end", LONG, async || {
         let mut list = redis::cmd("CLIENT");
         let list: String = list.arg("LIST").query_async(&mut plain).await.unwrap();
-        // Ours, and that of the test which looks into the server.
+        // Ours, and that of the test that looks into the server.
         list.lines()
             .all(|line| !line.contains("cmd=evalsha") && !line.contains("cmd=hello"))
             && list.lines().count() <= 2
@@ -140,7 +140,7 @@ async fn an_authority_that_is_named_is_trusted_and_no_other() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
-/// The server's own certificate will do for a client's: both are of the one authority.
+/// The server's certificate also serves for a client: both are from the same authority.
 #[tokio::test]
 async fn a_server_that_asks_for_certificates_gets_them_on_every_connection() {
     let tls = TlsServer::start().await;
@@ -182,7 +182,7 @@ async fn a_certificate_that_changes_is_shown_at_the_next_connect() {
     });
     let client = soon(builder.connect()).await.unwrap();
     let held = try_once(&client, "x").await.unwrap().unwrap();
-    // The next one is none.
+    // The next text is not a certificate.
     *shown.lock() = trusts;
     tls.server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     eventually("it is noticed", LONG, async || {
@@ -198,7 +198,7 @@ async fn a_certificate_that_changes_is_shown_at_the_next_connect() {
 }
 
 #[tokio::test]
-async fn texts_that_are_no_certificates_are_told_before_anything_is_sent() {
+async fn texts_that_are_no_certificates_are_refused_before_anything_is_sent() {
     let tls = TlsServer::start().await;
     let (certificate, key) = (pem(&tls, "server.crt"), pem(&tls, "server.key"));
     for bad in [
@@ -209,8 +209,8 @@ async fn texts_that_are_no_certificates_are_told_before_anything_is_sent() {
         Tls::new().client_pem(pem(&tls, "ca.crt"), &key),
     ] {
         let error = with(&tls, bad).connect_lazy().unwrap_err();
-        let told = matches!(error, Error::Config(ConfigError::InvalidTls { .. }));
-        assert!(told, "{error:?}");
+        let invalid = matches!(error, Error::Config(ConfigError::InvalidTls { .. }));
+        assert!(invalid, "{error:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A server that speaks TLS, with certificates of an own authority.
+//! A server that speaks TLS, with certificates of a private authority.
 #![cfg_attr(
     not(feature = "tls"),
     allow(dead_code, reason = "more of it is used with TLS")

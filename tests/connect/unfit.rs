@@ -1,4 +1,4 @@
-//! Servers that cannot be used are told at connect, and what a server says is not taken for what it is not.
+//! `connect` refuses servers that cannot be used, and does not mistake one answer of a server for another.
 
 use std::error::Error as _;
 
@@ -27,7 +27,7 @@ fn unsupported(error: &Error) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn a_sentinel_is_told_at_connect() {
+async fn a_sentinel_is_refused_at_connect() {
     let url = serve(|name| match name {
         "HELLO" => Say::Now(SENTINEL),
         "CLIENT" => Say::Now("+OK\r\n"),
@@ -41,7 +41,7 @@ async fn a_sentinel_is_told_at_connect() {
 }
 
 #[tokio::test]
-async fn a_replica_is_told_at_connect() {
+async fn a_replica_is_refused_at_connect() {
     let master = RedisServer::start();
     let replica = RedisServer::options().replica_of(&master).start();
     for url in [replica.url(), format!("{}?protocol=resp3", replica.url())] {
@@ -51,7 +51,7 @@ async fn a_replica_is_told_at_connect() {
     }
 }
 
-/// Redis says this to whoever comes from outside while nobody has set a password, and hangs up.
+/// Redis says this to connections from outside while no password is set, and hangs up.
 #[tokio::test]
 async fn a_server_in_protected_mode_denies() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -61,7 +61,7 @@ async fn a_server_in_protected_mode_denies() {
             let said =
                 "-DENIED Redis is running in protected mode because protected mode is enabled\r\n";
             let _ = stream.write_all(said.as_bytes()).await;
-            // A hang-up with something unread would be a reset, which may overtake what was said.
+            // Hanging up with unread data would be a reset, which may overtake the answer.
             let mut rest = Vec::new();
             let _ = stream.shutdown().await;
             let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
@@ -73,7 +73,7 @@ async fn a_server_in_protected_mode_denies() {
     }
 }
 
-/// A server that does not know a command repeats what it was called with.
+/// A server that does not know a command repeats its arguments in the error.
 #[tokio::test]
 async fn a_name_in_an_errors_text_changes_nothing_and_no_hold_id_is_shown() {
     let options = RedisServer::options();

@@ -1,4 +1,4 @@
-//! Asking whether holds are still there: once at a time, in time, and with what the client vouches for.
+//! Asking whether holds are still there: one question at a time, in time, and with the lease that the client relies on.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {
     lock.try_lock(Duration::ZERO, lease).await.unwrap().unwrap()
 }
 
-/// Connections break again and again while the answer is out: it is waited for, and asked for once more.
+/// Connections break again and again while the answer is outstanding: the client waits for it, and asks only once more.
 #[tokio::test]
 async fn a_verification_that_runs_is_joined() {
     const BREAKS: usize = 8;
@@ -43,7 +43,7 @@ async fn a_verification_that_runs_is_joined() {
         })
         .await;
     }
-    // What is asked behind the slow answer comes after it.
+    // What is asked behind the slow answer is answered after it.
     eventually("it is asked once more", LONG, async || asked.seen() >= 2).await;
     assert!(asked.seen() <= 3, "{} questions", asked.seen());
     for guard in holds {
@@ -57,7 +57,7 @@ async fn i8_a_server_that_was_away_when_the_keeper_came_is_asked_for_what_it_has
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = Client::connect(&proxy.url()).await.unwrap();
-    // By these words a connection begins, and the caller has one.
+    // A connection begins with these commands, and the caller has one.
     let away = proxy.inject(Fault::ResetBefore);
     let away = away.on(Match::command("CLIENT")).always().arm();
     let guard = fixed(&client, "held", 10 * LONG).await;
@@ -70,7 +70,7 @@ async fn i8_a_server_that_was_away_when_the_keeper_came_is_asked_for_what_it_has
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
 }
 
-/// One that is near its end has no time to wait for an answer; the others have.
+/// A hold near its end has no time to wait for an answer; the others have.
 #[tokio::test]
 async fn a_hold_near_its_end_does_not_hurry_the_others() {
     let server = RedisServer::start();
@@ -84,7 +84,7 @@ async fn a_hold_near_its_end_does_not_hurry_the_others() {
         others
     };
     let brief = fixed(&client, "brief", ms(1_000)).await;
-    // A link as slow as that is no broken one.
+    // A link as slow as that is not broken.
     proxy.latency(ms(150));
     eventually("it is near its end", LONG, async || {
         brief.valid_for() < ms(200)
@@ -110,7 +110,7 @@ async fn a_hold_near_its_end_does_not_hurry_the_others() {
     }
 }
 
-/// While nothing is written, one call at a time finds out when that is over.
+/// While nothing can be written, one call at a time finds out when that is over.
 #[tokio::test]
 async fn an_outage_is_watched_by_one_call_at_a_time() {
     const HOLDS: usize = 1_500;
@@ -155,7 +155,7 @@ async fn an_outage_is_watched_by_one_call_at_a_time() {
     clean(&server).await;
 }
 
-/// Connections that break while nothing is answered are made up for when it is.
+/// Holds whose connection broke while nothing was answered are verified once something is.
 #[tokio::test]
 async fn what_broke_in_an_outage_is_verified_after_it() {
     let server = RedisServer::start();
@@ -171,7 +171,7 @@ async fn what_broke_in_an_outage_is_verified_after_it() {
         refused.is_some()
     })
     .await;
-    // With all that it knew, and what it was set to.
+    // With all that it knew, and all its settings.
     server.restart();
     assert_eq!(soon(fixed.lost()).await, LostReason::Missing);
     soon(watched.lost()).await;
@@ -208,7 +208,7 @@ fn an_attempt_that_was_released_by_force_is_made_again() {
     });
 }
 
-/// Under the watchdog it is as good as a renewal; a fixed lease ends when it was to end.
+/// Under the watchdog it renews the hold; a fixed lease still ends on time.
 #[tokio::test]
 async fn t3_what_is_verified_is_valid_for_the_watchdogs_lease_or_for_what_is_left() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! The ACL that the documents tell users to give: enough for everything, and each right is there for a reason.
+//! The ACL that the documents ask users to grant: enough for everything, and each right is there for a reason.
 
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
@@ -12,7 +12,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 const LONG: Duration = Duration::from_secs(30);
-/// A step that is allowed or refused, on a busy machine; less than the patience with a server that is not there.
+/// The wait for a step that is allowed or refused, on a busy machine; shorter than `unavailable_after`.
 const PROMPT: Duration = Duration::from_secs(20);
 /// The watchdog's lease of the clients under test.
 const LEASE: Duration = Duration::from_millis(900);
@@ -71,7 +71,7 @@ impl Scene {
         client.expect("the user may connect")
     }
 
-    /// No key of these locks that has no lease, whatever was refused.
+    /// No key of these locks is without a lease, whatever was refused.
     async fn assert_leases(&self, names: &str) {
         let prefix = format!("app:{names}-");
         for key in self.server.keys().await {
@@ -113,7 +113,7 @@ const STEPS: [Step; 8] = [
     Step::TimeToLive,
 ];
 
-/// What of it is refused without a command. All else works.
+/// Which parts of it are refused without a command. All others work.
 fn refused(missing: &str) -> &'static [Step] {
     use Step::{
         BeRenewed, ForceUnlock, IsLocked, LockAndUnlock, Reenter, TimeToLive, TryWhileBusy, Wait,
@@ -192,7 +192,7 @@ async fn wait(scene: &Scene, client: &Client, name: &str) -> Result<(), Error> {
     let lock = client.get_lock(name);
     let mut waiting = Box::pin(lock.try_lock(LONG, Lease::Watchdog));
     assert!((&mut waiting).now_or_never().is_none(), "it is asked");
-    // On the same connection, behind the try: whatever this is answered, the try was executed before.
+    // On the same connection, behind the try: whatever the answer to this, the try ran before.
     let _ = lock.is_locked().await;
     held.unlock().await?;
     let guard = waiting.await?;
@@ -251,10 +251,10 @@ async fn a_waiter_with_the_documented_acl_listens() {
 }
 
 #[tokio::test]
-async fn each_missing_command_is_told_and_leaves_no_key_without_a_lease() {
+async fn each_missing_command_is_reported_and_leaves_no_key_without_a_lease() {
     let scene = Arc::new(Scene::new().await);
     let mut lives = tokio::task::JoinSet::new();
-    // Without `eval` it depends on whether the server knows the scripts: a test of its own.
+    // Without `eval` it depends on whether the server knows the scripts; another test covers that.
     for missing in documented_commands().into_iter().filter(|c| *c != "eval") {
         let scene = Arc::clone(&scene);
         lives.spawn(async move { life_without(&scene, missing).await });
@@ -274,7 +274,7 @@ async fn without_eval_a_server_that_lacks_the_scripts_denies() {
     assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
     assert!(scene.server.keys().await.is_empty());
 
-    // A client that may has them loaded; from then on the digests do.
+    // A client with the right has loaded them; from then on the digests work.
     for _ in 0..2 {
         walk(&scene, &scene.operator, Step::LockAndUnlock, "loads")
             .await
@@ -301,9 +301,12 @@ async fn a_denied_subscription_is_one_warning_and_polls() {
         held.unlock().await.unwrap();
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
     }
-    let told = warnings.of("polled-");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("waiters poll until it works"), "{told:?}");
+    let logged = warnings.of("polled-");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert!(
+        logged[0].contains("waiters poll until it works"),
+        "{logged:?}"
+    );
 }
 
 #[tokio::test]
@@ -316,9 +319,9 @@ async fn a_denied_wake_up_is_one_warning() {
             let lock = client.get_lock(&format!("unheard-{missing}-{round}"));
             lock.lock().await.unwrap().unlock().await.unwrap();
         }
-        let told = warnings.of(&format!("unheard-{missing}-"));
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("allow the channel"), "{told:?}");
+        let logged = warnings.of(&format!("unheard-{missing}-"));
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains("allow the channel"), "{logged:?}");
     }
 }
 
@@ -346,7 +349,7 @@ async fn keys_and_channels_of_others_are_out_of_reach() {
 struct Warnings(Arc<Mutex<Vec<u8>>>);
 
 impl Warnings {
-    /// Those of locks whose name begins like this.
+    /// Those of locks whose name begins with this.
     fn of(&self, name: &str) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.0.lock()).into_owned();
         let name = format!("name=\"{name}");

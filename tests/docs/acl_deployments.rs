@@ -1,4 +1,5 @@
-//! What docs/acl.md says of other deployments: its rights are enough, and what is missing without each is as it says.
+//! What docs/acl.md says of other deployments: its rights are enough, and without each one that happens which the page
+//! says.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ async fn client(
 }
 
 #[tokio::test]
-async fn the_rights_at_sentinels_are_enough_and_what_is_missing_is_as_it_says() {
+async fn the_rights_at_sentinels_are_enough_and_a_missing_one_does_what_the_page_says() {
     let deployment = SentinelDeployment::start().await;
     let rights = of_sentinels();
     let mut clients = vec![client(&deployment, "enough", &rights).await.unwrap()];
@@ -66,7 +67,7 @@ async fn the_rights_at_sentinels_are_enough_and_what_is_missing_is_as_it_says() 
             }
         }
     }
-    // Only where the master is must be told.
+    // The only right that is needed is to ask where the master is.
     assert_eq!((needed, clients.len()), (1, 4));
     let old = &deployment.servers()[0];
     drop(

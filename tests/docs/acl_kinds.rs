@@ -1,5 +1,5 @@
-//! What docs/acl.md says of the other kinds of lock: with the rights of its row all of a kind's life works, and each
-//! right that is named there is needed.
+//! What docs/acl.md says of the other kinds of lock: with the rights of its row everything works, and each right that
+//! it names is needed.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_millis(900);
 
 type Get = fn(&Client, &str) -> Box<dyn Lock>;
 
-/// A kind has a row in the document and a line here, with a lock that keeps it out.
+/// A kind has a row in the document and an entry here, with a lock that excludes it.
 const KINDS: [(&str, Get, Get); 6] = [
     ("read", READ, WRITE),
     ("write", WRITE, READ),
@@ -35,7 +35,7 @@ const FENCED: Get = |of, name| Box::new(of.get_fenced_lock(name));
 const SPIN: Get = |of, name| Box::new(of.get_spin_lock(name));
 const SIMPLE: Get = |of, name| Box::new(of.get_simple_lock(name));
 
-/// What is only noticed when a writer waits, or becomes a reader; without them it is told by
+/// Only noticed when a writer waits or becomes a reader; the test that covers them is
 /// `what_a_waiting_writer_needs_now_and_then_is_in_its_row`.
 const QUIET: [&str; 6] = [
     "&redisson_rwlock:*",
@@ -46,7 +46,7 @@ const QUIET: [&str; 6] = [
     "+zrem",
 ];
 
-/// What a fair lock's queue needs now and then; without them it is told by
+/// Only noticed now and then in a fair lock's queue; the test that covers them is
 /// `what_a_fair_queue_needs_now_and_then_is_in_its_row`.
 const RARE: [&str; 6] = [
     "+linsert",
@@ -80,12 +80,12 @@ async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
     client.expect("the user may connect")
 }
 
-/// All that is done with a lock.
+/// Everything that is done with a lock.
 async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Result<(), Error> {
     let lock = get(client, "x");
     let rival = rival(operator, "x");
     let held = rival.lock_for(LONG).await.expect("the operator may");
-    // Its first try is its own, and is answered, however short the wait.
+    // The caller makes the first try itself, and it is answered, however short the wait.
     assert!(lock.try_lock(BRIEF, Lease::Watchdog).await?.is_none());
     held.unlock().await.expect("the operator may");
     let outer = lock.lock().await?;
@@ -106,7 +106,7 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
     lock.remain_time_to_live().await?;
     let mut waits = Box::pin(lock.lock_for(LONG));
     assert!((&mut waits).now_or_never().is_none(), "it is asked");
-    // On the same connection, behind the try: whatever this is answered, the try was executed before.
+    // On the same connection, behind the try: whatever the answer to this, the try ran before.
     let _ = lock.is_locked().await;
     let (waited, given_back) = tokio::join!(waits, held.unlock());
     given_back.expect("the operator may");
@@ -147,8 +147,8 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
             let limited = client(&server, &user, &fewer).await;
             server.cmd(&["FLUSHALL"]).await;
             let lived = tokio::time::timeout(LONG, live(get, rival, &limited, &operator)).await;
-            let told = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
-            assert!(told, "{kind} without {missing}: {lived:?}");
+            let reported = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
+            assert!(reported, "{kind} without {missing}: {lived:?}");
             for key in server.keys().await {
                 assert_ne!(
                     server.pttl(&key).await,
@@ -160,7 +160,7 @@ async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
     }
 }
 
-/// The plain lock's rights let a plain hold be taken, and no token.
+/// With the plain lock's rights a plain hold can be taken, but no token.
 #[tokio::test]
 async fn a_plain_hold_is_entered_with_a_token_by_the_rights_of_the_fenced_row() {
     let server = RedisServer::start();
@@ -183,7 +183,7 @@ async fn a_plain_hold_is_entered_with_a_token_by_the_rights_of_the_fenced_row() 
     }
 }
 
-/// A waiter is put back, two of a client change their places, and only Redisson's are left.
+/// A waiter is put back, two waiters of a client change places, and only Redisson's are left.
 #[tokio::test]
 async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
     let (more, _) = documented("fair");
@@ -227,7 +227,7 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
     }
 }
 
-/// A mark is left and taken away, heeded, and a writer becomes a reader.
+/// A mark is left, heeded and taken away, and a writer becomes a reader.
 #[tokio::test]
 async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
     let (more, _) = documented("write");

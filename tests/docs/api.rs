@@ -1,4 +1,4 @@
-//! What is public: it can be shared and sent, and its documentation shows how it is used.
+//! What is public: types can be shared and sent, and their documentation shows how to use them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,7 @@ fn every_public_type_is_send_and_sync() {
     shared::<Ttl>();
 }
 
-/// Never called: that it compiles is the test.
+/// Never called: the test is that it compiles.
 #[expect(dead_code, reason = "what is looked at is its types")]
 fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: LockGuard) {
     let second = Duration::from_secs(1);

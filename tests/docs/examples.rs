@@ -1,5 +1,5 @@
-//! The examples that teach do what they say. They are built along with the tests; here each runs to its end
-//! against a server of its own.
+//! The examples do what they say. They are built along with the tests; here each runs to its end against a server of
+//! its own.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -47,14 +47,14 @@ fn command(name: &str, server: &RedisServer) -> Command {
     command
 }
 
-/// What it said, when it has ended well and left nothing behind.
+/// Its output, after it has ended well and left nothing behind.
 async fn said(name: &str, server: &RedisServer) -> String {
     let said = ended_well(name, server).await;
     assert_eq!(server.keys().await, [] as [String; 0], "{name} leaves keys");
     said
 }
 
-/// What it said, when it has ended well.
+/// Its output, after it has ended well.
 async fn ended_well(name: &str, server: &RedisServer) -> String {
     let running = command(name, server).output();
     let output: Output = tokio::time::timeout(LONG, running)
@@ -72,7 +72,7 @@ async fn ended_well(name: &str, server: &RedisServer) -> String {
 }
 
 #[tokio::test]
-async fn quickstart_gets_in_and_tells_busy() {
+async fn quickstart_gets_in_and_finds_busy() {
     let said = said("quickstart", &RedisServer::start()).await;
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[0], "in: nobody else is here");
@@ -103,7 +103,7 @@ async fn closure_returns_values_and_ends_with_its_lock() {
 }
 
 #[tokio::test]
-async fn cluster_locks_what_is_at_several_nodes() {
+async fn cluster_takes_locks_at_several_nodes() {
     let cluster = RedisCluster::masters().await;
     let mut example = command("cluster", cluster.node(0));
     let running = example.env("REDIS_URLS", cluster.urls().join(" ")).output();
@@ -115,7 +115,7 @@ async fn cluster_locks_what_is_at_several_nodes() {
     assert!(cluster.keys().await.is_empty());
 }
 
-/// It says where the cluster is, and ends with its processes.
+/// It prints where the cluster is, and ends with its processes.
 #[tokio::test]
 async fn the_script_for_it_starts_a_cluster() {
     let first = 12_000 + std::process::id() % 9_000;
@@ -129,7 +129,7 @@ async fn the_script_for_it_starts_a_cluster() {
     ends(script).await;
 }
 
-/// A script that starts servers, and where it says they are.
+/// A script that starts servers, and the addresses that it prints.
 async fn started(script: &str, first: u32) -> (Child, String) {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let mut script = Command::new(root.join(script));
@@ -255,7 +255,7 @@ async fn long_job_stops_when_its_lock_is_taken_away() {
     assert!(!said.contains("the job is done"), "{said}");
 }
 
-/// The late writer is refused by the resource, and only then hears of its loss. The newest token stays in Redis.
+/// The resource refuses the late writer, which only then learns of its loss. The newest token stays in Redis.
 async fn refuses_a_late_write(example: &str, lock: &str, resource: &str) {
     let server = RedisServer::start();
     let said = ended_well(example, &server).await;

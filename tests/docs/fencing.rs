@@ -1,4 +1,4 @@
-//! What docs/fencing.md gives for the resource's side does what it says: it runs, word for word.
+//! The code of docs/fencing.md for the resource's side works: the test runs it word for word.
 
 use rusqlite::{Connection, named_params};
 use watchlock_support::server::RedisServer;
@@ -14,7 +14,7 @@ fn block(language: &str) -> String {
     block.to_owned()
 }
 
-/// Token, and whether it is taken: what is equal is, what is smaller is not.
+/// A token, and whether the resource accepts it: an equal one, but not a smaller one.
 const WRITES: [(i64, bool); 6] = [
     (5, true),
     (5, true),

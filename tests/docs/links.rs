@@ -1,4 +1,4 @@
-//! What documents name is there: every link leads somewhere, and so do names of files, tests and make targets.
+//! Whatever documents name exists: every link leads somewhere, and so do names of files, tests and make targets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -109,7 +109,7 @@ fn every_file_that_is_named_exists() {
             if of_any || !folders.iter().any(|folder| named.starts_with(folder)) {
                 continue;
             }
-            // What `make bench` writes is there after its first whole run.
+            // What `make bench` writes exists after its first whole run.
             let written = named == "benches/RESULTS.md";
             let there = root().join(&named).exists() || root().join("src").join(&named).exists();
             assert!(there || written, "{document}: {named}");

@@ -1,5 +1,5 @@
-//! The documents: they keep up with the code, the ACL that they give is enough, the examples do what they say.
-//! Their Rust code is compiled as documentation tests of `src/lib.rs`.
+//! The documents: they agree with the code, their ACL is enough, and the examples do what they say. Their Rust code is
+//! compiled as documentation tests of `src/lib.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;

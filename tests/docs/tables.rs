@@ -1,11 +1,11 @@
-//! The tables keep up with the code: every error, event and setting has its line.
+//! The tables agree with the code: every error, event and setting has its line.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::{DOCUMENTS, root, sources, text};
 
-/// One space for any white space, and for a string's line break.
+/// One space for each run of white space, and for a string's line break.
 fn flat(text: &str) -> String {
     let words = text.split_whitespace().filter(|word| *word != "\\");
     words.collect::<Vec<_>>().join(" ")
@@ -65,8 +65,8 @@ fn events() -> BTreeSet<(String, String)> {
     for path in sources(&root().join("src")) {
         let code = fs::read_to_string(&path).expect("a source");
         for level in LEVELS {
-            let told = messages(&code, level).into_iter();
-            events.extend(told.map(|message| (level.to_owned(), message)));
+            let logged = messages(&code, level).into_iter();
+            events.extend(logged.map(|message| (level.to_owned(), message)));
         }
     }
     assert!(events.len() >= 18, "the events were found");
@@ -80,22 +80,22 @@ fn the_table_of_events_is_that_of_the_code() {
         .split_once("| level | event | means |\n|---|---|---|\n")
         .expect("the table");
     let rows = rows.lines().take_while(|line| line.starts_with('|'));
-    let told: BTreeSet<_> = rows
+    let listed: BTreeSet<_> = rows
         .map(|row| {
             let mut cells = row.split('|').skip(1).map(|cell| cell.trim().to_owned());
             let (level, event) = (cells.next(), cells.next());
             (level.expect("a level"), event.expect("an event"))
         })
         .collect();
-    assert_eq!(told, events());
+    assert_eq!(listed, events());
 }
 
-/// What comes before the first colon or semicolon: an event is also named by that.
+/// The text before the first colon or semicolon; documents may name an event by that.
 fn short(event: &str) -> &str {
     event.split([':', ';']).next().unwrap_or(event)
 }
 
-/// A document names an event in backticks, with its level in brackets behind: `hold lost` (warn).
+/// A document names an event in backticks, followed by its level in brackets: `hold lost` (warn).
 #[test]
 fn every_event_that_is_named_has_its_level() {
     let events = events();

@@ -1,9 +1,9 @@
-//! What a lock survives when the master of an asynchronous replication is killed: six cases, those that go wrong among
-//! them. `make failover` prints them as a table, for two servers.
+//! What a lock survives when the master of an asynchronous replication is killed: six cases, including those that go
+//! wrong. `make failover` prints them as a table, for two servers.
 //!
-//! The first client takes the lock, the master is killed with -9 and the sentinels promote a replica; then a second client
-//! tries for the same lock. Where both get it, two hold it until the first one is told, which is when its client asks
-//! at the new master.
+//! The first client takes the lock, the master is killed with -9 and the sentinels promote a replica; then a second
+//! client tries for the same lock. If both get it, two hold it until the first one learns of its loss, when its client
+//! asks at the new master.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,13 +19,13 @@ use common::{LONG, ms, soon};
 const LEASE: Duration = Duration::from_secs(20);
 const NAME: &str = "order";
 
-/// A case, and what must come of it.
+/// A case, and its expected outcome.
 struct Case {
     letter: char,
     about: &'static str,
     replicas: usize,
     acks: u32,
-    /// The replica to which nothing comes any more; it is the one that is promoted, when there are several.
+    /// The replica whose replication stalls; with several replicas, the one that is promoted.
     stalled: Option<usize>,
     first: bool,
     second: bool,
@@ -58,7 +58,7 @@ async fn run(case: Case) {
         }
     };
     if case.stalled.is_none() {
-        // By luck without acknowledgements: nothing was in the way.
+        // By luck without acknowledgements: nothing delayed the replication.
         for replica in &deployment.servers()[1..] {
             eventually("it is replicated", LONG, async || {
                 replica.exists(NAME).await
@@ -69,11 +69,11 @@ async fn run(case: Case) {
     old.kill();
     let new = deployment.master_after(old, deployment.sentinels()).await;
     let second = tried(&other).await;
-    let told = match (&first, second) {
+    let notified = match (&first, second) {
         (None, _) => "",
         (Some(guard), true) => {
             assert_eq!(soon(guard.lost()).await, LostReason::Missing);
-            ", the first is told"
+            ", the first is notified"
         }
         (Some(guard), false) => {
             guard.check().expect("it has the lock");
@@ -82,7 +82,7 @@ async fn run(case: Case) {
     };
     let word = |granted, not| if granted { "granted" } else { not };
     println!(
-        "| {} {} | {} | {} | {}{told} |",
+        "| {} {} | {} | {} | {}{notified} |",
         case.letter,
         case.about,
         word(first.is_some(), "refused"),
@@ -142,7 +142,7 @@ async fn a_without_acknowledgements_a_stale_replica_makes_two_holders() {
 }
 
 #[tokio::test]
-async fn b_what_no_replica_acknowledged_is_not_granted() {
+async fn b_a_grant_that_no_replica_acknowledges_is_refused() {
     run(Case {
         letter: 'B',
         about: "1 acknowledgement, replication stalled",
@@ -156,7 +156,7 @@ async fn b_what_no_replica_acknowledged_is_not_granted() {
 }
 
 #[tokio::test]
-async fn c_what_the_replica_acknowledged_survives() {
+async fn c_a_grant_that_the_replica_acknowledged_survives() {
     run(Case {
         letter: 'C',
         about: "1 acknowledgement, healthy",

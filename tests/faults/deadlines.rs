@@ -1,4 +1,4 @@
-//! I6: whatever the server does, what was asked ends in time.
+//! I6: whatever the server does, every call ends in time.
 
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ async fn i6_a_stalled_server_delays_no_end_of_a_client() {
     clean(&server).await;
 }
 
-/// A server that refuses to answer a PING is there all the same.
+/// A server that refuses to answer a PING is alive all the same.
 #[tokio::test]
 async fn a_refused_ping_does_not_end_a_subscription() {
     let (server, proxy) = proxied().await;
@@ -151,7 +151,7 @@ async fn a_refused_ping_does_not_end_a_subscription() {
     clean(&server).await;
 }
 
-/// Its first poll sent the release; the task that waits for the answer is another one.
+/// Its first poll sent the release; another task waits for the answer.
 #[tokio::test]
 async fn i6_an_unlock_that_moved_to_another_task_ends_in_time() {
     let (server, proxy) = proxied().await;
@@ -173,7 +173,7 @@ async fn i6_an_unlock_that_moved_to_another_task_ends_in_time() {
     clean(&server).await;
 }
 
-/// One time-out, not that of its caller and then one of the keeper.
+/// One time-out, not the caller's and then the keeper's.
 #[tokio::test]
 async fn i6_an_unlock_that_nobody_answers_ends_with_the_first_time_out() {
     let timeout = TIMEOUT * 10;

@@ -1,4 +1,4 @@
-//! What a server refuses for long: how much a wait puts up with. What each refusal is told as is in `tests/kinds`.
+//! What a server refuses for long: how much a wait puts up with. `tests/kinds` has the error of each refusal.
 
 use watchlock::{Backoff, Client, Error, Lease};
 use watchlock_support::eventually;
@@ -18,9 +18,9 @@ fn is_refused(error: &Error) -> bool {
     )
 }
 
-/// `lock` puts up with refusals for so long and not longer.
+/// `lock` tolerates refusals for `unavailable_after`, and no longer.
 #[tokio::test]
-async fn a_lasting_refusal_ends_the_wait_with_what_the_server_said() {
+async fn a_lasting_refusal_ends_the_wait_with_the_servers_error() {
     let server = RedisServer::start();
     let client = watchlock::Client::builder(&server.url()).unavailable_after(SHORT);
     let client = client.connect().await.unwrap();
@@ -33,7 +33,7 @@ async fn a_lasting_refusal_ends_the_wait_with_what_the_server_said() {
     assert!(said.contains("OOM") || said.contains("maxmemory"), "{said}");
 }
 
-/// However long it waited for a stranger before: its patience begins with the trouble.
+/// However long it waited for a stranger before, `unavailable_after` counts from the beginning of the trouble.
 #[tokio::test]
 async fn patience_with_a_server_begins_when_the_trouble_does() {
     let patience = SHORT * 3;
@@ -45,7 +45,7 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
     let lock = client.get_lock("long");
     let waiter = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "long").await;
-    // A fixed lease tells when more than its patience has passed.
+    // The end of a fixed lease shows that more than its patience has passed.
     let clock = stranger.get_lock("clock").lock_for(patience + SHORT).await;
     let clock = clock.unwrap();
     clock.lost().await;
@@ -71,7 +71,7 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
     clean(&server).await;
 }
 
-/// Between two troubles the server answered: the second one begins anew.
+/// Between two troubles the server answered: the time of the second one counts from its own beginning.
 #[tokio::test]
 async fn patience_with_a_server_begins_anew_with_each_trouble() {
     let patience = SHORT * 3;
@@ -96,7 +96,7 @@ async fn patience_with_a_server_begins_anew_with_each_trouble() {
         tries.seen() > before + 1
     })
     .await;
-    // A fixed lease tells when more than its patience has passed.
+    // The end of a fixed lease shows that more than its patience has passed.
     let clock = stranger
         .get_lock("clock")
         .lock_for(patience + SHORT)
@@ -141,9 +141,9 @@ async fn one_try_that_is_refused_is_one_try() {
     clean(&server).await;
 }
 
-/// To ask again would not change it: neither who waits nor who gives back does.
+/// Asking again would not change it: neither a waiter nor a release asks again.
 #[tokio::test]
-async fn what_is_denied_is_asked_once() {
+async fn a_denied_command_is_sent_once() {
     let (server, proxy) = proxied().await;
     let client = Client::connect(&proxy.url()).await.unwrap();
     let lock = client.get_lock("denied");
@@ -167,7 +167,7 @@ async fn what_is_denied_is_asked_once() {
     clean(&server).await;
 }
 
-/// It is repeated until the lease is over, and given up then: the lock is free in Redis, and so it is here.
+/// The keeper repeats it until the lease is over, and then gives up: the lock is free in Redis, and so it is here.
 #[tokio::test]
 async fn a_release_that_is_refused_to_the_end_of_its_lease_holds_nobody_up() {
     let (server, proxy) = proxied().await;

@@ -15,7 +15,7 @@ use crate::common::{SHORT, clean, connect, connect_short, gone, is_free, ms, pol
 const SLACK: Duration = Duration::from_millis(500);
 
 #[tokio::test]
-async fn f2_i3_i8_a_holder_that_was_frozen_past_its_lease_learns_it_and_harms_nobody() {
+async fn f2_i3_i8_a_holder_frozen_past_its_lease_learns_of_its_loss_and_harms_nobody() {
     let server = RedisServer::start();
     let worker = Worker::rust();
     worker.open(&server.url(), Some(SHORT)).await.unwrap();
@@ -28,13 +28,13 @@ async fn f2_i3_i8_a_holder_that_was_frozen_past_its_lease_learns_it_and_harms_no
     let ours = server.hash("frozen").await;
     server.reset_calls().await;
     worker.resume();
-    eventually("it is told", BEFORE_THE_LEASE, async || {
+    eventually("the loss is reported", BEFORE_THE_LEASE, async || {
         !worker.lost().is_empty()
     })
     .await;
     let late = worker.unlock("a", "frozen").await.unwrap_err();
     assert_eq!(late.kind, "lost", "{late:?}");
-    // Its late release was sent, touched nothing, and no renewal came before it.
+    // Its late release was sent and touched nothing, and no renewal came before it.
     eventually("its release was sent", BEFORE_THE_LEASE, async || {
         server.calls_of("hdel").await > 0
     })
@@ -71,7 +71,7 @@ async fn f14_i8_after_a_suspend_the_first_look_says_that_it_is_over() {
         assert!(woken.elapsed() < SLACK + ms(250), "looked for late");
         assert!(guard.unlock().await.unwrap_err().is_lost());
     }
-    // Redis did not sleep in truth: a last release goes behind what was lost.
+    // Redis did not really sleep: the client sends a last release behind the lost hold.
     clean(&server).await;
 }
 
@@ -104,7 +104,7 @@ fn f16_guards_that_die_with_their_runtime_are_given_back() {
     });
 }
 
-/// Also when the client's first runtime is that one, and its lanes went with it.
+/// Also when that runtime is the client's first one, and its lanes ended with it.
 #[test]
 fn f16_a_client_outlives_the_runtime_it_was_made_on() {
     let server = RedisServer::start();
@@ -142,7 +142,7 @@ async fn f16_a_forgotten_guard_is_kept_until_the_client_is_shut_down() {
     gone(&server, "leaked").await;
 }
 
-/// The grant lay there, unread, until its lease was over: nobody is told that he holds.
+/// The answer lay unread until the lease was over: the call must not return a hold.
 #[tokio::test]
 async fn f16_i1_a_grant_that_is_collected_too_late_is_not_returned() {
     let server = RedisServer::start();
@@ -192,7 +192,7 @@ async fn i1_a_grant_whose_reply_took_longer_than_the_lease_is_not_returned() {
     clean(&server).await;
 }
 
-/// The drift: the client stops vouching before Redis may let anybody in.
+/// The drift: the client stops relying on the lease before Redis may let anybody in.
 #[tokio::test]
 async fn i8_validity_ends_a_hundredth_and_two_milliseconds_before_the_lease() {
     let server = RedisServer::start();
@@ -216,12 +216,12 @@ async fn i8_validity_ends_a_hundredth_and_two_milliseconds_before_the_lease() {
     assert!(fixed.valid_for() <= ms(989_998));
 }
 
-/// Lost is told before the lease can end in Redis.
+/// A loss is reported before the lease can end in Redis.
 #[tokio::test]
 async fn i8_a_hold_that_is_not_renewed_is_lost_before_its_key_is_gone() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    // The drift of these leases is ten times what a busy machine may need to tell.
+    // The drift of these leases is ten times what a busy machine may need to report it.
     let lock = client.get_lock("fixed");
     let asked = Instant::now();
     let guard = lock.lock_for(Duration::from_secs(6)).await.unwrap();
@@ -242,9 +242,9 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_before_its_key_is_gone() {
     clean(&server).await;
 }
 
-/// Who would wait for ever, with a lease that is shorter than the way to Redis.
+/// A caller without a time-out, with a lease that is shorter than the way to Redis.
 #[tokio::test]
-async fn i6_who_is_granted_the_lock_too_late_again_and_again_is_told() {
+async fn i6_a_caller_granted_the_lock_too_late_again_and_again_gets_an_error() {
     let (server, proxy) = proxied().await;
     let builder = Client::builder(&proxy.url()).unavailable_after(ms(3_000));
     let client = builder.connect().await.unwrap();
@@ -254,8 +254,11 @@ async fn i6_who_is_granted_the_lock_too_late_again_and_again_is_told() {
         .on(calls(ACQUIRE, "short"))
         .always()
         .arm();
-    let told = soon(client.get_lock("short").lock_for(ms(100))).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    let refused = soon(client.get_lock("short").lock_for(ms(100))).await;
+    assert!(
+        matches!(refused, Err(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
     assert!(aim.fired() > 1, "it was tried again");
     clean(&server).await;
 }

@@ -1,4 +1,4 @@
-//! What is sent again after a failure, and what is known of it then: releases, hold counts, tries.
+//! What the client sends again after a failure, and what it knows then: releases, hold counts, tries.
 
 use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
@@ -9,7 +9,7 @@ use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, RELEASE, TIMEOUT, VERIFY};
 use super::{calls, hasty, proxied};
 use crate::common::{LONG, SHORT, clean, count, gone, ms, poll_once, soon, subscribed};
 
-/// Said before the first write: what it answers was certainly not executed.
+/// A server refuses before the first write: what it answers so has certainly not run.
 const REFUSALS: [(&str, &str); 6] = [
     ("loading", "LOADING Redis is loading the dataset in memory"),
     ("busy", "BUSY Redis is busy running a script"),
@@ -32,7 +32,7 @@ fn answer(text: &str) -> Fault {
     Fault::Answer(text.to_owned())
 }
 
-/// The repeat that finds nothing has not ended the hold, nor has the first release: it was lost before.
+/// The repeat finds nothing. Neither it nor the first release ended the hold: it was lost before.
 #[tokio::test]
 async fn i2_a_release_that_was_certainly_not_executed_makes_no_loss_good() {
     let (server, proxy) = proxied().await;
@@ -55,9 +55,9 @@ async fn i2_a_release_that_was_certainly_not_executed_makes_no_loss_good() {
     clean(&server).await;
 }
 
-/// The key stays until its lease ends, which may be long: those who wait are told why they wait.
+/// The key stays until its lease ends, which may be long: those who wait learn why they wait.
 #[tokio::test]
-async fn i6_who_waits_behind_a_release_that_cannot_be_made_is_told() {
+async fn i6_a_waiter_behind_a_release_that_cannot_be_made_gets_an_error() {
     let (server, proxy) = proxied().await;
     let loading = answer(REFUSALS[0].1);
     let noreplicas = answer(REFUSALS[3].1);
@@ -74,8 +74,8 @@ async fn i6_who_waits_behind_a_release_that_cannot_be_made_is_told() {
         subscribed(&server, name).await;
         let aim = proxy.inject(fault).on(calls(RELEASE, name)).always().arm();
         drop(guard);
-        let told = soon(waiter).await.unwrap();
-        let error = told.expect_err("nobody could give the lock back");
+        let waited = soon(waiter).await.unwrap();
+        let error = waited.expect_err("nobody could give the lock back");
         let typed = matches!(error, Error::Unavailable { .. } | Error::Refused { .. });
         assert!(typed && error.is_transient(), "{name}: {error:?}");
         aim.cancel();
@@ -121,9 +121,9 @@ async fn i2_a_hold_count_that_could_not_be_written_is_written_later() {
     clean(&server).await;
 }
 
-/// The holder is told before the next renewal.
+/// The holder learns of it before the next renewal.
 #[tokio::test]
-async fn i8_a_hold_count_that_finds_no_hold_tells_the_loss() {
+async fn i8_a_hold_count_that_finds_no_hold_reports_the_loss() {
     let (server, proxy) = proxied().await;
     // The next renewal is later than the test waits.
     let builder = watchlock::Client::builder(&proxy.url()).watchdog_lease(LONG * 10);
@@ -140,7 +140,7 @@ async fn i8_a_hold_count_that_finds_no_hold_tells_the_loss() {
     clean(&server).await;
 }
 
-/// Two writes travel by two connections, and the earlier one is executed last.
+/// Two writes travel over two connections, and the earlier one runs last.
 #[tokio::test]
 async fn i2_hold_counts_that_were_written_in_the_wrong_order_are_put_right() {
     let (server, proxy) = proxied().await;
@@ -156,7 +156,7 @@ async fn i2_hold_counts_that_were_written_in_the_wrong_order_are_put_right() {
         aim.fired() == 1
     })
     .await;
-    // By the keeper's connection.
+    // Over the keeper's connection.
     drop(second);
     soon(unlocking).await.unwrap().unwrap();
     assert_eq!(outer.hold_count(), 1);
@@ -168,8 +168,8 @@ async fn i2_hold_counts_that_were_written_in_the_wrong_order_are_put_right() {
     clean(&server).await;
 }
 
-/// The caller of a try that nobody answered is polled when the keeper has sent the next one, under the same hold id:
-/// what it sees is the end of the old command, and not of the try.
+/// The caller of an unanswered try is polled after the keeper has sent the next one, under the same hold id: it sees
+/// the end of the old command, not of the new try.
 #[tokio::test]
 async fn i2_the_silence_of_an_old_try_does_not_end_the_next_one() {
     let (server, proxy) = proxied().await;

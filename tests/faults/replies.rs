@@ -1,4 +1,4 @@
-//! F3, F4 and F15: what was asked may have been done, or be done later, and nobody hears of it.
+//! F3, F4 and F15: a command may have run, or may run later, and nobody hears of it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::common::{LONG, SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
 
-/// Within a lease a second connection is tried, however long a command may take.
+/// The client tries a second connection within a lease, however long a command may take.
 #[tokio::test]
 async fn f3_i8_a_connection_that_fell_silent_costs_no_hold() {
     let (server, proxy) = proxied().await;
@@ -32,7 +32,7 @@ async fn f3_i8_a_connection_that_fell_silent_costs_no_hold() {
     clean(&server).await;
 }
 
-/// What a late reply grants is counted from when it was asked for.
+/// The lease of a late grant counts from when it was asked for.
 #[tokio::test]
 async fn i8_validity_counts_from_the_send_however_late_the_reply() {
     let (server, proxy) = proxied().await;
@@ -63,7 +63,7 @@ async fn i8_validity_counts_from_the_send_however_late_the_reply() {
     clean(&server).await;
 }
 
-/// The same attempt was granted on a second connection, and released, before the first one ran.
+/// A second connection granted and released the same attempt before the first command ran.
 #[tokio::test]
 async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
     let (server, proxy) = proxied().await;
@@ -89,7 +89,7 @@ async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
     }
 }
 
-/// The caller waited on after an unanswered try, and went away before that was executed.
+/// The caller waited on after an unanswered try, and went away before that ran.
 #[tokio::test]
 async fn f4_i9_a_waiter_that_went_away_leaves_no_ghost() {
     let (server, proxy) = proxied().await;
@@ -113,7 +113,7 @@ async fn f4_i9_a_waiter_that_went_away_leaves_no_ghost() {
 }
 
 #[tokio::test]
-async fn f4_a_server_that_stalls_runs_what_was_given_up_and_it_is_undone() {
+async fn f4_a_stalled_server_runs_an_abandoned_command_and_it_is_undone() {
     let (server, proxy) = proxied().await;
     let client = hasty(&proxy.url()).connect().await.unwrap();
     let lock = client.get_lock("stalled");
@@ -137,7 +137,7 @@ async fn f4_a_server_that_stalls_runs_what_was_given_up_and_it_is_undone() {
     clean(&server).await;
 }
 
-/// A client for which no command is ever overdue: nothing is cleaned up because of the time it took.
+/// A client for which no command is ever overdue: it cleans up nothing because of the time that a command took.
 async fn unhurried(proxy: &Proxy) -> Client {
     let builder = Client::builder(&proxy.url()).command_timeout(HALF_A_MINUTE * 2);
     builder.connect().await.unwrap()
@@ -167,7 +167,7 @@ async fn f15_i9_a_dropped_caller_leaves_the_lock_to_those_behind_it() {
     gone(&server, "line").await;
 }
 
-/// A connection that is open and deaf is given up after a command time-out.
+/// The client gives up an open but deaf connection after a command time-out.
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
     let (server, proxy) = proxied().await;
@@ -179,7 +179,7 @@ async fn a_silent_connection_is_replaced() {
         .arm();
     let silent = try_once(&client, "a").await;
     assert!(matches!(silent, Err(Error::Unavailable { .. })));
-    // The same runtime's next commands go by another connection.
+    // The next commands of the same runtime go over another connection.
     let free = async || matches!(try_once(&client, "b").await, Ok(Some(_)));
     assert!(free().await);
     assert!(proxy.accepted() > accepted);
@@ -212,7 +212,7 @@ async fn f4_the_release_behind_an_unanswered_acquire_is_repeated_for_its_lease()
     clean(&server).await;
 }
 
-/// Also where a command time-out is too short for a single silence to say anything.
+/// Also with a command time-out that is too short for one silence to mean anything.
 #[tokio::test]
 async fn f3_a_silent_connection_is_replaced_however_short_a_command_may_take() {
     let (_server, proxy) = proxied().await;

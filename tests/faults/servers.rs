@@ -10,7 +10,7 @@ use watchlock_support::server::RedisServer;
 use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, TIMEOUT, hasty};
 use crate::common::{SHORT, clean, soon};
 
-/// By when waiters are back after a restart; promised are 250 ms.
+/// By when waiters are back after a restart; the promise is 250 ms.
 const BACK: Duration = Duration::from_secs(3);
 
 async fn renewed(server: &RedisServer, times: u64) {
@@ -93,7 +93,7 @@ async fn f22_a_stall_shorter_than_the_lease_costs_nothing() {
     clean(&server).await;
 }
 
-/// Nothing renews it: only the question to a quiet connection finds out, and not only the first of them.
+/// Nothing renews it: only the PING on a quiet connection finds out, and not only the first one.
 #[tokio::test]
 async fn f6_i8_a_hold_that_is_not_renewed_is_lost_soon_after_a_restart_that_forgets() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! F5 and F19: a message is missed, and nobody says so. In most tests no poll comes in time to make up for it.
+//! F5 and F19: a message is missed, and nothing reports that. In most tests no poll comes in time to make up for it.
 
 use watchlock::{Backoff, Client, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
@@ -77,7 +77,7 @@ async fn f5_i5_a_message_that_is_lost_costs_no_more_than_a_poll() {
     clean(&server).await;
 }
 
-/// A link of which only one end is left: nothing comes, and nothing says that nothing will.
+/// A link with only one end left: nothing comes, and nothing says that nothing will.
 #[tokio::test]
 async fn f5_i5_a_half_open_subscription_is_found_by_asking() {
     let (server, proxy) = proxied().await;
@@ -98,7 +98,7 @@ async fn f5_i5_a_half_open_subscription_is_found_by_asking() {
     clean(&server).await;
 }
 
-/// Two names may have one channel: a name with braces is its own tag.
+/// Two names may share a channel: a name with braces is its own tag.
 #[tokio::test]
 async fn i5_two_names_that_share_a_channel_are_both_woken() {
     let server = RedisServer::start();
@@ -115,7 +115,7 @@ async fn i5_two_names_that_share_a_channel_are_both_woken() {
     .await;
     guard.unlock().await.unwrap();
     gets_in(first).await;
-    // A subscription that ends after the first one's: by then that is over, and the second one's is not.
+    // A subscription that ends after the first one's: by then the first one's end is over, and the second one's is not.
     let later = wait_for(client.get_lock("after"));
     subscribed(&server, "after").await;
     after.unlock().await.unwrap();
@@ -130,9 +130,9 @@ async fn i5_two_names_that_share_a_channel_are_both_woken() {
     clean(&server).await;
 }
 
-/// The end of the subscription before it is on its way.
+/// The end of the previous subscription is on its way.
 #[tokio::test]
-async fn i5_who_comes_while_the_subscription_of_its_channel_ends_is_woken() {
+async fn i5_a_waiter_that_comes_while_the_subscription_of_its_channel_ends_is_woken() {
     let (server, proxy) = proxied().await;
     let (_one, guard) = held(&server, "x").await;
     let (_other, braced) = held(&server, "{x}").await;
@@ -160,7 +160,7 @@ async fn i5_who_comes_while_the_subscription_of_its_channel_ends_is_woken() {
     clean(&server).await;
 }
 
-/// The subscription's own connection is asked every five seconds, and no other more often than once a second.
+/// The client pings the subscription's own connection every five seconds, and no other more often than once a second.
 #[tokio::test]
 async fn who_waits_is_quiet() {
     let server = RedisServer::start();
@@ -178,14 +178,14 @@ async fn who_waits_is_quiet() {
     .await;
     let asked = server.calls_of("ping").await;
     let span = began.elapsed();
-    // The keepers' own: that of the holder, and that of the waiter.
+    // The keepers' own: the holder's and the waiter's.
     assert!(asked <= 2 * (1 + span.as_secs()), "{asked} in {span:?}");
     guard.unlock().await.unwrap();
     gets_in(waiter).await;
     clean(&server).await;
 }
 
-/// The server cuts a subscriber that does not keep up.
+/// The server cuts off a subscriber that does not keep up.
 #[tokio::test]
 async fn f19_i5_a_subscriber_that_the_server_cut_off_comes_back_and_tries() {
     let server = RedisServer::options()
@@ -202,7 +202,7 @@ async fn f19_i5_a_subscriber_that_the_server_cut_off_comes_back_and_tries() {
     clean(&server).await;
 }
 
-/// The server has it, and nobody has heard of that.
+/// The server has the subscription, but the confirmation was lost.
 #[tokio::test]
 async fn i7_a_subscription_is_ended_whose_waiter_left_before_it_was_confirmed() {
     let (server, proxy) = proxied().await;

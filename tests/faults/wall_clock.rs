@@ -1,5 +1,5 @@
-//! F13, by hand: the wall clock of the Redis host steps. Redis counts leases by it, so nothing can be done but to
-//! wait no longer than the poll's cap, and to say so: never step the clock of a Redis host, slew it.
+//! F13, by hand: the wall clock of the Redis host steps. Redis counts leases by it, so a client can only limit its
+//! waits to the poll's cap, and the documents can only warn: never step the clock of a Redis host, slew it.
 //!
 //! `tests/faults/wall_clock.sh` runs these tests with a server whose clock can be set.
 
@@ -26,7 +26,7 @@ async fn step(server: &RedisServer, hours: i64) {
     .await;
 }
 
-/// What no client can prevent: all leases are over at once. The holder learns it at its next renewal.
+/// What no client can prevent: all leases are over at once. The holder learns of it at its next renewal.
 #[tokio::test]
 #[ignore = "needs a faked clock: run wall_clock.sh beside this file"]
 async fn f13_a_step_ahead_frees_every_lock_and_its_holder_learns_it() {
@@ -39,7 +39,7 @@ async fn f13_a_step_ahead_frees_every_lock_and_its_holder_learns_it() {
     assert!(guard.unlock().await.unwrap_err().is_lost());
 }
 
-/// A dead holder's key outlives its lease by the step; waiters sleep no longer than the cap all the same.
+/// A dead holder's key outlives its lease by the step; waiters still sleep no longer than the cap.
 #[tokio::test]
 #[ignore = "needs a faked clock: run wall_clock.sh beside this file"]
 async fn f13_a_step_back_lengthens_leases_and_no_waiter_sleeps_for_that() {
@@ -62,7 +62,7 @@ async fn f13_a_step_back_lengthens_leases_and_no_waiter_sleeps_for_that() {
     assert!(server.pttl("back").await > HOUR_MS);
     let waiter = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "back").await;
-    // Nobody is told of this: it is found by a poll.
+    // No message announces this: a poll finds it.
     server.cmd(&["DEL", "back"]).await;
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     drop(held);

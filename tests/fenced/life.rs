@@ -1,4 +1,4 @@
-//! All that a plain lock does, a fenced one does, with a token.
+//! A fenced lock does everything that a plain lock does, with a token.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn t3_the_watchdog_keeps_it_together_with_plain_locks() {
     let fenced = client.get_fenced_lock("a").lock().await.unwrap();
     let plain = client.get_lock("b").lock().await.unwrap();
     let token = fenced.token();
-    // Each call asserts one lease, unless it renews both.
+    // Each call renews one hold, unless it renews both.
     eventually("a call for both", LONG, async || {
         let calls = server.calls_of("evalsha").await + server.calls_of("eval").await;
         server.calls_of("pexpire").await > calls + 2
@@ -96,7 +96,7 @@ async fn a_level_is_verified_extended_detached_and_left_to_expire() {
     assert_eq!(inner.token(), token);
     inner.detach().unwrap();
     assert_eq!(count(&server, "a").await, 2);
-    // Given back by a handle of the other kind: it is the same lock.
+    // A handle of the other kind gives it back: it is the same lock.
     owner.get_lock("a").unlock().await.unwrap();
     assert_eq!(count(&server, "a").await, 1);
 
@@ -126,7 +126,7 @@ async fn a_forced_release_loses_the_hold_and_leaves_the_token() {
     let client = connect(&server).await;
     let lock = client.get_fenced_lock("a");
     let guard = lock.lock().await.unwrap();
-    // By a plain handle as well: it is the same lock.
+    // Through a plain handle as well: it is the same lock.
     assert!(client.get_lock("a").force_unlock().await.unwrap());
     assert_eq!(soon(guard.lost()).await, LostReason::Forced);
     assert_eq!(stored(&server, "a").await, Some(guard.token().to_string()));
@@ -150,7 +150,7 @@ async fn handles_of_a_scope_enter_each_others_holds() {
             assert_eq!(outer.fencing_token(), Some(inner.token()));
             assert_eq!((plain.hold_count(), fenced.hold_count()), (2, 2));
             outer.unlock().await.unwrap();
-            // The hold is the fenced level's alone now, under the id that it began with.
+            // Now the hold has only the fenced level, under the id that it began with.
             inner.verify().await.unwrap();
             inner.unlock().await.unwrap();
         })
@@ -181,7 +181,7 @@ async fn token_keys_end_by_themselves_where_that_was_asked_for() {
     assert!(next.token() > token, "it grows all the same");
     next.unlock().await.unwrap();
 
-    // A client without the setting makes it stay.
+    // A client without the setting makes it permanent.
     let other = connect(&server).await;
     let guard = other.get_fenced_lock("a").lock().await.unwrap();
     assert_eq!(server.pttl(&token_key("a")).await, -1);

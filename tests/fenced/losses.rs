@@ -1,4 +1,4 @@
-//! Redis loses what it knew: tokens grow all the same.
+//! Redis loses data: tokens grow all the same.
 
 use watchlock::FencingToken;
 use watchlock_support::eventually;
@@ -45,7 +45,7 @@ async fn tokens_grow_over_a_restart_that_remembers_an_older_one() {
     let server = RedisServer::options().aof().start();
     let old = token_of(&server).await;
     let newest = token_of(&server).await;
-    // As an append-only file whose end was lost.
+    // As after the loss of an append-only file's end.
     server
         .cmd(&["SET", &token_key("a"), &old.to_string()])
         .await;

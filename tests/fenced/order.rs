@@ -8,7 +8,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{connect, soon};
 
-/// What each hold had for a token, in the order of the holds.
+/// The token of each hold, in the order of the holds.
 type Seen = Arc<Mutex<Vec<FencingToken>>>;
 
 async fn section(client: &Client, seen: &Seen, how: usize) {
@@ -20,7 +20,7 @@ async fn section(client: &Client, seen: &Seen, how: usize) {
             seen.lock().push(guard.token());
             guard.unlock().await.unwrap();
         }
-        // A plain hold that is entered with a token; the levels go in either order.
+        // A plain hold is entered with a token; the levels end in either order.
         1 => {
             let outer = owner.scope(plain.lock()).await.unwrap();
             let inner = owner.scope(fenced.lock()).await.unwrap();
@@ -58,7 +58,7 @@ async fn every_hold_has_a_larger_token_than_all_before_it() {
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }
 
-/// Two that enter one plain hold with a token at the same time both have the one that the hold has in the end.
+/// Two that enter one plain hold with a token at the same time both have the token that the hold keeps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn levels_that_are_entered_at_the_same_time_have_one_token() {
     let server = RedisServer::start();

@@ -13,7 +13,7 @@ use crate::common::{LONG, connect, count, gone, ms, poll_once, soon};
 const ACQUIRE: &str = include_str!("../../lua/fenced/acquire.lua");
 const REENTER: &str = include_str!("../../lua/fenced/reenter.lua");
 
-/// Each way of losing a reply, a name for it, and whether the command was executed.
+/// Each way to lose a reply, with a name, and whether the command ran.
 const LOSSES: [(Fault, &str, bool); 4] = [
     (Fault::SwallowRequest, "swallowed-request", false),
     (Fault::SwallowReply, "swallowed-reply", true),
@@ -25,7 +25,7 @@ fn calls(script: &str, name: &str) -> Match {
     Match::script(script).and(Match::key(name))
 }
 
-/// A server that knows the scripts, a proxy before it, and a client that gives up on an answer soon.
+/// A server that knows the scripts, a proxy in front of it, and a client that gives up on an answer soon.
 async fn proxied() -> (RedisServer, Proxy, Client) {
     let server = RedisServer::start();
     for script in [ACQUIRE, REENTER] {
@@ -37,7 +37,7 @@ async fn proxied() -> (RedisServer, Proxy, Client) {
     (server, proxy, client)
 }
 
-/// Whether the token that the lost command took is the one that its hold has.
+/// Whether the hold keeps the token that the lost command took.
 #[tokio::test]
 async fn f3_i2_a_lost_reply_to_an_acquire_takes_one_token() {
     let (server, proxy, client) = proxied().await;

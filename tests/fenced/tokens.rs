@@ -32,7 +32,7 @@ async fn a_hold_has_a_token_and_the_next_one_a_larger_one() {
     assert!(second.token() > token);
     assert_eq!(u64::from(second.token()), second.token().as_u64());
     second.unlock().await.unwrap();
-    // It stays, as with Redisson: who counts on goes on from it.
+    // It stays, as with Redisson, which counts on from it.
     assert_eq!(server.keys().await, [token_key("a")]);
     assert_eq!(server.pttl(&token_key("a")).await, -1);
 }

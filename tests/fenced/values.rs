@@ -1,4 +1,4 @@
-//! Keys that hold something else: a typed error at once, nothing taken, nothing written.
+//! Keys that hold something else: a typed error at once, with nothing taken and nothing written.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use watchlock_support::server::RedisServer;
 use super::{stored, token_key};
 use crate::common::{LONG, connect, ms, soon};
 
-/// By every verb that would take a token.
+/// With every verb that would take a token.
 async fn errors(client: &Client) -> Vec<Option<Error>> {
     let lock = client.get_fenced_lock("a");
     let ran = lock.run(async |_| ()).await.err();
@@ -73,7 +73,7 @@ async fn f12_a_token_key_without_a_number_is_the_wrong_type_and_nothing_is_taken
 }
 
 #[tokio::test]
-async fn f12_a_token_beyond_2_to_the_53_is_told_and_nothing_is_taken() {
+async fn f12_a_token_beyond_2_to_the_53_is_refused_and_nothing_is_taken() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let key = token_key("a");
@@ -90,12 +90,12 @@ async fn f12_a_token_beyond_2_to_the_53_is_told_and_nothing_is_taken() {
             assert!(!server.exists("a").await);
         }
         let (plain, refused) = entered(&client).await;
-        let told = "lock \"a\": the next fencing token would exceed 2^53";
-        assert_eq!(refused.to_string(), told);
+        let text = "lock \"a\": the next fencing token would exceed 2^53";
+        assert_eq!(refused.to_string(), text);
         plain.unlock().await.unwrap();
         assert_eq!(stored(&server, "a").await.as_deref(), Some(stored_token));
     }
-    // The last one that there is.
+    // The last possible token.
     server.cmd(&["SET", &key, "9007199254740991"]).await;
     let guard = client.get_fenced_lock("a").lock().await.unwrap();
     assert_eq!(guard.token().as_u64(), 1 << 53);
@@ -125,7 +125,7 @@ async fn f12_a_lock_of_another_kind_is_the_wrong_type_and_burns_no_token() {
     }
 }
 
-/// Redisson's takes such a hash for acquired.
+/// Redisson treats such a hash as acquired.
 #[tokio::test]
 async fn f12_a_lock_without_a_ttl_is_busy_and_not_acquired() {
     let server = RedisServer::start();

@@ -1,4 +1,5 @@
-//! Java and Rust in one cluster of three masters: who waits there is woken by the other side, through sharded channels.
+//! Java and Rust in one cluster of three masters: each side's release wakes the other's waiters, through sharded
+//! channels.
 
 use watchlock::{Backoff, Client};
 use watchlock_support::cluster::RedisCluster;

@@ -1,4 +1,4 @@
-//! Wake-ups survive subscriptions that come and go: others that give up waiting, and connections that are cut.
+//! Wake-ups survive subscriptions that come and go: other waiters give up, and connections are cut.
 
 use std::time::Duration;
 

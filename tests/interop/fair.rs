@@ -1,4 +1,4 @@
-//! Java and Rust in one queue: the fair lock goes to whoever came first, on either side, and to the next one when that
+//! Java and Rust in one queue: the fair lock goes to the first that came, on either side, and to the next one when that
 //! one died, gave up, or waited for long.
 
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Scene {
     rust: Client,
 }
 
-/// Who waits, on either side.
+/// A waiter, on either side.
 enum Waiter {
     Java(&'static str, JoinHandle<Reply>),
     Rust(JoinHandle<Result<LockGuard, Error>>),
@@ -229,7 +229,7 @@ async fn one_try_of_either_side_overtakes_nobody_of_the_other() {
 
 /// Java's own waiters would lose their places, and wake up late.
 #[tokio::test]
-async fn who_gives_up_on_either_side_lets_the_next_one_of_the_other_in() {
+async fn a_waiter_that_gives_up_on_either_side_lets_the_next_one_of_the_other_in() {
     let Some(scene) = Scene::new().await else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The fenced lock of both sides: one lock, and one series of tokens that grows whoever takes the next.
+//! The fenced lock of both sides: one lock, and one growing series of tokens, whoever takes the next.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Both {
         json!({"owner": "a", "kind": kind, "name": NAME, "wait_ms": 0, "lease_ms": 30_000})
     }
 
-    /// Java's token of a level that it takes; it must be free for it.
+    /// The token of a level that Java takes; the lock must be free for it.
     async fn java_takes(&self) -> u64 {
         let got = self.java.call("try_lock", Self::fields("fenced")).await;
         let got = got.expect("Java answers");
@@ -88,7 +88,7 @@ async fn java_goes_on_from_our_tokens_and_we_from_javas() {
     let Some(both) = Both::start().await else {
         return;
     };
-    // As a service has them that had Java alone until now.
+    // As in a service that had only Java until now.
     let mut tokens = vec![both.java().await, both.java().await];
     assert_eq!(tokens, [1, 2]);
     for _ in 0..5 {
@@ -110,7 +110,7 @@ async fn fenced_and_plain_locks_of_both_sides_exclude_each_other() {
     let javas = both.java_takes().await;
     both.rust_is_kept_out().await;
     let stored: u64 = both.server.query(&["GET", TOKEN]).await;
-    assert_eq!(stored, javas, "who is kept out burns none");
+    assert_eq!(stored, javas, "an acquire that is kept out burns no token");
     both.java_unlocks().await;
 
     let guard = both.rust.get_fenced_lock(NAME).lock().await.unwrap();
@@ -151,7 +151,7 @@ async fn a_release_of_either_side_wakes_a_waiter_of_the_other() {
     assert_eq!(javas, Some(ours + 1));
 }
 
-/// A re-entry of Java's takes a token of its own, so the outer level's is behind then. Ours keep the hold's.
+/// A re-entry of Java's takes a new token, so the outer level's is outdated. Ours keep the hold's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_both_sides_leave_one_growing_series() {
     let Some(both) = Both::start().await else {
@@ -182,7 +182,7 @@ async fn entries_of_both_sides_leave_one_growing_series() {
     assert_eq!(both.java().await, ours + 1);
 }
 
-/// What is documented: whoever takes the first token after a loss decides.
+/// As documented: the side that takes the first token after a loss decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_loss_java_starts_at_one_and_we_do_not() {
     let Some(both) = Both::start().await else {

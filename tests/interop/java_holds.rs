@@ -1,4 +1,4 @@
-//! Java holds: Rust sees it, waits, is woken, and gets in when Java is gone.
+//! Java holds: Rust sees it, waits, wakes up, and gets in when Java is gone.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::peer::count;
 use super::{LATE, SHORT, WOKEN_MS, ms_since, now_ns, two, two_short};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rust_sees_what_java_holds() {
+async fn rust_sees_the_holds_of_java() {
     let Some(two) = two().await else { return };
     let lock = two.rust.get_lock("seen");
     assert_eq!(lock.remain_time_to_live().await.unwrap(), Ttl::Free);
@@ -143,7 +143,7 @@ async fn rusts_forced_release_wakes_a_java_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rust_cannot_give_back_what_java_holds() {
+async fn rust_cannot_release_a_hold_of_java() {
     let Some(two) = two().await else { return };
     two.java.lock("a", "owner").await;
     let before = two.server.hash("owner").await;
@@ -208,7 +208,7 @@ async fn rust_enters_when_java_closes_its_client() {
 
         two.java.shutdown(release).await;
 
-        // Redisson's own shutdown releases nothing: then it is the lease that ends.
+        // Redisson's own shutdown releases nothing: the lock is free when the lease ends.
         let closed = Instant::now();
         let guard = waiter.await.unwrap();
         assert!(

@@ -1,5 +1,4 @@
-//! The Java peer by itself: each kind of lock answers as Redisson's does, so that tests with both sides know what they
-//! look at.
+//! The Java peer by itself: each kind of lock answers as Redisson's does, so that tests of both sides can rely on it.
 
 use std::time::Duration;
 
@@ -154,9 +153,12 @@ async fn each_kind_of_java_measures_itself() {
         assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
         let plan = json!({"name": format!("one:{kind}"), "tasks": 3, "ms": 200, "hold_us": 500, "pause_us": 500,
             "busy": true});
-        let told = ask(&java, "bench_contended", kind, plan).await;
-        assert!(told["sections"].as_u64() > Some(2), "{kind}: {told}");
-        assert_eq!(told["overlaps"], 0, "{kind}: {told}");
+        let measured = ask(&java, "bench_contended", kind, plan).await;
+        assert!(
+            measured["sections"].as_u64() > Some(2),
+            "{kind}: {measured}"
+        );
+        assert_eq!(measured["overlaps"], 0, "{kind}: {measured}");
     }
 }
 

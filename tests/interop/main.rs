@@ -1,5 +1,5 @@
-//! Java and Rust on one lock: every test has a redis-server, a Java process with the real Redisson and a watchlock
-//! client of its own. `INTEROP_REDISSON` names the Redisson, one that `scripts/interop-peer.sh` can be asked for (4).
+//! Java and Rust on one lock: every test has its own redis-server, Java process with the real Redisson and watchlock
+//! client. `INTEROP_REDISSON` names the Redisson version, one that `scripts/interop-peer.sh` accepts (4).
 
 mod cluster;
 mod coming_and_going;
@@ -26,18 +26,18 @@ use watchlock::{Backoff, Client};
 use watchlock_support::server::RedisServer;
 use watchlock_support::{eventually, now_ns};
 
-/// Longer than any test: who gets in earlier was woken, and did not poll.
+/// Longer than any test: a waiter that gets in earlier was woken, and did not poll.
 const NO_POLL: Duration = Duration::from_secs(60);
-/// A wake-up and an acquire take some milliseconds; the rest is for a machine with two cores and many tests. What was
-/// not woken comes after 30 s, the holder's TTL.
+/// A wake-up and an acquire take some milliseconds; the rest is for a machine with two cores and many tests. A waiter
+/// that was not woken comes after 30 s, the holder's TTL.
 const WOKEN_MS: u64 = 3_000;
 /// A watchdog lease that a test can wait for, and that a busy machine keeps.
 const SHORT: Duration = Duration::from_secs(2);
-/// What somebody who waits for a lease to end may come late.
+/// How late a waiter may be that waits for a lease to end.
 const LATE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);
 
-/// Every lock is gone. Redisson answers its caller first, and then takes away the latch of its unlock.
+/// Every lock is gone. Redisson answers its caller first, and then deletes the latch of its unlock.
 async fn nothing_is_left(server: &RedisServer) {
     let mut left = server.keys().await;
     left.retain(|key| !key.starts_with("redisson_unlock_latch:"));
@@ -51,7 +51,7 @@ struct Two {
     rust: Client,
 }
 
-/// Both sides with a watchdog lease of 30 s, and Rust's safety poll out of the way.
+/// Both sides with a watchdog lease of 30 s, and Rust's safety poll too late to matter.
 async fn two() -> Option<Two> {
     two_with(Options::default(), Duration::from_secs(30)).await
 }
@@ -90,7 +90,7 @@ impl Two {
         .await;
     }
 
-    /// The hold counts that the lock's hash has, one per holder.
+    /// The hold counts in the lock's hash, one per holder.
     async fn counts(&self, key: &str) -> Vec<String> {
         self.server.hash(key).await.into_values().collect()
     }
@@ -104,7 +104,7 @@ fn channel(key: &str) -> String {
     }
 }
 
-/// Milliseconds from a time that a worker told until now.
+/// Milliseconds from a time that a worker reported until now.
 fn ms_since(t_ns: u64) -> u64 {
     now_ns().saturating_sub(t_ns) / 1_000_000
 }

@@ -1,4 +1,4 @@
-//! Both sides call one lock by one name, whatever is in it, and wake each other on one channel.
+//! Both sides use one lock under one name, whatever characters are in it, and wake each other on one channel.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub(crate) struct Answer {
 }
 
 impl Java {
-    /// A client with Redisson's defaults but for the options.
+    /// A client with Redisson's defaults except for the options.
     pub(crate) async fn open(server: &RedisServer, options: Options) -> Option<Self> {
         let at = if in_cluster() {
             json!({ "cluster": true, "urls": [server.url()] })
@@ -78,7 +78,7 @@ impl Java {
         }
     }
 
-    /// Waits for the lock under the watchdog; the hold count.
+    /// Waits for the lock under the watchdog; returns the hold count.
     pub(crate) async fn lock(&self, owner: &str, name: &str) -> Answer {
         self.call("lock", named(owner, name)).await
     }
@@ -110,7 +110,7 @@ impl Java {
         self.call("unlock", named(owner, name)).await
     }
 
-    /// The kind of the error that an unlock is refused with.
+    /// The kind of the error with which an unlock is refused.
     pub(crate) async fn unlock_refused(&self, owner: &str, name: &str) -> String {
         match self.try_call("unlock", named(owner, name)).await {
             Ok(answer) => panic!("Java unlocked {name}: {answer:?}"),
@@ -137,7 +137,8 @@ impl Java {
         answer.result["released"] == json!(true)
     }
 
-    /// Closes the client: with `release` after giving back what is held, without as Redisson does it by itself.
+    /// Closes the client: with `release` it first gives back what is held, otherwise it does as Redisson does by
+    /// itself.
     pub(crate) async fn shutdown(&self, release: bool) {
         self.call("shutdown", json!({ "release": release })).await;
     }
@@ -160,7 +161,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("a short time")
 }
 
-/// The hold count that an answer tells.
+/// The hold count in an answer.
 pub(crate) fn count(answer: &Answer) -> u64 {
     answer.result["count"].as_u64().expect("an integer")
 }

@@ -16,7 +16,7 @@ type Window = (u64, u64);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_java_and_four_rust_waiters_are_all_served_and_never_overlap() {
     let Some(two) = two().await else { return };
-    // Two Rust processes as far as Redis can tell, two waiters in each.
+    // Two Rust processes as far as Redis can see, two waiters in each.
     let other = Client::connect(&two.server.url()).await.unwrap();
     let first = two.rust.get_lock("queue").lock().await.unwrap();
     let two = Arc::new(two);

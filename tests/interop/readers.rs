@@ -1,7 +1,8 @@
-//! Readers and writers of both sides on one lock, each side in either role: who dies, stands still, renews or has a
-//! longer lease than another throws nobody out, no writer is beside anybody, and one that waits gets in.
+//! Readers and writers of both sides on one lock, each side in either role: a reader that dies, stands still, renews or
+//! has a longer lease than another throws nobody out, no writer is in beside anybody, and a waiting writer gets in.
 //!
-//! What is thrown out cannot be given back, so each release that must succeed says that its hold was there to the end.
+//! A hold that was thrown out cannot be given back, so each release that must succeed shows that its hold was there to
+//! the end.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ struct Side {
     is_java: bool,
 }
 
-/// Two processes, the server, and somebody who looks.
+/// Two processes, the server, and a client that looks.
 struct Scene {
     server: RedisServer,
     one: Side,
@@ -55,7 +56,7 @@ impl Side {
         self.ask("lock", kind, owner, lease.into()).await;
     }
 
-    /// It had it to the end.
+    /// It had the lock to the end.
     async fn unlock(&self, kind: &str, owner: &str) {
         self.ask("unlock", kind, owner, None).await;
         assert!(self.worker.lost().is_empty(), "{:?}", self.worker.lost());
@@ -76,7 +77,7 @@ impl Side {
 }
 
 impl Scene {
-    /// One side in each role, and then in the other.
+    /// Each side in one role, and then in the other.
     async fn both_ways(scenario: impl AsyncFn(Scene)) {
         for java_first in [true, false] {
             let server = RedisServer::start();
@@ -105,7 +106,7 @@ impl Scene {
         }
     }
 
-    /// No writer of either side, and none of somebody else, is let in while `time` passes.
+    /// No writer of either side, and no other client's, gets in while `time` passes.
     async fn nobody_writes(&self, time: Duration) {
         let begun = Instant::now();
         let write = self.third.get_read_write_lock(NAME).write_lock();
@@ -153,7 +154,7 @@ impl Scene {
         self.server.subscribers("redisson_rwlock:{x}").await
     }
 
-    /// Nothing is left but what ends by itself.
+    /// Nothing is left except what ends by itself.
     async fn clean(&self) {
         eventually("no key is left", LONG, async || {
             self.server.keys().await.is_empty()
@@ -193,7 +194,7 @@ async fn readers_of_both_sides_overlap_and_renew_and_a_writer_gets_in_behind_the
     .await;
 }
 
-/// Redisson gives a `1` to those who sleep, and keeps a `0` for one that will.
+/// Redisson gives a `1` to waiters that sleep, and keeps a `0` for one that will.
 #[tokio::test]
 async fn i5_a_writer_of_redisson_gets_in_behind_a_release_during_its_try() {
     let server = RedisServer::start();
@@ -251,7 +252,7 @@ async fn a_reader_that_is_killed_throws_nobody_out_and_keeps_a_writer_waiting_fo
     .await;
 }
 
-/// The dead one's lease is still running when the last one who lives goes.
+/// The dead reader's lease is still running when the last live one leaves.
 #[tokio::test]
 async fn a_release_behind_a_reader_that_was_just_killed_waits_for_that_lease() {
     Scene::both_ways(async |scene| {
@@ -393,7 +394,7 @@ async fn a_writer_that_is_killed_while_it_waits_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn who_writes_and_goes_on_reading_lets_readers_of_the_other_side_in_and_no_writer() {
+async fn a_writer_that_goes_on_reading_lets_readers_of_the_other_side_in_and_no_writer() {
     Scene::both_ways(async |scene| {
         let Scene { one, other, .. } = &scene;
         one.lock(WRITE, "a", None).await;
@@ -401,7 +402,7 @@ async fn who_writes_and_goes_on_reading_lets_readers_of_the_other_side_in_and_no
         assert!(!other.tries(READ, "b").await && !scene.may_read().await);
         let reader = other.request("lock", READ, "b", None);
         one.unlock(WRITE, "a").await;
-        // Redisson wakes nobody then: ours polls, and Redisson's own comes with the lease that it was told.
+        // Redisson wakes nobody then: ours polls, and Redisson's own waiter comes at the end of the lease that it read.
         soon(reader).await.outcome.expect("the lock");
         scene.nobody_writes(RENEWED).await;
         one.unlock(READ, "a").await;
@@ -424,7 +425,7 @@ async fn a_reader_that_stood_still_for_longer_than_its_lease_harms_no_writer() {
         one.worker.freeze();
         gets_in(writer, SHORT + LATE).await;
         one.worker.resume();
-        // Long enough for what it had planned.
+        // Long enough for its plan.
         let begun = Instant::now();
         while begun.elapsed() < RENEWED {
             assert!(!scene.may_read().await, "beside a writer");

@@ -39,7 +39,7 @@ async fn sides(servers: usize) -> Option<Sides> {
     })
 }
 
-/// It polls once a minute, so who comes sooner was woken; and its servers have just been started.
+/// It polls once a minute, so a waiter that comes sooner was woken; and its servers have just started.
 async fn quorum(servers: &[RedisServer]) -> Quorum {
     Quorum::builder(servers.iter().map(RedisServer::url))
         .restart_delay(Duration::ZERO)
@@ -221,7 +221,7 @@ async fn a_release_of_ours_lets_javas_red_lock_in() {
     }
 }
 
-/// Java asks a server that is away for as long as its time-outs are, so this takes a while.
+/// Java waits for a server that is away until its time-outs are over, so this takes a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_two_of_five_dead_they_exclude_each_other_all_the_same() {
     let Some(sides) = sides(5).await else {
@@ -277,7 +277,7 @@ async fn ours_and_javas_in_a_crowd_all_finish_and_never_meet() {
     sides.is_gone().await;
 }
 
-/// As services have it: what is given back in between by nobody's release is met by a poll.
+/// As in services: a poll finds locks that were freed in between without a message.
 async fn quorum_with_polls(servers: &[RedisServer]) -> Quorum {
     Quorum::builder(servers.iter().map(RedisServer::url))
         .restart_delay(Duration::ZERO)

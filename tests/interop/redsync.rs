@@ -31,7 +31,7 @@ async fn two() -> Option<Two> {
     })
 }
 
-/// Of the owner `go`, on the lock `x`.
+/// For the owner `go`, on the lock `x`.
 fn ask(lease: Duration, wait: Duration) -> Value {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).expect("a short time");
     json!({ "owner": "go", "name": "x", "lease_ms": millis(lease), "wait_ms": millis(wait) })
@@ -44,7 +44,7 @@ impl Two {
         answer.expect("an answer")["acquired"] == json!(true)
     }
 
-    /// What redsync says of the lock that it took.
+    /// What redsync reports of the lock that it took.
     async fn call(&self, op: &str) -> Result<Value, WorkerError> {
         self.redsync.call(op, ask(LONG, Duration::ZERO)).await
     }
@@ -60,7 +60,7 @@ impl Two {
 }
 
 #[tokio::test]
-async fn what_we_hold_redsync_does_not_get_and_waits_for() {
+async fn redsync_waits_for_a_hold_of_ours() {
     let Some(two) = two().await else { return };
     let guard = two.rust.get_simple_lock("x").lock().await.unwrap();
     assert!(!two.try_lock(LONG, Duration::ZERO).await);
@@ -80,7 +80,7 @@ async fn what_we_hold_redsync_does_not_get_and_waits_for() {
 }
 
 #[tokio::test]
-async fn what_redsync_holds_is_busy_here_and_is_waited_for() {
+async fn a_hold_of_redsync_is_busy_here_and_waiters_outlast_it() {
     let Some(two) = two().await else { return };
     assert!(two.try_lock(LONG, Duration::ZERO).await);
     let lock = two.rust.get_simple_lock("x");

@@ -1,4 +1,4 @@
-//! Rust holds: Java sees it, waits, is woken, and gets in when Rust is gone.
+//! Rust holds: Java sees it, waits, wakes up, and gets in when Rust is gone.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use watchlock_support::worker::Worker;
 use super::{LATE, LONG, SHORT, WOKEN_MS, ms_since, now_ns, two, two_short};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn java_sees_what_rust_holds() {
+async fn java_sees_the_holds_of_rust() {
     let Some(two) = two().await else { return };
     assert_eq!(two.java.ttl("seen").await, -2);
 
@@ -42,7 +42,7 @@ async fn rusts_unlock_wakes_a_java_waiter() {
         guard.unlock().await.unwrap();
         released
     };
-    // Java sleeps for the TTL that it was told, 30 s, unless a message comes.
+    // Java sleeps for the TTL that it read, 30 s, unless a message comes.
     let (entered, released) = tokio::join!(two.java.lock("a", "wake"), release);
     let took_ms = entered.t_ret.saturating_sub(released) / 1_000_000;
     assert!(took_ms < WOKEN_MS, "in after {took_ms} ms");
@@ -121,7 +121,7 @@ async fn java_releases_rusts_hold_by_force_and_rust_learns_it() {
     guard.lost().await;
     assert!(
         forced.elapsed() < SHORT / 3 + LATE,
-        "told after {:?}",
+        "notified after {:?}",
         forced.elapsed()
     );
     assert!(!guard.is_valid());
@@ -150,7 +150,7 @@ async fn javas_forced_release_wakes_a_rust_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn java_cannot_give_back_what_rust_holds() {
+async fn java_cannot_release_a_hold_of_rust() {
     let Some(two) = two().await else { return };
     let guard = two.rust.get_lock("owner").lock().await.unwrap();
     let before = two.server.hash("owner").await;

@@ -78,7 +78,7 @@ async fn each_side_is_woken_by_the_other() {
 }
 
 #[tokio::test]
-async fn what_rust_holds_is_held_for_java_behind_a_fail_over() {
+async fn a_hold_of_rust_excludes_java_after_a_fail_over() {
     let Some(both) = both().await else { return };
     let guard = both.rust.get_lock("x").lock().await.unwrap();
     let new = both.fail_over("x").await;
@@ -95,7 +95,7 @@ async fn what_rust_holds_is_held_for_java_behind_a_fail_over() {
 }
 
 #[tokio::test]
-async fn what_java_holds_is_held_for_rust_behind_a_fail_over() {
+async fn a_hold_of_java_excludes_rust_after_a_fail_over() {
     let Some(both) = both().await else { return };
     both.java.lock("o", "x").await;
     let new = both.fail_over("x").await;

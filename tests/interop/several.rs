@@ -119,15 +119,15 @@ async fn opposite_orders_of_ours_and_javas_both_finish_and_never_meet() {
     nothing_is_left(&server).await;
 }
 
-/// Java takes its locks for twice its wait first, and sets the lease that was asked for at the end, without a look at
-/// whose they are by then. Ours ask for what was asked of them from the start.
+/// Java first takes its locks for twice its wait, and sets the requested lease at the end, without checking whose they
+/// are by then. Ours have the requested lease from the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_that_is_killed_on_its_way_leaves_a_lease_that_we_wait_out() {
     let Some(Sides { server, java, rust }) = sides().await else {
         return;
     };
     let held = rust.get_lock("b").lock().await.unwrap();
-    // Java has `a` and waits for `b`, with `a` in hand.
+    // Java holds `a` while it waits for `b`.
     let tries = java.request(
         "try_lock",
         json!({"owner": "j", "kind": "multi", "name": ["a", "b"],

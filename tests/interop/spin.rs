@@ -62,13 +62,13 @@ async fn spin_locks_of_java_and_rust_exclude_each_other_and_wait_for_each_other(
     nothing_is_left(&server).await;
 }
 
-/// Redisson's own spin lock publishes nothing when it is given back: its plain waiters sleep until the TTL.
+/// Redisson's spin lock publishes nothing at its release: its plain waiters sleep until the TTL.
 #[tokio::test]
 async fn a_plain_waiter_of_java_is_woken_by_the_release_of_our_spin_lock() {
     let Some((server, java, rust)) = two().await else {
         return;
     };
-    // Java would sleep for the lease, and so longer than this waits.
+    // Java would sleep for the lease, longer than this test waits.
     let guard = rust.get_spin_lock("x").lock_for(NO_POLL).await.unwrap();
     let waiting = ask(&java, "lock", PLAIN);
     eventually("it listens", LONG, async || {
@@ -80,9 +80,9 @@ async fn a_plain_waiter_of_java_is_woken_by_the_release_of_our_spin_lock() {
     done(ask(&java, "unlock", PLAIN)).await;
 }
 
-/// The other way round our spin waiter needs no message: it polls, however rarely the client does.
+/// The reverse: our spin waiter needs no message, since it polls, however rarely the client does.
 #[tokio::test]
-async fn our_spin_waiter_gets_in_after_a_release_of_java_that_tells_nobody() {
+async fn our_spin_waiter_gets_in_after_a_release_of_java_that_wakes_nobody() {
     let Some((server, java, rust)) = two().await else {
         return;
     };

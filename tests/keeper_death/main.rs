@@ -1,6 +1,6 @@
-//! What happens when the client's background thread dies of a bug: nothing hangs and nothing lies.
+//! What happens when the client's background thread dies because of a bug: nothing hangs, and no answer is wrong.
 //!
-//! The bug is played by a log subscriber that panics in the keeper's thread, once in each.
+//! A log subscriber simulates the bug: it panics in the keeper's thread, once in each.
 
 #[path = "../common/saboteur.rs"]
 mod saboteur;
@@ -19,13 +19,13 @@ use watchlock_support::server::RedisServer;
 
 use crate::saboteur::sabotage;
 
-/// The keepers that panicked, and those that said so, as often as they did.
+/// The keepers that panicked, and those that logged an error, once for each error.
 static PANICKED: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 static ERRORS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The saboteur is at work from now on.
+/// Installs the saboteur.
 fn sabotaged() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| sabotage(strikes));
@@ -46,7 +46,7 @@ fn strikes(level: Level, message: &str) -> bool {
     first
 }
 
-/// A lock whose loss is told by the keeper, which dies of it.
+/// A lock whose loss the keeper logs, which kills it.
 async fn fuse(client: &Client) -> LockGuard {
     let short = client.get_lock("short");
     short.lock_for(Duration::from_millis(50)).await.unwrap()
@@ -56,10 +56,10 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("in time")
 }
 
-fn is_dead<T: Debug>(told: Result<T, Error>) {
-    let reason = match told {
+fn is_dead<T: Debug>(answer: Result<T, Error>) {
+    let reason = match answer {
         Err(Error::Lost { reason, .. }) => reason,
-        told => panic!("{told:?}"),
+        answer => panic!("{answer:?}"),
     };
     assert_eq!(reason, LostReason::KeeperEnded);
 }
@@ -74,7 +74,7 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
         let lock = client.get_lock("kept");
         tokio::spawn(async move { lock.lock().await.map(drop) })
     };
-    // The short hold is lost, the keeper says so, and dies of it.
+    // The short hold is lost, the keeper logs that, and the log event kills it.
     let fuse = fuse(&client).await;
     assert_eq!(in_time(kept.lost()).await, LostReason::KeeperEnded);
     assert!(!kept.is_valid());
@@ -84,12 +84,15 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
     assert!(matches!(later, Err(Error::Closed)), "{later:?}");
     is_dead(kept.unlock().await);
     drop(fuse);
-    let told = ERRORS.lock().unwrap();
-    let keepers: HashSet<_> = told.iter().collect();
-    assert!(!told.is_empty() && keepers.len() == told.len(), "once each");
+    let errors = ERRORS.lock().unwrap();
+    let keepers: HashSet<_> = errors.iter().collect();
+    assert!(
+        !errors.is_empty() && keepers.len() == errors.len(),
+        "once each"
+    );
 }
 
-/// One has it, one was passed it and is not polled, one waits: the lock is passed on no more.
+/// One holds it, one was passed it and is not polled, one waits: the lock is not passed on any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
     sabotaged();
@@ -97,7 +100,7 @@ async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock);
     let client = client.connect().await.unwrap();
-    // No row ends by itself.
+    // The clock stands still, so no row ends.
     ahead.stop();
     let (passed, lies) = (client.get_lock("row"), client.get_lock("other row"));
     let first = passed.lock().await.unwrap();
@@ -123,14 +126,14 @@ async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     match in_time(sleeps).await {
         Err(Error::Closed) => {}
-        // One lock after the other is lost.
+        // The locks are lost one after the other.
         Ok(guard) => assert_eq!(in_time(guard.lost()).await, LostReason::KeeperEnded),
         Err(error) => panic!("{error:?}"),
     }
     drop(fuse);
 }
 
-/// One of its tasks dies: nobody could say what that left behind. Here it is the renewal that finds no hold.
+/// One of its tasks dies, and nobody knows what that left behind. Here it is the renewal that finds no hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_dies_with_each_of_its_tasks() {
     sabotaged();

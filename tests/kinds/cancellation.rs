@@ -68,17 +68,17 @@ async fn call(scene: &Scene, verb: Verb, name: &str) -> Result<Option<LockGuard>
     }
 }
 
-/// And how many connections the client has when nobody waits.
+/// Also how many connections the client has when nobody waits.
 async fn quiet(kind: &'static Kind) -> (Scene, usize) {
     let scene = Scene::new(kind).await;
-    // Its lanes are open afterwards, that of the keeper too.
+    // Its lanes are open afterwards, the keeper's too.
     drop(scene.lock("warm").lock().await.unwrap());
     scene.clean().await;
     let connections = scene.server.connections().await;
     (scene, connections)
 }
 
-/// The lock can be taken from everybody and given back.
+/// Anybody can take the lock away and give it back.
 async fn works(scene: &Scene, name: &str) {
     let rival = scene.rival(&scene.client, name);
     let guard = soon(rival.lock()).await.unwrap();
@@ -265,7 +265,7 @@ async fn i9_questions_and_forced_releases_can_be_dropped_at_any_await(kind: &'st
         let left = after(polls, lock.remain_time_to_live()).await;
         assert!(guard.is_valid());
         let forced = after(polls, lock.force_unlock()).await;
-        // It ran or it did not; either way nothing is in the way.
+        // Whether or not it ran, nothing is left that blocks others.
         let _ = guard.unlock().await;
         works(&scene, "asked").await;
         let all = locked.is_some() && left.is_some();
@@ -292,7 +292,7 @@ async fn i9_waiting_for_a_loss_can_be_dropped_at_any_await(kind: &'static Kind) 
 }
 
 async fn i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking(kind: &'static Kind) {
-    // A command time-out so long that no look at what is overdue helps.
+    // A command time-out so long that no check for overdue commands helps.
     let scene = Scene::with(kind, |builder| builder.command_timeout(MINUTE)).await;
     let lock = scene.lock("alone");
     lock.lock().await.unwrap().unlock().await.unwrap();
@@ -333,7 +333,7 @@ async fn i9_a_lock_that_came_in_for_a_dropped_waiter_goes_to_the_next(kind: &'st
         assert!(poll_once(&mut next).await.is_none());
         scene.waited_for(1).await;
         rival.unlock().await.unwrap();
-        // By now the keeper may be trying, or have got it.
+        // By now the keeper may be trying, or may have got it.
         drop(head);
         soon(next).await.unwrap().unlock().await.unwrap();
     }

@@ -1,5 +1,5 @@
-//! F11: the ACL takes away one command after the other, of those that the kind is seen to use. What is denied is told as
-//! that, and no key is left without a time to live.
+//! F11: the ACL takes away one command after the other, of those that the kind is seen to use. A denial is reported as
+//! such, and no key is left without a time to live.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ for_every_kind! {
     f11_a_user_that_is_back_within_the_lease_keeps_its_holds,
 }
 
-/// What connections need, and the kit's own looks: not the kind's.
+/// What connections and the kit itself need, but not the kind.
 const OTHERS: [&str; 12] = [
     "acl|setuser",
     "client|list",
@@ -56,7 +56,7 @@ async fn all_rights(server: &RedisServer) {
     user(server, &rights).await;
 }
 
-/// A client of a user `app`, who may do what an application does.
+/// A client of a user `app`, with the rights of an application.
 async fn limited(kind: &'static Kind, lease: Duration) -> Scene {
     let server = RedisServer::start();
     all_rights(&server).await;
@@ -70,7 +70,7 @@ async fn limited(kind: &'static Kind, lease: Duration) -> Scene {
     }
 }
 
-/// The commands that a hold uses from its beginning to its end, those inside scripts among them.
+/// The commands that a hold uses from its beginning to its end, including those inside scripts.
 async fn commands(scene: &Scene) -> Vec<String> {
     scene.server.reset_calls().await;
     let guard = scene.lock("life").lock_for(LONG).await.unwrap();
@@ -103,8 +103,8 @@ async fn f11_i4_an_acquire_without_one_command_leaves_no_key_without_a_lease(kin
             match soon(lock.try_lock(Duration::ZERO, lease)).await {
                 Ok(guard) => {
                     let given_back = soon(guard.expect("it is free").unlock()).await;
-                    let told = given_back.is_ok() || is_denied(&given_back);
-                    assert!(told, "without {command}: {given_back:?}");
+                    let fits = given_back.is_ok() || is_denied(&given_back);
+                    assert!(fits, "without {command}: {given_back:?}");
                 }
                 Err(error) => {
                     denied += 1;
@@ -131,23 +131,23 @@ async fn f11_i4_a_hold_without_one_command_keeps_its_lease(kind: &'static Kind) 
         let guard = scene.lock("held").lock_for(LONG).await.unwrap();
         let level = guard.reenter(Lease::Watchdog).await.unwrap();
         user(&scene.server, &[&format!("-{command}")]).await;
-        let told = [
+        let answers = [
             soon(guard.verify()).await,
             soon(guard.extend(MINUTE)).await,
             soon(guard.reenter(MINUTE)).await.map(drop),
             soon(level.unlock()).await,
         ];
-        for told in told {
-            let fits = told.is_ok() || is_denied(&told);
-            assert!(fits, "without {command}: {told:?}");
+        for answer in answers {
+            let fits = answer.is_ok() || is_denied(&answer);
+            assert!(fits, "without {command}: {answer:?}");
         }
         assert!(guard.is_valid(), "without {command}");
         scene.assert_leased(&command).await;
         assert!(scene.server.exists("held").await, "without {command}");
-        let told = soon(guard.unlock()).await;
-        let fits = told.is_ok() || is_denied(&told);
-        assert!(fits, "without {command}: {told:?}");
-        if told.is_ok() {
+        let answer = soon(guard.unlock()).await;
+        let fits = answer.is_ok() || is_denied(&answer);
+        assert!(fits, "without {command}: {answer:?}");
+        if answer.is_ok() {
             assert!(!scene.server.exists("held").await, "without {command}");
         }
         scene.assert_leased(&command).await;
@@ -201,7 +201,7 @@ async fn f11_a_denied_subscription_is_made_up_for_by_polls(kind: &'static Kind) 
 /// The commands of a renewal, those inside its script among them.
 async fn of_renewals(scene: &Scene) -> Vec<String> {
     let guard = scene.lock("life").lock().await.unwrap();
-    // Every script is known then.
+    // Every script is known by then.
     renewed(&guard).await;
     scene.server.reset_calls().await;
     renewed(&guard).await;
@@ -221,7 +221,7 @@ async fn renewed(guard: &LockGuard) {
     .await;
 }
 
-/// A renewal that is denied is no news of the hold: it is repeated, and the hold lost only at its end.
+/// A denied renewal says nothing of the hold: it is repeated, and the hold is lost only at its end.
 async fn i8_denied_renewals_are_repeated_until_the_validity_ends(kind: &'static Kind) {
     let scene = limited(kind, SHORT).await;
     for command in of_renewals(&scene).await {
@@ -308,10 +308,10 @@ async fn f11_a_user_deleted_in_the_middle_is_denied_and_comes_back(kind: &'stati
         keys.iter().all(|key| key.contains("fixed"))
     };
     if kind.differs(kind.shared) {
-        // It got in beside what could not be given back, which ends with its lease.
+        // It got in although a hold could not be given back, which ends with its lease.
         eventually("what was lost ends", LONG, only_fixed).await;
     } else {
-        // A place that came late is taken back; sooner than any lease would end.
+        // A place that came late is taken back; that would be sooner than any lease would end.
         eventually("all is given back", SHORT, only_fixed).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a client: what it holds, what it waits for, and what is under way.
+//! The end of a client: what happens to what it holds, what it waits for, and what is under way.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn the_last_handle_leaves_nothing_behind(kind: &'static Kind) {
     }
 }
 
-/// The last handle goes while the reply to an acquire is under way that nobody waits for.
+/// The last handle goes while the reply to an acquire is under way that nobody awaits.
 async fn i7_the_end_of_a_client_waits_for_a_dropped_acquire(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, |builder| builder).await;
     let Scene { server, client, .. } = scene;

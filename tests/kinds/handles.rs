@@ -16,7 +16,7 @@ use crate::scene::Scene;
 use crate::table::{Kind, body};
 
 for_every_kind! {
-    what_handles_and_guards_tell_before_during_and_after_a_hold,
+    what_handles_and_guards_say_before_during_and_after_a_hold,
     holds_exclude_each_other_unless_they_are_shared,
     a_rival_excludes_and_is_excluded,
     tasks_that_share_a_handle_exclude_each_other,
@@ -26,34 +26,34 @@ for_every_kind! {
     acquires_of_one_owner_at_once_start_one_hold_and_enter_it,
     acquires_of_one_owner_wait_as_one_for_a_stranger,
     a_reentry_that_comes_after_the_last_release_starts_a_new_hold,
-    a_scope_enters_again_and_what_is_outside_does_not,
+    a_scope_enters_again_and_code_outside_does_not,
     a_detached_level_is_given_back_by_the_handle,
-    an_owner_that_ends_gives_back_what_is_detached,
+    an_owner_that_ends_gives_back_its_detached_levels,
     levels_are_given_back_from_other_tasks_and_threads,
     a_lock_is_free_for_its_own_client_as_soon_as_the_guard_is_dropped,
     every_hold_has_an_id_of_its_own,
     a_body_runs_under_the_lock_and_gives_it_back,
     a_body_is_cancelled_when_the_hold_is_lost,
-    what_the_release_finds_after_a_body_counts,
+    the_answer_of_the_release_after_a_body_counts,
     a_panic_or_a_cancelled_body_gives_the_lock_back,
 }
 
-async fn what_handles_and_guards_tell_before_during_and_after_a_hold(kind: &'static Kind) {
+async fn what_handles_and_guards_say_before_during_and_after_a_hold(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let owner = scene.client.new_owner();
-    let (lock, stranger) = (scene.owned(&owner, "told"), scene.lock("told"));
+    let (lock, stranger) = (scene.owned(&owner, "named"), scene.lock("named"));
     let free = async || {
         assert!(!lock.is_locked().await.unwrap() && !stranger.is_locked().await.unwrap());
         assert_eq!(lock.remain_time_to_live().await.unwrap(), Ttl::Free);
         assert_eq!((lock.is_held(), lock.hold_count()), (false, 0));
         assert!(scene.keys().await.is_empty());
     };
-    assert_eq!((lock.name(), stranger.name()), ("told", "told"));
+    assert_eq!((lock.name(), stranger.name()), ("named", "named"));
     free().await;
     for lease in [Lease::Watchdog, Lease::Fixed(LONG)] {
         let tried = lock.try_lock(Duration::ZERO, lease).await.unwrap();
         let guard = tried.expect("it is free");
-        assert_eq!((guard.name(), guard.hold_count()), ("told", 1));
+        assert_eq!((guard.name(), guard.hold_count()), ("named", 1));
         assert!(guard.is_valid() && guard.check().is_ok());
         assert!(guard.valid_for() <= LONG && guard.valid_for() > LONG / 2);
         assert_eq!((lock.is_held(), lock.hold_count()), (true, 1));
@@ -65,7 +65,7 @@ async fn what_handles_and_guards_tell_before_during_and_after_a_hold(kind: &'sta
             assert!(matches!(left, Ttl::Left(left) if within(left)), "{left:?}");
         }
         scene.assert_leased("held").await;
-        scene.assert_count("told", 1).await;
+        scene.assert_count("named", 1).await;
         guard.unlock().await.unwrap();
         free().await;
     }
@@ -253,7 +253,7 @@ async fn a_reentry_that_comes_after_the_last_release_starts_a_new_hold(kind: &'s
     scene.clean().await;
 }
 
-async fn a_scope_enters_again_and_what_is_outside_does_not(kind: &'static Kind) {
+async fn a_scope_enters_again_and_code_outside_does_not(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let lock = scene.lock("scoped");
     let inside = async {
@@ -265,7 +265,7 @@ async fn a_scope_enters_again_and_what_is_outside_does_not(kind: &'static Kind) 
         inner
     };
     let inner = scene.client.scope(inside).await;
-    assert_eq!(lock.hold_count(), 0, "outside of the scope it is nobody's");
+    assert_eq!(lock.hold_count(), 0, "outside the scope it has no owner");
     assert!(!scene.is_free(&scene.client, "scoped").await);
     assert!(inner.is_valid());
     inner.unlock().await.unwrap();
@@ -309,7 +309,7 @@ async fn a_detached_level_is_given_back_by_the_handle(kind: &'static Kind) {
     scene.clean().await;
 }
 
-async fn an_owner_that_ends_gives_back_what_is_detached(kind: &'static Kind) {
+async fn an_owner_that_ends_gives_back_its_detached_levels(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "left");
@@ -340,15 +340,15 @@ async fn levels_are_given_back_from_other_tasks_and_threads(kind: &'static Kind)
     tokio::spawn(outer.unlock()).await.unwrap().unwrap();
     scene.assert_count("away", 1).await;
 
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        let _ = tell.send(runtime.block_on(inner.unlock()));
+        let _ = sender.send(runtime.block_on(inner.unlock()));
     });
-    soon(told).await.unwrap().unwrap();
+    soon(receiver).await.unwrap().unwrap();
     scene.assert_count("away", 0).await;
 }
 
@@ -413,7 +413,7 @@ async fn a_body_is_cancelled_when_the_hold_is_lost(kind: &'static Kind) {
     scene.clean().await;
 }
 
-async fn what_the_release_finds_after_a_body_counts(kind: &'static Kind) {
+async fn the_answer_of_the_release_after_a_body_counts(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     for run in [kind.made.run, kind.made.try_run] {
         let server = &scene.server;

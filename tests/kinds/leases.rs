@@ -1,4 +1,4 @@
-//! What a lease promises, who keeps it, and what is asserted again.
+//! What a lease promises, who keeps it, and what is written again.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ for_every_kind! {
     t1_a_shorter_lease_inside_cuts_nothing_short,
     t1_a_longer_lease_inside_lengthens,
     t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing,
-    t1_no_command_shortens_what_is_longer_in_redis,
+    t1_no_command_shortens_a_longer_lease_in_redis,
     t4_giving_a_level_back_writes_no_lease,
-    t5_what_is_verified_is_asserted_again,
+    t5_a_verified_hold_is_asserted_again,
     extend_raises_a_fixed_promise_and_never_lowers_it,
     extending_a_lost_hold_says_so,
     let_expire_leaves_the_key_to_its_lease_as_a_strangers,
     let_expire_is_refused_where_others_need_the_hold,
     let_expire_of_a_lost_hold_says_so,
-    a_shutdown_waits_no_longer_for_what_is_left_to_its_lease,
+    a_shutdown_does_not_wait_for_a_level_left_to_its_lease,
     i7_nothing_is_renewed_after_the_last_release,
     f12_i4_a_hold_that_lost_its_lease_gets_it_again,
     f12_one_bad_key_does_not_cost_the_others_their_renewal,
@@ -59,7 +59,7 @@ async fn a_hold_is_renewed_every_third_of_its_lease(kind: &'static Kind) {
         scene.calls().await >= before + 6
     })
     .await;
-    // The look may come a tenth of a period early, or the renewal by it.
+    // The keeper may look a tenth of a period early, or the renewal may come with that.
     let earliest = SHORT / 3 * 6 * 7 / 10;
     assert!(started.elapsed() > earliest, "{:?}", started.elapsed());
     scene.assert_count("period", 1).await;
@@ -211,7 +211,7 @@ async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'sta
     scene.clean().await;
 }
 
-async fn t1_no_command_shortens_what_is_longer_in_redis(kind: &'static Kind) {
+async fn t1_no_command_shortens_a_longer_lease_in_redis(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     scene.warm().await;
     let outer = scene.lock("long").lock_for(MINUTE).await.unwrap();
@@ -232,7 +232,7 @@ async fn t1_no_command_shortens_what_is_longer_in_redis(kind: &'static Kind) {
     longer("reenter").await;
     inner.verify().await.unwrap();
     longer("verify of a watchdog level").await;
-    // Asked for again as after any new connection.
+    // Asked for again, as after any new connection.
     let before = scene.calls().await;
     let cut = ["CLIENT", "KILL", "TYPE", "normal"];
     scene.server.cmd(&cut).await;
@@ -259,8 +259,8 @@ async fn t4_giving_a_level_back_writes_no_lease(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// A clock of the server's that is ahead ends leases early; a new connection is the time to mend that.
-async fn t5_what_is_verified_is_asserted_again(kind: &'static Kind) {
+/// A server whose clock is ahead ends leases early; a new connection is the time to correct that.
+async fn t5_a_verified_hold_is_asserted_again(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
     let longer = scene.lock("both").lock_for(MINUTE).await.unwrap();
@@ -343,7 +343,7 @@ async fn let_expire_leaves_the_key_to_its_lease_as_a_strangers(kind: &'static Ki
     assert!(!lock.is_held() && scene.server.exists("interval").await);
     assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
     assert!(!scene.is_free(&scene.client, "interval").await);
-    // It is waited for as any other.
+    // Others wait for it as for any other.
     let rival = scene.rival(&scene.client, "interval");
     let guard = soon(rival.lock()).await.unwrap();
     guard.unlock().await.unwrap();
@@ -400,7 +400,7 @@ async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
     assert_eq!(scene.calls().await, 0);
 }
 
-async fn a_shutdown_waits_no_longer_for_what_is_left_to_its_lease(kind: &'static Kind) {
+async fn a_shutdown_does_not_wait_for_a_level_left_to_its_lease(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let guard = scene.lock("left").lock_for(MINUTE * 10).await.unwrap();
     let client = scene.client.clone();
@@ -411,7 +411,7 @@ async fn a_shutdown_waits_no_longer_for_what_is_left_to_its_lease(kind: &'static
     assert!(scene.server.exists("left").await);
 }
 
-/// A lease that somebody took away is given back by the renewal, and the waiters' patience with it.
+/// The renewal restores a lease that somebody took away.
 async fn f12_i4_a_hold_that_lost_its_lease_gets_it_again(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     let guard = scene.lock("persisted").lock().await.unwrap();

@@ -1,4 +1,4 @@
-//! Holds that are gone: deleted, taken by somebody else, forced, over. A loss is told, is final, and harms nobody.
+//! Holds that are gone: deleted, taken by somebody else, forced, over. A loss is reported, is final, and harms nobody.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ async fn f8_a_fixed_hold_whose_key_was_deleted_is_valid_to_its_end_and_its_unloc
     assert_eq!(soon(waited.lost()).await, LostReason::Expired);
 }
 
-/// The renewal of a hold that is gone neither lengthens nor takes what a stranger has now; nor does its release.
+/// The renewal of a hold that is gone neither lengthens nor takes a stranger's hold; nor does its release.
 async fn f8_i3_a_renewal_touches_no_strangers_hold(kind: &'static Kind) {
     let scene = renewed_soon(kind).await;
     let old = scene.lock("taken").lock().await.unwrap();
@@ -96,7 +96,7 @@ async fn f8_i3_a_renewal_touches_no_strangers_hold(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// Neither do a level more and a level less.
+/// Neither do one level more and one level less.
 async fn f8_i3_levels_touch_no_strangers_hold(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     for enters in [true, false] {
@@ -105,8 +105,8 @@ async fn f8_i3_levels_touch_no_strangers_hold(kind: &'static Kind) {
         scene.server.cmd(&["DEL", "taken"]).await;
         scene.put_stranger("taken", MINUTE * 10).await;
         let theirs = scene.dump("taken").await;
-        let told = if enters {
-            // Where levels are local, the next question to Redis tells.
+        let answer = if enters {
+            // Where levels are local, the next question to Redis finds the loss.
             match inner.reenter(Lease::Watchdog).await {
                 Err(error) => Err(error),
                 Ok(_) => outer.verify().await,
@@ -117,7 +117,7 @@ async fn f8_i3_levels_touch_no_strangers_hold(kind: &'static Kind) {
                 Ok(()) => outer.verify().await,
             }
         };
-        assert!(is_lost(&told, LostReason::Missing), "{told:?}");
+        assert!(is_lost(&answer, LostReason::Missing), "{answer:?}");
         assert!(!outer.is_valid());
         assert_eq!(scene.dump("taken").await, theirs);
         assert!(scene.server.pttl("taken").await > 500_000);
@@ -132,11 +132,11 @@ async fn a_release_of_a_deleted_lock_says_lost(kind: &'static Kind) {
     let guard = lock.lock().await.unwrap();
     let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     scene.server.cmd(&["DEL", "unlock"]).await;
-    let told = inner.unlock().await;
+    let answer = inner.unlock().await;
     let local = kind.differs(kind.local_levels);
     assert!(
-        local && told.is_ok() || is_lost(&told, LostReason::Missing),
-        "{told:?}"
+        local && answer.is_ok() || is_lost(&answer, LostReason::Missing),
+        "{answer:?}"
     );
     assert!(is_lost(&guard.unlock().await, LostReason::Missing));
     let guard = lock.lock().await.unwrap();
@@ -174,7 +174,7 @@ async fn verify_finds_strangers_and_other_types(kind: &'static Kind) {
         }
         let theirs = scene.dump("taken").await;
         assert!(guard.verify().await.unwrap_err().is_lost(), "{put:?}");
-        // Its release comes behind the loss, and is waited for by the next try.
+        // Its release comes after the loss, and the next try waits for it.
         drop(guard);
         let _ = scene.try_once(&scene.client, "taken").await;
         assert_eq!(scene.dump("taken").await, theirs, "not ours to delete");
@@ -201,12 +201,12 @@ async fn verify_lengthens_a_lease_that_redis_would_end_early(kind: &'static Kind
         let left = scene.server.pttl(&key).await;
         assert!((lease / 2..=lease).contains(&left), "{key}: {left}");
     }
-    assert!(guard.valid_for() <= LONG, "nothing is promised anew");
+    assert!(guard.valid_for() <= LONG, "there is no new promise");
     guard.unlock().await.unwrap();
     scene.clean().await;
 }
 
-/// What it knows may be what the master has long given to somebody else.
+/// A replica may show a hold that the master has long given to somebody else.
 async fn verify_does_not_believe_a_replica(kind: &'static Kind) {
     if takes_no_master() {
         return;
@@ -241,7 +241,7 @@ async fn i8_a_loss_is_final_whatever_the_server_says_later(kind: &'static Kind) 
     assert!(!guard.is_valid());
     assert!(is_lost(&guard.check(), LostReason::Expired));
     assert!(is_lost(&guard.unlock().await, LostReason::Expired));
-    // The release behind the loss still ends what is ours.
+    // The release after the loss still ends what is ours.
     let rival = scene.rival(&scene.client, "final");
     soon(rival.lock()).await.unwrap().unlock().await.unwrap();
     scene.clean().await;
@@ -325,7 +325,7 @@ async fn a_hold_forced_by_another_client_is_lost_at_the_next_renewal(kind: &'sta
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     assert!(fixed.verify().await.unwrap_err().is_lost());
     let rival = scene.rival(&other, "theirs").lock().await.unwrap();
-    // Late, and it harms nobody.
+    // It is late, and it harms nobody.
     assert!(guard.unlock().await.unwrap_err().is_lost());
     rival.verify().await.unwrap();
     rival.unlock().await.unwrap();

@@ -2,11 +2,11 @@
 //!
 //! A kind is added in two places: its description in [`table`] and its line in `for_every_kind` below. It takes part in
 //! all scenarios. Where it differs, its description says how and why, and the scenarios assert what it does instead;
-//! none is left out. What only one kind does is shown in a suite of its own.
+//! none is left out. What only one kind does has a suite of its own.
 //!
 //! A scenario is a function over a [`Kind`](table::Kind), named in the `for_every_kind!` of its file; its test is
-//! called `<file>::<kind>::<scenario>`. It speaks the public API through [`Lock`](watchlock::Lock), and looks into
-//! Redis only by what the kind's description says of its keys.
+//! called `<file>::<kind>::<scenario>`. It uses the public API through [`Lock`](watchlock::Lock), and looks into Redis
+//! only as the kind's description of its keys says.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,7 @@
-//! I2, I3 and I4: each command that a kind is seen to send, sent again, sent late, and sent with arguments that are none.
+//! I2, I3 and I4: each command that a kind is seen to send, sent again, sent late, and sent with invalid arguments.
 //!
-//! A proxy writes down what a client sends. Sent a second time at once it changes nothing; sent when another hold is
-//! there it touches nothing; and no argument leaves a key without a time to live.
+//! A proxy records what a client sends. A command sent a second time at once changes nothing; sent while another hold
+//! is there it touches nothing; and no argument leaves a key without a time to live.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ for_every_kind! {
 
 type Sent = Vec<String>;
 
-/// What was sent about a lock, in its order.
+/// The commands that were sent about a lock, in order.
 struct Record {
     sent: Arc<Mutex<Vec<Sent>>>,
     _counting: Aim,
@@ -54,13 +54,13 @@ impl Record {
     }
 }
 
-/// Sends it as anybody could.
+/// Sends it as any client could.
 async fn send(scene: &Scene, sent: &Sent) -> redis::RedisResult<redis::Value> {
     let parts: Vec<_> = sent.iter().map(String::as_str).collect();
     scene.server.try_cmd(&parts).await
 }
 
-/// All keys: what is kept, and for how long.
+/// All keys, with their values and times to live.
 async fn state(scene: &Scene) -> BTreeMap<String, (Option<Vec<u8>>, i64)> {
     let mut state = BTreeMap::new();
     for key in scene.server.keys().await {
@@ -70,10 +70,10 @@ async fn state(scene: &Scene) -> BTreeMap<String, (Option<Vec<u8>>, i64)> {
     state
 }
 
-/// How much time may go by between two looks.
+/// How much time may pass between two looks.
 const LATE_MS: i64 = 5_000;
 
-/// Sends all of it, and asserts that it changes nothing and tells nobody.
+/// Sends all of it, and asserts that it changes nothing and wakes nobody.
 async fn changes_nothing(scene: &Scene, sent: &[Sent], when: &str) {
     let before = state(scene).await;
     let published = scene.server.calls_of("publish").await;
@@ -94,7 +94,7 @@ async fn changes_nothing(scene: &Scene, sent: &[Sent], when: &str) {
     assert_eq!(now, published, "{when}: a message more");
 }
 
-/// The life of a lock, a step at a time: what each step sent.
+/// The life of a lock, a step at a time, with what each step sent.
 async fn life(scene: &Scene, record: &Record, mut stepped: impl AsyncFnMut(&str, Vec<Sent>)) {
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "life");
@@ -148,7 +148,7 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one(kind: &'static K
     let record = Record::of(&proxy, "life");
     let mut all = Vec::new();
     life(&scene, &record, async |step, sent| {
-        // A forced release is meant for whoever holds the lock.
+        // A forced release is meant for any holder.
         if step != "forced release" {
             all.extend(sent);
         }
@@ -167,7 +167,7 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one(kind: &'static K
     scene.clean().await;
 }
 
-/// What no argument is.
+/// Invalid arguments.
 const NONSENSE: [&str; 12] = [
     "",
     " ",
@@ -214,7 +214,7 @@ async fn i4_no_argument_leaves_a_key_without_a_lease(kind: &'static Kind) {
         scene.server.cmd(&["FLUSHALL"]).await;
     }
 
-    // With a hold there whose own commands they are.
+    // With a hold whose own commands they are.
     let acquire = all.values().find(|sent| sent[0] == "EVALSHA").cloned();
     let acquire = acquire.expect("an acquire");
     for sent in all.values().filter(|sent| sent[0] == "EVALSHA") {
@@ -254,7 +254,7 @@ fn scripts(kind: &Kind) -> BTreeMap<String, String> {
     scripts
 }
 
-/// So none escapes what is asserted here.
+/// So none escapes the assertions here.
 async fn every_script_of_the_kind_is_seen(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, |it| it.watchdog_lease(SHORT)).await;
     let record = Record::of(&proxy, "life");

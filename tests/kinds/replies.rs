@@ -1,4 +1,4 @@
-//! F3: a request or a reply is lost, and nobody knows which. What was asked is done once or not at all.
+//! F3: a request or a reply is lost, and nobody knows which. The command takes effect once or not at all.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ for_every_kind! {
     f4_i7_an_acquire_that_runs_after_its_release_leaves_no_ghost,
 }
 
-/// Each way of losing a reply, and a name for it.
+/// Each way to lose a reply, with a name.
 const LOSSES: [(Fault, &str); 4] = [
     (Fault::SwallowRequest, "swallowed-request"),
     (Fault::SwallowReply, "swallowed-reply"),
@@ -30,7 +30,7 @@ const LOSSES: [(Fault, &str); 4] = [
     (Fault::ResetAfter, "reset-after"),
 ];
 
-/// A command time-out that is soon over.
+/// A short command time-out.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Gives up on an answer soon, and on the server late.
@@ -104,7 +104,7 @@ async fn f3_a_lost_reply_to_a_partial_release_costs_nothing_but_the_count(kind: 
         soon(inner.unlock()).await.unwrap();
         assert_eq!(outer.hold_count(), 1, "{name}");
         outer.check().unwrap();
-        // Where levels are local, nothing was said that could be lost.
+        // Where levels are local, nothing was sent that could be lost.
         aim.cancel();
         scene.counted(name, 1).await;
         soon(outer.unlock()).await.unwrap();
@@ -121,7 +121,7 @@ async fn f3_i2_a_lost_reply_to_the_last_release_is_no_loss(kind: &'static Kind) 
         let aim = lose(&proxy, &loss, name);
         match soon(guard.unlock()).await {
             Ok(()) => {}
-            // Nothing was heard for a command time-out.
+            // The client heard nothing for a command time-out.
             Err(Error::Unavailable { .. }) if silent => {}
             Err(error) => panic!("{name}: {error}"),
         }
@@ -181,7 +181,7 @@ async fn f3_a_lost_reply_to_an_extension_or_a_question_costs_no_hold(kind: &'sta
         }
         guard.check().unwrap();
         scene.assert_count(name, 1).await;
-        // The connection that fell silent may not be replaced yet.
+        // The connection that fell silent may not have been replaced yet.
         if let Err(error) = soon(guard.unlock()).await {
             assert!(error.is_transient(), "{name}: {error}");
         }

@@ -10,10 +10,10 @@ use watchlock_support::server::{RedisServer, in_cluster};
 use crate::common::{LONG, SHORT, ms};
 use crate::table::{Kind, Write};
 
-/// What no test waits for.
+/// Longer than any test waits.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// Whether the servers of these tests are nodes of clusters, which are told by nobody whom to follow. `tests/cluster` has
+/// Whether the servers of these tests are nodes of clusters: nothing makes a replica of those. `tests/cluster` has
 /// masters that become replicas there.
 pub(crate) fn takes_no_master() -> bool {
     if in_cluster() {
@@ -30,7 +30,7 @@ pub(crate) fn takes_long_to_start() -> bool {
     in_cluster()
 }
 
-/// A client that comes through a proxy, also when the server behind it is a cluster of one.
+/// A client that connects through a proxy, also when the server behind it is a cluster of one.
 pub(crate) fn through(proxy: &Proxy) -> ClientBuilder {
     let port = proxy.port();
     Client::builder(&proxy.url()).node_addresses(move |host, _| (host.to_owned(), port))
@@ -72,7 +72,7 @@ impl Scene {
         }
     }
 
-    /// A server that knows the kind's scripts, a proxy before it, and a client that comes through the proxy.
+    /// A server that knows the kind's scripts, a proxy in front of it, and a client that connects through the proxy.
     pub(crate) async fn proxied(
         kind: &'static Kind,
         set: impl FnOnce(ClientBuilder) -> ClientBuilder,
@@ -128,13 +128,13 @@ impl Scene {
         client.expect("a client")
     }
 
-    /// A client that goes by messages where the kind does: it polls once a minute.
+    /// A client whose waiters get messages, if the kind listens: it polls once a minute.
     pub(crate) async fn listener(&self) -> Client {
         let builder = Client::builder(&self.server.url()).backoff(self.rare());
         builder.connect().await.expect("a client")
     }
 
-    /// Polls once a minute, where the kind is woken by messages.
+    /// Polls once a minute, if messages wake the kind's waiters.
     pub(crate) fn rare(&self) -> Backoff {
         if self.kind.differs(self.kind.deaf) {
             return Backoff::new();
@@ -142,14 +142,14 @@ impl Scene {
         Backoff::new().base(ms(60_000)).cap(ms(60_000))
     }
 
-    /// The keys of locks that are held, and whatever else is not supposed to stay.
+    /// The keys of locks that are held, and any others that should not stay.
     pub(crate) async fn keys(&self) -> Vec<String> {
         let mut keys = self.server.keys().await;
         keys.retain(|key| !self.remains(key));
         keys
     }
 
-    /// Asserts that the client vouches for a hold for longer than `least`; or, for a kind that others may cut short, for
+    /// Asserts that the client relies on a hold for longer than `least`; or, for a kind that others may cut short, for
     /// no longer than the watchdog's lease.
     pub(crate) fn assert_vouched(&self, guard: &LockGuard, least: Duration) {
         let valid_for = guard.valid_for();
@@ -221,7 +221,7 @@ impl Scene {
         }
     }
 
-    /// Puts somebody else's hold there for so long.
+    /// Writes somebody else's hold for so long.
     pub(crate) async fn put_stranger(&self, name: &str, ttl: Duration) {
         let ttl = ttl.as_millis().to_string();
         for write in self.kind.stranger {
@@ -229,7 +229,7 @@ impl Scene {
         }
     }
 
-    /// Puts something there that is no lock of this kind.
+    /// Writes something that is no lock of this kind.
     pub(crate) async fn put(&self, write: Write, name: &str) {
         self.write(write, name, "").await;
     }
@@ -248,7 +248,8 @@ impl Scene {
         self.server.query(&["DUMP", key]).await
     }
 
-    /// Waits until so many connections listen; for a kind that does not, until the wait has lasted for some tries.
+    /// Waits until so many connections listen; for a kind that does not listen, until the wait has lasted for some
+    /// tries.
     pub(crate) async fn waited_for(&self, listeners: u64) {
         if self.kind.differs(self.kind.deaf) {
             let before = self.calls().await;
@@ -275,12 +276,12 @@ impl Scene {
         counted.iter().filter_map(|name| calls.get(*name)).sum()
     }
 
-    /// Calls of the commands that put a hold there.
+    /// Calls of the commands that create a hold.
     pub(crate) async fn writes(&self) -> u64 {
         self.server.calls_of("hset").await + self.server.calls_of("set").await
     }
 
-    /// Asserts the hold count that Redis has, where it has one; 0 when the lock is free.
+    /// Asserts the hold count in Redis, if it has one; 0 when the lock is free.
     pub(crate) async fn assert_count(&self, name: &str, count: u32) {
         if count == 0 {
             return assert!(!self.server.exists(name).await, "{name} is free");
@@ -309,7 +310,7 @@ impl Scene {
     }
 }
 
-/// Commands about this lock, but for those of its subscription.
+/// Commands about this lock, without those of its subscription.
 pub(crate) fn about(name: &str) -> Match {
     let subscribes = |name: &str| name.ends_with("SUBSCRIBE");
     let not_that = Match::when(move |command| !subscribes(&command.name()));

@@ -1,4 +1,4 @@
-//! What happens before, in and after the trouble of a server.
+//! What happens before, during and after a server's trouble.
 
 use watchlock::{ClientBuilder, Error, Lease, LockGuard};
 use watchlock_support::eventually;
@@ -32,7 +32,7 @@ impl Story {
         }
     }
 
-    /// In the trouble: `is_typed` knows the error; what waits is returned.
+    /// During the trouble: `is_typed` accepts the error; what waits is returned.
     pub(crate) async fn suffer(self, scene: &Scene, is_typed: fn(&Error) -> bool) -> Waiting {
         let lock = scene.lock("new");
         let once = soon(lock.try_lock(ms(0), Lease::Watchdog)).await;

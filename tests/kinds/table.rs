@@ -1,4 +1,4 @@
-//! The kinds of lock: how each is made, what it puts into Redis, and where it differs.
+//! The kinds of lock: how each is made, what it writes to Redis, and where it differs.
 
 use futures_util::future::LocalBoxFuture;
 use watchlock::{Client, Error, Lock, LockGuard, Owner};
@@ -8,7 +8,7 @@ pub(crate) type Body<'a> = Box<dyn FnOnce(&LockGuard) -> LocalBoxFuture<'a, ()> 
 /// `run` and `try_run` of a handle of this client.
 type Run = for<'a> fn(&'a Client, &'a str, Body<'a>) -> LocalBoxFuture<'a, Result<(), Error>>;
 
-/// A body by what it does.
+/// Boxes a closure as a [`Body`].
 pub(crate) fn body<'a, F>(body: impl FnOnce(&LockGuard) -> F + 'a) -> Body<'a>
 where
     F: Future<Output = ()> + 'a,
@@ -29,7 +29,7 @@ pub(crate) struct Made {
     pub(crate) try_run: Run,
 }
 
-/// The [`Made`] of a kind, from how its handle is got out of a client or an owner.
+/// The [`Made`] of a kind, from how a client or an owner makes its handle.
 macro_rules! made {
     (|$of:ident, $name:ident| $get:expr) => {
         Made {
@@ -56,7 +56,7 @@ macro_rules! made {
 /// A Redis command with `KEY` for the lock's name and `TTL` for a time in ms.
 pub(crate) type Write = &'static [&'static str];
 
-/// Commands that operations cost when nothing is in the way.
+/// The number of commands per operation when nothing interferes.
 pub(crate) struct Costs {
     pub(crate) lock: u64,
     pub(crate) unlock: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Costs {
     pub(crate) busy: u64,
     /// A section, when tasks of one client wait in line.
     pub(crate) in_line: u64,
-    /// Commands, those inside of scripts among them, without which a free lock cannot be taken: so many at least.
+    /// Commands without which a free lock cannot be taken, including those inside scripts: at least so many.
     pub(crate) needed: u64,
     /// What one renewal sends at most.
     pub(crate) renewal_bytes: u64,
@@ -82,29 +82,29 @@ pub(crate) struct Kind {
     pub(crate) made: Made,
     /// A lock of the same name that excludes this one, and that excludes itself.
     pub(crate) rival: fn(&Client, &str) -> Box<dyn Lock>,
-    /// Puts somebody else's hold, which excludes this kind's, into Redis.
+    /// Writes somebody else's hold, which excludes this kind's, to Redis.
     pub(crate) stranger: &'static [Write],
-    /// Each puts something there that is no lock of this kind.
+    /// Each writes something that is no lock of this kind.
     pub(crate) foreign: &'static [Write],
-    /// What the keys begin with that stay when the lock is free.
+    /// The prefixes of the keys that stay when the lock is free.
     pub(crate) remains: &'static [&'static str],
-    /// What the worker process calls it.
+    /// Its name in the worker process.
     pub(crate) worker: &'static str,
-    /// What the files of its scripts begin with, under `lua/`.
+    /// The prefix of the files of its scripts, under `lua/`.
     pub(crate) lua: &'static [&'static str],
-    /// Those of its scripts that no scenario here comes to, and why.
+    /// Those of its scripts that no scenario here reaches, and why.
     pub(crate) elsewhere: &'static [(&'static str, Because)],
     pub(crate) costs: Costs,
 
     /// Its holds do not exclude each other.
     pub(crate) shared: Option<Because>,
-    /// Those who wait listen to no channel.
+    /// Its waiters listen to no channel.
     pub(crate) deaf: Option<Because>,
     /// Redis does not have the number of levels.
     pub(crate) local_levels: Option<Because>,
     /// A fixed level ends with its own lease, though others keep the hold.
     pub(crate) levels_end_alone: Option<Because>,
-    /// No more is vouched for than the watchdog's lease, however long a fixed one is.
+    /// The client relies on no more than the watchdog's lease, however long a fixed one is.
     pub(crate) assured: Option<Because>,
 }
 
@@ -164,7 +164,7 @@ pub(crate) const PLAIN: Kind = Kind {
     assured: None,
 };
 
-/// The plain lock with a number to each hold.
+/// The plain lock with a number for each hold.
 pub(crate) const FENCED: Kind = Kind {
     name: "fenced",
     made: made!(|of, name| of.get_fenced_lock(name)),
@@ -191,7 +191,7 @@ pub(crate) const FENCED: Kind = Kind {
     ..PLAIN
 };
 
-/// The plain lock, waited for by polls.
+/// The plain lock, whose waiters poll.
 pub(crate) const SPIN: Kind = Kind {
     name: "spin",
     made: made!(|of, name| of.get_spin_lock(name)),
@@ -203,7 +203,7 @@ pub(crate) const SPIN: Kind = Kind {
     ..PLAIN
 };
 
-/// One string, as other libraries have it.
+/// One string, as other libraries write it.
 pub(crate) const SIMPLE: Kind = Kind {
     name: "simple",
     made: made!(|of, name| of.get_simple_lock(name)),
@@ -231,11 +231,11 @@ pub(crate) const FAIR: Kind = Kind {
     lua: &["fair/", "lock/reenter", "lock/verify"],
     elsewhere: &[(
         "fair/vouch.lua",
-        Because("who waits for five seconds sends it, which tests/fair shows"),
+        Because("a waiter sends it after five seconds, as tests/fair shows"),
     )],
     costs: Costs {
-        // Each waiter is given its place first, and listens to a channel of its own when it is next but one: that is
-        // subscribed to and left, unless its turn comes before.
+        // Each waiter first gets its place, and listens to a channel of its own when it is next but one: it subscribes
+        // and leaves again, unless its turn comes before.
         in_line: 5,
         // To see that nobody waits.
         needed: 5,
@@ -244,7 +244,7 @@ pub(crate) const FAIR: Kind = Kind {
     ..PLAIN
 };
 
-/// Readers, who are one for Redis in each client.
+/// Readers; to Redis, the readers of one client are one.
 pub(crate) const READ: Kind = Kind {
     name: "read",
     made: made!(|of, name| of.get_read_write_lock(name).read_lock()),

@@ -1,5 +1,5 @@
-//! F6, F7, F9 and F10: servers that restart, forget, refuse, load, are busy. Each is a typed error or is waited for;
-//! holds live through it where they can, and nothing is left without a time to live.
+//! F6, F7, F9 and F10: servers that restart, forget, refuse, load, are busy. Each is a typed error, or callers wait;
+//! holds survive it where they can, and nothing is left without a time to live.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ const NOBODY: &str = "1";
 async fn loading_is_waited_for_and_holds_live_through_it(kind: &'static Kind) {
     let server = RedisServer::options()
         .aof()
-        // Redis 6.2 cannot be told to go on at once: it loads for five seconds.
+        // Redis 6.2 cannot be made to go on at once: it loads for five seconds.
         .config("key-load-delay", "250")
         .config_since_7("key-load-delay", "1000")
         .config_since_7("loading-process-events-interval-bytes", "1024")
@@ -119,7 +119,7 @@ async fn masterdown_is_waited_for(kind: &'static Kind) {
 async fn no_room_for_connections_is_waited_for(kind: &'static Kind) {
     let (scene, proxy) = Scene::proxied(kind, patient).await;
     let story = Story::begin(&scene).await;
-    // The kit's own connection is there already, and takes the only place.
+    // The kit's own connection exists already, and takes the only place.
     let set = ["CONFIG", "SET", "maxclients", "1"];
     scene.server.cmd(&set).await;
     proxy.reset_all();
@@ -198,7 +198,7 @@ async fn readonly_is_refused_and_passes_with_a_new_connection(kind: &'static Kin
     waiting.recover(&scene).await;
 }
 
-/// What is refused for longer than a lease costs the hold, by its own clock.
+/// A refusal for longer than a lease costs the hold, by its own clock.
 async fn i8_a_hold_whose_renewals_are_refused_is_lost_at_its_end(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     let guard = scene.lock("held").lock().await.unwrap();
@@ -211,7 +211,7 @@ async fn i8_a_hold_whose_renewals_are_refused_is_lost_at_its_end(kind: &'static 
     scene.clean().await;
 }
 
-/// Nothing new fits in, and what is there lives on and ends in order.
+/// No new hold fits in; existing ones survive and end in order.
 async fn f9_out_of_memory_only_new_holds_are_refused(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     let server = &scene.server;
@@ -249,7 +249,7 @@ async fn f9_out_of_memory_only_new_holds_are_refused(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// By when waiters are back after a restart; promised are 250 ms.
+/// By when waiters are back after a restart; the promise is 250 ms.
 const BACK: Duration = Duration::from_secs(3);
 
 async fn renewed(scene: &Scene, times: u64) {
@@ -272,20 +272,20 @@ async fn f6_i8_a_restart_that_forgets_loses_all_holds_at_once(kind: &'static Kin
     let waiter =
         tokio::spawn(async move { rival.lock().await.map(|guard| (guard, Instant::now())) });
     scene.waited_for(1).await;
-    // The keeper's connection is there, and will turn out to be cut.
+    // The keeper's connection exists, and will turn out to be cut.
     renewed(&scene, 1).await;
     scene.server.restart();
     let ready = Instant::now();
     let (guard, got_in) = soon(waiter).await.unwrap().unwrap();
     assert!(got_in.saturating_duration_since(ready) < BACK);
     for old in [watched, fixed] {
-        // Also the hold that is not renewed: all are verified when the connection turns out to be cut.
+        // Also the hold that is not renewed: the client verifies all when the connection turns out to be cut.
         let lost = tokio::time::timeout(LONG, old.lost()).await;
-        let lost = lost.expect("told long before its lease");
+        let lost = lost.expect("reported long before its lease");
         assert_eq!(lost, LostReason::Missing);
         assert!(old.unlock().await.unwrap_err().is_lost());
     }
-    // Whatever they sent behind it is not ours to fear.
+    // Whatever they sent after it does not concern us.
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
     assert!(scene.is_free(&scene.client, "watched").await);

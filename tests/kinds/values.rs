@@ -1,4 +1,4 @@
-//! F12, F20 and F21: keys that are something else, names, leases and waits of every sort. Each is a clear error, at
+//! F12, F20 and F21: keys that are something else, names, leases and waits of every sort. Each is a clear error at
 //! once, with nothing left in Redis, or works as any other.
 
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::scene::Scene;
 use crate::table::Kind;
 
 for_every_kind! {
-    f12_a_key_that_is_no_lock_is_told_by_every_verb_and_left_alone,
+    f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone,
     f12_i5_a_lock_without_a_lease_is_busy_and_waited_for_by_polls,
-    f20_a_name_that_is_none_is_refused_by_every_verb_without_a_word_to_redis,
+    f20_an_invalid_name_is_refused_by_every_verb_before_anything_is_sent,
     f20_odd_names_are_legal_and_work,
-    f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis,
+    f21_i4_a_lease_out_of_bounds_is_refused_before_anything_is_sent,
     f21_the_shortest_and_the_longest_wait_are_waits,
 }
 
-async fn f12_a_key_that_is_no_lock_is_told_by_every_verb_and_left_alone(kind: &'static Kind) {
+async fn f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     for put in kind.foreign {
         scene.put(put, "key").await;
@@ -37,8 +37,8 @@ async fn f12_a_key_that_is_no_lock_is_told_by_every_verb_and_left_alone(kind: &'
             lock.force_unlock().await.err(),
         ];
         for error in errors {
-            let told = matches!(error, Some(Error::WrongType { .. }));
-            assert!(told, "{put:?}: {error:?}");
+            let reported = matches!(error, Some(Error::WrongType { .. }));
+            assert!(reported, "{put:?}: {error:?}");
         }
         assert!(scene.dump("key").await == before, "{put:?}");
         assert_eq!(scene.server.keys().await, ["key"], "{put:?}");
@@ -80,7 +80,7 @@ async fn f12_i5_a_lock_without_a_lease_is_busy_and_waited_for_by_polls(kind: &'s
     scene.clean().await;
 }
 
-/// All that a handle can be asked that goes to Redis.
+/// Every call of a handle that goes to Redis.
 async fn everything(lock: &dyn Lock) -> Vec<Option<Error>> {
     vec![
         lock.lock().await.err(),
@@ -94,9 +94,7 @@ async fn everything(lock: &dyn Lock) -> Vec<Option<Error>> {
     ]
 }
 
-async fn f20_a_name_that_is_none_is_refused_by_every_verb_without_a_word_to_redis(
-    kind: &'static Kind,
-) {
+async fn f20_an_invalid_name_is_refused_by_every_verb_before_anything_is_sent(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let prefixed = Client::builder(&scene.server.url()).key_prefix("p:");
     let prefixed = prefixed.connect().await.unwrap();
@@ -184,7 +182,7 @@ async fn f20_odd_names_are_legal_and_work(kind: &'static Kind) {
     scene.clean().await;
 }
 
-async fn f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis(kind: &'static Kind) {
+async fn f21_i4_a_lease_out_of_bounds_is_refused_before_anything_is_sent(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let held = scene.lock("held").lock_for(LONG).await.unwrap();
     scene.server.reset_calls().await;
@@ -207,8 +205,8 @@ async fn f21_i4_a_lease_out_of_bounds_is_refused_without_a_word_to_redis(kind: &
             held.extend(lease).await.err(),
         ];
         for error in refused {
-            let told = matches!(error, Some(Error::InvalidLease { .. }));
-            assert!(told, "{lease:?}: {error:?}");
+            let reported = matches!(error, Some(Error::InvalidLease { .. }));
+            assert!(reported, "{lease:?}: {error:?}");
         }
     }
     assert_eq!(scene.calls().await, 0);

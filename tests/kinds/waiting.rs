@@ -1,5 +1,5 @@
-//! Who gets in, when, and what ends a wait. Where those who wait listen, no poll comes in time: their polls are a minute
-//! apart, so what lets them in was a message, or the end of a lease that they were told.
+//! Who gets in, when, and what ends a wait. Waiters that listen poll once a minute here, too late for a test: so a
+//! message let them in, or the end of the lease in their busy answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ for_every_kind! {
 /// What a machine under load may add to a wait.
 const LATE: Duration = Duration::from_millis(1_500);
 
-/// A task of `client` that waits, tells when it got in, and gives the lock back.
+/// A task of `client` that waits, says when it got in, and gives the lock back.
 fn waits(scene: &Scene, client: &Client, name: &str) -> tokio::task::JoinHandle<Instant> {
     let lock = scene.of(client, name);
     tokio::spawn(async move {
@@ -189,7 +189,7 @@ async fn i5_a_release_during_a_try_is_not_missed(kind: &'static Kind) {
 async fn i6_a_wait_for_a_busy_lock_ends_in_time(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let other = scene.other().await;
-    // Of its own client, of another one, and of somebody else.
+    // Of its own client, of another one, and of a third one.
     for holder in [Some(&scene.client), Some(&other), None] {
         let rival = if let Some(client) = holder {
             Some(scene.rival(client, "busy").lock().await.unwrap())
@@ -312,7 +312,7 @@ async fn twenty_waiters_of_two_clients_all_get_in_once(kind: &'static Kind) {
     scene.clean().await;
 }
 
-/// Nobody tells of a killed holder: the waiter goes by the lease that it was told. Before, it waited in line itself.
+/// A killed holder wakes nobody: the waiter goes by the lease in its busy answer. Before, it waited in line itself.
 async fn f1_i5_the_next_one_gets_in_when_a_killed_holders_lease_ends(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let client = scene.listener().await;

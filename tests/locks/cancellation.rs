@@ -1,4 +1,4 @@
-//! The beginning and the end of a client, dropped at every await. What is done with locks is in `tests/kinds`.
+//! The beginning and the end of a client, dropped at every await. `tests/kinds` does the same with locks.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn i9_a_connect_by_a_pool_can_be_dropped_at_any_await() {
         connected.is_some_and(|client| client.is_ok())
     })
     .await;
-    // The probe's lock may be left to its lease, which is a few seconds.
+    // The probe's lock may be left to its lease of a few seconds.
     nothing_is_left(&server, 0).await;
 }
 
@@ -58,7 +58,7 @@ async fn i9_a_shutdown_can_be_dropped_at_any_await() {
         if completed {
             assert!(!guard.is_valid());
         } else {
-            // It has announced the end, or not even that; the hold can be given back.
+            // It may or may not have announced the end; the hold can be given back.
             let again = client.get_lock("other").lock().await;
             assert_eq!(matches!(again, Err(Error::Closed)), polls > 0);
             drop(again);

@@ -1,4 +1,4 @@
-//! Lock and unlock in different places, and what is left when the owner ends.
+//! Lock and unlock in different places, and what happens to the rest when the owner ends.
 
 use watchlock::Error;
 use watchlock_support::eventually;
@@ -18,7 +18,7 @@ async fn the_newest_detached_level_goes_first() {
     fixed.detach().unwrap();
     lock.unlock().await.unwrap();
 
-    // What is left is under the watchdog: the other one would be over with its lease.
+    // The remaining level is under the watchdog: the other one would end with its lease.
     let lost = tokio::time::timeout(SHORT * 2, view.lost()).await;
     assert!(lost.is_err() && view.is_valid());
     lock.unlock().await.unwrap();
@@ -56,7 +56,7 @@ async fn only_detached_levels_are_given_back_by_the_handle() {
 }
 
 #[tokio::test]
-async fn an_owner_that_ends_gives_back_what_is_detached_and_nothing_else() {
+async fn an_owner_that_ends_gives_back_its_detached_levels_and_nothing_else() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let owner = client.new_owner();
@@ -82,7 +82,7 @@ async fn an_owner_that_ends_gives_back_what_is_detached_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_scope_that_ends_or_is_cancelled_gives_back_what_is_detached() {
+async fn a_scope_that_ends_or_is_cancelled_gives_back_its_detached_levels() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_lock("scoped");

@@ -33,7 +33,7 @@ async fn a_body_runs_under_the_lock_and_its_value_comes_back() {
     assert!(!server.exists("body").await);
 }
 
-/// The runtime has one thread: whoever blocks it keeps everything else from being polled.
+/// The runtime has one thread: a task that blocks it keeps everything else from being polled.
 #[tokio::test]
 async fn a_body_takes_no_step_after_the_loss_though_its_runtime_was_blocked() {
     let server = RedisServer::start();
@@ -58,7 +58,7 @@ async fn a_body_takes_no_step_after_the_loss_though_its_runtime_was_blocked() {
 }
 
 #[tokio::test]
-async fn a_body_takes_no_step_after_its_validity_though_nobody_told_of_the_loss() {
+async fn a_body_takes_no_step_after_its_validity_though_nobody_reported_the_loss() {
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock).connect().await;

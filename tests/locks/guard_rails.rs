@@ -1,5 +1,6 @@
-//! What a client costs in counts that cannot flake: bytes of its futures, and commands when it holds nothing. What the
-//! operations of each kind cost is in `tests/kinds`. The limits are today's numbers; who raises one says why.
+//! What a client costs in counts that cannot flake: bytes of its futures, and commands when it holds nothing.
+//! `tests/kinds` counts what the operations of each kind cost. The limits are today's numbers; if you raise one, say
+//! why.
 
 use watchlock::{Client, Clock};
 use watchlock_support::eventually;
@@ -16,7 +17,7 @@ async fn the_futures_of_a_section_are_small() {
     assert!(waiting <= 128, "{waiting} bytes to wait");
     let guard = lock.lock().await.unwrap();
     let unlocking = size_of_val(&guard.unlock());
-    // A word says whether it is a guard of one lock or of several.
+    // One word for whether it is a guard of one lock or of several.
     assert!(unlocking <= 192, "{unlocking} bytes to unlock");
 }
 
@@ -26,13 +27,13 @@ async fn a_client_that_holds_nothing_says_nothing() {
     let proxy = Proxy::to(&server);
     let client = Client::connect(&proxy.url()).await.unwrap();
     let held = client.get_lock("warm").lock().await.unwrap();
-    // While something is held a connection that is quiet is asked whether it is there.
+    // While something is held, the client pings a quiet connection.
     eventually("it asks", LONG, async || {
         proxy.commands().contains_key("PING")
     })
     .await;
     held.unlock().await.unwrap();
-    // A release that is made in the background is made once.
+    // A release in the background is sent once.
     drop(client.get_lock("dropped").lock().await.unwrap());
     clean(&server).await;
     let seen = proxy.commands();
@@ -41,7 +42,8 @@ async fn a_client_that_holds_nothing_says_nothing() {
     assert_eq!(now, seen, "not even a PING");
 }
 
-/// What was heard of within a second is not asked whether it is there; by a clock that stands still that is all.
+/// The client does not ping a connection on which it heard something within the last second; by a clock that stands
+/// still that is every connection.
 #[tokio::test]
 async fn a_connection_in_use_is_not_asked_whether_it_is_there() {
     let server = RedisServer::start();
@@ -75,7 +77,7 @@ async fn a_connection_in_use_is_not_asked_whether_it_is_there() {
     sections().await;
     eventually("the keeper asks again", LONG, async || pings() >= 3).await;
     sections().await;
-    // Callers: one ahead of the first command. The keeper: its question, and one ahead of that.
+    // Callers: one PING before the first command. The keeper: its question, and a PING before that.
     assert!(pings() <= 4, "{}", pings());
     held.unlock().await.unwrap();
 }

@@ -1,4 +1,5 @@
-//! Handles: one type, with an owner in it or without, kept and sent anywhere; what they and their guards answer.
+//! Handles: one type, with or without an owner in it, which can be kept and sent anywhere; what they and their guards
+//! answer.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, count, gone, is_free, ms, soon};
 
-/// What a service keeps.
+/// The fields of a service.
 struct Jobs {
     lock: ReentrantLock,
 }
@@ -58,7 +59,7 @@ async fn an_owner_is_carried_into_spawned_tasks_by_its_scope() {
     };
     let levels = soon(tokio::spawn(owner.scope(nested))).await.unwrap();
     assert_eq!(levels.unwrap(), (2, 2));
-    assert_eq!(lock.hold_count(), 0, "outside of the scope it is nobody's");
+    assert_eq!(lock.hold_count(), 0, "outside the scope it has no owner");
     assert!(!is_free(&client, "carried").await);
     outer.unlock().await.unwrap();
 }
@@ -122,7 +123,7 @@ async fn a_refused_guard_is_given_back_by_a_question_mark() {
     gone(&server, "asked").await;
 }
 
-/// A lock around another one, with no more than it must have.
+/// A lock around another one, with only the required methods.
 struct Wrapped<L>(L);
 
 #[async_trait::async_trait]
@@ -153,7 +154,7 @@ impl<L: Lock> Lock for Wrapped<L> {
 }
 
 #[tokio::test]
-async fn whatever_points_to_a_lock_is_one() {
+async fn a_pointer_to_a_lock_is_a_lock() {
     async fn through(lock: impl Lock) -> Result<(), Error> {
         assert_eq!(lock.name(), "pointed");
         let guard = lock.lock_for(LONG).await?;
@@ -196,7 +197,7 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
     let builder = Client::builder(&server.url()).key_prefix("app:");
     let client = builder.connect().await.unwrap();
     let lock = client.get_lock("orders");
-    let told = |error: Error| (error.lock().map(str::to_owned), error.to_string());
+    let described = |error: Error| (error.lock().map(str::to_owned), error.to_string());
     let text = |text: &str| {
         (
             Some("orders".to_owned()),
@@ -206,39 +207,48 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
 
     let error = lock.lock_for(ms(9)).await.unwrap_err();
     let bounds = "a lease must be between 10 ms and 365 days, not 9ms";
-    assert_eq!(told(error), text(bounds));
+    assert_eq!(described(error), text(bounds));
     assert_eq!(
-        told(lock.unlock().await.unwrap_err()),
+        described(lock.unlock().await.unwrap_err()),
         text("it is not held by this owner")
     );
     server.cmd(&["SET", "app:orders", "x"]).await;
     let kind = "the key exists and is not a lock of this kind";
-    assert_eq!(told(lock.lock().await.unwrap_err()), text(kind));
-    assert_eq!(told(lock.force_unlock().await.unwrap_err()), text(kind));
+    assert_eq!(described(lock.lock().await.unwrap_err()), text(kind));
+    assert_eq!(
+        described(lock.force_unlock().await.unwrap_err()),
+        text(kind)
+    );
     server.cmd(&["DEL", "app:orders"]).await;
 
     let guard = lock.lock().await.unwrap();
     let watched = "the level is kept alive by the watchdog; \
                    only a fixed lease can be extended or left to expire";
-    assert_eq!(told(guard.extend(LONG).await.unwrap_err()), text(watched));
+    assert_eq!(
+        described(guard.extend(LONG).await.unwrap_err()),
+        text(watched)
+    );
     let refused = guard.let_expire().unwrap_err();
     assert_eq!(refused.to_string(), text(watched).1);
     let guard = refused.into_guard();
     server.cmd(&["DEL", "app:orders"]).await;
     let gone = "the hold was lost: Redis does not have it any more";
-    assert_eq!(told(guard.unlock().await.unwrap_err()), text(gone));
+    assert_eq!(described(guard.unlock().await.unwrap_err()), text(gone));
 
     let empty = client.get_lock("").lock().await.unwrap_err();
-    assert_eq!(told(empty).1, "lock \"\": a lock's name must not be empty");
+    assert_eq!(
+        described(empty).1,
+        "lock \"\": a lock's name must not be empty"
+    );
     let long = client.get_lock(&"x".repeat(600)).lock().await.unwrap_err();
     let shown = format!(
         "lock \"{}\"…: 604 bytes with the key prefix, but at most 512 are allowed",
         "x".repeat(80)
     );
-    assert_eq!(told(long), (Some("x".repeat(600)), shown));
+    assert_eq!(described(long), (Some("x".repeat(600)), shown));
 
     server.kill();
     let away = lock.is_locked().await.unwrap_err();
     assert!(away.source().is_some(), "{away:?}");
-    assert_eq!(told(away), text("Redis is not available"));
+    assert_eq!(described(away), text("Redis is not available"));
 }

@@ -1,5 +1,5 @@
-//! What a lock does, through the public API, as far as it is the same code for all kinds: handles kept and sent, owners
-//! and scopes, detached levels, bodies, the end of a client. What each kind must do by itself is in `tests/kinds`.
+//! What a lock does, through the public API, as far as all kinds share the code: handles kept and sent, owners and
+//! scopes, detached levels, bodies, the end of a client. `tests/kinds` has what each kind must do by itself.
 
 #[path = "../common/mod.rs"]
 mod common;

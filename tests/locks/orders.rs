@@ -7,7 +7,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{clean, connect, count, soon};
 
-/// How much a busy machine may blur what two looks at a lease say.
+/// How much a busy machine may blur the difference between two looks at a lease.
 const BLUR: i64 = 1_000;
 const FIXED: Duration = Duration::from_secs(90);
 
@@ -74,7 +74,7 @@ async fn one_order(server: &RedisServer, client: &Client, levels: [Level; 3], or
         guards[which].take().unwrap().unlock().await.unwrap();
         assert_eq!(count(server, &name).await, left, "{what}");
         if left > 0 {
-            // T4: no level that goes takes the promise along.
+            // T4 (giving back a level writes no TTL): the promise stays when a level goes.
             assert_lease(server, &name, longest * 1000, &what).await;
             assert!(view.valid_for() + started.elapsed() >= promised, "{what}");
         }
@@ -88,7 +88,7 @@ async fn assert_lease(server: &RedisServer, name: &str, lease: i64, what: &str) 
 }
 
 #[tokio::test]
-async fn i2_counts_are_written_whatever_stands_there() {
+async fn i2_counts_are_written_whatever_the_old_count() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let owner = client.new_owner();

@@ -1,4 +1,4 @@
-//! Without an owner every acquire stands for itself; a guard or an owner enters again.
+//! Without an owner every acquire stands alone; a guard or an owner enters again.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where and when guards end, and what a view of the hold says.
+//! Where and when guards end, and what a view of the hold reports.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn i8_sending_the_last_release_ends_the_hold() {
     let mut unlock = Box::pin(guard.unlock());
     assert!(poll_once(&mut unlock).await.is_none());
     assert!(!view.is_valid());
-    // Its lease goes by unanswered, and it is still no loss.
+    // Its lease passes without an answer, and it is still no loss.
     let lost = tokio::time::timeout(Duration::from_millis(500), view.lost()).await;
     assert!(lost.is_err());
     server.resume();

@@ -1,4 +1,4 @@
-//! A renewal that is due when the machine wakes up, and a loss that is told in time.
+//! A renewal that is due when the machine wakes up, and a loss that is reported in time.
 
 use std::time::Duration;
 
@@ -35,9 +35,9 @@ async fn a_suspend_shorter_than_the_lease_is_followed_by_a_renewal_at_once() {
     guard.unlock().await.unwrap();
 }
 
-/// Whoever has it is told before it is over: the clock stands still with two milliseconds left.
+/// Its holder is notified before it is over: the clock stands still with two milliseconds left.
 #[tokio::test]
-async fn i8_a_loss_is_told_two_milliseconds_before_the_validity_ends() {
+async fn i8_a_loss_is_reported_two_milliseconds_before_the_validity_ends() {
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock);

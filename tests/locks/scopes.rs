@@ -120,7 +120,7 @@ async fn scopes_of_two_clients_stand_side_by_side() {
     let theirs = other.get_lock("theirs");
     client
         .scope(async {
-            // No scope of this client is around: nobody enters again.
+            // There is no scope of this client here, so nobody enters again.
             let guard = theirs.lock().await.unwrap();
             assert!(is_busy(&theirs).await);
             drop(guard);

@@ -168,7 +168,7 @@ async fn a_lock_of_another_library_can_be_forced() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_told_by_every_verb_and_left_alone() {
+async fn a_key_of_another_type_is_reported_by_every_verb_and_left_alone() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let held = client.get_lock("plain").lock_for(LONG).await.unwrap();
@@ -288,7 +288,7 @@ async fn f7_a_server_that_forgets_scripts_is_told_them_again() {
     }
 }
 
-/// What a shared lock of another library suffers from: a release by one who lost the lock ends the next one's.
+/// A flaw of shared locks in other libraries: a release by a holder that lost the lock ends the next holder's.
 #[tokio::test]
 async fn i3_a_late_unlock_leaves_the_next_holder_alone() {
     let server = RedisServer::start();

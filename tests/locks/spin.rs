@@ -9,7 +9,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, count, ms, poll_once, soon, subscribed, without_polls};
 
-/// Longer than a test waits: who gets in earlier did not poll.
+/// Longer than a test waits: a waiter that gets in earlier did not poll.
 fn rare() -> Backoff {
     Backoff::new().base(ms(60_000)).cap(ms(60_000))
 }
@@ -54,7 +54,7 @@ async fn polls_come_more_and_more_rarely_up_to_the_cap() {
     guard.unlock().await.unwrap();
 }
 
-/// A lease that ends later than was said before: somebody else has the lock, or it was renewed.
+/// A lease that ends later than the previous answer said: somebody else has the lock, or it was renewed.
 #[tokio::test]
 async fn while_the_lock_changes_hands_polls_do_not_become_rarer() {
     let server = RedisServer::start();
@@ -62,7 +62,7 @@ async fn while_the_lock_changes_hands_polls_do_not_become_rarer() {
     let client = Client::connect(&proxy.url()).await.unwrap();
     server.cmd(&["HSET", "busy", "stranger:1", "1"]).await;
     server.cmd(&["PEXPIRE", "busy", "60000"]).await;
-    // 1, 10, 100, 1000, … ms: within a test's patience that makes six polls.
+    // 1, 10, 100, 1000, … ms: six polls in the time of a test.
     let growing = Backoff::new().base(ms(1)).factor(10.0).cap(ms(60_000));
     let waiter = waiting(client.get_spin_lock_with("busy", growing.jitter(false)));
     let polls = || proxy.commands().get("EVALSHA").copied().unwrap_or(0);
@@ -80,7 +80,7 @@ async fn while_the_lock_changes_hands_polls_do_not_become_rarer() {
     clean(&server).await;
 }
 
-/// Who polls hears of no release, so what it was told a while ago is no answer to others.
+/// A waiter that polls hears of no release, so others cannot use an answer that it got a while ago.
 #[tokio::test]
 async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
     let server = RedisServer::start();
@@ -90,7 +90,7 @@ async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
         let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
         let asked = server.calls_of("evalsha").await;
         let waiter = waiting(client.get_spin_lock_with("rare", rare()));
-        eventually("it was told", LONG, async || {
+        eventually("it got its answer", LONG, async || {
             server.calls_of("evalsha").await > asked
         })
         .await;
@@ -102,7 +102,7 @@ async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
         let once = async || lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
         assert!(soon(once()).await.unwrap().is_none(), "it is held");
         guard.unlock().await.unwrap();
-        // The one who waits may get it instead, as it came first.
+        // The waiter may get it instead, as it came first.
         let got = soon(once()).await.unwrap();
         drop(got);
         soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
@@ -110,17 +110,17 @@ async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
     clean(&server).await;
 }
 
-/// With Redisson its release publishes nothing, and those who listen sleep until the lease ends.
+/// Redisson's release publishes nothing, and listening waiters sleep until the lease ends.
 #[tokio::test]
-async fn i5_the_release_of_a_spin_lock_wakes_those_who_listen() {
+async fn i5_the_release_of_a_spin_lock_wakes_listening_waiters() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    let guard = holder.get_spin_lock("told");
+    let guard = holder.get_spin_lock("x");
     let guard = guard.lock_for(LONG * 4).await.unwrap();
-    let lock = client.get_lock("told");
+    let lock = client.get_lock("x");
     let waiter = tokio::spawn(async move { lock.lock().await });
-    subscribed(&server, "told").await;
+    subscribed(&server, "x").await;
     guard.unlock().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     clean(&server).await;
@@ -153,7 +153,7 @@ async fn a_spin_waiter_gets_in_when_the_holders_lease_ends() {
 }
 
 #[tokio::test]
-async fn who_listens_behind_a_spin_waiter_is_woken_and_so_is_that_one() {
+async fn a_listening_waiter_behind_a_spin_waiter_is_woken_and_so_is_that_one() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
@@ -170,7 +170,7 @@ async fn who_listens_behind_a_spin_waiter_is_woken_and_so_is_that_one() {
 }
 
 #[tokio::test]
-async fn i5_a_rare_spin_waiter_ahead_of_those_who_listen_does_not_slow_their_polls() {
+async fn i5_a_rare_spin_waiter_does_not_slow_the_polls_of_listening_waiters_behind_it() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     server.cmd(&["HSET", "slow", "somebody:1", "1"]).await;
@@ -186,14 +186,14 @@ async fn i5_a_rare_spin_waiter_ahead_of_those_who_listen_does_not_slow_their_pol
 
 type Waits = std::pin::Pin<Box<dyn Future<Output = Result<LockGuard, Error>>>>;
 
-/// One who is in the queue, as far as it has come with one poll.
+/// A waiter in the queue, polled once.
 async fn queued(lock: impl Lock + 'static) -> Waits {
     let mut waits: Waits = Box::pin(async move { lock.lock().await });
     assert!(poll_once(&mut waits).await.is_none());
     waits
 }
 
-/// A rare spin waiter whose next poll is planned, half a minute ahead or more, and a plain one that comes then.
+/// A rare spin waiter whose next poll is at least half a minute away, and a plain waiter that comes then.
 async fn late(client: &Client, name: &str) -> [Waits; 2] {
     let lock = client.get_spin_lock_with(name, rare());
     let mut spin = queued(lock.clone()).await;
@@ -207,7 +207,7 @@ async fn late(client: &Client, name: &str) -> [Waits; 2] {
 }
 
 #[tokio::test]
-async fn i5_who_comes_behind_a_rare_spin_waiter_is_listened_for_at_once() {
+async fn i5_the_client_subscribes_at_once_for_a_waiter_behind_a_rare_spin_waiter() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
@@ -222,7 +222,7 @@ async fn i5_who_comes_behind_a_rare_spin_waiter_is_listened_for_at_once() {
 }
 
 #[tokio::test]
-async fn i5_who_comes_behind_a_rare_spin_waiter_and_may_not_listen_has_its_own_polls() {
+async fn i5_a_waiter_behind_a_rare_spin_waiter_that_may_not_listen_polls_at_its_own_pace() {
     let server = RedisServer::start();
     let rights = ["reset", "on", ">secret", "~*", "resetchannels", "+@all"];
     let user = [&["ACL", "SETUSER", "deaf"], &rights[..]].concat();
@@ -234,7 +234,7 @@ async fn i5_who_comes_behind_a_rare_spin_waiter_and_may_not_listen_has_its_own_p
     server.cmd(&["DEL", "deaf"]).await;
     for waiter in waiters {
         let polled = tokio::time::timeout(LONG / 3, waiter).await;
-        let guard = polled.expect("by the polls of who is behind");
+        let guard = polled.expect("by the polls of the waiter behind");
         guard.unwrap().unlock().await.unwrap();
     }
 }
@@ -258,7 +258,7 @@ async fn an_owner_enters_its_plain_hold_by_a_spin_handle() {
 }
 
 #[tokio::test]
-async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_without_a_word_to_redis() {
+async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_before_anything_is_sent() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     server.reset_calls().await;
@@ -294,9 +294,9 @@ async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_without_a_word_to_
     assert!(server.keys().await.is_empty());
 }
 
-/// The next poll of the one ahead was planned half a minute ahead, or more, when it left.
+/// When the waiter ahead left, its next poll was planned at least half a minute ahead.
 #[tokio::test]
-async fn i5_who_polls_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace() {
+async fn i5_a_polling_waiter_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace() {
     let server = RedisServer::start();
     let (holder, client) = (connect(&server).await, connect(&server).await);
     let guard = holder.get_lock("pace").lock_for(LONG * 4).await.unwrap();
@@ -317,7 +317,7 @@ async fn i5_who_polls_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace()
     clean(&server).await;
 }
 
-/// A try that has to ask leaves nothing behind by which the next one could say "busy".
+/// A try that has to ask leaves no answer from which the next one could return busy.
 #[tokio::test]
 async fn two_tries_behind_a_spin_waiter_that_polls_rarely_ask() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Futures that are dropped at any await, or not polled any more: nothing is left, nobody is held up (I9).
+//! Futures that are dropped at any await, or no longer polled: nothing is left, nobody is held up (I9).
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, is_free, ms, poll_once, soon};
 use crate::{end, mixed, multi};
 
-/// No future of ours takes more steps.
+/// No future of ours needs more polls.
 const MANY: usize = 400;
 
-/// Drops the future that `made` makes of what was prepared when it is pending after so many polls, for every number
+/// Drops the future that `made` makes from the prepared value if it is pending after so many polls, for every number
 /// until it completes.
 async fn at_every_poll<P, F: Future>(
     server: &RedisServer,
@@ -73,7 +73,7 @@ async fn i9_an_acquire_that_goes_round_can_be_dropped_at_any_poll() {
 }
 
 #[tokio::test]
-async fn i9_what_is_done_with_a_guard_can_be_dropped_at_any_poll() {
+async fn i9_every_future_of_a_guard_can_be_dropped_at_any_poll() {
     let server = RedisServer::start();
     let (client, other) = (connect(&server).await, connect(&server).await);
     let all = multi(&client, &["a", "b", "c"]);

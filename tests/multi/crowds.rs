@@ -1,4 +1,4 @@
-//! Overlapping sets, from several clients and tasks: everybody finishes, nobody is beside anybody.
+//! Overlapping sets, from several clients and tasks: everybody finishes, and no two are in together.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ async fn sets_and_single_locks_on_the_same_names_finish() {
     clean(&server).await;
 }
 
-/// Takes the same locks one after the other, each waited for while it has those before, as a program without
+/// Takes the same locks one after the other, and waits for each while it holds those before, as a program without
 /// multi-locks does.
 async fn one_after_the_other(client: Client, names: [&'static str; 2], inside: Arc<Inside>) {
     for _ in 0..10 {
@@ -135,7 +135,7 @@ async fn one_after_the_other(client: Client, names: [&'static str; 2], inside: A
 }
 
 #[tokio::test]
-async fn one_who_waits_while_it_holds_is_no_deadlock_in_either_order() {
+async fn a_program_that_waits_while_it_holds_makes_no_deadlock_in_either_order() {
     let server = RedisServer::start();
     let inside = Inside::of(&NAMES);
     for names in [["a", "b"], ["b", "a"]] {

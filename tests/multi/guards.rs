@@ -1,4 +1,4 @@
-//! What can be done with a guard of several locks: as with any other.
+//! Everything that a guard of several locks can do, as any other guard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
     let server = RedisServer::start();
     let client = connect_short(&server).await;
     let all = multi(&client, &["a", "b"]);
-    // Fixed first: the watchdog keeps it for as long as the second level lives.
+    // Fixed first: the watchdog keeps it for as long as the second level is alive.
     let fixed = all.lock_for(ms(2_000)).await.unwrap();
     let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!(
@@ -60,7 +60,7 @@ async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
     .await;
     end(again).await;
 
-    // Watched first: a fixed level that is left keeps its lease, and nobody renews it.
+    // Watched first: the remaining fixed level keeps its lease, and nobody renews it.
     let watched = all.lock().await.unwrap();
     let fixed = watched.reenter(ms(5_000)).await.unwrap();
     end(watched).await;
@@ -118,7 +118,7 @@ async fn it_is_valid_for_as_long_as_the_shortest_of_its_locks() {
 }
 
 #[tokio::test]
-async fn an_owner_enters_again_and_gives_back_what_is_detached() {
+async fn an_owner_enters_again_and_gives_back_its_detached_levels() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let owner = client.new_owner();
@@ -143,7 +143,7 @@ async fn an_owner_enters_again_and_gives_back_what_is_detached() {
     assert!(matches!(error, Error::NotOwner { .. }), "{error}");
     assert!(server.keys().await.is_empty());
 
-    // A scope is an owner, too, and a set's locks may be used by themselves in it.
+    // A scope is an owner, too, and a set's locks may be used on their own in it.
     let plain = multi(&client, &["a", "b"]);
     client
         .scope(async {
@@ -160,7 +160,7 @@ async fn an_owner_enters_again_and_gives_back_what_is_detached() {
 }
 
 #[tokio::test]
-async fn a_detached_hold_that_is_lost_is_told_to_who_looks_at_it() {
+async fn the_loss_of_a_detached_hold_is_reported_to_a_caller_that_asks() {
     let server = RedisServer::start();
     let client = connect_short(&server).await;
     let owner = client.new_owner();
@@ -177,7 +177,7 @@ async fn a_detached_hold_that_is_lost_is_told_to_who_looks_at_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_detached_or_left_to_expire_comes_back_as_it_was() {
+async fn a_guard_that_cannot_be_detached_or_left_to_expire_is_returned_unchanged() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let guard = multi(&client, &["a", "b"]).lock().await.unwrap();
@@ -235,13 +235,13 @@ async fn what_cannot_be_detached_or_left_to_expire_comes_back_as_it_was() {
     let inner = refused.into_guard();
     inner.check().unwrap();
     end(other).await;
-    // Alone, each lock is left to its lease.
+    // On its own, each lock is left to its lease.
     inner.let_expire().unwrap();
     assert_eq!(server.keys().await.len(), 2);
     assert_eq!(owned(&owner, &["a", "b"]).hold_count(), 0);
 }
 
-/// The owner of the last lock ends while all are detached: it is as if either had come first.
+/// The owner of the last lock ends while all are detached: the result is as if either had come first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_detached_whole_or_not_at_all() {
     let server = RedisServer::start();
@@ -260,7 +260,7 @@ async fn it_is_detached_whole_or_not_at_all() {
                 while !begun.load(Ordering::Acquire) {
                     std::hint::spin_loop();
                 }
-                // Somewhere in the time that the other side takes.
+                // At some moment while the other side is at work.
                 for _ in 0..fastrand::u32(..2_000) {
                     std::hint::spin_loop();
                 }
@@ -298,7 +298,7 @@ async fn a_dropped_guard_gives_all_back() {
 }
 
 #[tokio::test]
-async fn run_gives_all_back_and_says_what_the_body_said() {
+async fn run_gives_all_back_and_returns_the_bodys_output() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let all = multi(&client, &["a", "b"]);
@@ -352,7 +352,7 @@ async fn each_lock_is_given_back_whatever_the_others_answer() {
         assert_eq!(error.lock(), Some(names[1]));
         assert!(one.keys().await.is_empty(), "the other is free at once");
         link.accept();
-        // It is repeated in the background.
+        // The release is repeated in the background.
         clean(&two).await;
     }
 }

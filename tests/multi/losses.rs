@@ -48,7 +48,7 @@ async fn i8_lost_is_final_though_the_lock_comes_back() {
     let guard = crate::owned(&owner, &["a", "b"]).lock().await.unwrap();
     client.get_lock("b").force_unlock().await.unwrap();
     assert_eq!(soon(guard.lost()).await, LostReason::Forced);
-    // Its owner has lost `b`, and lets go of it before it can have it again.
+    // Its owner has lost `b`, and must give it up before it can have it again.
     assert!(guard.check().is_err());
     let view = guard.hold();
     drop(guard);

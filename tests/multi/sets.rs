@@ -1,4 +1,4 @@
-//! What can be one, and what cannot.
+//! What can be one set, and what cannot.
 
 use watchlock::{Error, Lock, LockGuard, LockInfo, MultiLock, ReentrantLock, SetError, Ttl};
 use watchlock_support::server::RedisServer;
@@ -48,10 +48,10 @@ async fn one_lock_is_in_a_set_once() {
         client.get_lock("b"),
         client.get_lock("a"),
     ];
-    let told = problem(MultiLock::new(twice));
+    let error = problem(MultiLock::new(twice));
     assert!(
-        matches!(&told, SetError::Twice { lock, .. } if &**lock == "a"),
-        "{told}"
+        matches!(&error, SetError::Twice { lock, .. } if &**lock == "a"),
+        "{error}"
     );
     // A fenced lock is the plain lock of its name.
     let both: [Arc<dyn Lock>; 2] = [
@@ -71,19 +71,19 @@ async fn one_lock_is_in_a_set_once() {
         problem(MultiLock::new(both)),
         SetError::Twice { .. }
     ));
-    // A set within a set is its locks.
+    // A set within a set counts as its locks.
     let inner = multi(&client, &["a", "b"]);
     let both: [Arc<dyn Lock>; 2] = [inner.clone().into(), client.get_lock("b").into()];
     assert!(matches!(
         problem(MultiLock::new(both)),
         SetError::Twice { .. }
     ));
-    // Two clients are two servers, as far as anybody can tell.
+    // Two clients are two servers, as far as anybody can see.
     mixed([client.get_lock("a").into(), other.get_lock("a").into()]);
     mixed([inner.into(), client.get_lock("c").into()]);
 }
 
-/// A lock that passes everything on, as one that counts or logs does.
+/// A lock that passes everything on to another one, as a counting or logging lock does.
 struct Wrapped(ReentrantLock, bool);
 
 #[async_trait::async_trait]
@@ -119,11 +119,12 @@ impl Lock for Wrapped {
 async fn a_wrapped_lock_is_the_lock_it_wraps_if_it_says_so() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    let wrapped =
-        |name: &str, tells| -> Arc<dyn Lock> { Arc::new(Wrapped(client.get_lock(name), tells)) };
+    let wrapped = |name: &str, reports| -> Arc<dyn Lock> {
+        Arc::new(Wrapped(client.get_lock(name), reports))
+    };
     let twice = MultiLock::new([wrapped("a", true), client.get_lock("a").into()]);
     assert!(matches!(problem(twice), SetError::Twice { .. }));
-    // One that says nothing of itself can be taken with others, too.
+    // A lock that reports nothing about itself can be taken with others, too.
     let both = mixed([wrapped("a", false), wrapped("b", false)]);
     end(both.lock().await.unwrap()).await;
     let guard = both
@@ -180,10 +181,10 @@ async fn a_second_lock_with_a_queue_is_an_error() {
         client.get_lock("plain").into(),
         client.get_fair_lock("two").into(),
     ];
-    let told = problem(MultiLock::new(two));
+    let error = problem(MultiLock::new(two));
     assert!(
-        matches!(&told, SetError::Queues { first, second, .. } if &**first == "one" && &**second == "two"),
-        "{told}"
+        matches!(&error, SetError::Queues { first, second, .. } if &**first == "one" && &**second == "two"),
+        "{error}"
     );
     // Within another set, too.
     let inner = mixed([

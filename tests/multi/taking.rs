@@ -1,4 +1,4 @@
-//! Taking several locks: all or none, in any order, never waiting with one in hand.
+//! Taking several locks: all or none, in any order, never waiting while holding one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ async fn a_closed_client_of_one_closes_it() {
     gone(&server, "a").await;
 }
 
-/// A client whose commands are given up after so long, behind a link that can be cut.
+/// A client with a short command time-out, behind a link that can be cut.
 async fn behind(server: &RedisServer, timeout: Duration) -> (Proxy, Client) {
     let proxy = Proxy::to(server);
     let builder = Client::builder(&proxy.url())
@@ -144,7 +144,7 @@ async fn i6_with_a_silent_server_among_its_own_it_returns_in_time_and_gives_the_
     let timeout = ms(400);
     let (_link, here) = behind(&one, timeout).await;
     let (silent, there) = behind(&two, timeout).await;
-    // The silent one is the first to be waited for, and one of the rest.
+    // The silent one is the first that it waits for, and one of the rest.
     for names in [["a", "b"], ["b", "a"]] {
         let both = mixed([
             here.get_lock(names[0]).into(),
@@ -180,7 +180,7 @@ async fn i6_with_a_silent_server_among_its_own_it_returns_in_time_and_gives_the_
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_while_the_wait_lasts() {
+async fn a_transient_error_is_retried_while_the_wait_lasts() {
     let (one, two) = (RedisServer::start(), RedisServer::start());
     let (_link, here) = behind(&one, ms(300)).await;
     let (silent, there) = behind(&two, ms(300)).await;
@@ -189,11 +189,11 @@ async fn what_may_pass_is_tried_again_while_the_wait_lasts() {
     silent.black_hole(Direction::Both);
     let trying = tokio::spawn(async move { both.try_lock(LONG, Lease::Watchdog).await });
     eventually("the first is in", LONG, async || one.exists("a").await).await;
-    // The other one is not answered: it gives up this round, and waits for that one with nothing in hand.
+    // The other one does not answer: it gives up this round, and waits for that one while it holds nothing.
     gone(&one, "a").await;
     silent.heal();
     let guard = soon(trying).await.unwrap().expect("it may pass");
-    // The caller's own connection may still be the one that was silent, so a release could be unheard.
+    // The caller's own connection may still be the silent one, so a release could go unheard.
     drop(guard.expect("free"));
     gone(&one, "a").await;
     gone(&two, "b").await;
@@ -229,7 +229,7 @@ async fn a_fixed_lease_is_the_asked_one_from_the_start() {
     let (link, there) = behind(&other, LONG).await;
     let all = mixed([client.get_lock("a").into(), there.get_lock("b").into()]);
     end(all.lock().await.unwrap()).await;
-    // The second one is not answered: what a crash would leave behind now is no longer than what was asked for.
+    // The second one does not answer: what a crash would leave now has no longer lease than requested.
     link.hold(Direction::Requests);
     let mut taking = Box::pin(all.lock_for(ms(5_000)));
     eventually("the first is in", LONG, async || {
@@ -252,7 +252,7 @@ async fn a_pair_costs_one_command_for_each_lock_and_goes_out_side_by_side() {
     let client = Client::connect(&proxy.url()).await.unwrap();
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let all = multi(&client, &names);
-    // The scripts are known, the lanes open.
+    // The servers know the scripts, and the lanes are open.
     end(all.lock().await.unwrap()).await;
     let scripts = |proxy: &Proxy| proxy.commands().get("EVALSHA").copied().unwrap_or_default();
     let before = scripts(&proxy);
@@ -264,7 +264,7 @@ async fn a_pair_costs_one_command_for_each_lock_and_goes_out_side_by_side() {
     end(guard).await;
     let pair = start.elapsed();
     assert_eq!(scripts(&proxy) - before, 8 + 8);
-    // One round trip for the first, one for the rest, one to give all back: no time of a machine, only of the link.
+    // One round trip for the first, one for the rest, one to give all back: the link's time, not the machine's.
     assert!(taken < 3 * round_trip, "{taken:?}");
     assert!(pair < 4 * round_trip, "{pair:?}");
 }
@@ -315,7 +315,7 @@ async fn i6_the_lock_that_is_not_heard_of_in_time_is_the_one_that_the_error_name
     let (silent, there) = behind(&two, ms(300)).await;
     let both = mixed([here.get_lock("a").into(), there.get_lock("b").into()]);
     end(both.lock().await.unwrap()).await;
-    // Its end comes sooner than the command time-out of the try for the second one.
+    // It ends sooner than the command time-out of the try for the second one.
     one.cmd(&["HSET", "a", "stranger:1", "1"]).await;
     one.cmd(&["PEXPIRE", "a", "550"]).await;
     silent.black_hole(Direction::Both);
@@ -326,7 +326,7 @@ async fn i6_the_lock_that_is_not_heard_of_in_time_is_the_one_that_the_error_name
     gone(&one, "a").await;
 }
 
-/// A lock that only those get who wait for it, until it is open.
+/// A lock that only waiters get, until it is open.
 struct Shy(ReentrantLock, Instant);
 
 #[async_trait::async_trait]
@@ -362,7 +362,7 @@ async fn a_wait_is_not_given_up_before_its_end_for_a_pause() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     for _ in 0..6 {
-        // Round after round meets somebody, and pauses are long by the time that nobody is met any more.
+        // Round after round finds one busy, and pauses are long by the time that all are free.
         let open = Instant::now() + ms(350);
         let shy = |name| -> Arc<dyn Lock> { Arc::new(Shy(client.get_lock(name), open)) };
         let both = mixed([shy("a"), shy("b")]);

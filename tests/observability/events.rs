@@ -35,21 +35,21 @@ async fn a_quiet_day_is_quiet() {
 }
 
 #[tokio::test]
-async fn a_loss_is_told_once_with_name_and_reason() {
+async fn a_loss_is_logged_once_with_name_and_reason() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect_short(&server).await;
-    let guard = client.get_lock("told").lock().await.unwrap();
+    let guard = client.get_lock("orders").lock().await.unwrap();
     let inner = guard.reenter(Lease::Watchdog).await.unwrap();
-    server.cmd(&["DEL", "told"]).await;
+    server.cmd(&["DEL", "orders"]).await;
     soon(guard.lost()).await;
     assert!(inner.unlock().await.is_err() && guard.unlock().await.is_err());
     soon(client.shutdown(LONG)).await;
-    let lost = log.count(Level::WARN, &["hold lost", "told", "does not have it"]);
+    let lost = log.count(Level::WARN, &["hold lost", "orders", "does not have it"]);
     assert_eq!(lost, 1, "{:?}", log.all());
 }
 
-/// Its end was wanted.
+/// The caller wanted its end.
 #[tokio::test]
 async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {
     let log = Log::new().await;
@@ -71,7 +71,7 @@ async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_at_its_beginning_and_at_its_end() {
+async fn an_outage_is_logged_at_its_beginning_and_at_its_end() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -105,7 +105,7 @@ async fn an_outage_is_told_at_its_beginning_and_at_its_end() {
 }
 
 #[tokio::test]
-async fn an_abandoned_attempt_that_got_the_lock_is_told_when_cleaned_up() {
+async fn an_abandoned_attempt_that_got_the_lock_is_logged_when_cleaned_up() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
@@ -114,7 +114,7 @@ async fn an_abandoned_attempt_that_got_the_lock_is_told_when_cleaned_up() {
     assert!(poll_once(&mut attempt).await.is_none());
     drop(attempt);
     let texts = ["abandoned attempt cleaned up", "abandoned"];
-    eventually("it is told", LONG, async || {
+    eventually("it is logged", LONG, async || {
         log.count(Level::DEBUG, &texts) == 1
     })
     .await;
@@ -139,7 +139,7 @@ async fn an_acquire_after_waiting_says_how_long() {
 
 /// F11
 #[tokio::test]
-async fn a_denied_wake_up_is_told_once() {
+async fn a_denied_wake_up_is_logged_once() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let rights = ["reset", "on", ">secret", "~*", "&*", "+@all", "-publish"];
@@ -157,7 +157,7 @@ async fn a_denied_wake_up_is_told_once() {
 
 /// F11
 #[tokio::test]
-async fn a_refused_subscription_is_told_once_and_so_is_its_end() {
+async fn a_refused_subscription_is_logged_once_and_so_is_its_end() {
     const APP: [&str; 3] = ["ACL", "SETUSER", "app"];
     let log = Log::new().await;
     let server = RedisServer::start();
@@ -174,11 +174,11 @@ async fn a_refused_subscription_is_told_once_and_so_is_its_end() {
         stats.is_some_and(|stats| !refused.iter().any(|few| stats.contains(few)))
     })
     .await;
-    let told = log.count(Level::WARN, &["subscribing was refused", "deaf"]);
-    assert_eq!(told, 1, "{:?}", log.all());
+    let logged = log.count(Level::WARN, &["subscribing was refused", "deaf"]);
+    assert_eq!(logged, 1, "{:?}", log.all());
     server.cmd(&[&APP[..], &["&*"]].concat()).await;
     let again = ["subscribing works again", "deaf"];
-    eventually("its end is told", LONG, async || {
+    eventually("its end is logged", LONG, async || {
         log.count(Level::INFO, &again) == 1
     })
     .await;
@@ -222,7 +222,7 @@ async fn a_task_that_waits_for_another_is_not_warned() {
 }
 
 #[tokio::test]
-async fn an_owner_that_ends_with_detached_levels_is_told_of_once() {
+async fn an_owner_that_ends_with_detached_levels_is_logged_once() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
@@ -242,7 +242,7 @@ async fn an_owner_that_ends_with_detached_levels_is_told_of_once() {
 }
 
 #[tokio::test]
-async fn a_shutdown_with_holds_left_is_told() {
+async fn a_shutdown_with_holds_left_is_logged() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
@@ -255,7 +255,7 @@ async fn a_shutdown_with_holds_left_is_told() {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_after_a_body_is_told() {
+async fn a_release_that_fails_after_a_body_is_logged() {
     let log = Log::new().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
@@ -270,23 +270,23 @@ async fn a_release_that_fails_after_a_body_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_connect_would_refuse_is_told_once() {
+async fn a_server_that_connect_would_refuse_is_logged_once() {
     let log = Log::new().await;
     let master = RedisServer::start();
     let replica = RedisServer::options().replica_of(&master).start();
     let client = Client::builder(&replica.url()).connect_lazy().unwrap();
     let texts = ["connect would have refused it", "replica"];
-    let told = async || log.count(Level::ERROR, &texts) > 0;
-    eventually("it is told", LONG, told).await;
+    let logged = async || log.count(Level::ERROR, &texts) > 0;
+    eventually("it is logged", LONG, logged).await;
     let refused = client.get_lock("x").try_lock(Duration::ZERO, LONG).await;
     assert!(refused.is_err());
     soon(client.shutdown(LONG)).await;
     assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
 }
 
-/// It is looked at again and again: it may become one of the quorum.
+/// The quorum looks at it again and again, since it may still join.
 #[tokio::test]
-async fn a_server_that_cannot_be_one_of_a_quorum_is_told_once() {
+async fn a_server_that_cannot_be_one_of_a_quorum_is_logged_once() {
     let log = Log::new().await;
     let two: Vec<_> = (0..2).map(|_| RedisServer::start()).collect();
     let third = Proxy::to(&two[0]);
@@ -296,9 +296,9 @@ async fn a_server_that_cannot_be_one_of_a_quorum_is_told_once() {
     third.accept();
     let looks = || third.commands().get("HELLO").copied().unwrap_or_default();
     let texts = ["connect would have refused it", "one of the others"];
-    let told = async || log.count(Level::ERROR, &texts) > 0;
-    eventually("it is told", LONG, told).await;
-    // The next one has been seen through when the one behind it begins.
+    let logged = async || log.count(Level::ERROR, &texts) > 0;
+    eventually("it is logged", LONG, logged).await;
+    // The next look has finished when the one after it begins.
     let before = looks();
     eventually("it is looked at again", LONG, async || {
         looks() >= before + 2
@@ -308,9 +308,9 @@ async fn a_server_that_cannot_be_one_of_a_quorum_is_told_once() {
     drop(quorum);
 }
 
-/// F11. A name that is not waited for any more does not keep that from being told.
+/// F11. A name that nobody waits for any more does not keep the end of a refusal out of the log.
 #[tokio::test]
-async fn the_end_of_a_refusal_is_told_when_nobody_who_waits_is_refused() {
+async fn the_end_of_a_refusal_is_logged_when_nobody_who_waits_is_refused() {
     const APP: [&str; 3] = ["ACL", "SETUSER", "app"];
     let log = Log::new().await;
     let server = RedisServer::start();
@@ -324,7 +324,7 @@ async fn the_end_of_a_refusal_is_told_when_nobody_who_waits_is_refused() {
     let deaf = holder.get_lock("deaf").lock().await.unwrap();
     let lock = client.get_lock("gone");
     let goes = tokio::spawn(async move { lock.lock().await });
-    eventually("it is told", LONG, async || {
+    eventually("it is logged", LONG, async || {
         log.count(Level::WARN, &["subscribing was refused", "gone"]) == 1
     })
     .await;
@@ -337,7 +337,7 @@ async fn the_end_of_a_refusal_is_told_when_nobody_who_waits_is_refused() {
     })
     .await;
     server.cmd(&[&APP[..], &["&*"]].concat()).await;
-    eventually("its end is told", LONG, async || {
+    eventually("its end is logged", LONG, async || {
         log.count(Level::INFO, &["subscribing works again", "deaf"]) == 1
     })
     .await;

@@ -1,7 +1,7 @@
 //! What a person on call reads in the log: each event once, and no secrets.
 //!
-//! A subscriber keeps what it hears. Keepers log from threads of their own, so there is one for the
-//! whole program, and one test at a time listens.
+//! A subscriber records what it hears. Keepers log from threads of their own, so there is one subscriber for the whole
+//! program, and one test at a time listens.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -54,7 +54,7 @@ impl<S: Subscriber> Layer<S> for Listener {
     }
 }
 
-/// What was heard since it was made; one at a time.
+/// The events since it was made; one at a time.
 pub(crate) struct Log {
     turn: MutexGuard<'static, ()>,
 }

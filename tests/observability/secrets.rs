@@ -1,4 +1,4 @@
-//! Owner ids are nobody's business; for passwords see `tests/connect/secrets.rs`.
+//! The log never shows owner ids; for passwords see `tests/connect/secrets.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which servers are a quorum, and which of them must be there.
+//! Which servers form a quorum, and which of them must be up.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn a_list_that_is_no_quorum_is_refused_before_anybody_is_asked() {
     for given in [0, 2, 4, 8, 10, 11] {
         let problem = refused(&dead[..given]).await;
         assert!(
-            matches!(problem, QuorumError::Number { given: told, .. } if told == given),
+            matches!(problem, QuorumError::Number { given: number, .. } if number == given),
             "{given}: {problem}"
         );
     }
@@ -69,7 +69,7 @@ async fn settings_out_of_range_are_refused() {
     }
 }
 
-/// What a majority has is acknowledged by that: a replica of one of them would be promoted without the others' word.
+/// The majority replaces acknowledgements: a promoted replica of one of them would vote without the others' knowledge.
 #[tokio::test]
 async fn replicas_that_acknowledge_are_refused() {
     let dead = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}/"));
@@ -78,12 +78,12 @@ async fn replicas_that_acknowledge_are_refused() {
     let Error::Config(problem @ ConfigError::Conflict { .. }) = error else {
         panic!("{error}");
     };
-    let told = problem.to_string();
-    assert!(told.contains("acknowledged_by and a quorum"), "{told}");
+    let text = problem.to_string();
+    assert!(text.contains("acknowledged_by and a quorum"), "{text}");
 }
 
 #[tokio::test]
-async fn two_ways_to_one_server_are_found_by_what_it_says_of_itself() {
+async fn two_addresses_of_one_server_are_recognised_by_its_own_answer() {
     let (one, two) = (RedisServer::start(), RedisServer::start());
     let other_way = format!("redis://localhost:{}/", one.port());
     let problem = refused(&[one.url(), two.url(), other_way]).await;
@@ -135,7 +135,7 @@ async fn a_minority_may_be_down_when_it_connects_and_joins_when_it_is_there() {
     five.clean().await;
 }
 
-/// A quorum of four servers, and of something else that is not there yet.
+/// A quorum of four servers, and a fifth that is not up yet.
 async fn joined_later(five: &Five, fifth: &Proxy) -> Quorum {
     let mut urls = five.urls();
     urls[4] = fifth.url();
@@ -145,7 +145,7 @@ async fn joined_later(five: &Five, fifth: &Proxy) -> Quorum {
     quorum
 }
 
-/// It was looked at, and then nobody asked it for a lock.
+/// The quorum looked at it, and never asked it for a lock.
 async fn is_left_out(fifth: &Proxy, five: &Five, quorum: &Quorum) {
     eventually("it was asked what it is", LONG, async || {
         fifth.commands().get("HELLO").copied().unwrap_or_default() >= 2
@@ -215,7 +215,7 @@ async fn without_a_majority_there_is_no_quorum_and_it_says_how_many_there_are() 
 }
 
 #[tokio::test]
-async fn a_server_that_denies_is_told() {
+async fn a_server_that_denies_is_reported() {
     let five = Five::start();
     let locked = RedisServer::options().password("secret").start();
     let wrong = format!("redis://:guess@127.0.0.1:{}/", locked.port());

@@ -37,7 +37,7 @@ async fn tokens_grow_over_majorities_that_have_one_server_in_common() {
     }
 }
 
-/// The clocks of the servers differ: what the next majority knows is only what was written back.
+/// The clocks of the servers differ: the next majority knows only what was written back.
 #[tokio::test]
 async fn the_largest_token_is_written_back_to_a_majority() {
     let five = Five::start();
@@ -97,7 +97,7 @@ async fn a_token_belongs_to_the_hold() {
     for level in [outer, inner, again] {
         level.unlock().await.unwrap();
     }
-    // One that began without a token takes one when a fenced handle enters it.
+    // A hold that began without a token takes one when a fenced handle enters it.
     let plain = owner.get_lock("x").lock().await.unwrap();
     assert!(plain.fencing_token().is_none());
     let entered = soon(fenced.lock()).await.unwrap();

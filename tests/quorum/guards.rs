@@ -1,4 +1,4 @@
-//! What can be done with a lock of a quorum and its guards: as with any other.
+//! Everything that a lock of a quorum and its guards can do, as any other lock.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn two_behind_proxies(five: &Five) -> (Vec<String>, Vec<Proxy>) {
 
 /// Three answers are enough for the caller. The others are part of the hold as well, and need no repair.
 #[tokio::test]
-async fn what_is_answered_behind_the_majority_joins_the_hold() {
+async fn a_grant_answered_after_the_majority_joins_the_hold() {
     let five = Five::start();
     let (urls, late) = two_behind_proxies(&five);
     let quorum = of(&urls).connect().await.unwrap();
@@ -60,9 +60,9 @@ async fn what_is_answered_behind_the_majority_joins_the_hold() {
     five.clean().await;
 }
 
-/// Behind the hold it is given back; to the next try of the same client it is not somebody's lock.
+/// It is given back after the hold; the next try of the same client does not mistake it for somebody's lock.
 #[tokio::test]
-async fn what_is_answered_behind_the_end_of_the_hold_keeps_nobody_out() {
+async fn a_grant_answered_after_the_end_of_the_hold_keeps_nobody_out() {
     let five = Five::start();
     let (urls, late) = two_behind_proxies(&five);
     let timeout = Duration::from_secs(3);
@@ -70,7 +70,7 @@ async fn what_is_answered_behind_the_end_of_the_hold_keeps_nobody_out() {
     let lock = quorum.get_lock("x");
     let stranger = Client::connect(&five.0[0].url()).await.unwrap();
     end(lock.lock().await.unwrap()).await;
-    // Another thread hears of the end of a hold, and a try may be quicker than that. Not each time.
+    // Another thread hears of the end of a hold, and a try may be quicker than that, but not each time.
     for _ in 0..5 {
         five.clean().await;
         for proxy in &late {
@@ -168,7 +168,7 @@ async fn an_owner_enters_again_without_asking_anybody() {
     for server in &five.0 {
         assert_eq!(server.calls_of("evalsha").await, 0);
     }
-    // The other sort of lease enters the servers, and is there when a majority said so.
+    // A level with the other sort of lease enters the servers, and is there when a majority said so.
     let fixed = soon(lock.lock_for(ms(10_000))).await.unwrap();
     assert_eq!(fixed.hold_count(), 4);
     let mut entered = 0;
@@ -186,7 +186,7 @@ async fn an_owner_enters_again_without_asking_anybody() {
 }
 
 #[tokio::test]
-async fn what_is_detached_is_given_back_by_the_handle_or_by_the_owners_end() {
+async fn a_detached_level_is_given_back_by_the_handle_or_at_the_owners_end() {
     let five = Five::start();
     let quorum = five.connect().await;
     let owner = quorum.new_owner();
@@ -293,7 +293,7 @@ async fn force_unlock_frees_it_on_all_servers() {
 }
 
 #[tokio::test]
-async fn what_is_left_to_its_lease_stays_on_the_servers() {
+async fn a_hold_left_to_its_lease_stays_on_the_servers() {
     let five = Five::start();
     let quorum = five.connect().await;
     let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
@@ -303,9 +303,9 @@ async fn what_is_left_to_its_lease_stays_on_the_servers() {
     assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 5);
 }
 
-/// A server that had granted it, and whose answer was not here yet, released it again.
+/// A server that had granted it, and whose answer had not come yet, released it again.
 #[tokio::test]
-async fn what_is_answered_behind_a_hold_left_to_its_lease_is_left_to_it_too() {
+async fn a_grant_answered_after_let_expire_is_left_to_its_lease_too() {
     let five = Five::start();
     let (urls, late) = two_behind_proxies(&five);
     let quorum = of(&urls).node_timeout(ms(10_000)).connect().await.unwrap();
@@ -334,7 +334,7 @@ async fn a_server_that_lost_it_keeps_nobody_from_leaving_it_to_its_lease() {
     let quorum = five.connect().await;
     let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
     five.until(5, "x").await;
-    // A stranger has it there, so it is not repaired; the question tells that it is lost.
+    // A stranger has it there, so it is not repaired; the question finds that it is lost.
     five.0[1].cmd(&["DEL", "x"]).await;
     five.0[1].cmd(&["HSET", "x", "stranger:1", "1"]).await;
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Levels of one hold that are of different servers: one that was entered while some of them did not answer.
+//! Levels of one hold on different servers: one was entered while some of them did not answer.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn a_level_that_lost_its_majority_ends_well_while_the_hold_has_another() {
 async fn a_hold_whose_servers_were_given_back_with_a_level_is_lost_with_the_next() {
     let five = Five::start();
     let (_quorum, outer, fixed) = entered(&five).await;
-    // Two do not answer: the hold is the fixed level's three.
+    // Two do not answer: the hold has only the fixed level's three servers.
     end(outer).await;
     fixed.check().unwrap();
     let lost = fixed.lost();
@@ -67,7 +67,7 @@ async fn a_hold_whose_servers_were_given_back_with_a_level_is_lost_with_the_next
 
 #[tokio::test]
 async fn a_level_has_all_servers_that_answer_in_time() {
-    // A tenth of the leases is more than what a server has to answer.
+    // A tenth of the leases is longer than a server has to answer.
     let (node_timeout, lease) = (ms(10_000), ms(200_000));
     let five = Five::start();
     let builder = five.builder().watchdog_lease(lease);

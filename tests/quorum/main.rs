@@ -20,7 +20,7 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, ms};
 
-/// The servers of a test. They have just been started, so they vote at once only when that is asked for.
+/// The servers of a test. They have just started, so they vote at once only with `restart_delay(0)`.
 pub(crate) struct Five(pub(crate) Vec<RedisServer>);
 
 impl Five {
@@ -32,7 +32,7 @@ impl Five {
         self.0.iter().map(RedisServer::url).collect()
     }
 
-    /// A quorum whose servers all vote, and have the time that a busy machine needs.
+    /// A quorum whose servers all vote, with time-outs for a busy machine.
     pub(crate) fn builder(&self) -> QuorumBuilder {
         of(&self.urls())
     }
@@ -41,13 +41,13 @@ impl Five {
         self.builder().connect().await.expect("a quorum")
     }
 
-    /// One whose watchdog's lease a test can wait for.
+    /// One whose watchdog lease a test can wait for.
     pub(crate) async fn connect_for(&self, lease: Duration) -> Quorum {
         let builder = self.builder().watchdog_lease(lease);
         builder.connect().await.expect("a quorum")
     }
 
-    /// On how many of the servers that are up the key is there.
+    /// On how many of the running servers the key exists.
     pub(crate) async fn have(&self, servers: &[usize], key: &str) -> usize {
         let mut have = 0;
         for server in servers {

@@ -26,7 +26,7 @@ async fn a_minority_may_be_dead_or_stand_still_during_an_acquire() {
     five.clean().await;
 }
 
-/// The third of the servers behind a proxy, and a quorum that waits for a node no longer than this.
+/// The third of the servers behind a proxy, and a quorum with this `node_timeout`.
 async fn third_behind_a_proxy(five: &Five, node_timeout: Duration) -> (Proxy, Quorum) {
     let third = Proxy::to(&five.0[2]);
     let mut urls = five.urls();
@@ -42,8 +42,8 @@ async fn a_server_that_was_silent_is_not_asked_again_until_it_answers() {
     let asked = third.count(Match::command("EVALSHA"));
     end(quorum.get_lock("x").lock().await.unwrap()).await;
     five.0[2].freeze();
-    // It is found out by the first that it does not answer in time. Each name by itself: a try that is under way for a
-    // name keeps others for it from being sent.
+    // The first acquire that it does not answer in time finds it out. Each acquire has its own name: a try that is
+    // under way for a name keeps others for it from being sent.
     let mut names = 0..;
     let mut lock_another = async || {
         let lock = quorum.get_lock(&format!("x{}", names.next().unwrap()));
@@ -58,7 +58,7 @@ async fn a_server_that_was_silent_is_not_asked_again_until_it_answers() {
     })
     .await;
     five.0[2].resume();
-    // It is asked in the background, and votes again.
+    // The quorum asks it in the background, and it votes again.
     let before = asked.seen();
     eventually("it is asked again", LONG, async || {
         lock_another().await;
@@ -101,7 +101,7 @@ async fn with_two_of_five_there_is_no_quorum_and_with_three_it_is_busy() {
 }
 
 #[tokio::test]
-async fn who_waits_without_a_quorum_is_told_after_a_while_or_gets_it_when_there_is_one() {
+async fn a_waiter_without_a_quorum_gets_an_error_after_a_while_or_the_lock_once_there_is_one() {
     let five = Five::start();
     let quorum = five
         .builder()
@@ -124,7 +124,7 @@ async fn who_waits_without_a_quorum_is_told_after_a_while_or_gets_it_when_there_
 }
 
 #[tokio::test]
-async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_again() {
+async fn grants_without_a_majority_are_given_back_and_the_holder_has_them_again() {
     let five = Five::start();
     let quorum = five.connect_for(ms(1_200)).await;
     let other = five.connect().await;
@@ -136,7 +136,7 @@ async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_aga
     }
     assert!(try_once(&other.get_lock("x")).await.is_none());
     guard.check().unwrap();
-    // The other's keys would be kept by its watchdog.
+    // The other's watchdog would keep its keys.
     tokio::time::sleep(ms(1_300)).await;
     five.until(5, "x").await;
     end(guard).await;
@@ -146,7 +146,7 @@ async fn what_was_got_without_a_majority_is_given_back_and_the_holder_has_it_aga
 #[tokio::test]
 async fn a_try_that_a_frozen_server_runs_late_is_undone() {
     let five = Five::start();
-    // Whoever heeds only the time-out of commands is too late for the test.
+    // A waiter that heeds only the time-out of commands is too late for the test.
     let quorum = five
         .builder()
         .node_timeout(ms(100))

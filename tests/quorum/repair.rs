@@ -1,4 +1,4 @@
-//! Servers that come back are taken into holds that still have their majority.
+//! Holds that still have their majority take back servers that return.
 
 use watchlock::Lease;
 use watchlock_support::eventually;
@@ -31,7 +31,7 @@ async fn a_fixed_lease_gets_no_longer_by_a_repair() {
     five.until(5, "x").await;
     five.0[0].restart();
     five.0[3].cmd(&["DEL", "x"]).await;
-    // Nobody renews it, so it is told by a question only, and those to the others may be heard before.
+    // Nobody renews it, so only a question finds it, and questions to the other nodes may be answered before.
     eventually("all have it again", LONG, async || {
         guard.verify().await.expect("three have it");
         five.have(&[0, 1, 2, 3, 4], "x").await == 5
@@ -65,7 +65,7 @@ async fn both_sorts_of_levels_are_taken_along() {
 }
 
 #[tokio::test]
-async fn what_is_over_is_not_repaired() {
+async fn a_hold_that_is_over_is_not_repaired() {
     let five = Five::start();
     let quorum = five.connect_for(ms(1_200)).await;
     let lock = quorum.get_lock("x");
@@ -83,7 +83,7 @@ async fn what_is_over_is_not_repaired() {
     five.clean().await;
 }
 
-/// The repair of a server and the end of the hold meet: whatever is first, nothing is left.
+/// The repair of a server and the end of the hold meet: whichever is first, nothing is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_taken_back_beside_the_last_release_keeps_nothing() {
     let five = Five::start();

@@ -1,4 +1,4 @@
-//! Servers that come back without their memory: they have no vote until all is over that they may have forgotten.
+//! Servers that come back without their memory do not vote until everything is over that they may have forgotten.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use watchlock_support::eventually;
 use crate::common::{LONG, ms, soon};
 use crate::{Five, end, of, try_once};
 
-/// A delay in which a test can do something, and that it can wait for.
+/// A delay long enough for a test to do something in it, and short enough to wait for.
 const DELAY: Duration = Duration::from_secs(4);
 
 /// Waits until all servers have been up for that long.
@@ -60,7 +60,7 @@ async fn servers_that_have_just_been_started_have_no_vote() {
 }
 
 #[tokio::test]
-async fn what_restarted_servers_forgot_is_granted_to_nobody() {
+async fn a_lock_that_restarted_servers_forgot_is_granted_to_nobody() {
     let five = Five::start();
     all_old(&five).await;
     let (quorum, other) = (with_delay(&five).await, with_delay(&five).await);
@@ -82,7 +82,7 @@ async fn what_restarted_servers_forgot_is_granted_to_nobody() {
     let got = soon(other.get_lock("x").try_lock(LONG, Lease::Watchdog)).await;
     end(got.unwrap().expect("all are old enough in the end")).await;
 
-    // Without the delay they grant it at once: that is what it is for.
+    // Without the delay they grant it at once, which the delay is there to prevent.
     let guard = quorum.get_lock("x").try_lock(LONG, ms(3_000)).await;
     let guard = guard.unwrap().expect("it is free");
     five.until(5, "x").await;
@@ -98,14 +98,14 @@ async fn what_restarted_servers_forgot_is_granted_to_nobody() {
 }
 
 #[tokio::test]
-async fn what_a_young_server_says_of_others_counts() {
+async fn a_young_servers_busy_counts() {
     let five = Five::start();
     all_old(&five).await;
     let (quorum, other) = (with_delay(&five).await, five.connect().await);
     for server in [0, 1] {
         five.0[server].restart();
     }
-    // It may vote at once, so it has them all.
+    // It may vote at once, so it has all servers.
     let guard = other.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
     five.0[3].kill();
@@ -124,7 +124,7 @@ async fn the_age_is_that_of_the_server_that_answers() {
     let quorum = with_delay(&five).await;
     let lock = quorum.get_lock("x");
     end(lock.lock().await.unwrap()).await;
-    // The connections that were greeted by the old ones are cut by the restart.
+    // The restart cuts the connections to the old servers.
     for server in [0, 1, 2] {
         five.0[server].restart();
     }

@@ -1,4 +1,4 @@
-//! Waiting: woken by the nodes, in turn, and never for nothing.
+//! Waiting: woken by the nodes, in turn, and never in vain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use watchlock::{Backoff, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{Five, end, try_once};
 
-/// Polls once a minute: what happens sooner was not a poll.
+/// Polls once a minute: whatever happens sooner was not a poll.
 fn without_polls(five: &Five) -> QuorumBuilder {
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     five.builder().backoff(minute)
@@ -42,7 +42,7 @@ async fn a_waiter_is_woken_by_the_nodes() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_woken_by_one_node_when_the_others_cannot_tell() {
+async fn a_waiter_is_woken_by_one_node_when_the_others_send_nothing() {
     let five = Five::start();
     let (quorum, other) = (
         five.connect().await,
@@ -160,7 +160,7 @@ async fn callers_that_go_away_leave_nothing() {
     five.clean().await;
 }
 
-/// What it has begun is seen through in the background, and undone.
+/// What it has begun is finished in the background, and undone.
 #[tokio::test]
 async fn a_caller_that_goes_away_leaves_nothing_though_nobody_comes_after_it() {
     let five = Five::start();
@@ -171,8 +171,8 @@ async fn a_caller_that_goes_away_leaves_nothing_though_nobody_comes_after_it() {
     five.clean().await;
 }
 
-/// Who tries once beside a round that gets the lock hears it of that: nobody can subscribe here, and with a poll once a
-/// minute, and as long for a command, nothing else would tell it in time.
+/// A single try beside a round that gets the lock learns it from that round: nobody can subscribe here, and with a poll
+/// once a minute, and a command time-out as long, nothing else would report it in time.
 #[tokio::test]
 async fn local_tries_hear_that_somebody_else_got_it() {
     let five = Five::start();
@@ -215,20 +215,20 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     five.clean().await;
 }
 
-/// Nobody tells of the end of a lease; the poll is too late for the test.
+/// No message announces the end of a lease, and the poll is too late for the test.
 #[tokio::test]
 async fn a_waiter_comes_when_the_leases_of_a_majority_end() {
     let five = Five::start();
     let other = without_polls(&five).connect().await.unwrap();
     for (place, server) in five.0.iter().enumerate() {
         server.cmd(&["HSET", "x", "dead:1", "1"]).await;
-        // Three are as good as for ever.
+        // Three leases are practically endless.
         let lease = if place < 2 { "700" } else { "600000" };
         server.cmd(&["PEXPIRE", "x", lease]).await;
     }
     let ttl = other.get_lock("x").remain_time_to_live().await.unwrap();
     assert!(matches!(ttl, Ttl::Left(left) if left > LONG), "{ttl:?}");
-    // Now it is a majority that ends soon.
+    // Now the leases of a majority end soon.
     five.0[2].cmd(&["PEXPIRE", "x", "700"]).await;
     assert!(try_once(&other.get_lock("x")).await.is_none());
     let waited = soon(other.get_lock("x").lock()).await;

@@ -19,7 +19,7 @@ const LOSSES: [Fault; 4] = [
     Fault::ResetAfter,
 ];
 
-/// A server, a client that comes through a proxy and gives up on an answer soon, and one that does not.
+/// A server, a client that connects through a proxy and gives up on an answer soon, and one that does not.
 async fn scene() -> (RedisServer, Proxy, Client, Client) {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -38,13 +38,13 @@ fn lose(proxy: &Proxy, loss: &Fault) -> Aim {
         .arm()
 }
 
-/// A reader of that client waits.
+/// A waiting reader of that client.
 fn reader(client: &Client) -> JoinHandle<LockGuard> {
     let lock = client.get_read_write_lock("x").read_lock();
     tokio::spawn(async move { lock.lock().await.unwrap() })
 }
 
-/// The other client's reader gets in, and then its writer: nobody of the first is there any more.
+/// The other client's reader gets in, and then its writer: no level of the first client is left.
 async fn is_left_to(other: &Client, reader: JoinHandle<LockGuard>) {
     soon(reader).await.unwrap().unlock().await.unwrap();
     let write = other.get_read_write_lock("x").write_lock();
@@ -59,7 +59,7 @@ async fn i9_a_join_can_be_dropped_at_any_await() {
     let first = lock.lock().await.unwrap();
     let mut lease = MINUTE;
     at_every_await(async |polls| {
-        // Longer than what is promised, so it has to be asked for.
+        // Longer than what is promised, so it has to ask.
         lease += MINUTE;
         let before = server.calls_of("evalsha").await;
         let got = after(polls, lock.lock_for(lease)).await;
@@ -79,7 +79,7 @@ async fn i9_a_join_can_be_dropped_at_any_await() {
 }
 
 #[tokio::test]
-async fn i9_a_join_that_is_dropped_keeps_none_of_those_who_wait_for_it() {
+async fn i9_a_dropped_join_holds_up_none_of_its_waiters() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
@@ -242,9 +242,9 @@ async fn f3_a_downgrade_whose_request_or_reply_is_lost_lets_readers_in_all_the_s
     clean(&server).await;
 }
 
-/// The hold that is there came from an acquire whose reply was lost; that is no affair of who asks to share it.
+/// The existing hold came from an acquire whose reply was lost; that does not concern a caller that asks to share it.
 #[tokio::test]
-async fn f3_a_join_that_comes_to_nothing_costs_no_reader_its_hold() {
+async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     let (server, proxy, client, other) = scene().await;
     let lock = client.get_read_write_lock("x").read_lock();
     // The server knows the scripts.
@@ -269,7 +269,7 @@ async fn f3_a_join_that_comes_to_nothing_costs_no_reader_its_hold() {
 }
 
 #[tokio::test]
-async fn who_waits_to_write_is_not_told_of_a_trouble_that_was_over_long_ago() {
+async fn a_waiting_writer_gets_no_error_for_an_outage_that_was_over_long_ago() {
     let (patience, server) = (SHORT * 2, RedisServer::start());
     let proxy = Proxy::to(&server);
     let builder = Client::builder(&proxy.url()).unavailable_after(patience);
@@ -288,7 +288,7 @@ async fn who_waits_to_write_is_not_told_of_a_trouble_that_was_over_long_ago() {
     assert_eq!(refused.fired(), 1);
     let write = lock.write_lock();
     let waiting = tokio::spawn(async move { write.lock().await });
-    // A fixed lease tells when more than its patience has passed.
+    // The end of a fixed lease shows that more than its patience has passed.
     let clock = client
         .get_lock("clock")
         .lock_for(patience + SHORT)
@@ -309,7 +309,7 @@ async fn who_waits_to_write_is_not_told_of_a_trouble_that_was_over_long_ago() {
     clean(&server).await;
 }
 
-/// They ask by the question that is under way, or behind it.
+/// They ask with the question that is under way, or after it.
 #[tokio::test]
 async fn one_try_beside_a_join_under_way_is_not_busy_because_of_readers() {
     let server = RedisServer::start();
@@ -319,7 +319,7 @@ async fn one_try_beside_a_join_under_way_is_not_busy_because_of_readers() {
     let lock = client.get_read_write_lock("x").read_lock();
     let first = lock.lock().await.unwrap();
     let aim = lose(&proxy, &Fault::DelayReply(ms(300)));
-    // Longer than what is promised, so it has to be asked for.
+    // Longer than what is promised, so it has to ask.
     let mut joins = Box::pin(lock.lock_for(MINUTE));
     assert!(poll_once(&mut joins).await.is_none());
     let once = lock.try_lock(Duration::ZERO, MINUTE);

@@ -1,4 +1,4 @@
-//! Grants that nobody collects, and answers that come late: what they were about may be over by then.
+//! Grants that nobody collects, and late answers: their subject may be over by then.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ async fn i8_after_a_suspend_the_first_look_at_a_level_says_that_it_is_over() {
     // The watchdog's lease.
     ahead.advance(LONG);
     for guard in [&reading, &writing] {
-        let told = guard.check();
+        let checked = guard.check();
         let over = matches!(
-            &told,
+            &checked,
             Err(Error::Lost {
                 reason: LostReason::Expired,
                 ..
             })
         );
-        assert!(over && !guard.is_valid(), "{told:?}");
+        assert!(over && !guard.is_valid(), "{checked:?}");
     }
     for guard in [reading, writing] {
         assert_eq!(soon(guard.lost()).await, LostReason::Expired);
@@ -40,19 +40,19 @@ async fn i8_after_a_suspend_the_first_look_at_a_level_says_that_it_is_over() {
     clean(&server).await;
 }
 
-/// The answer to its question lay there until the hold was over that it was to share.
+/// The answer to its question lay unread until the hold that it was to share was over.
 #[tokio::test]
-async fn who_sees_too_late_that_it_may_share_a_hold_starts_afresh() {
+async fn a_reader_that_sees_its_join_too_late_starts_afresh() {
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock);
     let client = client.connect().await.unwrap();
     let read = client.get_read_write_lock("x").read_lock();
     let reading = read.lock().await.unwrap();
-    // Longer than what is promised, so it is asked for.
+    // Longer than what is promised, so it has to ask.
     let mut longer = Box::pin(read.lock_for(Duration::from_secs(600)));
     assert!(poll_once(&mut longer).await.is_none());
-    // By the same connection: the answer before this one is there, too.
+    // Over the same connection: the answer before this one is there, too.
     assert!(read.is_locked().await.unwrap());
     ahead.advance(LONG);
     // Nothing comes between the two, so the keeper did not look.
@@ -86,7 +86,7 @@ async fn i9_a_read_level_that_nobody_collects_is_given_back() {
     .await;
     let other = connect(&server).await.get_read_write_lock("x").write_lock();
     soon(other.lock()).await.unwrap().unlock().await.unwrap();
-    // Who comes back to it later starts afresh.
+    // A caller that comes back to it later starts afresh.
     soon(asleep).await.unwrap().unlock().await.unwrap();
     clean(&server).await;
 }
@@ -97,7 +97,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).command_timeout(ms(2_000));
     let client = builder.connect().await.unwrap();
-    // Its mark is heeded for longer than anybody here waits.
+    // Readers heed its mark for longer than anybody here waits.
     let builder = Client::builder(&server.url()).watchdog_lease(LONG * 10);
     let other = builder.connect().await.unwrap();
     let read = client.get_read_write_lock("x").read_lock();
@@ -117,7 +117,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     })
     .await;
     let late = client.get_read_write_lock("x").read_lock();
-    // Longer than what is promised, so it has to be asked for.
+    // Longer than what is promised, so it has to ask.
     let reading = tokio::spawn(async move { late.lock_for(LONG * 10).await });
     soon(writing)
         .await
@@ -139,7 +139,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
 
 /// When its answer comes, the hold that it asked for is over.
 #[tokio::test]
-async fn who_asks_to_share_a_hold_that_runs_out_meanwhile_gets_a_fresh_one() {
+async fn a_reader_whose_shared_hold_runs_out_during_its_join_gets_a_fresh_one() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = Client::builder(&proxy.url()).command_timeout(LONG);

@@ -99,7 +99,10 @@ async fn downgrade_leaves_no_gap_and_lets_readers_in() {
             tokio::time::sleep(ms(50)).await;
             let reading = write.downgrade().await.unwrap();
             assert!(reading.is_valid());
-            assert!(!view.is_valid(), "who watched the write hold sees its end");
+            assert!(
+                !view.is_valid(),
+                "a task that watched the write hold sees its end"
+            );
             let theirs = soon(waiting).await.unwrap().unwrap();
             let none = third.try_lock(Duration::ZERO, Lease::Watchdog).await;
             assert!(none.unwrap().is_none(), "nobody writes in between");
@@ -112,9 +115,9 @@ async fn downgrade_leaves_no_gap_and_lets_readers_in() {
     clean(&server).await;
 }
 
-/// Nobody polls here, and no lease is over. Redisson tells nobody.
+/// Nobody polls here, and no lease is over. Redisson wakes nobody here.
 #[tokio::test]
-async fn who_waits_elsewhere_to_read_is_woken_by_a_downgrade() {
+async fn a_downgrade_wakes_a_waiting_reader_of_another_client() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, without_polls(&server).connect());
     let b = b.await.unwrap();
@@ -181,7 +184,7 @@ async fn giving_the_write_level_back_leaves_the_lock_to_its_read_levels() {
 async fn a_dropped_write_level_leaves_the_lock_to_its_read_levels() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
-    // The keeper tells Redis, and then its own client's readers.
+    // The keeper writes it to Redis, and then wakes its own client's readers.
     for client in [&b, &a] {
         let owner = a.new_owner();
         let lock = owner.get_read_write_lock("x");
@@ -309,19 +312,19 @@ async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
     server.freeze();
     let mut longer = Box::pin(read.lock_for(LONG));
     assert!(poll_once(&mut longer).await.is_none());
-    // Not when the level that is asked for is decided.
+    // Not while the requested level is being decided.
     tokio::select! {
         biased;
         asked = &mut longer => panic!("{:?}", asked.err()),
         reason = soon(view.lost()) => assert_eq!(reason, LostReason::Expired),
     }
-    // The level that is asked for counts until it is refused: it goes with the hold in Redis, which is next.
+    // The requested level counts until it is refused: it ends with the hold in Redis, which is next.
     eventually("nothing is left", LONG, async || !read.is_held()).await;
     assert!(soon(longer).await.unwrap_err().is_lost());
     server.resume();
 }
 
-/// A Java peer may read beside it and cut the key short: so no more is vouched for than is asserted all the time.
+/// A Java peer may read beside it and shorten the key's lease, so the client relies on no more than it keeps writing.
 #[tokio::test]
 async fn a_long_lease_that_was_downgraded_is_vouched_for_and_asserted_as_a_readers() {
     let server = RedisServer::start();

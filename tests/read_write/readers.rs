@@ -1,4 +1,4 @@
-//! Readers: many at once, and one for Redis.
+//! Readers: many at once; to Redis, each client is one.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ async fn many_read_at_once_and_nobody_writes() {
 }
 
 #[tokio::test]
-async fn what_redis_has_is_what_redisson_would_write() {
+async fn the_keys_in_redis_are_those_that_redisson_writes() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x");
@@ -62,12 +62,12 @@ async fn what_redis_has_is_what_redisson_would_write() {
 }
 
 #[tokio::test]
-async fn who_reads_where_others_read_already_asks_nobody() {
+async fn a_reader_beside_readers_of_its_client_sends_no_command() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let first = lock.lock().await.unwrap();
-    // The door is open for a moment only: some rounds of it are enough.
+    // The chance lasts only a moment, so the test makes several rounds.
     let mut fewest = u64::MAX;
     for _ in 0..20 {
         lock.lock().await.unwrap().unlock().await.unwrap();
@@ -83,7 +83,7 @@ async fn who_reads_where_others_read_already_asks_nobody() {
 }
 
 #[tokio::test]
-async fn one_question_lets_all_in_who_come_meanwhile() {
+async fn one_question_lets_in_all_readers_that_come_meanwhile() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
@@ -101,12 +101,12 @@ async fn one_question_lets_all_in_who_come_meanwhile() {
 }
 
 #[tokio::test]
-async fn who_came_behind_the_question_that_let_it_in_has_its_whole_lease() {
+async fn a_reader_that_came_after_the_question_that_let_it_in_has_its_whole_lease() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let lease = Duration::from_secs(5);
-    // Redis knows the script from then on, so one command is enough.
+    // From then on Redis knows the script, so one command is enough.
     lock.lock().await.unwrap().unlock().await.unwrap();
     server.freeze();
     let mut first = Box::pin(lock.lock_for(lease));
@@ -126,7 +126,7 @@ async fn who_came_behind_the_question_that_let_it_in_has_its_whole_lease() {
 }
 
 #[tokio::test]
-async fn readers_who_wait_for_a_writer_come_in_together() {
+async fn readers_that_wait_for_a_writer_get_in_together() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
     let write = a
@@ -174,7 +174,7 @@ async fn the_watchdog_keeps_readers_and_both_their_keys() {
     clean(&server).await;
 }
 
-/// Of readers with leases of their own each ends with its own.
+/// Each of several readers with leases of their own ends with its own.
 #[tokio::test]
 async fn a_fixed_level_ends_at_its_own_lease_though_others_read_on() {
     let server = RedisServer::start();
@@ -205,7 +205,7 @@ async fn the_last_lease_that_ends_frees_the_lock() {
     let watched = lock.lock().await.unwrap();
     let short = lock.lock_for(ms(400)).await.unwrap();
     watched.unlock().await.unwrap();
-    // Redis was told thirty seconds, and the one who is left was promised less than half of one.
+    // Redis has a lease of thirty seconds, and the remaining reader was promised less than half a second.
     let write = client.get_read_write_lock("x").write_lock();
     soon(write.lock()).await.unwrap().unlock().await.unwrap();
     assert!(!short.is_valid());
@@ -239,7 +239,7 @@ async fn a_fixed_level_inside_of_a_watched_one_ends_at_its_own_lease() {
             inner.unlock().await.unwrap_err(),
         ] {
             let reason = LostReason::Expired;
-            assert!(matches!(&error, Error::Lost { reason: told, .. } if *told == reason));
+            assert!(matches!(&error, Error::Lost { reason: lost, .. } if *lost == reason));
         }
         let again = outer.reenter(LONG).await.unwrap();
         again.unlock().await.unwrap();
@@ -258,7 +258,7 @@ async fn a_fixed_level_keeps_nothing_once_its_lease_is_over() {
     let watched = lock.lock().await.unwrap();
     assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
     watched.unlock().await.unwrap();
-    // It was told a moment before it was taken off; Redis was told thirty seconds.
+    // The loss is reported a moment before the level ends; Redis has a lease of thirty seconds.
     eventually("it is given back", LONG / 3, async || {
         !server.exists("x").await
     })
@@ -283,14 +283,14 @@ async fn a_level_that_the_watchdog_leaves_keeps_what_it_was_promised() {
     watched.unlock().await.unwrap();
     assert!(short.is_valid() && short.valid_for() <= ms(700));
     assert_eq!(reads(&server, "x").await, 1);
-    // Redis was told thirty seconds.
+    // Redis has a lease of thirty seconds.
     let write = client.get_read_write_lock("x").write_lock();
     soon(write.lock()).await.unwrap().unlock().await.unwrap();
     assert!(short.unlock().await.unwrap_err().is_lost());
     clean(&server).await;
 }
 
-/// Each is told of by the `unlock` that would have given it back.
+/// The `unlock` that would have given a level back reports its end.
 #[tokio::test]
 async fn detached_levels_end_each_at_its_own_lease() {
     let server = RedisServer::start();
@@ -309,8 +309,8 @@ async fn detached_levels_end_each_at_its_own_lease() {
         lock.lock().await.unwrap().detach().unwrap();
         lock.unlock().await.unwrap();
         for lease in leases.into_iter().rev() {
-            let told = lock.unlock().await;
-            assert_eq!(told.is_ok(), lease == watched, "{lease:?}: {told:?}");
+            let answer = lock.unlock().await;
+            assert_eq!(answer.is_ok(), lease == watched, "{lease:?}: {answer:?}");
         }
         assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
         clean(&server).await;
@@ -337,7 +337,7 @@ async fn the_level_that_was_detached_last_is_given_back_first() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_longer_than_what_is_promised_is_asked_for() {
+async fn a_lease_longer_than_the_promised_one_needs_a_command() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
@@ -347,7 +347,7 @@ async fn a_lease_that_is_longer_than_what_is_promised_is_asked_for() {
     assert!(left > 90_000, "{left}");
     let timeout = server.pttl(&timeout_keys(&server).await[0]).await;
     assert!(timeout > 90_000, "{timeout}");
-    // As strangers may cut the key short, no more is vouched for than is asserted all the time.
+    // Strangers may shorten the key's lease, so the client relies on no more than it keeps writing.
     assert!(long.valid_for() <= Duration::from_secs(30));
     watched.unlock().await.unwrap();
     long.unlock().await.unwrap();
@@ -398,7 +398,7 @@ async fn a_level_under_the_watchdog_cannot_be_left_to_its_lease() {
 }
 
 #[tokio::test]
-async fn a_lost_hold_is_lost_for_all_who_read_by_it() {
+async fn a_lost_hold_is_lost_for_all_its_readers() {
     let server = RedisServer::start();
     let client = connect_short(&server).await;
     let owner = client.new_owner();
@@ -413,7 +413,7 @@ async fn a_lost_hold_is_lost_for_all_who_read_by_it() {
     server.cmd(&["DEL", "x"]).await;
     assert_eq!(soon(mine.lost()).await, LostReason::Missing);
     assert_eq!(soon(other.lost()).await, LostReason::Missing);
-    // Who has guards of it hears of it; anybody else starts afresh.
+    // A caller that has guards of it hears of it; any other starts afresh.
     assert!(matches!(lock.lock().await, Err(Error::Lost { .. })));
     let fresh = try_read(&client, "x").await.unwrap();
     assert!(matches!(mine.unlock().await, Err(Error::Lost { .. })));
@@ -479,7 +479,7 @@ async fn a_dead_reader_holds_nobody_up_for_longer_than_its_lease() {
 }
 
 #[tokio::test]
-async fn a_release_leaves_others_what_they_were_promised() {
+async fn a_release_leaves_others_their_promised_leases() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let other = format!("{}:1", uuid());
@@ -508,7 +508,7 @@ async fn a_release_leaves_others_what_they_were_promised() {
 }
 
 #[tokio::test]
-async fn what_is_no_read_write_lock_is_told_and_left_alone() {
+async fn a_key_of_another_kind_is_reported_and_left_alone() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     server.cmd(&["SET", "text", "1"]).await;
@@ -563,7 +563,7 @@ async fn a_dropped_reader_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn shutdown_tells_readers_and_gives_back_what_is_left() {
+async fn shutdown_notifies_readers_and_gives_back_the_rest() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
@@ -619,7 +619,7 @@ fn uuid() -> &'static str {
     "6a1b0c0e-0000-4000-8000-000000000001"
 }
 
-/// That the handle can be kept as what it is.
+/// The handle can be stored as its own type.
 #[tokio::test]
 async fn a_handle_is_kept_and_sent() {
     struct Prices {

@@ -1,5 +1,5 @@
-//! What meets in the middle of something else: a level that goes while its hold is being turned, a share that is
-//! asked for while the hold is lost or a writer waits, a hold that runs out long before its lease.
+//! What happens in the middle of something else: a level ends while its hold is being turned, a caller asks for a share
+//! while the hold is lost or a writer waits, a hold runs out long before its lease.
 
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_w
 
 /// It comes with each message that frees the lock, for Redisson, and would cost a try each time.
 #[tokio::test]
-async fn a_message_that_only_says_again_what_was_said_wakes_nobody() {
+async fn a_repeated_message_wakes_nobody() {
     let server = RedisServer::start();
     let client = without_polls(&server).connect().await.unwrap();
-    // The scripts are known from here on.
+    // From here on the scripts are known.
     try_read(&client, "x")
         .await
         .unwrap()
@@ -91,7 +91,7 @@ async fn a_fixed_level_ends_at_its_own_lease_also_when_it_was_downgraded_beside_
     clean(&server).await;
 }
 
-/// Redis keeps it for an hour, the client vouches for it only as long as it can see to it.
+/// Redis keeps it for an hour; the client relies on it only for as long as it can look after it.
 #[tokio::test]
 async fn a_long_read_lease_that_was_lost_to_an_outage_is_given_back_after_it() {
     let server = RedisServer::start();
@@ -122,7 +122,7 @@ async fn one_try_to_read_starts_afresh_when_the_hold_that_it_asked_for_is_gone()
     let client = connect(&server).await;
     let reading = try_read(&client, "x").await.unwrap();
     server.cmd(&["DEL", "x"]).await;
-    // What was asked a moment ago does no more.
+    // A busy answer from a moment ago no longer counts.
     tokio::time::sleep(ms(60)).await;
     let fresh = try_read(&client, "x").await.expect("the lock is free");
     assert_eq!(soon(reading.lost()).await, LostReason::Missing);
@@ -151,7 +151,7 @@ async fn one_try_to_read_for_longer_is_not_busy_because_of_readers() {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_lengthens_no_lease() {
+async fn a_refused_reader_lengthens_no_lease() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
     let reading = try_read(&a, "x").await.unwrap();
@@ -171,14 +171,14 @@ async fn who_is_not_let_in_lengthens_no_lease() {
     clean(&server).await;
 }
 
-/// What Redis said a moment ago does no more.
+/// An answer of Redis from a moment ago no longer counts.
 #[tokio::test]
-async fn who_is_refused_closes_the_door_for_those_who_need_not_ask() {
+async fn a_refused_reader_makes_the_next_readers_ask() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let hour = Lease::Fixed(Duration::from_secs(3_600));
-    // It is open for a moment only: one of some rounds is quick enough.
+    // The chance lasts only a moment: one of several rounds is quick enough.
     for _ in 0..20 {
         let reading = lock.lock().await.unwrap();
         server
@@ -192,7 +192,7 @@ async fn who_is_refused_closes_the_door_for_those_who_need_not_ask() {
     clean(&server).await;
 }
 
-/// Its marks are the keeper's.
+/// The keeper leaves its marks.
 #[tokio::test]
 async fn a_mark_that_may_not_be_dated_is_not_left() {
     let server = RedisServer::start();
@@ -225,20 +225,20 @@ async fn a_level_that_ran_out_says_so_also_when_all_others_are_gone() {
     let short = lock.lock_for(ms(200)).await.unwrap();
     assert_eq!(soon(short.lost()).await, LostReason::Expired);
     other.unlock().await.unwrap();
-    let told = short.unlock().await;
+    let answer = short.unlock().await;
     let expired = matches!(
-        &told,
+        &answer,
         Err(Error::Lost {
             reason: LostReason::Expired,
             ..
         })
     );
-    assert!(expired, "{told:?}");
+    assert!(expired, "{answer:?}");
     clean(&server).await;
 }
 
 #[tokio::test]
-async fn nobody_passes_who_writes_while_its_turn_is_not_answered() {
+async fn nobody_overtakes_a_writer_whose_try_is_not_answered_yet() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
@@ -273,7 +273,7 @@ async fn a_read_level_that_was_left_to_its_lease_outlives_its_client() {
 }
 
 #[tokio::test]
-async fn who_begins_to_read_under_its_own_write_is_told_of_a_shutdown_that_was_announced() {
+async fn a_read_begun_under_its_own_write_reports_a_shutdown_that_was_announced() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let owner = client.new_owner();
@@ -282,8 +282,8 @@ async fn who_begins_to_read_under_its_own_write_is_told_of_a_shutdown_that_was_a
     let ending = tokio::spawn(async move { client.shutdown(LONG).await });
     assert_eq!(soon(write.lost()).await, LostReason::Shutdown);
     let reading = lock.read_lock().lock().await.unwrap();
-    let told = timeout(Duration::from_secs(1), reading.lost()).await;
-    assert_eq!(told, Ok(LostReason::Shutdown));
+    let lost = timeout(Duration::from_secs(1), reading.lost()).await;
+    assert_eq!(lost, Ok(LostReason::Shutdown));
     write.unlock().await.unwrap();
     reading.unlock().await.unwrap();
     soon(ending).await.unwrap();
@@ -321,9 +321,9 @@ async fn an_owner_that_reads_twice_at_once_under_its_own_write_has_two_levels_of
 }
 
 #[tokio::test]
-async fn one_try_to_read_behind_one_try_to_write_is_told_as_soon_as_that_one() {
+async fn one_try_to_read_behind_one_try_to_write_is_answered_as_soon_as_that_one() {
     let server = RedisServer::start();
-    // By its own time-out it would be told, too.
+    // Its own time-out would answer it, too.
     let builder = Client::builder(&server.url()).command_timeout(LONG * 2);
     let client = builder.connect().await.unwrap();
     let lock = client.get_read_write_lock("x");

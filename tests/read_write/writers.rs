@@ -14,7 +14,7 @@ use crate::{reads, try_read, try_write};
 const MARKS: &str = "watchlock_writers:{x}";
 
 #[tokio::test]
-async fn a_writer_gets_in_among_readers_who_overlap_without_a_pause() {
+async fn a_writer_gets_in_among_overlapping_readers() {
     let server = RedisServer::start();
     let over = Arc::new(AtomicBool::new(false));
     let mut readers = Vec::new();
@@ -68,7 +68,7 @@ async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
         try_read(&a, "x").await.is_none(),
         "readers elsewhere heed it"
     );
-    // It is left again and again.
+    // The mark is left again and again.
     tokio::time::sleep(ms(3_500)).await;
     assert!(server.exists(MARKS).await);
     let late = a.get_read_write_lock("x").read_lock();
@@ -120,7 +120,7 @@ async fn a_client_that_ends_takes_its_mark_with_it() {
     clean(&server).await;
 }
 
-/// One who does not heed marks.
+/// A reader that does not heed marks.
 async fn reads_for_ever(server: &RedisServer) {
     let timeout = "{x}:java:1:rwlock_timeout:1";
     for command in [
@@ -152,9 +152,9 @@ async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     drop(writing);
 }
 
-/// Nor are others who come later made to do without for it.
+/// Others who come later need not do without it either.
 #[tokio::test]
-async fn a_writer_is_heeded_that_comes_while_one_waits_who_was_heeded_for_long_enough() {
+async fn a_new_writer_is_heeded_beside_one_whose_time_is_over() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect_short(&server).await);
     reads_for_ever(&server).await;
@@ -235,14 +235,14 @@ async fn a_writer_that_gives_up_lets_those_behind_it_in() {
     clean(&server).await;
 }
 
-/// What a reader was told a while ago is no reason to look at the own hold again and again.
+/// A busy answer that a reader got a while ago does not make a writer look at its own client's hold again and again.
 #[tokio::test]
 async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
     let server = RedisServer::start();
     let client = without_polls(&server).connect().await.unwrap();
     let lock = client.get_read_write_lock("x");
     let reading = lock.read_lock().lock().await.unwrap();
-    // Longer than what is promised, so it has to be asked for.
+    // Longer than what is promised, so it has to ask.
     let hour = Lease::Fixed(Duration::from_secs(3_600));
     eventually(
         "a reader is refused for a writer elsewhere",
@@ -264,7 +264,7 @@ async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
         server.subscribers("redisson_rwlock:{x}").await > 0
     })
     .await;
-    tokio::time::sleep(ms(1_200)).await; // what the reader was told is over
+    tokio::time::sleep(ms(1_200)).await; // the lease in the reader's answer is over
     server.reset_calls().await;
     tokio::time::sleep(ms(500)).await; // silence is what is looked at
     let asked = server.calls_of("evalsha").await;
@@ -274,7 +274,7 @@ async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
     clean(&server).await;
 }
 
-/// A waiting writer is not kept up by an operator's hand, nor by the end of the last reader.
+/// Neither an operator's deletion nor the end of the last reader holds up a waiting writer.
 #[tokio::test]
 async fn a_writer_gets_in_at_once_when_the_last_reader_goes() {
     let server = RedisServer::start();
@@ -290,11 +290,16 @@ async fn a_writer_gets_in_at_once_when_the_last_reader_goes() {
     tokio::time::sleep(ms(50)).await;
     reading.unlock().await.unwrap();
     let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await;
-    guard.expect("it is told").unwrap().unlock().await.unwrap();
+    guard
+        .expect("it is answered")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     clean(&server).await;
 }
 
-/// Nothing lingers then, so the job ends with the one who waited.
+/// Nothing lingers then, so the job ends with its waiter.
 #[tokio::test]
 async fn a_writer_that_may_not_listen_takes_its_mark_away() {
     let server = RedisServer::start();
@@ -313,7 +318,7 @@ async fn a_writer_that_may_not_listen_takes_its_mark_away() {
     eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
     let away = server.calls_of("zrem").await;
     writing.abort();
-    // By itself it would end without a word.
+    // By itself it would end silently.
     eventually("it is taken away", LONG, async || {
         server.calls_of("zrem").await > away
     })
@@ -323,7 +328,7 @@ async fn a_writer_that_may_not_listen_takes_its_mark_away() {
     clean(&server).await;
 }
 
-/// A client waits for the end of a mark before it ends itself; not for one that is gone.
+/// A client waits for the end of a mark before it ends itself, but not for a mark that is gone.
 #[tokio::test]
 async fn a_client_whose_writer_gave_up_before_ends_at_once() {
     let server = RedisServer::start();
@@ -341,7 +346,7 @@ async fn a_client_whose_writer_gave_up_before_ends_at_once() {
             !server.exists(MARKS).await
         })
         .await;
-        // By the connection that took it away, so the client has heard of that.
+        // Over the connection that took it away, so the client has heard of that.
         let _ = b
             .get_read_write_lock("x")
             .read_lock()

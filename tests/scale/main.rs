@@ -18,10 +18,10 @@ use watchlock_support::server::RedisServer;
 use common::{channel, connect, ms, poll_once, without_polls};
 
 const MANY: usize = 10_000;
-/// What thousands of steps may take on a busy machine.
+/// How long thousands of steps may take on a busy machine.
 const AGES: Duration = Duration::from_secs(120);
 
-/// What the server and the runtime have of us.
+/// What the server and the runtime have of ours.
 #[derive(Debug, PartialEq, Eq)]
 struct Footprint {
     keys: usize,
@@ -69,7 +69,7 @@ async fn as_before(server: &RedisServer, before: &Footprint) {
     }
 }
 
-/// Has both clients hold, wait and listen once, so that whatever stays for good is there.
+/// Lets both clients hold, wait and listen once, so that whatever stays permanently exists.
 async fn warm_up(server: &RedisServer, clients: [&Client; 2]) -> Footprint {
     for [holds, waits] in [clients, [clients[1], clients[0]]] {
         let held = holds.get_lock("warm").lock().await.unwrap();
@@ -112,7 +112,7 @@ async fn f18_i5_ten_thousand_tasks_on_one_name_are_one_waiter_and_come_in_turn()
     for _ in 0..MANY {
         let lock = lock.clone();
         let mut waiting = Box::pin(async move { lock.lock().await });
-        // Polled once each, in order: this is how they come.
+        // Polled once each, in order: that is the order of their arrival.
         assert!(poll_once(&mut waiting).await.is_none());
         line.push(waiting);
     }

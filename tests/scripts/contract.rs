@@ -57,7 +57,7 @@ async fn acquire_gives_its_own_field_a_lease_when_somebody_took_it_away() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_plain_lock_is_told_apart_and_left_alone() {
+async fn a_key_that_is_no_plain_lock_is_recognised_and_left_alone() {
     let foreign: [&[&str]; 6] = [
         &["SET", LOCK, "x"],
         &["RPUSH", LOCK, "x"],
@@ -141,7 +141,7 @@ async fn verify_of_a_hold_that_is_not_there_starts_none() {
 }
 
 #[tokio::test]
-async fn verify_is_a_write_whatever_it_changes() {
+async fn verify_always_writes() {
     let scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
     scene.server.cmd(&["REPLICAOF", "127.0.0.1", "1"]).await;
@@ -168,7 +168,7 @@ async fn t4_giving_a_level_back_writes_the_count_and_no_lease() {
 async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
-    // One listens: the scene.
+    // The scene is the one listener.
     assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
     scene.assert_free().await;
     assert_eq!(scene.messages().await, ["0"]);

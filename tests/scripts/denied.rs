@@ -1,4 +1,4 @@
-//! What is left when the ACL denies one command inside a script.
+//! What remains when the ACL denies one command inside a script.
 
 use redis::{RedisResult, Value};
 
@@ -61,7 +61,7 @@ async fn i4_whichever_command_is_denied_a_hold_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn a_denied_wake_up_is_told_and_the_lock_is_free_all_the_same() {
+async fn a_denied_wake_up_is_reported_and_the_lock_is_free_all_the_same() {
     let mut scene = Scene::new().await;
     let channel = channel(LOCK);
     for denied in ["-publish", "resetchannels"] {

@@ -117,7 +117,7 @@ async fn a_free_lock_without_a_queue_is_taken_with_or_without_a_place() {
 }
 
 #[tokio::test]
-async fn who_waits_has_a_place_however_often_it_tries_and_who_does_not_has_none() {
+async fn a_waiter_has_one_place_however_often_it_tries_and_a_single_try_has_none() {
     let scene = Scene::new();
     scene.acquire(STRANGER, "0").await;
     let (code, ms) = scene.acquire(MINE, "0").await;
@@ -170,7 +170,7 @@ async fn enqueue_gives_places_in_order_and_takes_no_lock() {
 }
 
 #[tokio::test]
-async fn who_has_the_lock_gets_no_place() {
+async fn the_holder_gets_no_place() {
     let scene = Scene::new();
     scene.acquire(MINE, "1").await;
     // A request for a place that comes late must not vouch for a client that waits for nothing.
@@ -226,7 +226,7 @@ async fn a_client_uses_its_first_place_for_its_first_waiter() {
 }
 
 #[tokio::test]
-async fn who_leaves_is_in_no_key_and_lowers_those_behind() {
+async fn a_waiter_that_leaves_is_in_no_key_and_lowers_the_scores_behind() {
     let scene = Scene::new();
     scene.acquire(STRANGER, "0").await;
     scene.enqueue(&[MINE, LATER]).await;
@@ -348,7 +348,7 @@ async fn a_place_that_the_holder_still_has_goes_with_its_release() {
 }
 
 #[tokio::test]
-async fn who_was_dropped_though_its_client_lives_is_put_back_before_those_who_came_later() {
+async fn a_dropped_waiter_whose_client_lives_is_put_back_before_later_ones() {
     for notices in ["release", "vouch", "acquire"] {
         let scene = Scene::new();
         scene.enqueue(&[MINE]).await;
@@ -378,7 +378,7 @@ async fn who_was_dropped_though_its_client_lives_is_put_back_before_those_who_ca
 }
 
 #[tokio::test]
-async fn who_waits_long_is_given_time_and_so_are_those_behind() {
+async fn a_long_waiter_is_given_time_and_so_are_those_behind() {
     let scene = Scene::new();
     scene.acquire(STRANGER, "0").await;
     scene.enqueue(&[MINE]).await;
@@ -438,7 +438,7 @@ async fn a_forced_release_ends_the_hold_and_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
+async fn a_key_that_is_no_lock_is_recognised_and_nothing_is_written() {
     let foreign: [&[&str]; 4] = [
         &["SET", LOCK, "x"],
         &["HSET", LOCK, "mode", "write"],
@@ -456,8 +456,8 @@ async fn a_key_that_is_no_lock_is_told_apart_and_nothing_is_written() {
         ];
         for (file, args) in calls {
             let answer: RedisResult<(i64, i64)> = scene.run(file, args).await;
-            let told = is_wrong_type(&answer) || answer.as_ref().is_ok_and(|it| it.0 == -3);
-            assert!(told, "{file}: {write:?}: {answer:?}");
+            let reported = is_wrong_type(&answer) || answer.as_ref().is_ok_and(|it| it.0 == -3);
+            assert!(reported, "{file}: {write:?}: {answer:?}");
         }
         assert_eq!(scene.server.keys().await, [LOCK], "{write:?}");
         assert_eq!(scene.server.pttl(LOCK).await, -1);

@@ -1,4 +1,5 @@
-//! The scripts that take a fencing token: which, what is left when one is refused, and that a repeat takes no other.
+//! The scripts that take a fencing token: which token, what remains when one is refused, and that a repeat takes no
+//! other.
 
 use redis::{RedisResult, Value};
 
@@ -15,7 +16,7 @@ const TOKEN: &str = "redisson_lock_token:{lock}";
 const LIMIT: u64 = 9_007_199_254_740_992;
 const HALF_A_MINUTE: &str = "30000";
 
-/// The number that an array of one is.
+/// The number in an array of one.
 fn token(answer: RedisResult<Value>) -> u64 {
     match answer {
         Ok(Value::Array(numbers)) => match numbers[..] {
@@ -139,7 +140,7 @@ async fn a_token_is_one_more_than_the_stored_one_when_the_clock_is_behind_it() {
     }
 }
 
-/// Redisson's are small, and any 64-bit number is legal there.
+/// Redisson's tokens are small, and there any 64-bit number is legal.
 #[tokio::test]
 async fn a_token_that_is_behind_the_clock_is_left_behind() {
     let scene = Scene::new().await;
@@ -152,7 +153,7 @@ async fn a_token_that_is_behind_the_clock_is_left_behind() {
 }
 
 #[tokio::test]
-async fn whoever_counts_on_by_incr_goes_on_from_it() {
+async fn a_counter_by_incr_goes_on_from_it() {
     let scene = Scene::new().await;
     let first = token(scene.take(MINE, HALF_A_MINUTE).await);
     let next: u64 = scene.server.query(&["INCR", TOKEN]).await;
@@ -166,7 +167,7 @@ async fn whoever_counts_on_by_incr_goes_on_from_it() {
 
 /// What INCR would refuse.
 const NO_NUMBERS: [&str; 10] = ["", " ", "x", "1.5", "1e3", "0x10", "007", "-0", "+1", "12 "];
-/// Where Lua cannot count any more.
+/// Where Lua cannot count exactly any more.
 const TOO_LARGE: [&str; 4] = [
     "9007199254740992",
     "9007199254740993",
@@ -175,7 +176,7 @@ const TOO_LARGE: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn a_token_that_is_no_number_or_too_large_is_told_and_nothing_is_written() {
+async fn a_token_that_is_no_number_or_too_large_is_reported_and_nothing_is_written() {
     let scene = Scene::new().await;
     let no_numbers = NO_NUMBERS.map(|stored| (stored, -3));
     let too_large = TOO_LARGE.map(|stored| (stored, -4));
@@ -200,7 +201,7 @@ async fn a_token_that_is_no_number_or_too_large_is_told_and_nothing_is_written()
 }
 
 #[tokio::test]
-async fn a_token_key_of_another_type_is_told_and_nothing_is_written() {
+async fn a_token_key_of_another_type_is_reported_and_nothing_is_written() {
     let scene = Scene::new().await;
     scene.server.cmd(&["RPUSH", TOKEN, "x"]).await;
     assert!(is_wrong_type(&scene.take(MINE, HALF_A_MINUTE).await));
@@ -211,7 +212,7 @@ async fn a_token_key_of_another_type_is_told_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_plain_lock_is_told_apart_and_burns_no_token() {
+async fn a_key_that_is_no_plain_lock_is_recognised_and_burns_no_token() {
     let foreign: [&[&str]; 6] = [
         &["SET", LOCK, "x"],
         &["RPUSH", LOCK, "x"],
@@ -246,7 +247,7 @@ async fn the_token_key_has_the_ttl_that_was_asked_for_or_none() {
         first
     );
     scene.release(MINE, "0").await.unwrap();
-    // Who does not ask for one makes it stay.
+    // A call that does not ask for a TTL makes it permanent.
     scene.take(LATER, "30000").await.unwrap();
     assert_eq!(scene.server.pttl(TOKEN).await, -1);
 
@@ -327,9 +328,9 @@ async fn i4_whichever_command_is_denied_acquire_leaves_no_key_and_burns_no_token
     }
 }
 
-/// The worst of all: the token cannot be stored, and what was taken cannot be taken back.
+/// The worst case: the token cannot be stored, and the lock cannot be taken back.
 #[tokio::test]
-async fn i4_what_cannot_be_undone_has_a_lease() {
+async fn i4_a_write_that_cannot_be_undone_has_a_lease() {
     let scene = Scene::new().await;
     let mut user = scene.user_without(&["-set", "-hdel"]).await;
     let mut call = redis::cmd("EVAL");
@@ -429,7 +430,7 @@ async fn an_entry_to_a_hold_that_is_not_there_takes_nothing() {
     assert_eq!(scene.stored().await, None);
 }
 
-/// The rest of a hold's life is the plain lock's.
+/// The rest of a hold's life is as with the plain lock.
 #[tokio::test]
 async fn a_hold_is_verified_and_given_back_by_the_plain_locks_scripts() {
     let mut scene = Scene::new().await;
@@ -475,7 +476,7 @@ async fn a_token_is_raised_by_the_holder_and_never_lowered() {
 }
 
 #[tokio::test]
-async fn who_does_not_hold_the_lock_raises_nothing() {
+async fn raise_without_the_hold_changes_no_token() {
     let scene = Scene::new().await;
     assert_eq!(scene.raise(MINE, 7).await.unwrap(), Value::Int(0));
     assert_eq!(scene.stored().await, None);
@@ -506,7 +507,7 @@ async fn a_token_key_that_holds_no_number_is_left_alone_and_odd_tokens_are_refus
 }
 
 #[tokio::test]
-async fn what_is_denied_raises_nothing() {
+async fn a_refused_raise_changes_no_token() {
     let scene = Scene::new().await;
     token(scene.take(MINE, HALF_A_MINUTE).await);
     let before = scene.stored().await;

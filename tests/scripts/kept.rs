@@ -1,8 +1,8 @@
-//! That no argument and no lack of memory leaves a key without a lease.
+//! No argument and no lack of memory leaves a key without a lease.
 
 use super::{LOCK, MINE, Scene, code};
 
-/// Leases that are none, or that Lua and Redis read differently.
+/// Invalid leases, and leases that Lua and Redis read differently.
 const NO_LEASES: [&str; 16] = [
     "0",
     "-1",
@@ -45,7 +45,7 @@ async fn i4_a_lease_that_is_none_takes_nothing_from_a_hold() {
         let (hash, ttl) = scene.state().await;
         assert!((50_000..=60_000).contains(&ttl), "{lease:?}: {ttl}");
         assert_eq!(hash[0].0, MINE);
-        // Leases that are shorter than what is left may be taken for what they mean.
+        // Leases that are shorter than what is left may count as what they mean.
         let means_little = lease.parse::<f64>().is_ok_and(|lease| lease >= 1.0) || lease == "0x10";
         if !means_little && lease != "nan" {
             assert!(
@@ -83,7 +83,7 @@ async fn i2_out_of_memory_a_hold_can_be_entered_renewed_and_given_back() {
 
     assert_eq!(scene.acquire(MINE, "20000").await.unwrap(), -2);
     assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), 1);
-    // The count is not written; the hold stands.
+    // The count is not written; the hold remains.
     scene.assert_held(MINE, "1", (15_000, 20_000)).await;
     assert_eq!(scene.reenter(MINE, "2", "30000").await.unwrap(), 1);
     assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);

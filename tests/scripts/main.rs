@@ -1,4 +1,4 @@
-//! The Lua scripts, called directly, as anybody could: reply, keys, leases and messages, each run twice.
+//! The Lua scripts, called directly, as any client could: reply, keys, leases and messages, each run twice.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ pub(crate) const CLIENT: &str = "6a1b0c0e-0000-4000-8000-000000000001";
 pub(crate) const MINE: &str = "6a1b0c0e-0000-4000-8000-000000000001:7";
 pub(crate) const LATER: &str = "6a1b0c0e-0000-4000-8000-000000000001:8";
 
-/// A server, and who listens to the lock's channel.
+/// A server, and a listener on the lock's channel.
 pub(crate) struct Scene {
     pub(crate) server: RedisServer,
     listener: PubSub,
@@ -109,7 +109,7 @@ impl Scene {
         assert_eq!(self.state().await, (Vec::new(), -2));
     }
 
-    /// A connection of a user who may do everything but these.
+    /// A connection of a user who may do everything except these.
     pub(crate) async fn user_without(&self, denied: &[&str]) -> redis::aio::MultiplexedConnection {
         let rights = ["ACL", "SETUSER", "limited", "reset", "on", ">pw"];
         let keys = ["~*", "&*", "+@all"];
@@ -121,7 +121,7 @@ impl Scene {
     }
 }
 
-/// The code of an error. Redis 6.2 says it behind its own words about the script and the line.
+/// The code of an error. Redis 6.2 puts it after its own words about the script and the line.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let text = error.detail().unwrap_or_default();
     let raised = match error.code() {

@@ -1,5 +1,4 @@
-//! The read/write lock's scripts: the hash, channel and timeout keys of Redisson's, by the same contract as the plain
-//! lock's.
+//! The read/write lock's scripts: Redisson's hash, channel and timeout keys, by the same contract as the plain lock's.
 
 use redis::{RedisResult, Value};
 
@@ -209,7 +208,7 @@ async fn a_release_ends_its_hold_in_either_mode_and_once() {
 async fn a_release_leaves_others_the_longest_lease_that_remains() {
     let mut scene = Scene::new().await;
     scene.go(Call::read(THEIRS, "20000")).await;
-    // Of a Java thread with two levels, and of one that died.
+    // Of a Java thread with two levels, and of a dead one.
     scene
         .server
         .cmd(&["HSET", LOCK, "java:1", "2", "java:2", "1"])
@@ -228,7 +227,7 @@ async fn a_release_leaves_others_the_longest_lease_that_remains() {
     assert_eq!(scene.messages().await, FREE);
 }
 
-/// A late release of a hold that is no more touches nobody's.
+/// A late release of a hold that no longer exists touches nobody's.
 #[tokio::test]
 async fn i3_late_commands_of_an_old_hold_touch_no_other() {
     for other in [
@@ -315,7 +314,7 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
 }
 
 #[tokio::test]
-async fn force_ends_one_mode_only_and_tells_whose_it_was() {
+async fn force_ends_one_mode_only_and_returns_whose_it_was() {
     let mut scene = Scene::new().await;
     let two = |code, number| Value::Array(vec![Value::Int(code), Value::Int(number)]);
     for (mode, other, call) in [
@@ -339,7 +338,7 @@ async fn force_ends_one_mode_only_and_tells_whose_it_was() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_read_write_lock_is_told_and_left_alone() {
+async fn a_key_that_is_no_read_write_lock_is_reported_and_left_alone() {
     let foreign: [&[&str]; 4] = [
         &["SET", LOCK, "x"],
         &["RPUSH", LOCK, MINE],
@@ -452,7 +451,7 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease_and_no_hold_is
 }
 
 #[tokio::test]
-async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_given_back() {
+async fn i2_out_of_memory_no_new_hold_is_taken_and_existing_ones_are_kept_and_released() {
     let mut scene = Scene::new().await;
     scene.go(Call::read(MINE, "10000")).await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -475,7 +474,7 @@ async fn i2_out_of_memory_nothing_new_is_taken_and_what_is_there_is_kept_and_giv
     }
 }
 
-/// Each touches one key, so that a node can run it that has no other.
+/// Each touches one key, so that a node without the other keys can run it.
 #[tokio::test]
 async fn a_hold_is_asserted_key_by_key() {
     let scene = Scene::new().await;

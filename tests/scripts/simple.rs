@@ -16,7 +16,7 @@ const COMMANDS: [&str; 7] = [
 ];
 
 impl Scene {
-    /// What redsync, redlock-py and the like send; whether they got it.
+    /// The command of redsync, redlock-py and the like; returns whether they got the lock.
     async fn set(&self, token: &str, lease: &str) -> bool {
         let call = ["SET", LOCK, token, "NX", "PX", lease];
         self.server.cmd(&call).await == Value::Okay
@@ -76,7 +76,7 @@ async fn acquire_of_a_held_lock_says_for_how_long_and_touches_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_string_is_told_apart_and_left_alone() {
+async fn a_key_that_is_no_string_is_recognised_and_left_alone() {
     let foreign: [&[&str]; 4] = [
         &["HSET", LOCK, MINE, "1"],
         &["RPUSH", LOCK, MINE],
@@ -264,7 +264,7 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease() {
 }
 
 #[tokio::test]
-async fn a_denied_command_is_told_and_a_denied_wake_up_as_well() {
+async fn a_denied_command_is_reported_and_a_denied_wake_up_as_well() {
     let scene = Scene::new().await;
     let channel = channel(LOCK);
     for (denied, needed) in [

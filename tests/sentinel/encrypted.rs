@@ -50,7 +50,7 @@ async fn a_fail_over_behind_tls() {
     guard.unlock().await.unwrap();
 }
 
-/// Neither sentinels nor servers listen to who shows no certificate.
+/// Neither sentinels nor servers accept a client without a certificate.
 #[tokio::test]
 async fn who_shows_none_is_nobody() {
     let (deployment, certificates) = deployment().await;

@@ -21,7 +21,7 @@ async fn replicated(server: &RedisServer, key: &str) {
     .await;
 }
 
-/// Holds a lock through a fail-over that `fail` begins; how long after it clients went on.
+/// Holds a lock through a fail-over that `fail` begins; returns how long after it clients went on.
 async fn through(
     deployment: &SentinelDeployment,
     fail: impl AsyncFnOnce(&RedisServer),
@@ -49,7 +49,7 @@ async fn through(
     assert!(new.exists("new").await, "at the new master");
     held.check().expect("the new master has it");
     assert!(!is_free(&other, "held").await, "the hold is there");
-    // It is asserted at the new master: verified, and its lease written.
+    // The client asserts it at the new master: verifies it, and writes its lease.
     eventually("it is asserted", LONG, async || {
         new.calls_of("pexpire").await > 0
     })
@@ -86,7 +86,8 @@ async fn a_fail_over_by_command_costs_no_hold() {
     assert!(late < GOES_ON, "{late:?} after the fail-over");
 }
 
-/// What the new master was not sent is lost, and its holder is told: it is not left to believe in the old one.
+/// A hold that the new master was not sent is lost, and its holder is notified: it does not go on believing in the old
+/// one.
 #[tokio::test]
 async fn a_hold_that_the_new_master_does_not_have_is_lost_at_once() {
     let deployment = SentinelDeployment::start().await;
@@ -109,7 +110,7 @@ async fn a_hold_that_the_new_master_does_not_have_is_lost_at_once() {
 }
 
 /// The sentinels can neither make a replica of it nor end its connections: it goes on as a master.
-async fn cannot_be_told(old: &RedisServer) {
+async fn cannot_be_demoted(old: &RedisServer) {
     let rights = ["default", "-replicaof", "-slaveof"];
     old.cmd(&[&["ACL", "SETUSER"], &rights[..]].concat()).await;
 }
@@ -126,7 +127,7 @@ async fn goes_over(
     replicated(new, "held").await;
     // Redis 6.2 counts replicated commands, too. The next renewal is due later than this test waits.
     let before = new.calls_of("pexpire").await;
-    cannot_be_told(old).await;
+    cannot_be_demoted(old).await;
     fail().await;
     eventually("the hold is asserted at the new master", LONG, async || {
         new.calls_of("pexpire").await > before
@@ -146,7 +147,7 @@ async fn goes_over(
 }
 
 #[tokio::test]
-async fn an_old_master_that_cannot_be_told_is_left_at_once() {
+async fn an_old_master_that_cannot_be_demoted_is_left_at_once() {
     let deployment = SentinelDeployment::start().await;
     let [old, new] = deployment.servers() else {
         panic!("two servers")
@@ -179,8 +180,8 @@ async fn a_fail_over_that_was_not_heard_of_is_found_by_asking() {
     goes_over(builder, old, new, fail).await;
 }
 
-/// The sentinels deny `SUBSCRIBE`, so only a new connection finds the new master: here the keeper's, for the first hold.
-/// Callers leave the old master then, too.
+/// The sentinels deny `SUBSCRIBE`, so only a new connection finds the new master: here the keeper's, for the first
+/// hold. Callers leave the old master then, too.
 #[tokio::test]
 async fn a_fail_over_that_the_first_hold_finds_is_followed_by_all() {
     let deployment = SentinelDeployment::start().await;
@@ -193,7 +194,7 @@ async fn a_fail_over_that_the_first_hold_finds_is_followed_by_all() {
     }
     let client = connect(&deployment).await;
     assert!(clients_of(old).await >= 1);
-    cannot_be_told(old).await;
+    cannot_be_demoted(old).await;
     deployment.fail_over().await;
     deployment.master_after(old, deployment.sentinels()).await;
     let held = try_once(&client, "held").await.unwrap().unwrap();
@@ -205,7 +206,7 @@ async fn a_fail_over_that_the_first_hold_finds_is_followed_by_all() {
     late.unlock().await.unwrap();
 }
 
-/// It goes on as a master until the sentinels tell it otherwise, and answers whoever is still connected.
+/// It goes on as a master until the sentinels make it a replica, and answers every client that is still connected.
 #[tokio::test]
 async fn an_old_master_that_wakes_up_harms_nobody() {
     let deployment = SentinelDeployment::start().await;
@@ -213,7 +214,7 @@ async fn an_old_master_that_wakes_up_harms_nobody() {
         panic!("two servers")
     };
     let client = connect(&deployment).await;
-    // Connected to the old master, and not under way there when it stops.
+    // Connected to the old master, with nothing under way there when it stops.
     let idle = connect(&deployment).await;
     assert!(is_free(&client, "warm").await && is_free(&idle, "warm").await);
     old.freeze();
@@ -230,7 +231,7 @@ async fn an_old_master_that_wakes_up_harms_nobody() {
         .expect("at the new master");
     assert!(new.exists("ghost").await);
     old.resume();
-    // Whoever asks now asks the new one, however long the old one takes itself for the master.
+    // A caller that asks now asks the new one, however long the old one acts as the master.
     for round in 0..50 {
         let name = format!("after-{round}");
         for client in [&idle, &client] {
@@ -248,9 +249,9 @@ async fn an_old_master_that_wakes_up_harms_nobody() {
     .await;
 }
 
-/// A waiter is woken by messages of the new master: it subscribes there.
+/// Messages of the new master wake a waiter: it subscribes there.
 #[tokio::test]
-async fn who_waits_is_woken_by_the_new_master() {
+async fn the_new_master_wakes_a_waiter() {
     let deployment = SentinelDeployment::start().await;
     let [old, new] = deployment.servers() else {
         panic!("two servers")
@@ -271,9 +272,10 @@ async fn who_waits_is_woken_by_the_new_master() {
     old.resume();
 }
 
-/// The same with a try under way at a master that stands still: it is made again at the new one, and not waited for.
+/// The same with a try under way at a frozen master: the client makes it again at the new one, without waiting for the
+/// old answer.
 #[tokio::test]
-async fn what_is_under_way_is_given_up_when_a_fail_over_is_found_by_asking() {
+async fn commands_under_way_are_given_up_when_a_question_finds_the_fail_over() {
     let deployment = SentinelDeployment::start().await;
     let [old, new] = deployment.servers() else {
         panic!("two servers")
@@ -306,9 +308,9 @@ async fn what_is_under_way_is_given_up_when_a_fail_over_is_found_by_asking() {
     guard.unlock().await.unwrap();
 }
 
-/// None of the sentinels is needed: here only the last one can be reached.
+/// No single sentinel is needed: here only the last one can be reached.
 #[tokio::test]
-async fn the_last_sentinel_alone_tells_of_a_fail_over() {
+async fn the_last_sentinel_alone_announces_a_fail_over() {
     let deployment = SentinelDeployment::start().await;
     let [old, new] = deployment.servers() else {
         panic!("two servers")
@@ -336,22 +338,22 @@ async fn clients_of(server: &RedisServer) -> usize {
     all.iter().filter(is_client).count()
 }
 
-/// It says nothing, and the old master goes on as one: its connection is given up all the same.
+/// The sentinels announce nothing, and the old master goes on as one: the client gives up its connection all the same.
 #[tokio::test]
-async fn who_is_idle_leaves_an_old_master_that_cannot_be_told() {
+async fn an_idle_client_leaves_an_old_master_that_cannot_be_demoted() {
     let deployment = SentinelDeployment::start().await;
     let old = &deployment.servers()[0];
     let client = connect(&deployment).await;
     assert!(is_free(&client, "warm").await);
     assert!(clients_of(old).await >= 1);
-    cannot_be_told(old).await;
+    cannot_be_demoted(old).await;
     deployment.fail_over().await;
     eventually("it is left", LONG, async || clients_of(old).await == 0).await;
     let role = old.info("replication", "role").await;
     assert_eq!(role.as_deref(), Some("master"));
 }
 
-/// Nor are the links to the sentinels cut: they went deaf, and nobody tells of that.
+/// The links to the sentinels are not cut either: they go silent, and nobody reports that.
 #[tokio::test]
 async fn a_fail_over_behind_links_that_went_deaf_is_found_by_asking() {
     let deployment = SentinelDeployment::start().await;
@@ -373,15 +375,15 @@ async fn a_fail_over_behind_links_that_went_deaf_is_found_by_asking() {
         }
         deployment.fail_over().await;
         deployment.master_after(old, deployment.sentinels()).await;
-        // Those that are there stay deaf.
+        // The existing connections stay deaf.
         proxies.iter().for_each(Proxy::heal);
     };
     goes_over(builder, old, new, fail).await;
 }
 
-/// Nor does it listen to the old one any more, which goes on and has nothing to tell.
+/// It does not listen to the old master any more either; that one goes on and has nothing to announce.
 #[tokio::test]
-async fn who_waits_listens_to_the_new_master_though_the_old_one_goes_on() {
+async fn a_waiter_listens_to_the_new_master_though_the_old_one_goes_on() {
     let deployment = SentinelDeployment::start().await;
     let [old, new] = deployment.servers() else {
         panic!("two servers")
@@ -394,7 +396,7 @@ async fn who_waits_listens_to_the_new_master_though_the_old_one_goes_on() {
     });
     crate::common::subscribed(old, "x").await;
     replicated(new, "x").await;
-    cannot_be_told(old).await;
+    cannot_be_demoted(old).await;
     deployment.fail_over().await;
     deployment.master_after(old, deployment.sentinels()).await;
     crate::common::subscribed(new, "x").await;

@@ -22,7 +22,7 @@ async fn the_master_is_found_and_the_lock_is_there() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_sentinel_knows_is_told_at_connect() {
+async fn a_name_that_no_sentinel_knows_is_reported_at_connect() {
     let deployment = SentinelDeployment::start().await;
     let error = ClientBuilder::sentinel(deployment.urls(), "another")
         .connect()
@@ -42,7 +42,8 @@ async fn dead_and_frozen_sentinels_cost_nothing() {
     let client = connect(&deployment).await;
     assert!(is_free(&client, "x").await);
     deployment.sentinels()[0].restart();
-    // One that stands still takes connections, and says nothing. Listed first, it would be waited for by who asks in turn.
+    // A frozen sentinel accepts connections, and answers nothing. It is the first in the list, so a client that asks in
+    // turn would wait for it.
     deployment.sentinels()[0].freeze();
     let mut took = Vec::new();
     for _ in 0..5 {
@@ -52,7 +53,7 @@ async fn dead_and_frozen_sentinels_cost_nothing() {
         took.push(started.elapsed());
     }
     deployment.sentinels()[0].resume();
-    // A patience of 300 ms would show each time, that of a connection even more; a busy machine is not slow each time.
+    // Waiting 300 ms for it, let alone for a connection, would show each time; a busy machine is not slow each time.
     let shortest = took.iter().min();
     assert!(
         shortest.is_some_and(|shortest| *shortest < ms(300)),
@@ -119,7 +120,7 @@ fn list(texts: &[&str]) -> String {
     format!("*{}\r\n{}", texts.len(), bulks.collect::<String>())
 }
 
-/// A sentinel that says what it is told to: an address, in an epoch.
+/// A sentinel that gives the address and the epoch that the test sets.
 async fn saying(port: u16, epoch: u64) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -149,9 +150,9 @@ async fn saying(port: u16, epoch: u64) -> String {
     format!("redis://{address}/")
 }
 
-/// One that was cut off names the old master, and may be the first to answer.
+/// A sentinel that was cut off names the old master, and may be the first to answer.
 #[tokio::test]
-async fn what_most_sentinels_say_counts_and_in_a_tie_the_later_epoch() {
+async fn the_majority_of_sentinels_counts_and_in_a_tie_the_later_epoch() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let most = [
         saying(old.port(), 7).await,
@@ -159,7 +160,7 @@ async fn what_most_sentinels_say_counts_and_in_a_tie_the_later_epoch() {
         saying(new.port(), 1).await,
     ];
     let tie = [saying(old.port(), 1).await, saying(new.port(), 2).await];
-    // Whoever answers last is the right one in one of the two orders at most.
+    // The last answer is right in at most one of the two orders.
     let turned = [tie[1].clone(), tie[0].clone()];
     for urls in [most.to_vec(), tie.to_vec(), turned.to_vec()] {
         for _ in 0..5 {
@@ -187,21 +188,21 @@ async fn a_replica_that_sentinels_name_is_no_master() {
     assert!(source.contains("not a master"), "{source}");
 }
 
-/// Who listens to a sentinel that answers goes on listening by the same connection.
+/// A client that listens to a sentinel that answers goes on listening over the same connection.
 #[tokio::test]
 async fn each_sentinel_is_listened_to_by_one_connection() {
     let deployment = SentinelDeployment::start().await;
     let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
     let client = ClientBuilder::sentinel(proxies.iter().map(Proxy::url), SERVICE)
         .server_url(&deployment.server_url())
-        // No silence of a busy machine is taken for one of a sentinel.
+        // The silence of a busy machine does not count as a sentinel's.
         .connect_timeout(LONG)
         .command_timeout(LONG)
         .connect()
         .await
         .unwrap();
     let said = |proxy: &Proxy, word: &str| proxy.commands().get(word).copied().unwrap_or(0);
-    // Every five seconds; a listening that ended with the first answer would have begun anew by the second.
+    // Every five seconds; a subscription that ended with the first answer would have begun again by the second.
     eventually(
         "each was asked twice whether it is there",
         LONG,

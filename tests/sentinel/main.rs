@@ -1,4 +1,4 @@
-//! A master that sentinels watch over, through the public API: fail-overs, what they cost, and what must not go wrong.
+//! A master watched by sentinels, through the public API: fail-overs, their cost, and what must not go wrong.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 
 use common::{LONG, ms};
 
-/// Clients whose renewals come soon enough for a test to see them.
+/// Clients that renew soon enough for a test to see it.
 pub(crate) fn builder(deployment: &SentinelDeployment) -> ClientBuilder {
     ClientBuilder::sentinel(deployment.urls(), SERVICE)
         .server_url(&deployment.server_url())

@@ -1,7 +1,7 @@
-//! A client that locks and unlocks for a long time, with futures dropped in the middle and faults on its
-//! link, takes no more of the machine in the end than after its first rounds.
+//! A client that locks and unlocks for a long time, with futures dropped in the middle and faults on its link, uses no
+//! more memory, files and threads at the end than after its first rounds.
 //!
-//! `SOAK_MINUTES` says how long; without it a few short rounds are run.
+//! `SOAK_MINUTES` is the length; without it the test runs a few short rounds.
 
 use std::env;
 use std::sync::Arc;
@@ -156,16 +156,17 @@ async fn i7_a_long_time_of_locks_faults_and_dropped_futures_leaves_nothing_behin
         tasks = Some(settled(&client, &server, tasks).await);
         let number = u32::try_from(number).expect("few rounds");
         let look = Look::at(std::process::id(), number).expect("a process knows itself");
-        println!("{look:?} {:?}", told(&counts));
+        println!("{look:?} {:?}", shown(&counts));
         looks.push(look);
     }
     assert_eq!(growth(&looks), [] as [String; 0]);
 }
 
-/// Waits until the client has one connection here and one in its keeper, and no more tasks than before; says how many.
+/// Waits until the client has one connection here and one in its keeper, and no more tasks than before; returns the
+/// number of tasks.
 async fn settled(client: &Client, server: &RedisServer, before: Option<usize>) -> usize {
     let long = ms(10_000);
-    // Both connections are used, so that neither is missing: that of the keeper by the release.
+    // Uses both connections, so that neither is missing; the release uses the keeper's.
     drop(
         client
             .get_lock("soak:last")
@@ -181,7 +182,7 @@ async fn settled(client: &Client, server: &RedisServer, before: Option<usize>) -
     before
 }
 
-fn told(counts: &Counts) -> [(&'static str, u64); 4] {
+fn shown(counts: &Counts) -> [(&'static str, u64); 4] {
     [
         ("sections", counts.sections.load(Ordering::Relaxed)),
         ("dropped", counts.dropped.load(Ordering::Relaxed)),

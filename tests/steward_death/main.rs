@@ -1,6 +1,6 @@
-//! What happens when a task of a quorum's background thread fails of a bug: nobody hangs, and holds go on.
+//! What happens when a task of a quorum's background thread fails because of a bug: nobody hangs, and holds go on.
 //!
-//! The bug is played by a log subscriber that panics in that thread, once.
+//! A log subscriber simulates the bug: it panics in that thread, once.
 
 #[path = "../common/saboteur.rs"]
 mod saboteur;
@@ -47,7 +47,7 @@ async fn a_bug_in_its_thread_closes_the_quorum_and_holds_go_on() {
         })
         .await;
     }
-    // The repair says that a server is back, and dies of it.
+    // The repair logs that a server is back, and the log event kills it.
     servers[0].cmd(&["DEL", "kept"]).await;
     eventually("it fails", LONG, async || {
         kept.verify().await.expect("two have it");

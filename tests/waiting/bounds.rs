@@ -1,4 +1,4 @@
-//! I6: how long a bounded wait takes, whatever the server does, and what it says at its end.
+//! I6: how long a bounded wait takes, whatever the server does, and what it returns at its end.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const COMMAND: Duration = Duration::from_millis(300);
 /// How late a bounded wait may end.
 const ACCURATE: Duration = Duration::from_millis(50);
-/// What a busy machine may add; 50 ms are promised where it is not.
+/// What a busy machine may add; elsewhere the promise is 50 ms.
 const LATE: Duration = Duration::from_millis(1_500);
 
 async fn brief(url: &str) -> Client {
@@ -39,7 +39,7 @@ async fn i6_a_wait_for_a_busy_lock_is_exact() {
     let client = brief(&server.url()).await;
     for wait in [0, 1, 20, 299, 301, 700].map(ms) {
         let mut soonest = Duration::MAX;
-        // The best of some: the machine may be late, the library not.
+        // The best of several: the machine may be late, the library not.
         for _ in 0..5 {
             let started = Instant::now();
             let lock = client.get_lock("busy");
@@ -156,9 +156,9 @@ async fn one_try_gets_the_lock_when_the_attempt_under_way_is_given_up() {
     guard.unlock().await.unwrap();
 }
 
-/// Those who were told busy have gone since, and so has the holder.
+/// The callers that were answered busy have gone since, and so has the holder.
 #[tokio::test]
-async fn busy_is_not_said_from_what_somebody_was_told_who_is_gone() {
+async fn busy_is_not_said_from_the_answer_of_a_caller_that_is_gone() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let holder = connect(&server).await;
@@ -167,7 +167,7 @@ async fn busy_is_not_said_from_what_somebody_was_told_who_is_gone() {
     let held = holder.get_lock("gone").lock().await.unwrap();
     assert!(lock.try_lock(ms(100), LONG).await.unwrap().is_none());
     held.unlock().await.unwrap();
-    // Somebody tries, and nobody knows what comes of it.
+    // Somebody tries, and the result is not known yet.
     proxy.hold(Direction::Requests);
     let mut first = Box::pin(lock.lock());
     assert!(poll_once(&mut first).await.is_none());
@@ -179,7 +179,7 @@ async fn busy_is_not_said_from_what_somebody_was_told_who_is_gone() {
     guard.unlock().await.unwrap();
 }
 
-/// A waiter was told busy, and until when.
+/// A waiter was answered busy, with the time that the lease has left.
 #[tokio::test]
 async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     let server = RedisServer::start();
@@ -205,9 +205,9 @@ async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     guard.unlock().await.unwrap();
 }
 
-/// The hold ahead is lost in an outage, and nobody answers its last release: that is not waited for.
+/// The hold ahead is lost in an outage, and nobody answers its last release: waiters do not wait for that.
 #[tokio::test]
-async fn i6_who_waits_behind_a_hold_that_is_lost_in_an_outage_is_told() {
+async fn i6_a_waiter_behind_a_hold_that_is_lost_in_an_outage_gets_an_error() {
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let builder = Client::builder(&server.url()).clock(clock);
@@ -221,12 +221,15 @@ async fn i6_who_waits_behind_a_hold_that_is_lost_in_an_outage_is_told() {
     server.freeze();
     ahead.advance(HOUR * 2);
     assert_eq!(soon(held.lost()).await, LostReason::Expired);
-    let told = soon(waiting).await;
-    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    let answer = soon(waiting).await;
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
     server.resume();
 }
 
-/// What is under way at the end of a wait is listened to for up to a command time-out.
+/// At the end of a wait the caller still waits up to a command time-out for the command under way.
 #[tokio::test]
 async fn a_short_wait_awaits_an_attempt_under_way_and_then_knows() {
     let server = RedisServer::start();
@@ -285,7 +288,7 @@ async fn one_try_behind_the_holders_lease_is_answered_at_once() {
 
 /// Its own time-out would end it, too, but later than this test waits.
 #[tokio::test]
-async fn one_try_behind_one_who_is_told_busy_hears_it_as_soon_as_that_one() {
+async fn one_try_behind_one_that_is_answered_busy_ends_as_soon_as_that_one() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let held = connect(&server).await.get_lock("way").lock().await.unwrap();

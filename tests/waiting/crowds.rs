@@ -1,4 +1,4 @@
-//! Many waiters: in order, with one voice, and nothing is left behind them.
+//! Many waiters: in order, with one try at a time, and nothing is left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! A grant and its caller: not collected, collected by another of the same owner, or refused in the very moment.
+//! A grant and its caller: not collected, collected by another caller of the same owner, or refused at that very
+//! moment.
 
 use std::hint::spin_loop;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use crate::common::{LONG, SHORT, clean, connect, gone, ms, poll_once, soon, subs
 
 type Trying = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
 
-/// A client, and a wait of its own for `line` that was granted, and that nobody polls any more.
+/// A client, and a wait of its own for `line` that was granted and is no longer polled.
 async fn granted(server: &RedisServer, lease: Lease) -> (Client, Trying) {
     let builder = Client::builder(&server.url()).watchdog_lease(SHORT);
     let builder = builder.command_timeout(ms(800)).pass_on(false);
@@ -34,7 +35,8 @@ async fn granted(server: &RedisServer, lease: Lease) -> (Client, Trying) {
     (client, waiting)
 }
 
-/// It is taken back after a command time-out, or ends with its lease before; the keeper has nothing to do with it
+/// It is taken back after a command time-out, or ends with its lease before; the keeper is done with it, and looks
+/// after everything else.
 /// any more, and looks after everything else.
 #[tokio::test]
 async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
@@ -59,7 +61,7 @@ async fn i9_a_grant_that_nobody_collects_leaves_the_keeper_at_rest() {
     }
 }
 
-/// Who comes back to it later starts afresh: it is never handed a hold that is over.
+/// A caller that comes back to it later starts afresh: it never gets a hold that is over.
 #[tokio::test]
 async fn i8_a_grant_that_is_over_when_it_is_collected_is_asked_for_once_more() {
     for lease in [Lease::Watchdog, Lease::Fixed(ms(400))] {
@@ -97,14 +99,14 @@ async fn nobody_waits_behind_a_hold_of_its_own_owner() {
 
 type Acquiring = Pin<Box<dyn Future<Output = Result<LockGuard, Error>> + Send>>;
 
-/// Queues, and is not polled any more.
+/// Queues, and is no longer polled.
 async fn queued(lock: ReentrantLock) -> Acquiring {
     let mut acquiring: Acquiring = Box::pin(async move { lock.lock().await });
     assert!(poll_once(&mut acquiring).await.is_none());
     acquiring
 }
 
-/// A caller goes away in the moment of its grant, and in the same moment another one of its owner enters.
+/// A caller goes away at the moment of its grant, and at the same moment another one of its owner enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i8_nobody_enters_a_hold_whose_grant_goes_back() {
     const ROUNDS: usize = 20;
@@ -119,7 +121,7 @@ async fn i8_nobody_enters_a_hold_whose_grant_goes_back() {
         let leaves = queued(owner.get_lock("line")).await;
         rounds.push((owner, leaves, queued(line.clone()).await));
     }
-    // All that wait behind make the moment a long one, if a grant has anything to do with them.
+    // The many waiters behind it make the moment long, if a grant touches them at all.
     let mut crowd = Vec::new();
     for _ in 0..CROWD {
         let mut waiting = Box::pin(line.try_lock(LONG * 10, Lease::Watchdog));
@@ -149,7 +151,7 @@ async fn i8_nobody_enters_a_hold_whose_grant_goes_back() {
         });
         held.unlock().await.unwrap();
         soon(leaving).await.unwrap();
-        // Too late is busy, since others wait.
+        // A late answer is busy, since others wait.
         if let Some(guard) = soon(entering).await.unwrap().unwrap() {
             guard.check().expect("what was entered is held");
             guard.unlock().await.unwrap();

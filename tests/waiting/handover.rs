@@ -1,4 +1,4 @@
-//! Inside a client a lock goes from one to the next in one round trip where it cannot be passed on: the release and the
+//! Inside a client a lock goes from one to the next in one round trip if it cannot be passed on: the release and the
 //! next try travel together.
 
 use std::future::ready;
@@ -37,7 +37,7 @@ struct Line {
     lock: ReentrantLock,
     guard: LockGuard,
     waiters: std::vec::IntoIter<Waiter>,
-    /// It stands still, so that no row ends before it is to.
+    /// It stands still, so that no row ends too early.
     clock: ClockDriver,
 }
 
@@ -70,7 +70,7 @@ impl Line {
         )
         .await;
         let mut waiters = line.into_iter();
-        // This one tells that nobody else listens.
+        // This release reports that nobody else listens.
         first.unlock().await.unwrap();
         let guard = soon(waiters.next().unwrap()).await.unwrap().unwrap();
         Self {
@@ -83,7 +83,8 @@ impl Line {
         }
     }
 
-    /// How many holds were started so far. What the next release does is done long before it is answered.
+    /// Delays the answer to the next release, which takes effect long before it. Returns how many holds were started so
+    /// far.
     async fn answer_the_release_late(&self) -> u64 {
         let late = Fault::DelayReply(ms(700));
         let on = Match::script(RELEASE).and(Match::key("line"));
@@ -114,7 +115,7 @@ async fn a_client_hands_a_lock_over_in_one_round_trip() {
 }
 
 #[tokio::test]
-async fn i9_one_who_leaves_while_the_lock_is_handed_over_keeps_it_from_nobody() {
+async fn i9_a_waiter_that_leaves_during_a_hand_over_keeps_the_lock_from_nobody() {
     let mut line = Line::of(2).await;
     let late = Fault::DelayRequest(ms(200));
     let on = Match::script(ACQUIRE).and(Match::key("line"));
@@ -131,7 +132,7 @@ async fn i9_one_who_leaves_while_the_lock_is_handed_over_keeps_it_from_nobody() 
 }
 
 #[tokio::test]
-async fn i5_a_hand_over_whose_commands_or_replies_are_lost_comes_to_its_end() {
+async fn i5_a_hand_over_whose_commands_or_replies_are_lost_completes() {
     for fault in [
         Fault::SwallowRequest,
         Fault::SwallowReply,
@@ -173,7 +174,7 @@ async fn a_dropped_guard_hands_over_as_well() {
     clean(&line.server).await;
 }
 
-/// Those who poll without a subscription are counted by nobody, and get in this way.
+/// Redis does not count waiters that poll without a subscription, and they get in this way.
 #[tokio::test]
 async fn behind_ten_milliseconds_of_hand_overs_the_lock_is_left_free_for_one() {
     let mut line = Line::of(2).await;
@@ -192,7 +193,7 @@ async fn behind_ten_milliseconds_of_hand_overs_the_lock_is_left_free_for_one() {
     clean(&line.server).await;
 }
 
-/// The release failed, so the try behind it found the hold that was to end; nobody tells when it has.
+/// The release failed, so the try behind it found the hold that was to end, and no message says when that has ended.
 #[tokio::test]
 async fn i5_a_try_that_was_answered_by_the_hold_before_it_is_made_again() {
     let minute = |builder: ClientBuilder| {
@@ -214,7 +215,7 @@ async fn i5_a_try_that_was_answered_by_the_hold_before_it_is_made_again() {
     clean(&line.server).await;
 }
 
-/// Nobody is left who would give the lock back that the next one gets.
+/// Nobody is left to give back the lock that the next one gets.
 #[tokio::test]
 async fn i7_the_end_of_a_client_waits_for_a_hand_over_that_is_under_way() {
     let long = |builder: ClientBuilder| builder.watchdog_lease(HOUR);
@@ -234,7 +235,7 @@ async fn i7_the_end_of_a_client_waits_for_a_hand_over_that_is_under_way() {
 
 /// Its waiter hears of a release that cannot be made, though its own try is under way behind it.
 #[tokio::test]
-async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
+async fn i6_a_waiter_for_a_lock_that_cannot_be_handed_over_gets_an_error() {
     let hasty = |builder: ClientBuilder| {
         let builder = builder
             .command_timeout(ms(800))
@@ -247,14 +248,14 @@ async fn i6_who_was_to_get_a_lock_that_cannot_be_handed_over_is_told() {
     let aim = line.proxy.inject(noreplicas).on(on).always().arm();
     drop(line.guard);
     line.clock.go_on();
-    let told = soon(line.waiters.next().unwrap()).await.unwrap();
-    assert!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
+    let answer = soon(line.waiters.next().unwrap()).await.unwrap();
+    assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
     aim.cancel();
     drop(line.lock);
     clean(&line.server).await;
 }
 
-/// What is done once, in the middle of what wakes it.
+/// An action that runs once, in the middle of what wakes it.
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Meanwhile {
@@ -281,7 +282,7 @@ fn order(proxy: &Proxy) -> Arc<Mutex<String>> {
     sent
 }
 
-/// An acquire on a thread of its own, which begins as soon as `go` is there.
+/// An acquire on a thread of its own, which begins when `go` arrives.
 fn comes_at(
     go: Arc<AtomicBool>,
     lock: ReentrantLock,
@@ -300,10 +301,10 @@ fn comes_at(
     })
 }
 
-/// The one it was sent for goes away, and another one comes in the moment in which the release is settled: it must
-/// not get into the seat between the two. If it did, the next hand-over would forget the try that is under way.
+/// The waiter that the try was sent for goes away, and another one comes at the moment at which the release is settled:
+/// it must not get into the seat between the two. Otherwise the next hand-over would forget the try that is under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
+async fn a_try_sent_along_has_the_seat_before_any_newcomer() {
     let line = Line::of(0).await;
     let (proxy, lock, mut guard) = (&line.proxy, &line.lock, line.guard);
     for round in 0..100 {
@@ -318,7 +319,7 @@ async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
 
         let go = Arc::new(AtomicBool::new(false));
         let comes = comes_at(Arc::clone(&go), lock.clone());
-        // Done by the keeper, while it settles the release. How long the moment is varies with the round.
+        // The keeper does this while it settles the release. The length of the moment varies with the round.
         let meanwhile: Box<dyn FnOnce() + Send> = Box::new(move || {
             drop(leaves);
             let now = Instant::now();
@@ -342,19 +343,19 @@ async fn a_try_that_was_sent_along_has_the_seat_before_anybody_who_comes() {
     clean(&line.server).await;
 }
 
-/// It got the lock and was forced out before it heard of either: it tries again.
+/// It got the lock and was forced out before it heard of either, so it tries again.
 #[tokio::test]
 async fn a_try_that_was_sent_along_and_forced_out_is_made_again() {
     let patient = |builder: ClientBuilder| builder.command_timeout(Duration::from_secs(60));
     let mut line = Line::by(1, patient).await;
-    // Replies come in order: that of the try behind this one.
+    // Replies come in order: that of the try after this one.
     let late = Fault::DelayReply(ms(3_000));
     let on = Match::script(RELEASE).and(Match::key("line"));
     line.proxy.inject(late).on(on).arm();
     let tries = line.server.calls_of("hset").await;
     drop(line.guard);
     one_more_than(tries, &line.server).await;
-    // By the caller's connection, so it is answered at once.
+    // Over the caller's connection, so it is answered at once.
     assert!(soon(line.lock.force_unlock()).await.unwrap());
     let next = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
     next.verify().await.expect("Redis has it");

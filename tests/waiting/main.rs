@@ -1,5 +1,5 @@
-//! Waiting (I5 and I6): woken by messages, by time and by polls; in order; bounded; never for nothing; and whatever
-//! user code does to runtimes and futures.
+//! Waiting (I5 and I6): woken by messages, by time and by polls; in order; bounded; never in vain; and whatever user
+//! code does to runtimes and futures.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Inside a client a hold is passed on to the next one who waits: the field in Redis stays, and nobody asks.
+//! Inside a client a hold is passed on to the next waiter: the field in Redis stays, and no command is sent.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::common::{
     LONG, channel, clean, connect, count, gone, ms, poll_once, script, soon, subscribed, try_once,
 };
 
-/// For how long a hold is passed on, and for how long the lock is left free then.
+/// For how long a hold is passed on, and for how long the lock stays free then.
 const ROW: Duration = ms(10);
 const FREE: Duration = ms(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const TOKEN: &str = "redisson_lock_token:{row}";
 
 type Waiter = JoinHandle<Result<LockGuard, Error>>;
 
-/// A client whose clock stands still, so that no row ends before it is to.
+/// A client whose clock stands still, so that no row ends too early.
 struct Scene {
     server: RedisServer,
     proxy: Proxy,
@@ -55,7 +55,7 @@ impl Scene {
         }
     }
 
-    /// Redis knows the scripts from now on.
+    /// From now on Redis knows the scripts.
     async fn warm(&self) {
         let guard = self.client.get_lock("warm").lock().await.unwrap();
         guard.unlock().await.unwrap();
@@ -67,13 +67,13 @@ impl Scene {
         soon(self.client.get_lock(NAME).lock()).await.unwrap()
     }
 
-    /// One who waits for the lock; it is in line when this returns.
+    /// A waiter for the lock; it is in line when this returns.
     async fn waiter(&self) -> Waiter {
         let lock = self.client.get_lock(NAME);
         waits(async move { lock.lock().await }).await
     }
 
-    /// What has the lock in Redis.
+    /// The field that has the lock in Redis.
     async fn field(&self) -> Option<String> {
         self.server.hash(NAME).await.into_keys().next()
     }
@@ -113,7 +113,7 @@ async fn got(waiter: Waiter) -> LockGuard {
 }
 
 #[tokio::test]
-async fn the_next_one_here_has_the_lock_without_a_word_to_redis() {
+async fn the_next_waiter_here_has_the_lock_without_a_command() {
     let scene = Scene::new().await;
     let first = scene.lock().await;
     let (second, third) = (scene.waiter().await, scene.waiter().await);
@@ -135,7 +135,7 @@ async fn the_next_one_here_has_the_lock_without_a_word_to_redis() {
     scene.ends().await;
 }
 
-/// Those who poll, and those who listen, are free to take it: also when others wait here.
+/// Waiters that poll, and those that listen, are free to take it, also when others wait here.
 #[tokio::test]
 async fn behind_ten_milliseconds_the_lock_is_released_alone_and_left_free_for_one() {
     let scene = Scene::new().await;
@@ -158,9 +158,9 @@ async fn behind_ten_milliseconds_the_lock_is_released_alone_and_left_free_for_on
     scene.ends().await;
 }
 
-/// What has a lease of its own is handed over, by Redis; that is no new beginning.
+/// Redis hands over a hold with a lease of its own; that is no new beginning.
 #[tokio::test]
-async fn a_row_goes_on_with_what_is_handed_over_in_it() {
+async fn a_hand_over_does_not_end_a_row() {
     let scene = Scene::new().await;
     let stranger = connect(&scene.server).await;
     let taken = || {
@@ -170,7 +170,7 @@ async fn a_row_goes_on_with_what_is_handed_over_in_it() {
     let first = soon(taken()).await.unwrap();
     let second = waits(taken()).await;
     scene.settles().await;
-    // It tells that nobody else listens.
+    // This release reports that nobody else listens.
     first.unlock().await.unwrap();
     let second = got(second).await;
     let (third, fourth) = (waits(taken()).await, waits(taken()).await);
@@ -187,9 +187,9 @@ async fn a_row_goes_on_with_what_is_handed_over_in_it() {
     scene.ends().await;
 }
 
-/// Also one who comes when those who waited have gone.
+/// Also a waiter that comes when those who waited have gone.
 #[tokio::test]
-async fn one_who_comes_while_the_lock_is_left_free_waits_for_that_long() {
+async fn a_caller_that_comes_while_the_lock_is_left_free_waits_for_that_long() {
     let scene = Scene::new().await;
     let first = scene.lock().await;
     let leaves = scene.waiter().await;
@@ -210,7 +210,7 @@ async fn take(lock: &dyn Lock, lease: Lease) -> Result<LockGuard, Error> {
     Ok(got.expect("it waits for ever"))
 }
 
-/// The lock of somebody who is about to give it back, and one who waits for it.
+/// A holder that is about to give the lock back, and a waiter for it.
 async fn next_to(
     scene: &Scene,
     holder: impl Future<Output = Result<LockGuard, Error>>,
@@ -268,9 +268,10 @@ async fn the_switch_turns_it_off() {
     scene.ends().await;
 }
 
-/// A level with a lease of its own may have made the key outlive the watchdog's; a token is of who took it.
+/// A level with a lease of its own may have made the key outlive the watchdog's lease; a token belongs to the hold that
+/// took it.
 #[tokio::test]
-async fn what_a_hold_was_entered_with_stays_with_it() {
+async fn a_hold_with_a_fixed_level_or_a_token_is_not_passed_on() {
     let scene = Scene::new().await;
     for fenced in [false, true] {
         let owner = scene.client.new_owner();
@@ -291,7 +292,7 @@ async fn what_a_hold_was_entered_with_stays_with_it() {
     scene.ends().await;
 }
 
-/// Its acquire may run once more, behind whatever comes after it.
+/// Its acquire may run once more, after whatever comes next.
 #[tokio::test]
 async fn a_hold_whose_acquire_went_unanswered_is_not_passed_on() {
     let scene = Scene::by(|builder| builder.command_timeout(ms(300))).await;
@@ -311,7 +312,7 @@ async fn a_hold_whose_acquire_went_unanswered_is_not_passed_on() {
     scene.ends().await;
 }
 
-/// A renewal is due then, and whoever has it must not be the one to find out that it fails.
+/// A renewal is due then, and the next holder must not be the one to find out that it fails.
 #[tokio::test]
 async fn with_less_than_two_thirds_of_its_lease_a_hold_is_not_passed_on() {
     let patient = |builder: ClientBuilder| {
@@ -340,9 +341,9 @@ async fn with_less_than_two_thirds_of_its_lease_a_hold_is_not_passed_on() {
     scene.ends().await;
 }
 
-/// The key was deleted, and the question that finds it out was asked for the one before.
+/// The key was deleted, and the question that finds this out was asked for the previous holder.
 #[tokio::test]
-async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_now() {
+async fn f8_i8_an_answer_about_a_passed_hold_concerns_its_present_holder() {
     let scene = Scene::by(|builder| builder.command_timeout(MINUTE)).await;
     let first = scene.lock().await;
     let second = scene.waiter().await;
@@ -351,7 +352,7 @@ async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_n
     let renewal = of_script("lock/verify.lua");
     let asked = scene.proxy.inject(late).on(renewal).arm();
     scene.server.cmd(&["DEL", NAME]).await;
-    // A stranger's message has the hold asked for.
+    // A stranger's message makes the client ask for the hold.
     scene.server.cmd(&["PUBLISH", &channel(NAME), "0"]).await;
     eventually("it is asked for", LONG, async || asked.fired() == 1).await;
     let before = first.hold();
@@ -359,14 +360,14 @@ async fn f8_i8_what_is_said_of_a_hold_that_was_passed_on_is_said_of_who_has_it_n
     let second = got(second).await;
     assert_eq!(soon(second.lost()).await, LostReason::Missing);
     assert!(before.lost().now_or_never().is_none(), "it ended in order");
-    let told = second.unlock().await.unwrap_err();
-    assert!(matches!(told, Error::Lost { .. }), "{told:?}");
+    let error = second.unlock().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
     scene.ends().await;
 }
 
-/// The question failed for the one before, and is repeated for whoever has the hold then.
+/// The question failed for the previous holder, and is repeated for the present one.
 #[tokio::test]
-async fn f6_i8_what_is_to_be_asked_of_a_hold_that_was_passed_on_is_asked_until_it_is_answered() {
+async fn f6_i8_a_question_about_a_passed_hold_is_repeated_until_it_is_answered() {
     let scene = Scene::new().await;
     let first = scene.lock().await;
     let second = scene.waiter().await;
@@ -388,15 +389,15 @@ async fn f6_i8_what_is_to_be_asked_of_a_hold_that_was_passed_on_is_asked_until_i
     scene.ends().await;
 }
 
-/// It is forced while the hold before has it, and that is heard when the next one does.
+/// The release is forced while the previous hold has the lock, and heard when the next one does.
 #[tokio::test]
-async fn a_forced_release_is_told_to_who_has_the_lock_when_it_is_heard_of() {
+async fn a_forced_release_is_reported_to_the_holder_at_the_time_it_is_heard_of() {
     let scene = Scene::by(|builder| builder.command_timeout(MINUTE)).await;
     scene.warm().await;
     let first = scene.lock().await;
     let second = scene.waiter().await;
     scene.settles().await;
-    // By the message the client would find out for itself.
+    // With the message the client would find out for itself.
     let message = Match::message(&channel(NAME));
     scene.proxy.inject(Fault::SwallowReply).on(message).arm();
     let late = Fault::DelayReply(ms(2_000));
@@ -417,7 +418,7 @@ async fn a_forced_release_is_told_to_who_has_the_lock_when_it_is_heard_of() {
     scene.ends().await;
 }
 
-/// What the one before had written late would be the count of the next one.
+/// A count that the previous holder wrote late would become the next one's.
 #[tokio::test]
 async fn t4_a_hold_whose_count_is_not_certain_is_not_passed_on() {
     let scene = Scene::new().await;
@@ -455,7 +456,7 @@ async fn a_hold_that_was_entered_and_left_again_is_passed_on_with_a_count_of_one
     scene.ends().await;
 }
 
-/// Nobody polls the one that has it; the keeper sleeps, and is told to come in time.
+/// Nobody polls the ticket that has it; the keeper sleeps, and is woken in time.
 #[tokio::test]
 async fn i9_a_hold_that_nobody_collects_is_passed_on_to_the_next() {
     let scene = Scene::new().await;
@@ -470,7 +471,7 @@ async fn i9_a_hold_that_nobody_collects_is_passed_on_to_the_next() {
     // A command time-out. The row is over then, too.
     scene.clock.advance(Duration::from_secs(1));
     gone(&scene.server, NAME).await;
-    // The lock is left free from when the answer is heard, which may come later than this.
+    // The lock stays free from when the answer is heard, which may be later than this.
     scene.clock.go_on();
     let next = got(next).await;
     next.unlock().await.unwrap();
@@ -502,7 +503,7 @@ async fn an_owner_that_was_passed_a_hold_enters_it_again() {
 }
 
 #[tokio::test]
-async fn i9_one_who_leaves_is_not_the_next() {
+async fn i9_a_waiter_that_leaves_is_not_the_next() {
     let scene = Scene::new().await;
     let first = scene.lock().await;
     let (leaves, next) = (scene.waiter().await, scene.waiter().await);
@@ -553,7 +554,7 @@ async fn a_shutdown_in_the_middle_ends_the_row() {
 
 /// The holder of a lock that is passed on is looked after as any: it is renewed, and lost in time.
 #[tokio::test]
-async fn i8_who_was_passed_a_hold_is_told_in_time_when_redis_is_gone() {
+async fn i8_the_loss_of_a_passed_hold_is_reported_in_time_when_redis_is_gone() {
     let short = |builder: ClientBuilder| builder.watchdog_lease(ms(1_200));
     let scene = Scene::by(short).await;
     let first = scene.lock().await;

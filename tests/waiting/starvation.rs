@@ -1,6 +1,6 @@
-//! User code that blocks runtimes and forgets futures must cost nobody a lock (F17, I9).
+//! User code that blocks runtimes and forgets futures must not cost anybody a lock (F17, I9).
 //!
-//! Time that is slept away here is the fault itself: a worker thread that does nothing else.
+//! The sleeps here are the fault itself: a worker thread that does nothing else.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Looks at a key from outside: how low its time to live ever was.
+/// Watches a key from outside: the lowest time to live that it had.
 fn lowest_ttl(
     server: &Arc<RedisServer>,
     key: &'static str,
@@ -49,12 +49,12 @@ fn lowest_ttl(
 
 /// Blocks every worker of `runtime` for `span`; returns when they are free again.
 fn block_all(runtime: &Runtime, threads: usize, span: Duration) {
-    let (told, blocked) = std::sync::mpsc::channel();
+    let (sender, blocked) = std::sync::mpsc::channel();
     for _ in 0..threads {
-        let told = told.clone();
+        let sender = sender.clone();
         runtime.spawn(async move {
             thread::sleep(span);
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
         });
     }
     for _ in 0..threads {
@@ -108,7 +108,7 @@ fn f17_i8_a_blocked_current_thread_runtime_delays_no_renewal() {
     assert_ne!(lowest, 0);
 }
 
-/// A loss is known on time, and told as soon as anybody can listen.
+/// A loss is known on time, and reported as soon as anybody can listen.
 #[test]
 fn f17_i8_a_blocked_runtime_sees_a_loss_on_time() {
     let server = RedisServer::start();
@@ -124,7 +124,7 @@ fn f17_i8_a_blocked_runtime_sees_a_loss_on_time() {
     });
 }
 
-/// Begins to wait for the lock, and then lives on without being polled.
+/// Begins to wait for the lock, and then stays alive without being polled.
 async fn unpolled(
     client: &Client,
     name: &'static str,
@@ -141,7 +141,7 @@ async fn i9_a_first_try_that_nobody_polls_delays_nobody() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let waiting = unpolled(&client, "first").await;
-    // It may have got the lock; it does not keep it.
+    // It may have got the lock, but does not keep it.
     let got = soon(client.get_lock("first").lock()).await.unwrap();
     got.unlock().await.unwrap();
     soon(waiting).await.unwrap().unlock().await.unwrap();
@@ -169,7 +169,7 @@ async fn i9_a_waiter_that_nobody_polls_delays_nobody() {
     guard.unlock().await.unwrap();
     let began = Instant::now();
     soon(behind).await.unwrap().unwrap();
-    // Each is given a command time-out to collect what it was granted.
+    // Each has a command time-out to collect its grant.
     assert!(began.elapsed() < ms(10_000), "{:?}", began.elapsed());
     // They wait again, from the tail, when somebody polls them.
     for waiting in forgotten {
@@ -178,7 +178,7 @@ async fn i9_a_waiter_that_nobody_polls_delays_nobody() {
     clean(&server).await;
 }
 
-/// The loop of an actor: one branch waits for the lock, the other one's body takes its time.
+/// The loop of an actor: one branch waits for the lock, and the other one's body takes its time.
 #[tokio::test]
 async fn i9_the_other_branch_of_a_select_loop_delays_nobody() {
     let server = RedisServer::start();
@@ -270,7 +270,7 @@ fn i9_a_second_runtime_works_while_the_first_is_idle_blocked_or_gone() {
     second.block_on(clean(&server));
 }
 
-/// What the first runtime began is not in the way of the second one's.
+/// What the first runtime began does not block the second one's callers.
 #[test]
 fn i9_an_acquire_on_a_runtime_that_stopped_delays_nobody() {
     let server = RedisServer::start();
@@ -280,7 +280,7 @@ fn i9_an_acquire_on_a_runtime_that_stopped_delays_nobody() {
     let lock = client.get_lock("begun");
     let mut begun = Box::pin(lock.lock());
     assert!(stopped.block_on(poll_once(&mut begun)).is_none());
-    // From here on nobody drives the first runtime, nor polls what it began.
+    // From here on nobody drives the first runtime, or polls what it began.
     second.block_on(async {
         let got = soon(client.get_lock("begun").lock()).await.unwrap();
         got.unlock().await.unwrap();

@@ -1,4 +1,5 @@
-//! Whose turn it is between clients: one that had its turn holds back for a moment of its clock, which stands still here.
+//! Whose turn it is between clients: one that had its turn holds back for a moment of its clock, which stands still
+//! here.
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
@@ -11,7 +12,7 @@ use crate::common::{LONG, channel, clean, ms, soon, without_polls};
 
 type Waiting = JoinHandle<Result<LockGuard, Error>>;
 
-/// One who waits; it is in the queue of its client.
+/// A waiter; it is in the queue of its client.
 fn waits(client: &Client) -> Waiting {
     let lock = client.get_lock("turn");
     let mut waiting = Box::pin(async move { lock.lock_for(LONG * 4).await });
@@ -27,14 +28,14 @@ async fn both_listen(server: &RedisServer) {
 }
 
 #[tokio::test]
-async fn who_had_its_turn_leaves_the_next_one_to_those_who_come_and_to_nobody_else() {
+async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and_to_no_other() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (clock, ahead) = Clock::driven();
     let builder = without_polls(&server).pass_on(false).clock(clock);
     let quick = builder.connect().await.unwrap();
     let minute = watchlock::Backoff::new().base(ms(60_000)).cap(ms(60_000));
-    // Nothing is overdue while the proxy holds it up.
+    // Nothing is overdue while the proxy delays it.
     let slow = Client::builder(&proxy.url())
         .backoff(minute)
         .command_timeout(LONG * 2);
@@ -53,7 +54,7 @@ async fn who_had_its_turn_leaves_the_next_one_to_those_who_come_and_to_nobody_el
     let held = soon(next).await.unwrap().unwrap();
     proxy.latency(ms(0));
 
-    // One listens and does not come: it is waited for a moment, and no longer.
+    // One listens but does not come: the client waits a moment for it, and no longer.
     let (theirs, next) = (waits(&slow), waits(&quick));
     both_listen(&server).await;
     proxy.hold(Direction::Requests);

@@ -1,4 +1,4 @@
-//! A release before anybody listens. What else ends a wait is in `tests/kinds/waiting.rs`, for every kind of lock.
+//! A release before anybody listens. `tests/kinds/waiting.rs` has what else ends a wait, for every kind of lock.
 
 use watchlock::{Backoff, Client};
 use watchlock_support::eventually;
@@ -31,9 +31,10 @@ async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     guard.unlock().await.unwrap();
 }
 
-/// The job of the name listens on for a second after its last waiter. A machine may be late: one of some rounds is not.
+/// The job of the name listens for another second after its last waiter. A machine may be late: one of several rounds
+/// is not.
 #[tokio::test]
-async fn i5_who_comes_while_its_client_still_listens_is_woken_by_that_subscription() {
+async fn i5_a_waiter_that_comes_while_its_client_still_listens_is_woken_by_that_subscription() {
     let server = RedisServer::start();
     let stranger = connect(&server).await.get_lock("on");
     let client = without_polls(&server).connect().await.unwrap();

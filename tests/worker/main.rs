@@ -42,7 +42,7 @@ fn with(mut fields: Value, field: &str, value: impl Into<Value>) -> Value {
     fields
 }
 
-/// The kind of the error that the request is answered with.
+/// The kind of the error that answers the request.
 async fn refusal(worker: &Worker, op: &str, fields: Value) -> String {
     let answer = soon(worker.call(op, fields)).await;
     answer.expect_err("it is refused").kind
@@ -107,7 +107,7 @@ async fn open_takes_a_cluster_by_its_nodes() {
 }
 
 #[tokio::test]
-async fn what_too_few_replicas_have_is_not_replicated() {
+async fn too_few_acknowledgements_are_not_replicated() {
     let server = RedisServer::start();
     let worker = Worker::rust();
     let fields = json!({"url": server.url(), "acks": 1});
@@ -135,7 +135,7 @@ async fn in_a_cluster_the_replicas_of_a_lock_s_master_count() {
 }
 
 #[tokio::test]
-async fn open_is_refused_with_what_is_wrong() {
+async fn open_is_refused_with_the_cause() {
     let server = RedisServer::options().password("secret").start();
     let worker = Worker::rust();
     let wrong = format!("redis://:wrong@127.0.0.1:{}/", server.port());
@@ -209,7 +209,7 @@ async fn owners_exclude_each_other_and_wait_for_each_other() {
     assert_eq!(other.try_lock("a", "x", ms(30), None).await, Ok(None));
     let asked = server.calls_of("evalsha").await;
     let waiting = other.request("lock", of("a", "x"));
-    // Who waited before may still be subscribed.
+    // Earlier waiters may still be subscribed.
     eventually("it is asked for", LONG, async || {
         server.calls_of("evalsha").await > asked
     })
@@ -365,7 +365,7 @@ async fn each_kind_is_taken_entered_asked_for_and_given_back() {
 }
 
 #[tokio::test]
-async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
+async fn a_lost_hold_of_each_kind_is_reported_with_its_kind() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     for kind in kinds::RUST {
@@ -374,7 +374,10 @@ async fn a_lost_hold_of_each_kind_is_told_by_its_kind() {
         worker.call("lock", fields).await.expect(word);
     }
     let all = kinds::RUST.len();
-    eventually("all are told", LONG, async || worker.lost().len() == all).await;
+    eventually("all are reported", LONG, async || {
+        worker.lost().len() == all
+    })
+    .await;
     for event in worker.lost() {
         assert!(event.name.starts_with(&event.kind), "{event:?}");
     }
@@ -391,9 +394,12 @@ async fn each_kind_measures_itself() {
         assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
         let plan = json!({"kind": kind.word(), "name": of_kind("", *kind)["name"], "tasks": 3, "ms": 100,
             "hold_us": 100, "pause_us": 100});
-        let told = worker.call("bench_contended", plan).await.expect(word);
-        assert!(told["sections"].as_u64() > Some(2), "{kind}: {told}");
-        assert_eq!(told["overlaps"], 0, "{kind}: {told}");
+        let measured = worker.call("bench_contended", plan).await.expect(word);
+        assert!(
+            measured["sections"].as_u64() > Some(2),
+            "{kind}: {measured}"
+        );
+        assert_eq!(measured["overlaps"], 0, "{kind}: {measured}");
     }
 }
 
@@ -433,7 +439,7 @@ async fn a_line_that_is_no_request_is_answered_without_an_id() {
 }
 
 #[tokio::test]
-async fn a_lost_hold_is_told_once() {
+async fn a_lost_hold_is_reported_once() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     worker.lock("a", "x", Some(ms(300))).await.unwrap();
@@ -458,7 +464,7 @@ async fn a_lost_hold_is_told_once() {
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_told_as_such() {
+async fn an_unreachable_server_is_reported_as_such() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let worker = Worker::rust();
@@ -508,12 +514,12 @@ async fn benches_count_what_they_did() {
     );
     let plan = json!({"kind": "lock", "name": "one", "tasks": 3, "ms": 200,
         "hold_us": 1000, "pause_us": 2000, "busy": true});
-    let told = worker.call("bench_contended", plan).await.unwrap();
-    assert!(told["sections"].as_u64().unwrap() >= 3, "{told}");
-    assert_eq!(told["overlaps"], 0, "{told}");
-    assert!(told["cross"].as_f64().unwrap() > 0.0, "{told}");
+    let measured = worker.call("bench_contended", plan).await.unwrap();
+    assert!(measured["sections"].as_u64().unwrap() >= 3, "{measured}");
+    assert_eq!(measured["overlaps"], 0, "{measured}");
+    assert!(measured["cross"].as_f64().unwrap() > 0.0, "{measured}");
     for field in ["handoff_p50_us", "handoff_p99_us", "worst_wait_ms"] {
-        assert!(told[field].is_u64(), "{told}");
+        assert!(measured[field].is_u64(), "{measured}");
     }
 }
 

@@ -63,7 +63,7 @@ async fn a_red_lock_is_held_on_all_servers() {
 }
 
 #[tokio::test]
-async fn a_majority_that_dies_is_told_as_a_loss() {
+async fn a_majority_that_dies_is_reported_as_a_loss() {
     let servers = five();
     let worker = opened(&servers).await;
     answered(&worker, "lock", of("a")).await;
@@ -92,7 +92,7 @@ async fn tokens_of_a_fenced_one_grow() {
 }
 
 #[tokio::test]
-async fn what_is_no_quorum_is_refused_when_it_is_opened() {
+async fn a_list_that_is_no_quorum_is_refused_at_open() {
     let servers = five();
     let replica = RedisServer::options().replica_of(&servers[0]).start();
     replica.synced().await;

@@ -50,7 +50,7 @@ async fn several_names_are_one_lock() {
 }
 
 #[tokio::test]
-async fn a_lost_one_is_told_by_the_list_it_is_in() {
+async fn a_lost_one_is_reported_by_the_list_it_is_in() {
     let server = RedisServer::start();
     let worker = open(&server).await;
     let of = json!({"owner": "a", "kind": "multi", "name": ["x", "y"]});
@@ -86,7 +86,8 @@ async fn a_list_that_is_no_set_is_refused() {
     answered(&worker, "lock", of).await;
 }
 
-/// What each of 16 owners in 4 processes does: its set so many times, in a section that nobody else of the names is in.
+/// What each of 16 owners in 4 processes does: its set so many times, in a section that excludes all others of the
+/// names.
 async fn sections(worker: &Worker, owner: String, names: &[&str], times: u32) {
     let of = json!({"owner": owner, "kind": "multi", "name": names});
     for _ in 0..times {

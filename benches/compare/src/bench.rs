@@ -1,4 +1,4 @@
-//! What every case stands on: the server, the plan, the progress line.
+//! What every case uses: the server, the plan, the progress line.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal, Write};
@@ -55,7 +55,7 @@ impl Bench {
         &self.url
     }
 
-    /// What to do, for one entrant on the user's usual runtime.
+    /// A job for one entrant on the user's usual runtime.
     pub(crate) fn job(&self, who: &Participant, load: Load, window: Duration) -> Job {
         Job {
             entrant: who.info.name.clone(),
@@ -67,7 +67,7 @@ impl Bench {
         }
     }
 
-    /// Measures, on an empty server; what fails is noted and leaves a gap in the tables.
+    /// Measures on an empty server; a failure is noted and leaves a gap in the tables.
     pub(crate) fn measure<T: DeserializeOwned>(
         &self,
         case: &str,
@@ -114,7 +114,7 @@ impl Bench {
         Ok(redis::cmd("FLUSHALL").exec(&mut connection)?)
     }
 
-    /// Says what is going on: one changing line in a terminal, now and then a line elsewhere.
+    /// Shows the progress: one changing line in a terminal, now and then a line elsewhere.
     pub(crate) fn progress(&self, what: &str) {
         let done = self.done.get();
         self.done.set(done + 1);

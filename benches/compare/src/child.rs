@@ -16,9 +16,9 @@ use crate::server::Counters;
 
 /// The first argument of a child that measures; the job is the second.
 const MEASURE: &str = "measure";
-/// The first argument of a child that only says who is in it.
+/// The first argument of a child that only lists its entrants.
 pub(crate) const LIST: &str = "list";
-/// What a child may take beyond its window: connecting, warming up, taking 100 000 locks.
+/// How long a child may take beyond its window: connecting, warming up, taking 100 000 locks.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Answers, and what the server counted between "go" and the last of them.
@@ -53,7 +53,7 @@ pub(crate) fn measure<T: DeserializeOwned>(
     })
 }
 
-/// What a program with entrants does, by its arguments: lists them, or measures one.
+/// What a program with entrants does, depending on its arguments: lists them, or measures one.
 #[must_use]
 pub fn serve(entrants: &[Entrant]) -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();

@@ -1,9 +1,8 @@
-//! What a lock costs: watchlock against the floor and against what users could pick instead.
+//! The cost of a lock: watchlock compared with the floor and with other crates that users could choose.
 //!
-//! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody
-//! alike; medians, and ratios taken round by round within the run. Run it with
-//! `cargo run --release -p watchlock-compare`. The tables go to the terminal and, when the run is a whole one, to
-//! `benches/RESULTS.md` with charts in `benches/charts/`.
+//! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody alike;
+//! medians, and ratios taken round by round within the run. Run it with `cargo run --release -p watchlock-compare`. The
+//! tables go to the terminal and, after a whole run, to `benches/RESULTS.md` with charts in `benches/charts/`.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -15,7 +14,7 @@
 //! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its
 //!   own, which the bench builds and runs
 //! - `load`: what a child process does with one of them
-//! - `cases`: which loads are measured, and what is read off them
+//! - `cases`: which loads are measured, and what the figures show
 //! - `report`: terminal, Markdown, charts, targets
 #![allow(
     clippy::cast_precision_loss,
@@ -44,12 +43,12 @@ use std::process::ExitCode;
 pub use child::serve;
 pub use locks::{Entrant, Held, Info, LockUnderTest, PLAIN, Role, Setup, client_with_nodelay};
 
-/// Whatever went wrong; a bench that cannot measure says so and ends.
+/// Any error; a bench that cannot measure prints it and ends.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-/// The result of everything here.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The bench, and, with arguments, its own children.
+/// Runs the bench, or, depending on the arguments, one of its own children.
 #[must_use]
 pub fn main() -> ExitCode {
     if std::env::args().len() > 1 {

@@ -3,14 +3,14 @@
 use std::env;
 use std::time::Duration;
 
-/// What the default plan is made for.
+/// The measured time of the default plan.
 const DEFAULT_SECONDS: f64 = 300.0;
 
 /// Rounds and windows, from `BENCH_SECONDS` (default 300), `BENCH_QUICK`,
 /// `BENCH_PEERS` and `BENCH_ONLY`.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Only see that everything runs; the figures do not matter.
+    /// Only check that everything runs; the figures do not matter.
     pub(crate) quick: bool,
     /// Whether other crates and Redisson take part.
     pub(crate) peers: bool,
@@ -35,12 +35,12 @@ impl Plan {
         }
     }
 
-    /// Whether a case is wanted.
+    /// Whether to run a case.
     pub(crate) fn wants(&self, case: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == case)
     }
 
-    /// Whether the run says everything that it could.
+    /// Whether the run is complete.
     pub(crate) fn is_whole(&self) -> bool {
         !self.quick && self.peers && self.only.is_empty()
     }
@@ -50,8 +50,7 @@ impl Plan {
         if self.quick { 1 } else { rounds }
     }
 
-    /// The window of one measurement whose default is `millis`; `least` is what it needs to mean
-    /// anything.
+    /// The window of one measurement whose default is `millis`; `least` is the shortest that gives a meaningful figure.
     pub(crate) fn window(&self, millis: u64, least: u64) -> Duration {
         if self.quick {
             return Duration::from_millis(least.min(60));
@@ -60,7 +59,7 @@ impl Plan {
         scaled.max(Duration::from_millis(least))
     }
 
-    /// What a case is made of: all of it, or the first of it to see that it runs.
+    /// The parts of a case: all of them, or the first one to check that it runs.
     pub(crate) fn some<'a, T>(&self, all: &'a [T], quick: usize) -> &'a [T] {
         if self.quick {
             &all[..quick.min(all.len())]

@@ -8,9 +8,9 @@ use crate::locks::{LEASE_MS, Scripts, channel};
 
 /// So many requests in each round.
 const REQUESTS: usize = 5_000;
-/// Keys that the releases find; so many times more than requests that hardly one is released twice.
+/// Keys that the releases find: so many times more than requests that hardly any is released twice.
 const HELD: usize = 10;
-/// Fresh names of the acquires: drawn from so many that hardly one comes twice.
+/// Fresh names of the acquires: drawn from so many that hardly any comes twice.
 const NAMES: &str = "1000000000000";
 
 /// Pairs per second over one connection with `tasks` commands in flight, as `tasks` tasks on a

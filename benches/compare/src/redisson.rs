@@ -1,4 +1,4 @@
-//! Real Redisson, through the Java peer of the interop tests: it measures itself and tells.
+//! Real Redisson, through the Java peer of the interop tests: it measures itself and reports.
 //!
 //! One JVM for the whole run, so that its compiler has warmed up.
 
@@ -16,7 +16,7 @@ use crate::load::pairs::Pairs;
 
 /// The name of its rows.
 pub(crate) const NAME: &str = "Redisson";
-/// The commands of it that can be told from what its scripts call. The DEL that ends each unlock
+/// Its commands, as far as the calls of its scripts show them. The DEL that ends each unlock
 /// comes on top.
 pub(crate) const COMMANDS: &[&str] = &["evalsha", "eval", "subscribe", "unsubscribe"];
 

@@ -1,4 +1,4 @@
-//! Who takes part: the entrants of this program and of the peers' program.
+//! The entrants of this program and of the peers' program.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::Result;
 use crate::child::LIST;
 use crate::locks::{self, Info, PLAIN, Role, Setup};
 
-/// Somebody who takes part, and the program that runs it.
+/// An entrant, and the program that runs it.
 #[derive(Debug, Clone)]
 pub(crate) struct Participant {
     pub(crate) info: Info,
@@ -33,7 +33,7 @@ impl Roster {
         Ok(Self { all: all.collect() })
     }
 
-    /// Builds the peers' program and adds whom it has.
+    /// Builds the peers' program and adds its entrants.
     pub(crate) fn add_peers(&mut self) -> Result<()> {
         let program = build_peers()?;
         let list = Command::new(&program).arg(LIST).output()?;
@@ -50,21 +50,21 @@ impl Roster {
         self.all.retain(|who| who.info.setup == Setup::Default);
     }
 
-    /// Those of the plain lock who take part in a case.
+    /// The entrants with the plain lock that take part in a case.
     pub(crate) fn those(&self, who: impl Fn(&Info) -> bool) -> Vec<&Participant> {
         let mut those = self.of_kind(PLAIN);
         those.retain(|participant| who(&participant.info));
         those
     }
 
-    /// Those who are compared with one another for this kind of lock.
+    /// The entrants that are compared with one another for this kind of lock.
     pub(crate) fn of_kind(&self, kind: &str) -> Vec<&Participant> {
         let all = self.all.iter();
         all.filter(|participant| participant.info.kind == kind)
             .collect()
     }
 
-    /// The names of those who take part in a case.
+    /// The names of the entrants that take part in a case.
     pub(crate) fn names(&self, who: impl Fn(&Info) -> bool) -> Vec<&str> {
         let those = self.those(who).into_iter();
         those

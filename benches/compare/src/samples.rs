@@ -1,4 +1,4 @@
-//! What was measured, by entrant, configuration and round.
+//! The measurements, by entrant, configuration and round.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the server says of itself: counters between two looks.
+//! The server's own counters between two looks.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl Counters {
         counters
     }
 
-    /// What came after `earlier`; memory may have shrunk and is then 0.
+    /// The difference to `earlier`; memory may have shrunk and is then 0.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let calls = self.calls.iter().map(|(command, calls)| {
             let before = earlier.calls.get(command).copied().unwrap_or(0);
@@ -62,7 +62,7 @@ impl Counters {
         }
     }
 
-    /// Calls of these commands. Clients name what they send themselves: the server counts what a
+    /// Calls of these commands. Clients name the commands that they send themselves, because the server counts what a
     /// script calls under the same names.
     pub(crate) fn calls_of(&self, commands: &[impl AsRef<str>]) -> u64 {
         let names = commands.iter().map(AsRef::as_ref);

@@ -18,7 +18,7 @@ fn cpu_ns(clock: ClockId) -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Resident memory of this process in bytes, 0 where `/proc` does not tell.
+/// Resident memory of this process in bytes, 0 where `/proc` does not show it.
 pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));

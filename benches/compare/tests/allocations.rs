@@ -1,5 +1,5 @@
-//! Guard rail: what the caller's thread allocates for an uncontended pair, redis-rs included. The limits are
-//! today's numbers; who raises one says why.
+//! Guard rail: what the caller's thread allocates for an uncontended pair, including redis-rs. The limits are today's
+//! numbers; if you raise one, say why.
 
 use allocation_counter::{AllocationInfo, measure};
 use tokio::runtime::{Builder, Runtime};

@@ -1,7 +1,7 @@
 //! Other lock libraries for Redis, as entrants of the comparison: a small file each.
 //!
-//! To add one: a file with a type that implements [`LockUnderTest`](watchlock_compare::LockUnderTest), and an
-//! entry here. The bench builds this program, asks it who it has, and runs it once per measurement.
+//! To add one: a file with a type that implements [`LockUnderTest`](watchlock_compare::LockUnderTest), and an entry
+//! here. The bench builds this program, asks it for its entrants, and runs it once per measurement.
 
 mod async_redis_lock;
 mod redis_lock;

@@ -1,21 +1,22 @@
-//! Many worker processes on one Redis, or on the five of a quorum, everything breaking, and a proof afterwards.
+//! Many worker processes on one Redis, or on the five servers of a quorum, under faults of every kind, and a check
+//! afterwards.
 //!
 //! A *campaign* is a number of rounds. In each, every owner of every worker locks, re-enters and
 //! unlocks as fast as its plan lets it, while the *nemesis* kills, freezes, cuts and deletes. Then
 //! the faults end, all owners come home, and the history of the round is checked.
 //!
-//! - What is asked for and what is broken comes from one seed: the same seed replays the same plans
-//!   in the same order for every owner, and the same faults in the same order for every link and
-//!   the server. When exactly they meet is up to the machine.
-//! - Beside the owners and their plans, a few *scenes* are played whose moments chance would seldom hit.
+//! - One seed decides what owners ask for and what breaks: the same seed replays the same plans in the same order for
+//!   every owner, and the same faults in the same order for every link and the server. When exactly they meet is up to
+//!   the machine.
+//! - Beside the owners and their plans run a few *scenes*, for moments that chance would seldom hit.
 //! - Faults come in *storms* with *calms* between them: most chances to catch a waiter asleep beside
 //!   a free lock are in the calms, when nothing excuses it.
-//! - The record that the locks protect lives in a Redis of its own, which nothing happens to.
-//! - Every worker reaches Redis through its own proxy, so a fault of a link is one client's alone.
-//! - Where masters have replicas the faults are those of fail-overs, one at a time, and links are left alone. Two holders
-//!   after one that lost what nobody had acknowledged are no violation of ours: they are counted apart.
-//! - Workers are ours or Redisson's. Where Redisson's take part, only what they can stand is done to them and to the
-//!   server; what they get wrong even so is told apart from our faults by evidence, see `blame`, and shown.
+//! - The record that the locks protect lives in a Redis of its own, without faults.
+//! - Every worker reaches Redis through its own proxy, so a fault of a link affects one client alone.
+//! - Masters with replicas get the faults of fail-overs, one at a time, and no faults of links. If a fail-over loses
+//!   what nobody had acknowledged, two holders after it are not a violation of ours; they are counted separately.
+//! - Workers are ours or Redisson's. When Redisson's take part, they and the server get only the faults that Redisson
+//!   can stand. `blame` separates by evidence what Redisson still gets wrong from our faults, and shows it.
 
 mod actor;
 mod alone;
@@ -58,44 +59,44 @@ pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_millis(900);
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
 
-/// More at once in a process would measure how slow the machine is, not whether the locks hold.
+/// More at once in one process would measure how slow the machine is, not whether the locks work.
 static AT_ONCE: Semaphore = Semaphore::const_new(BOTH as usize);
 const BOTH: u32 = 2;
 
-/// Whose client a worker is.
+/// The client that a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ours.
     Rust,
     /// Redisson's.
     Java,
-    /// The plain client of the controls, wrong in one way or in none. Without the faults of a nemesis: it leaves out
-    /// what those would need.
+    /// The plain client of the controls, with one mistake or none. It gets no faults of the nemesis, since it leaves
+    /// out what those would need.
     Plain(Option<Flaw>),
 }
 
-/// What a campaign is made of.
+/// The settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// How long faults are injected, in all.
+    /// How long faults are injected, in total.
     pub time: Duration,
-    /// Where all chance comes from.
+    /// The source of all randomness.
     pub seed: u64,
     /// Worker processes.
     pub workers: Vec<Kind>,
-    /// Owners in each of them.
+    /// Owners in each worker.
     pub owners: u32,
-    /// Locks that they share.
+    /// The number of locks that they share.
     pub names: u32,
-    /// Of what kinds these are, in turn.
+    /// The kinds of these locks, in turn.
     pub kinds: Vec<LockKind>,
-    /// What servers there are.
+    /// The servers.
     pub layout: Layout,
     /// Where histories of rounds with violations are written.
     pub histories: PathBuf,
-    /// Whether there are more faults than the scenes bring along.
+    /// Whether there are faults beyond those of the scenes.
     pub faults: bool,
-    /// Whether workers are killed, too.
+    /// Whether workers are killed as well.
     pub kills: bool,
 }
 
@@ -143,10 +144,10 @@ impl Campaign {
         }
     }
 
-    /// What the checker holds the workers to.
+    /// What the checker requires of the workers.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        // A JVM that starts takes all of a small machine for a while.
+        // A starting JVM takes all of a small machine for a while.
         let blur_ms = if self.has_java() { 250 } else { 100 };
         Settings {
             watchdog_lease: self.layout.lease(),
@@ -161,8 +162,8 @@ impl Campaign {
         self.workers.contains(&Kind::Java)
     }
 
-    /// Runs it to its end, telling each round on standard output. Two run at once in a process, or one with Java's workers;
-    /// the others wait.
+    /// Runs the campaign to its end and reports each round on standard output. Two run at once in a process, or one
+    /// with Java's workers; others wait for them.
     ///
     /// # Panics
     /// When the servers or the workers cannot be started.
@@ -184,7 +185,7 @@ impl Campaign {
             }
             if let Some(expiries) = &ground.expiries {
                 let (seen, java) = (expiries.seen(), ground.java_clients());
-                tally.excuse(blame::tell_apart(&records, &mut report, &seen, &java));
+                tally.excuse(blame::sort_out(&records, &mut report, &seen, &java));
             }
             if !report.violations.is_empty() {
                 self.keep(&records, tally.rounds);
@@ -257,7 +258,7 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
     ground.recorder.take()
 }
 
-/// Sends all who bring faults.
+/// Starts everybody that injects faults.
 fn rage(
     ground: &Arc<Ground>,
     of: &Campaign,
@@ -267,7 +268,7 @@ fn rage(
 ) {
     if of.layout.has_replicas() {
         let (ground, names, watch) = (Arc::clone(ground), of.names, weather.watch());
-        // Its waiting is no future that may change its thread.
+        // Its future is not `Send`.
         let runtime = tokio::runtime::Handle::current();
         nemesis
             .spawn_blocking(move || runtime.block_on(failovers::run(ground, seed, names, watch)));
@@ -294,13 +295,13 @@ fn rage(
     }
     nemesis.spawn(servers::run(Arc::clone(ground), seed, weather.watch()));
     if !of.has_java() {
-        // A deletion takes locks away, and Redisson tells nobody.
+        // A deletion takes locks away, and Redisson does not report that to its holders.
         let operator = servers::operate(Arc::clone(ground), seed, of.names, weather.watch());
         nemesis.spawn(operator);
     }
 }
 
-/// Off the runtime's threads: it takes a while.
+/// Off the runtime's threads, since it takes a while.
 async fn check(records: &[Record], settings: Settings) -> Report {
     let records = records.to_vec();
     let checking = move || checker::check(&records, &settings);

@@ -1,27 +1,26 @@
 //! Proves or refutes the invariants from a history.
 //!
-//! The checker knows nothing but the [`Record`]s: not Redis, not the library. Whatever it reports is
-//! certain; where a history leaves a doubt (an operation without a return, a client that was
-//! stopped, a fault under way), the doubt counts for the client. What that costs is seen in
-//! [`Report::looked_at`]: how many chances to fail each invariant had.
+//! The checker knows nothing but the [`Record`]s: neither Redis nor the library. Whatever it reports is certain; if a
+//! history leaves a doubt (an operation without a return, a client that was stopped, a fault under way), the client
+//! gets the benefit of it. [`Report::looked_at`] shows what that costs: how many chances to fail each invariant had.
 //!
-//! **The certain window** of a hold is the time in which its client vouched for it:
+//! **The certain window** of a hold is the time in which its client was sure of it:
 //!
 //! 1. It begins when the first acquire returned.
 //! 2. It ends at the earliest of: the invoke of the last release; the invoke of any release that
 //!    failed; the `lost` signal; the kill of the client; for a hold with fixed leases only, the
 //!    latest `acquire returned + lease - drift` of its levels.
-//! 3. If the client was stopped and was told `lost` just afterwards, it ends with the stop: somewhere
-//!    in the stop the validity ended, and a stopped client claims nothing.
+//! 3. If the client was stopped and got `lost` just afterwards, it ends with the stop: the validity ended somewhere in
+//!    the stop, and a stopped client claims nothing.
 //! 4. A deletion of the data ends it. An acquire that was open during the deletion has no window.
 //!
-//! **A name may be held** longer than that: from the acquire to the answer of the release, and where
-//! an answer is missing, until the lease has passed after the last fault that could delay a command.
-//! Between two such times the lock is free for certain, which is what I5 and `Busy` are held against.
+//! **A name may be held** longer than that: from the acquire to the answer of the release; if an answer is missing,
+//! until the lease has passed after the last fault that could delay a command. Between two such times the lock is
+//! certainly free, and I5 and `Busy` are checked against that.
 //!
-//! **Kinds of lock.** A hold is of one kind. Readers share a name; for a reader it is free unless somebody writes or
-//! waits to write. Of fenced locks the tokens are looked at (see `tokens`), of fair ones the order (see `order`), of plain ones whether
-//! others get in (see `turns`).
+//! **Kinds of lock.** A hold has one kind. Readers share a name; for a reader it is free unless somebody writes or
+//! waits to write. For fenced locks the checker looks at the tokens (see `tokens`), for fair ones at the order (see
+//! `order`), for plain ones at whether others get in (see `turns`).
 
 mod bounds;
 mod counts;
@@ -55,9 +54,9 @@ pub struct Settings {
     pub command_timeout: Duration,
     /// The longest sleep of a waiter between two tries.
     pub backoff_cap: Duration,
-    /// How late a process may be run on a loaded machine: the blur of every time in the history.
+    /// How late a loaded machine may run a process: the blur of every time in the history.
     pub scheduling: Duration,
-    /// The bound of the hand-over after a clean release.
+    /// The longest hand-over after a clean release.
     pub clean_wake: Duration,
     /// How long after a fault connections and subscriptions may take to be back.
     pub recovery: Duration,
@@ -65,7 +64,7 @@ pub struct Settings {
     pub cleanup: Duration,
     /// How long a dead client may keep its place in the queue of a fair lock.
     pub dead_waiter: Duration,
-    /// How long readers may be kept out for a writer that went away without a word.
+    /// How long a writer that was killed may keep readers out.
     pub writer_mark: Duration,
 }
 
@@ -89,7 +88,7 @@ impl Default for Settings {
 /// Checks a history.
 ///
 /// # Panics
-/// When the history makes no sense: a return without an invoke, two invokes of one number.
+/// When the history is inconsistent: a return without an invoke, two invokes of one number.
 #[must_use]
 pub fn check(records: &[Record], settings: &Settings) -> Report {
     let model = Model::build(records, settings);

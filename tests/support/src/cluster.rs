@@ -1,7 +1,7 @@
 //! A private Redis Cluster for one test: masters and their replicas, on loopback.
 //!
-//! Every node finds its `nodes.conf` written, so none has to be introduced to the others: three masters with a replica
-//! each are there within a second or two. A master that is gone for a second is replaced by its replica.
+//! Every node starts with its `nodes.conf` written, so no node has to meet the others: three masters with a replica
+//! each are ready within a second or two. A replica takes the place of a master that is gone for a second.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const NODE_TIMEOUT_MS: &str = "1000";
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 const TRIES: usize = 10;
 
-/// Some nodes that are one cluster, and end with this value.
+/// Some nodes that form one cluster; they end when this is dropped.
 ///
 /// ```no_run
 /// # async fn example() {
@@ -49,12 +49,12 @@ impl RedisCluster {
         Self::of(3, 0).await
     }
 
-    /// So many masters with so many replicas each. The masters are the first nodes.
+    /// `masters` masters with `replicas` replicas each. The masters are the first nodes.
     pub async fn of(masters: usize, replicas: usize) -> Self {
         Self::with(masters, replicas, |options| options).await
     }
 
-    /// The same, with nodes that are set up further.
+    /// The same, with further settings for the nodes.
     ///
     /// # Panics
     /// If it does not come up.
@@ -66,8 +66,8 @@ impl RedisCluster {
         Self::start_as(masters, replicas, &set, None).await
     }
 
-    /// Nodes that speak TLS, with each other as well, and ask whoever comes for a certificate. They announce the ports
-    /// for it, to whoever comes by TLS.
+    /// Nodes that speak TLS, also with each other, and ask clients for a certificate. They announce their TLS ports to
+    /// clients that connect by TLS.
     ///
     /// # Panics
     /// If it does not come up.
@@ -101,7 +101,7 @@ impl RedisCluster {
         panic!("no free ports for a cluster after {TRIES} tries");
     }
 
-    /// Waits until every node that runs says that the cluster is there, and every replica has its master's data.
+    /// Waits until every running node says that the cluster is up, and every replica has its master's data.
     ///
     /// # Panics
     /// If that takes half a minute.
@@ -126,7 +126,7 @@ impl RedisCluster {
         self.nodes[0].url()
     }
 
-    /// The addresses of all masters that there were at first.
+    /// The addresses of all original masters.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         let masters = self.nodes.iter().take(self.masters);
@@ -139,7 +139,7 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// One of them.
+    /// The node with this index.
     #[must_use]
     pub fn node(&self, index: usize) -> &RedisServer {
         &self.nodes[index]
@@ -156,7 +156,7 @@ impl RedisCluster {
         self.alive().query(&["CLUSTER", "KEYSLOT", key]).await
     }
 
-    /// The index of the node that has a key, by what a node says that is alive.
+    /// The index of the node that has a key, as a live node sees it.
     ///
     /// # Panics
     /// If none has it.
@@ -170,7 +170,8 @@ impl RedisCluster {
         self.node(self.owner_of(key).await)
     }
 
-    /// The index of the node that has a slot, if one has. Masters are told of a move, replicas hear of it later.
+    /// The index of the node that has a slot, if one has. Masters learn of a move from the test, replicas hear of it
+    /// later.
     pub async fn owner(&self, slot: u16) -> Option<usize> {
         let ranges = ranges(self.alive_master().await?).await;
         let covers = |range: &&(u16, u16, u16)| range.0 <= slot && slot <= range.1;
@@ -178,7 +179,7 @@ impl RedisCluster {
         self.nodes.iter().position(|node| node.port() == *port)
     }
 
-    /// Waits until all nodes that run agree on who has what, and there are as many masters as there were.
+    /// Waits until all running nodes agree on who has which slots, and there are as many masters as at the start.
     ///
     /// # Panics
     /// If that takes half a minute.
@@ -201,7 +202,7 @@ impl RedisCluster {
         role.as_deref() == Some("master")
     }
 
-    /// The indices of the nodes that say so.
+    /// The indices of the nodes that say that they are masters.
     pub async fn present_masters(&self) -> Vec<usize> {
         let mut masters = Vec::new();
         for index in 0..self.nodes.len() {
@@ -212,13 +213,13 @@ impl RedisCluster {
         masters
     }
 
-    /// A node that runs.
+    /// A running node.
     fn alive(&self) -> &RedisServer {
         let mut nodes = self.nodes.iter();
         nodes.find(|node| node.is_running()).expect("a node runs")
     }
 
-    /// A master that runs.
+    /// A running master.
     async fn alive_master(&self) -> Option<&RedisServer> {
         for (index, node) in self.nodes.iter().enumerate() {
             if node.is_running() && self.is_master(index).await {
@@ -228,7 +229,7 @@ impl RedisCluster {
         None
     }
 
-    /// The first part of moving a slot: both ends know that it is on its way, and no key is.
+    /// The first part of moving a slot: both ends know that it migrates, and no key has moved.
     ///
     /// # Panics
     /// If no node has the slot.
@@ -264,7 +265,7 @@ impl RedisCluster {
         }
     }
 
-    /// One key of a slot that is on its way moves.
+    /// Moves one key of a migrating slot.
     ///
     /// # Panics
     /// If its node refuses.
@@ -275,20 +276,20 @@ impl RedisCluster {
         from.cmd(&migrate).await;
     }
 
-    /// The last part: every master knows the slot's new node, its new one first.
+    /// The last part: every master learns the slot's new node, the new node first.
     pub async fn finish_move(&self, slot: u16, to: usize) {
         let slot = slot.to_string();
         let node = ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &self.ids[to]];
         self.node(to).cmd(&node).await;
         for (index, other) in self.nodes.iter().enumerate() {
             if index != to && other.is_running() {
-                // A replica does not take it.
+                // A replica refuses it.
                 let _ = other.try_cmd(&node).await;
             }
         }
     }
 
-    /// Has one node send whoever asks it for a slot to another, which knows nothing of that.
+    /// Makes one node redirect requests for a slot to another, which knows nothing of that.
     pub async fn points_to(&self, node: usize, slot: u16, to: usize) {
         let slot = slot.to_string();
         let command = ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &self.ids[to]];
@@ -302,7 +303,7 @@ impl RedisCluster {
         self.finish_move(slot, to).await;
     }
 
-    /// Whether its nodes move slots in one go, without a time in which their keys are at two of them.
+    /// Whether its nodes move slots in one go, so that keys are never split between two nodes.
     pub async fn moves_at_once(&self) -> bool {
         let help: Vec<String> = self.alive().query(&["CLUSTER", "HELP"]).await;
         help.iter().any(|line| line.starts_with("MIGRATESLOTS"))
@@ -332,7 +333,7 @@ impl RedisCluster {
         .await;
     }
 
-    /// Which of a first master and its replica is the master now, and which is not.
+    /// Which of a first master and its replica is the master now, and which is the replica.
     pub async fn pair(&self, master: usize) -> (usize, usize) {
         let replica = self.masters + master;
         if self.is_master(replica).await {
@@ -342,7 +343,7 @@ impl RedisCluster {
         }
     }
 
-    /// Has a replica take its master's place, by agreement.
+    /// Makes a replica take its master's place, by agreement.
     ///
     /// # Panics
     /// If that takes half a minute.
@@ -350,7 +351,7 @@ impl RedisCluster {
         let end = Instant::now() + READY_DEADLINE;
         while !self.is_master(replica).await {
             assert!(Instant::now() < end, "they agree");
-            // An agreement that is not reached within five seconds is given up.
+            // The nodes give up an agreement that takes longer than five seconds.
             let _ = self.node(replica).try_cmd(&["CLUSTER", "FAILOVER"]).await;
             for _ in 0..60 {
                 if !self.is_master(replica).await {
@@ -371,7 +372,7 @@ impl RedisCluster {
         .await;
     }
 
-    /// Waits until a replica has the place of a master that is dead or frozen, and every other node says so.
+    /// Waits until a replica has the place of a dead or frozen master, and every other node says so.
     ///
     /// # Panics
     /// If that takes half a minute.
@@ -399,7 +400,7 @@ impl RedisCluster {
         self.taken_over(master, self.masters + master).await;
     }
 
-    /// The keys of all nodes that are masters and run, sorted.
+    /// The keys of all running masters, sorted.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for node in self.nodes.iter().filter(|node| node.is_running()) {
@@ -413,14 +414,14 @@ impl RedisCluster {
     }
 }
 
-/// Whether the cluster is there, by what a node says.
+/// Whether a node says that the cluster is up.
 async fn is_there(node: &RedisServer) -> bool {
     let state = node.try_cmd(&["CLUSTER", "INFO"]).await;
     let state = state.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
     state.is_ok_and(|info| info.contains("cluster_state:ok"))
 }
 
-/// Who has what, by what a node says: the first slot, the last, the master's port.
+/// Who has which slots, as a node says: the first slot, the last, the master's port.
 async fn ranges(node: &RedisServer) -> Vec<(u16, u16, u16)> {
     let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
     let ranges: Vec<Vec<Value>> = node.query(&["CLUSTER", "SLOTS"]).await;
@@ -442,7 +443,7 @@ fn plan(
 ) -> (Vec<ServerOptions>, Vec<String>) {
     let count = masters * (1 + replicas);
     let mut ports: Vec<u16> = Vec::new();
-    // The second half is for TLS.
+    // The second half of the ports is for TLS.
     while ports.len() < 2 * count {
         let port = port::draw_for_node();
         if !ports.contains(&port) {
@@ -480,7 +481,7 @@ fn id() -> String {
     (0..40).map(|_| fastrand::digit(16)).collect()
 }
 
-/// Whether nodes tell each other of shards, by what `redis-server --version` prints: since 7.2.
+/// Whether nodes announce shards to each other, by what `redis-server --version` prints: since 7.2.
 fn knows_shards(version: &str) -> bool {
     let numbers = version.split("v=").nth(1).unwrap_or_default();
     let mut numbers = numbers
@@ -489,7 +490,7 @@ fn knows_shards(version: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(7), Some(2))
 }
 
-/// What the node with the index `own` knows of all.
+/// What the node with the index `own` knows of all nodes.
 fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> String {
     let (mut text, shards) = (String::new(), knows_shards(&RedisServer::version()));
     for (index, (port, id)) in ports.iter().zip(ids).enumerate() {
@@ -503,7 +504,7 @@ fn nodes_conf(own: usize, masters: usize, ports: &[u16], ids: &[String]) -> Stri
             ("slave", ids[master].as_str(), String::new())
         };
         let (bus, epoch) = (port + port::BUS, master + 1);
-        // A master and its replicas are a shard. Valkey ends when a slot moves and it knows none for itself.
+        // A master and its replicas are a shard. Valkey crashes when a slot moves and it has no shard of its own.
         let shard = if shards {
             format!(",,shard-id={epoch:040x}")
         } else {

@@ -1,11 +1,11 @@
 //! A plain lock client, and fourteen ways to get it wrong.
 //!
-//! A checker that cannot fail proves nothing. [`Plain`] is a correct client of the same locks in as few
-//! lines as possible, on nothing but the `redis` crate; with a [`Flaw`] it makes one classic mistake,
-//! at one place. Both record what they do. The checker must pass the first and catch all the others.
+//! A checker that cannot fail proves nothing. [`Plain`] is a correct client of the same locks in as few lines as
+//! possible, on the `redis` crate alone; with a [`Flaw`] it makes one classic mistake, at one place. Both record what
+//! they do. The checker must pass the correct client and catch all the others.
 //!
-//! It is a control, no library: it leaves out whatever its experiments do not need. [`classic`] has the ways to lock that
-//! the literature warns of.
+//! It is a control, not a library: it leaves out everything that its experiments do not need. [`classic`] has the ways
+//! to lock that the literature warns of.
 
 pub mod classic;
 mod family;
@@ -40,7 +40,7 @@ pub enum Flaw {
     ValidityFromReply,
     /// A release deletes the key, whoever holds it.
     UnlockWithoutOwnerCheck,
-    /// A waiter that was told busy subscribes and goes to sleep, without a second try.
+    /// A waiter that was answered busy subscribes and goes to sleep, without a second try.
     NoRetryAfterSubscribing,
     /// A re-entry increments the count, and is repeated after a lost reply.
     IncrementRepeated,
@@ -48,21 +48,21 @@ pub enum Flaw {
     RenewalWithoutOwnerCheck,
     /// An acquire whose caller went away leaves what it got.
     CancelledAcquireLeft,
-    /// Nobody is told that a hold was lost.
+    /// The loss of a hold is not reported to anybody.
     NoLostSignal,
     /// A dropped guard is not released.
     DroppedGuardForgotten,
     /// The counter of fencing tokens ends with the lease of the lock.
     TokenForgotten,
-    /// A reader does not look whether somebody writes.
+    /// A reader does not check whether somebody writes.
     ReaderBesideWriter,
     /// A reader's release ends all readers' holds.
     ReadReleaseForAll,
-    /// Who waits is put in front of the queue.
+    /// A new waiter goes to the front of the queue.
     StackForQueue,
-    /// A hold is passed on whose acquire may still run once more.
+    /// A hold is passed on although its acquire may still run once more.
     TaintedPassedOn,
-    /// Holds are passed on for as long as anybody of the client wants one.
+    /// Holds are passed on for as long as anybody in the client wants one.
     RowWithoutEnd,
 }
 
@@ -107,7 +107,7 @@ impl Inner {
     }
 }
 
-/// One acquire: whose it is and what it asks for.
+/// One acquire: its owner and its request.
 #[derive(Clone, Debug)]
 struct Attempt {
     owner: u32,
@@ -129,7 +129,7 @@ impl Plain {
     /// A client by number, which talks to `url` and makes one mistake or none.
     ///
     /// # Panics
-    /// When the URL is none.
+    /// If the URL is not valid.
     #[must_use]
     pub fn new(url: &str, client: u32, flaw: Option<Flaw>, recorder: &Recorder) -> Self {
         let inner = Inner {
@@ -144,10 +144,10 @@ impl Plain {
         }
     }
 
-    /// Acquires within `wait`; without a `lease` the hold is kept alive. `None`: busy.
+    /// Acquires within `wait`; without a `lease` the hold is renewed. `None`: busy.
     ///
     /// # Cancel safety
-    /// A dropped acquire is undone in the background (but for [`Flaw::CancelledAcquireLeft`]).
+    /// A dropped acquire is undone in the background (except with [`Flaw::CancelledAcquireLeft`]).
     pub async fn lock(
         &self,
         name: &str,
@@ -201,7 +201,7 @@ impl Plain {
     }
 }
 
-/// Undoes an acquire whose caller went away. The release follows the acquire on the same connection.
+/// Undoes an acquire whose caller is gone. The release follows the acquire on the same connection.
 struct Abandoned<'a> {
     inner: &'a Arc<Inner>,
     attempt: &'a Attempt,

@@ -1,14 +1,13 @@
 //! What happened to the locks, line by line.
 //!
-//! A history is a list of [`Record`]s: an operation has one at its invoke and one at its return, and
-//! in between and beside them stand the signals, the faults and what was found in Redis. All times
-//! are nanoseconds of `CLOCK_MONOTONIC`, which on Linux is the same clock in every process, so that
-//! records of different processes compare.
+//! A history is a list of [`Record`]s: an operation has one at its invoke and one at its return; the signals, the
+//! faults and what was found in Redis are records in between. All times are nanoseconds of `CLOCK_MONOTONIC`, which on
+//! Linux is the same clock in every process, so that records of different processes can be compared.
 //!
 //! 1. Operations of one owner on one name follow each other; those of different owners overlap.
 //! 2. An operation without a return is *unknown*: its process was killed, or the history ended.
-//! 3. An interval recorded for a fault covers all the time in which it could disturb: from before
-//!    it was set up to after it was taken away.
+//! 3. The interval of a fault covers all the time in which it could disturb: from before it was set up to after it was
+//!    removed.
 
 mod kind;
 
@@ -67,8 +66,8 @@ pub enum Outcome {
 pub enum Scope {
     /// Every client: a fault of the server.
     All,
-    /// Every client: a server did not answer for so long. When a fault of a server is noted for that time, it was the
-    /// cause; else the machine stood still, and whatever is due by the clock may be late by as much.
+    /// Every client: a server did not answer for so long. If a fault of a server is recorded for that time, it was the
+    /// cause; otherwise the machine stood still, and whatever is due by the clock may be late by as much.
     Machine,
     /// One client: a fault of its process or its link.
     Client(u32),
@@ -102,7 +101,7 @@ pub enum Record {
         t: Nanos,
         /// Its number.
         op: u64,
-        /// When it really began, if the client says so more exactly than the invoke.
+        /// When it really began, if the client reports it more exactly than the invoke.
         since: Option<Nanos>,
         /// How it ended.
         outcome: Outcome,
@@ -110,9 +109,9 @@ pub enum Record {
         #[serde(default)]
         token: Option<u64>,
     },
-    /// A client says that a hold is no longer certain.
+    /// A client reports that a hold is no longer certain.
     Lost {
-        /// When it was said.
+        /// When it was reported.
         t: Nanos,
         /// The client.
         client: u32,

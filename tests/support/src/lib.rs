@@ -1,8 +1,8 @@
-//! Test kit of watchlock: what integration tests, the fault campaign, benches and the demo stand on.
+//! Test kit of watchlock, which integration tests, the fault campaign, benches and the demo use.
 //!
-//! - [`server`]: a private redis-server, killed, restarted, frozen and looked into
+//! - [`server`]: a private redis-server that can be killed, restarted, frozen and inspected
 //! - [`sentinel`]: a master, its replicas and their sentinels
-//! - [`cluster`]: a private cluster of them, whose slots are moved and whose masters fail
+//! - [`cluster`]: a private cluster, whose slots can be moved and whose masters can fail
 //! - [`proxy`]: a TCP proxy that understands whole commands and injects faults
 //! - [`worker`]: client processes driven by JSON lines, killed and frozen
 //! - [`history`]: what clients did and saw, line by line; [`checker`]: the invariants, proved or refuted from it;
@@ -13,7 +13,7 @@
 //! - [`eventually`], [`wait_until`], [`now_ns`]: conditions with a deadline, the shared clock
 //!
 //! The crate `redis-test` can start servers as well, but cannot restart one on its port and directory, freeze it, or
-//! end it when a test is killed with -9, which is most of what is needed here.
+//! end it when a test is killed with -9, and the tests here need mostly that.
 
 pub mod campaign;
 pub mod checker;

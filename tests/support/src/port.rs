@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 /// Below the usual range of outgoing connections (from 32768), above the well-known services.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
-/// A node of a cluster listens on a second port, which is so much higher.
+/// A node of a cluster listens on a second port, higher by this.
 pub(crate) const BUS: u16 = 10_000;
 const NODES: std::ops::Range<u16> = 12_000..22_000;
 const DRAWS: usize = 1_000;
@@ -14,7 +14,7 @@ pub(crate) fn draw() -> u16 {
     listen().local_addr().expect("a bound listener").port()
 }
 
-/// A port that nobody listens on at this moment, nor on the one by which a node of a cluster talks to the others.
+/// A port that nobody listens on at this moment, neither on itself nor on the bus port of a cluster node.
 pub(crate) fn draw_for_node() -> u16 {
     let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     (0..DRAWS)

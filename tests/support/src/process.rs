@@ -19,7 +19,7 @@ pub fn kill(pid: u32) {
     send(pid, Signal::KILL);
 }
 
-/// Sends SIGSTOP and returns when the process stands still.
+/// Sends SIGSTOP and returns when the process has stopped.
 ///
 /// # Panics
 /// If the process does not stop within five seconds.
@@ -35,7 +35,7 @@ pub fn resume(pid: u32) {
     send(pid, Signal::CONT);
 }
 
-/// Whether the process is there and no zombie.
+/// Whether the process exists and is not a zombie.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
@@ -84,7 +84,7 @@ impl Leash {
 }
 
 impl Drop for Leash {
-    /// Lets go without killing; to be dropped before the process is reaped, while its id cannot be anybody else's.
+    /// Lets go without killing; drop it before the process is reaped, while nobody else can have its id.
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

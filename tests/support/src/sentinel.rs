@@ -1,8 +1,8 @@
 //! A master with replicas, watched by three sentinels: private, quick to fail over, gone when dropped.
 //!
 //! The sentinels know each other and the replicas from the start, by their configuration, so a fail-over may begin at
-//! once. One takes between one and five seconds: half a second until the master is given up, the rest is the sentinels'
-//! election.
+//! once. It takes between one and five seconds: the sentinels give up the master after half a second, and the rest is
+//! their election.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct SentinelDeployment {
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
     encrypted: bool,
-    /// Of the servers.
+    /// The servers' password.
     password: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl SentinelOptions {
         self
     }
 
-    /// Which of the replicas is to be promoted, if it can be.
+    /// The replica that the sentinels should promote, if they can.
     pub fn preferred(mut self, replica: usize) -> Self {
         self.preferred = Some(replica);
         self
@@ -90,7 +90,7 @@ impl SentinelOptions {
         self
     }
 
-    /// Servers and sentinels speak TLS, with each other as well, and ask whoever comes for a certificate.
+    /// Servers and sentinels speak TLS, also with each other, and ask clients for a certificate.
     pub fn encrypted(mut self, certificates: &Arc<Certificates>) -> Self {
         self.certificates = Some(Arc::clone(certificates));
         self
@@ -121,7 +121,7 @@ impl SentinelOptions {
         for replica in &replicas {
             replica.synced().await;
         }
-        // By which the others know them.
+        // The sentinels know each other by these.
         let ports: Vec<_> = (0..SENTINELS).map(|_| port::draw()).collect();
         let sentinels = (0..SENTINELS)
             .map(|own| self.sentinel(own, &ports, &master, &replicas).start())
@@ -182,7 +182,7 @@ impl SentinelDeployment {
         Self::options().start().await
     }
 
-    /// Options for one that is not plain.
+    /// Options for a deployment that is not plain.
     pub fn options() -> SentinelOptions {
         SentinelOptions::default()
     }
@@ -198,7 +198,7 @@ impl SentinelDeployment {
         self.sentinels.iter().map(url).collect()
     }
 
-    /// How to connect to a server, wherever it is.
+    /// The address of a server, as a client connects to it.
     #[must_use]
     pub fn server_url(&self) -> String {
         match &self.password {
@@ -208,7 +208,7 @@ impl SentinelDeployment {
         }
     }
 
-    /// The servers; the first one was the master in the beginning.
+    /// The servers; the first one is the original master.
     #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
@@ -220,7 +220,7 @@ impl SentinelDeployment {
         &self.sentinels
     }
 
-    /// The port of the master by one of the sentinels, if it answers.
+    /// The port of the master according to one of the sentinels, if it answers.
     async fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
         let asked = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
         let answer = sentinel.try_cmd(&asked).await.ok()?;
@@ -228,7 +228,7 @@ impl SentinelDeployment {
         Some(port)
     }
 
-    /// Waits until all of `sentinels` name another master than `old`; that one.
+    /// Waits until all of `sentinels` name a master other than `old`, and returns that one.
     ///
     /// # Panics
     /// If that takes longer than 30 s.
@@ -254,7 +254,7 @@ impl SentinelDeployment {
         named.expect("the master is one of the servers")
     }
 
-    /// Has the first sentinel begin a fail-over. It refuses while the one before is not over for it.
+    /// Makes the first sentinel begin a fail-over. The sentinel refuses while the previous one is not over for it.
     ///
     /// # Panics
     /// If that takes longer than 30 s.
@@ -282,7 +282,7 @@ impl SentinelDeployment {
         }
     }
 
-    /// A replica is chosen only when it was asked about itself before.
+    /// The sentinels choose a replica only after they have asked it about itself.
     async fn sees_replicas(&self, sentinel: &RedisServer) -> bool {
         let Ok(answer) = sentinel.try_cmd(&["SENTINEL", "REPLICAS", SERVICE]).await else {
             return false;

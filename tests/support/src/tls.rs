@@ -1,4 +1,4 @@
-//! Certificates of an authority of one's own, for servers on loopback and their clients.
+//! Certificates from a private authority, for servers on loopback and their clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +10,17 @@ const AUTHORITY: &str = "[req]\ndistinguished_name=dn\nprompt=no\nx509_extension
 const SERVER: &str = "[req]\ndistinguished_name=dn\nprompt=no\n[dn]\nCN=localhost\n\
     [server]\nsubjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
 
-/// An authority (`ca.crt`) and a certificate of it (`server.crt`, `server.key`), which does for clients, too.
+/// An authority (`ca.crt`) and its certificate (`server.crt`, `server.key`), which clients use, too.
 #[derive(Debug)]
 pub struct Certificates {
     folder: TempDir,
 }
 
 impl Certificates {
-    /// Made by `openssl`.
+    /// Makes them with `openssl`.
     ///
     /// # Panics
-    /// If that is not installed.
+    /// If `openssl` is not installed.
     #[must_use]
     pub fn make() -> Self {
         let folder = tempfile::tempdir().expect("a folder for certificates");
@@ -40,13 +40,13 @@ impl Certificates {
         Self { folder }
     }
 
-    /// Where a file of it is.
+    /// The path of one of its files.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
     }
 
-    /// What is in a file of it.
+    /// The contents of one of its files.
     ///
     /// # Panics
     /// If there is no such file.
@@ -55,7 +55,7 @@ impl Certificates {
         std::fs::read(self.path(file)).expect("a certificate")
     }
 
-    /// The lines of a server's configuration that names them.
+    /// The configuration lines of a server that name them.
     #[must_use]
     pub fn lines(&self) -> [(&'static str, String); 3] {
         let path = |file| self.path(file).display().to_string();

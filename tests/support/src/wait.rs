@@ -20,7 +20,7 @@ pub fn now_ns() -> u64 {
 
 /// Waits until `condition` holds, or panics with `what` when `deadline` has passed.
 ///
-/// The condition is looked at once more after the deadline, so a slow machine cannot fail a condition that holds.
+/// It checks the condition once more after the deadline, so a slow machine cannot fail a condition that holds.
 ///
 /// # Panics
 /// If the condition does not hold within `deadline`.

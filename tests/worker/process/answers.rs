@@ -1,6 +1,6 @@
-//! The way out: answers and events, written line by line by one thread.
+//! The output: one thread writes answers and events, line by line.
 //!
-//! A thread, because whoever reads our output may be slow, and a lock must not wait for that.
+//! A thread, because the reader of our output may be slow, and a lock must not wait for that.
 
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
@@ -17,7 +17,7 @@ use crate::kinds::Kind;
 #[derive(Clone)]
 pub(crate) struct Answers(Sender<Value>);
 
-/// What a request came to, with its times.
+/// The result of a request, with its times.
 pub(crate) struct Outcome {
     pub(crate) t_inv: u64,
     pub(crate) t_ret: u64,
@@ -49,7 +49,7 @@ impl Outcome {
         }
     }
 
-    /// It never came to a call.
+    /// It never became a call.
     pub(crate) fn refused(failure: impl Into<Failure>) -> Self {
         let now = now_ns();
         Self {
@@ -103,7 +103,7 @@ impl Answers {
     }
 
     fn send(&self, line: Value) {
-        // Without a reader there is nobody to tell that there is none.
+        // Without a reader there is nobody to report it to.
         let _ = self.0.send(line);
     }
 }

@@ -82,7 +82,7 @@ pub(crate) async fn contended(client: Connected, plan: Contended) -> Result<Valu
             while now_ns() < end {
                 course.section(&*lock, task).await?;
                 if !pause.is_zero() {
-                    // A sleep of no time is one of a millisecond.
+                    // A sleep of no time takes a millisecond.
                     sleep(pause).await;
                 }
             }
@@ -95,18 +95,18 @@ pub(crate) async fn contended(client: Connected, plan: Contended) -> Result<Valu
     Ok(course.to_json())
 }
 
-/// What happened in the sections, in their order.
+/// What happened in the sections, in order.
 struct Course {
     hold: Duration,
     busy: bool,
     shared: bool,
     inside: AtomicU32,
     overlaps: AtomicU32,
-    told: Mutex<Told>,
+    tally: Mutex<Tally>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Tally {
     last: Option<usize>,
     /// Just before the last unlock was called.
     released: u64,
@@ -124,7 +124,7 @@ impl Course {
             shared: plan.kind.shared,
             inside: AtomicU32::new(0),
             overlaps: AtomicU32::new(0),
-            told: Mutex::default(),
+            tally: Mutex::default(),
         }
     }
 
@@ -135,10 +135,10 @@ impl Course {
         if self.inside.fetch_add(1, Ordering::SeqCst) > 0 && !self.shared {
             self.overlaps.fetch_add(1, Ordering::SeqCst);
         }
-        self.told.lock().note(task, asked, entered);
+        self.tally.lock().note(task, asked, entered);
         self.stay().await;
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        self.told.lock().released = now_ns();
+        self.tally.lock().released = now_ns();
         guard.unlock().await
     }
 
@@ -154,21 +154,21 @@ impl Course {
     }
 
     fn to_json(&self) -> Value {
-        let mut told = self.told.lock();
-        told.handoffs.sort_unstable();
+        let mut tally = self.tally.lock();
+        tally.handoffs.sort_unstable();
         json!({
-            "sections": told.sections,
-            "handoff_p50_us": quantile_us(&told.handoffs, 50),
-            "handoff_p99_us": quantile_us(&told.handoffs, 99),
-            "cross": f64::from(told.crossed) / f64::from(told.sections.max(1)),
-            "worst_wait_ms": told.worst_wait / 1_000_000,
+            "sections": tally.sections,
+            "handoff_p50_us": quantile_us(&tally.handoffs, 50),
+            "handoff_p99_us": quantile_us(&tally.handoffs, 99),
+            "cross": f64::from(tally.crossed) / f64::from(tally.sections.max(1)),
+            "worst_wait_ms": tally.worst_wait / 1_000_000,
             "overlaps": self.overlaps.load(Ordering::SeqCst),
         })
     }
 }
 
-impl Told {
-    /// A hand-over counts when who got in was already waiting as the one before went.
+impl Tally {
+    /// A hand-over counts if the next holder was already waiting when the previous one left.
     fn note(&mut self, task: usize, asked: u64, entered: u64) {
         if self.last.is_some() && asked < self.released {
             self.handoffs.push(entered.saturating_sub(self.released));

@@ -8,7 +8,7 @@ use watchlock::{Client, Error, Lock, MultiLock, Owner, Quorum, QuorumOwner};
 
 use crate::failure::Failure;
 
-/// What a lock is called: by its name, or by those of several locks as one.
+/// The name of a lock: one name, or those of several locks as one.
 #[derive(Debug, Clone)]
 pub(crate) enum Name {
     One(String),
@@ -16,7 +16,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The name, of a kind that has one.
+    /// The name, for a kind that has one.
     fn one(&self) -> &str {
         match self {
             Self::One(name) => name,
@@ -24,7 +24,7 @@ impl Name {
         }
     }
 
-    /// The only one of a list.
+    /// The only name of a list.
     fn first(&self) -> &str {
         self.list().first().map_or("", String::as_str)
     }
@@ -47,7 +47,7 @@ impl Name {
 /// Makes a handle of the lock by that name.
 type Making<T> = fn(&T, &Name) -> Result<Arc<dyn Lock>, Error>;
 
-/// How a kind is called.
+/// The form of a kind's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Called {
     /// By a name.
@@ -125,7 +125,7 @@ macro_rules! kind {
 const EXCLUSIVE: bool = false;
 const SHARED: bool = true;
 
-/// A new kind is one line here, and one in `campaign::kinds` of the kit.
+/// To add a kind, add one line here, and one in `campaign::kinds` of the kit.
 static KINDS: &[Kind] = &[
     kind!("lock", EXCLUSIVE, |of, name| of.get_lock(name)),
     kind!("fenced", EXCLUSIVE, |of, name| of.get_fenced_lock(name)),
@@ -149,7 +149,7 @@ impl Kind {
         KINDS.iter().find(|kind| kind.word == word)
     }
 
-    /// The lock `name`; it acts for nobody.
+    /// The lock `name`, without an owner.
     pub(crate) fn of_client(&self, of: &Connected, name: &Name) -> Result<Arc<dyn Lock>, Failure> {
         match (&self.makes, of) {
             (Makes::OfClient(make, _), Connected::Client(client)) => Ok(make(client, name)?),

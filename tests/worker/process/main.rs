@@ -1,4 +1,4 @@
-//! One client as a process of its own, driven by JSON lines: what tests kill, freeze and cut off.
+//! One client as a process of its own, driven by JSON lines, which tests kill, freeze and cut off.
 //!
 //! ```text
 //! $ cargo run --release --package watchlock-worker
@@ -14,7 +14,7 @@
 //! `CLOCK_MONOTONIC`, so those of several processes can be compared.
 //!
 //! It uses nothing but the public API. The client lives on a runtime of its own with two threads, which
-//! `block_runtime` can block; lines are read and events told by the main thread.
+//! `block_runtime` can block; the main thread reads lines and writes events.
 
 mod answers;
 mod bench;
@@ -46,7 +46,7 @@ fn main() -> std::io::Result<()> {
     let lines = tokio::runtime::Builder::new_current_thread().build()?;
     let (answers, writer) = Answers::begin();
     lines.block_on(serve(users.handle(), answers));
-    // What watches holds is dropped with its runtime, and with the last of it the writer's queue ends.
+    // The tasks that watch holds are dropped with their runtime, and with the last of them the writer's queue ends.
     drop(lines);
     let _ = writer.join();
     users.shutdown_background();
@@ -63,7 +63,7 @@ async fn serve(users: &tokio::runtime::Handle, answers: Answers) {
     session.close().await;
 }
 
-/// Standard input can only be read by a thread that may wait for it.
+/// Standard input can only be read by a thread that may block.
 fn read_lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! An owner label: one task that does what its requests say, in their order, as one owner of locks.
+//! An owner label: one task that carries out its requests, in order, as one owner of locks.
 //!
 //! Levels are detached, because a lock and its unlock are two requests that know nothing of each other.
 
@@ -26,14 +26,14 @@ pub(crate) struct Job {
     pub(crate) verb: Verb,
 }
 
-/// The task of a label. It ends, and gives back what it holds, when no job can come any more.
+/// The task of a label. It ends, and gives back what it holds, when no more jobs can come.
 pub(crate) struct Label {
     jobs: mpsc::UnboundedSender<Job>,
     task: JoinHandle<()>,
 }
 
 impl Label {
-    /// `users` runs the owner; holds are watched from the runtime that this is called on.
+    /// `users` runs the owner; the tasks that watch holds run on the runtime that calls this.
     pub(crate) fn begin(label: &str, owner: Someone, users: &Handle, answers: Answers) -> Self {
         let (jobs, todo) = mpsc::unbounded_channel();
         let watch = Watch {
@@ -47,7 +47,7 @@ impl Label {
     }
 
     pub(crate) fn submit(&self, job: Job) {
-        // The task is there for as long as this sender.
+        // The task lives as long as this sender.
         let _ = self.jobs.send(job);
     }
 
@@ -110,17 +110,17 @@ impl Target {
     }
 }
 
-/// A hold of the owner; who watches it goes when this ends.
+/// A hold of the owner; the task that watches it ends with this.
 struct Watched {
     target: Target,
-    /// How many of its levels are not given back.
+    /// How many of its levels have not been given back.
     levels: u32,
-    /// Told with each level that is given back, or could not be had: whether that was the last one.
+    /// Sends with each level that is given back, or could not be had, whether that was the last one.
     changed: watch::Sender<bool>,
-    told: Arc<AtomicBool>,
+    reported: Arc<AtomicBool>,
 }
 
-/// Takes and gives back levels, and tells of each hold that is lost, once.
+/// Takes and gives back levels, and reports each hold that is lost once.
 struct Watch {
     label: Arc<str>,
     answers: Answers,
@@ -138,7 +138,7 @@ impl Watch {
         })
         .await;
         let result = got.and_then(|guard| self.keep(target, guard));
-        self.tell_if_lost(target, &result);
+        self.report_if_lost(target, &result);
         Outcome::new(t_inv, t_ret, result)
     }
 
@@ -152,12 +152,12 @@ impl Watch {
             }
             None => Ok(json!({"acquired": false})),
         });
-        self.tell_if_lost(target, &result);
+        self.report_if_lost(target, &result);
         Outcome::new(t_inv, t_ret, result)
     }
 
-    /// Who asks for a further level may hear first that the hold is lost.
-    fn tell_if_lost(&self, target: &Target, asked: &Result<Value, Error>) {
+    /// A caller that asks for a further level may hear first that the hold is lost.
+    fn report_if_lost(&self, target: &Target, asked: &Result<Value, Error>) {
         let Some(watched) = self.held.get(&target.key()) else {
             return;
         };
@@ -166,13 +166,13 @@ impl Watch {
         };
         if target.lock.is_held() {
             watched.changed.send_replace(false);
-        } else if !watched.told.swap(true, Ordering::Relaxed) {
+        } else if !watched.reported.swap(true, Ordering::Relaxed) {
             let (label, name) = (&self.label, &target.name);
             self.answers.lost(label, target.kind, name, *reason);
         }
     }
 
-    /// Keeps a level for a later `unlock`; says what there is to say of its hold.
+    /// Keeps a level for a later `unlock`; returns the answer about its hold.
     fn keep(&mut self, target: &Target, guard: LockGuard) -> Result<Value, Error> {
         let (count, hold) = (guard.hold_count(), guard.hold());
         let token = guard.fencing_token();
@@ -183,7 +183,7 @@ impl Watch {
                 target: target.clone(),
                 levels: 0,
                 changed: watch::channel(false).0,
-                told: Arc::default(),
+                reported: Arc::default(),
             };
             self.held.insert(target.key(), watched);
         }
@@ -194,8 +194,9 @@ impl Watch {
                 levels = watched.levels;
             }
             if watched.levels == 1 || target.has_own_levels() {
-                let (changed, told) = (watched.changed.subscribe(), Arc::clone(&watched.told));
-                self.tell_when_lost(target, hold, changed, told);
+                let (changed, reported) =
+                    (watched.changed.subscribe(), Arc::clone(&watched.reported));
+                self.report_when_lost(target, hold, changed, reported);
             }
         }
         let mut result = json!({"count": levels});
@@ -230,14 +231,14 @@ impl Watch {
         Outcome::new(t_inv, t_ret, result)
     }
 
-    /// Tells once of a hold whose last valid level was lost. It may be that another one began before that was seen: then
+    /// Reports once a hold whose last valid level was lost. Another hold may have begun before that was seen: then
     /// `changed` ends, and the last one was not given back.
-    fn tell_when_lost(
+    fn report_when_lost(
         &self,
         target: &Target,
         hold: HoldView,
         mut changed: watch::Receiver<bool>,
-        told: Arc<AtomicBool>,
+        reported: Arc<AtomicBool>,
     ) {
         let (label, target) = (Arc::clone(&self.label), target.clone());
         let answers = self.answers.clone();
@@ -273,7 +274,7 @@ impl Watch {
                     break;
                 }
             }
-            if !told.swap(true, Ordering::Relaxed) {
+            if !reported.swap(true, Ordering::Relaxed) {
                 answers.lost(&label, target.kind, &target.name, reason);
             }
         });

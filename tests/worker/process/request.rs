@@ -1,4 +1,4 @@
-//! From a line to a request. Whatever is wrong with a line is found here, before anything is done.
+//! From a line to a request. Any mistake in a line is found here, before anything is done.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
 use crate::kinds::{Called, Kind, Name};
 
-/// A request and the number it is answered with.
+/// A request, and the number of its answer.
 pub(crate) struct Request {
     pub(crate) id: Value,
     pub(crate) op: Result<Op, Failure>,
 }
 
-/// What is asked for.
+/// The operation.
 pub(crate) enum Op {
     Open(Opening),
     Owned {
@@ -35,7 +35,7 @@ pub(crate) enum Op {
     Shutdown,
 }
 
-/// Where to.
+/// The servers.
 pub(crate) enum Server {
     Url(String),
     Sentinel {
@@ -47,7 +47,7 @@ pub(crate) enum Server {
     Quorum(Vec<String>),
 }
 
-/// How to connect; what is not said is the library's default.
+/// How to connect; the defaults are the library's.
 pub(crate) struct Opening {
     pub(crate) server: Server,
     /// How many replicas must have an acquire.
@@ -79,7 +79,7 @@ pub(crate) enum Question {
 }
 
 impl Request {
-    /// The failure when the line is no request at all.
+    /// The failure if the line is no request at all.
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
         let Ok(Value::Object(fields)) = serde_json::from_str(line) else {
             return Err(Failure::bad_request("not a JSON object"));

@@ -1,4 +1,4 @@
-//! The client, its owners, and the way from a line to its answer.
+//! The client, its owners, and the path from a line to its answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
@@ -44,7 +44,7 @@ impl Session {
         }
     }
 
-    /// Opening and closing are done here and now, so that later lines find them done.
+    /// Opening and closing complete here, so that later lines find them done.
     pub(crate) async fn take(&mut self, line: &str) {
         let Request { id, op } = match Request::parse(line) {
             Ok(request) => request,
@@ -121,7 +121,7 @@ impl Session {
         Ok(())
     }
 
-    /// Closes the client: waits that go on end, and whatever owners hold is given back.
+    /// Closes the client: waits end, and everything that owners hold is given back.
     pub(crate) async fn close(&mut self) {
         let State::Open(client) = std::mem::replace(&mut self.client, State::Closed) else {
             return;

@@ -1,4 +1,4 @@
-//! (k) Acknowledgements: what it costs that a replica must have each acquire, and what that costs other commands.
+//! (k) Acknowledgements: the cost when a replica must acknowledge each acquire, and its effect on other commands.
 
 use watchlock_support::server::RedisServer;
 

@@ -16,7 +16,7 @@ use crate::stats::percentile;
 
 const TASKS: usize = 8;
 const ROUNDS: usize = 3;
-/// What the client does that never pauses.
+/// What the client that never pauses does.
 const WORK: Work = Work {
     hold_us: 50,
     pause_us: 0,
@@ -100,7 +100,7 @@ fn busy(bench: &Bench, ours: &Participant, process: usize) -> crate::load::Job {
         process,
         work: WORK,
     };
-    // It is there before the other one comes, and stays until that has gone.
+    // It starts before the other one comes, and stays until that has gone.
     bench.job(ours, load, window(bench))
 }
 

@@ -1,5 +1,5 @@
-//! (i) In a cluster: what routing costs, what it costs that no script may renew locks of several slots, and whether a
-//! silent node delays the locks of others.
+//! (i) In a cluster: the cost of routing, the cost of renewing by slot, and whether a silent node delays the locks of
+//! others.
 
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::server::RedisServer;
@@ -22,7 +22,7 @@ const HOLDS_ROUNDS: usize = 3;
 /// Tasks whose masters answer, and those whose master falls silent.
 const BESIDE: [usize; 2] = [16, 8];
 const BESIDE_ROUNDS: usize = 5;
-/// Longer than a command may take, twice: before, and meanwhile.
+/// Twice as long as a command may take: before, and meanwhile.
 const BESIDE_MS: u64 = 10_000;
 /// Two periods of 10 s.
 const WATCHED_MS: u64 = 20_000;
@@ -50,7 +50,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     }
 }
 
-/// Against the same scripts sent raw to the right node: there is one that has all slots.
+/// Compares with the same scripts sent raw to the right node: one node has all slots.
 fn pairs(bench: &Bench, findings: &mut Findings) {
     let node = RedisServer::options().cluster_of_one().start();
     let mut table = Table::new(
@@ -111,7 +111,7 @@ fn first(bench: &Bench, role: Role) -> Option<&Participant> {
     those.into_iter().next()
 }
 
-/// Three masters, of which one answers nobody from the middle of each round on.
+/// Three masters, one of which stops answering in the middle of each round.
 fn beside(bench: &Bench, findings: &mut Findings) {
     let Some(rounds) = bench.or_note("locks beside a silent node", silent(bench)) else {
         return;
@@ -166,7 +166,7 @@ fn silent(bench: &Bench) -> Result<Vec<Beside>> {
 /// Which of the masters.
 const SILENT: usize = 2;
 
-/// Names at masters that answer, and at the one that will not.
+/// Names at masters that answer, and at the one that will stop.
 async fn names(cluster: &RedisCluster) -> [Vec<String>; 2] {
     let mut names = [Vec::new(), Vec::new()];
     for number in 0.. {

@@ -19,7 +19,7 @@ use crate::stats;
 type Shape = (usize, usize);
 
 const SHAPES: &[Shape] = &[(1, 8), (4, 4), (1, 32)];
-/// What a section does: nothing, a little, much. Where it is much, tasks have something else to do as well.
+/// What a section does: nothing, a little, much. When it is much, tasks also do something else.
 const WORKS: &[Work] = &[
     Work {
         hold_us: 0,
@@ -213,7 +213,7 @@ fn targets(roster: &Roster, samples: &Samples<Run>, floor: Option<f64>, findings
         let tasks = (shape.0 * shape.1) as f64;
         let what = format!("{config}: hand-off p99 over the floor's round trip, µs");
         let over = p99.zip(floor).map(|(us, floor)| us - floor);
-        // Behind a row the lock is left free for a millisecond.
+        // After a row the lock stays free for a millisecond.
         findings.targets.push(Target::at_most(&what, 4_000.0, over));
         let cycle = work.hold() + work.pause();
         let cycle_ms = cycle.as_secs_f64() * 1e3 + p50.unwrap_or(0.0) / 1e3;

@@ -8,12 +8,12 @@ use crate::load::holding::Holding;
 use crate::locks::Role;
 use crate::report::{Findings, Table, Target, figure};
 
-/// Holds, and for how long they are watched: a little more than one or two periods of 10 s.
+/// The number of holds, and how long they are watched: a little more than one or two periods of 10 s.
 const SIZES: &[(usize, u64)] = &[(1_000, 11_000), (10_000, 11_000), (100_000, 21_000)];
 /// A TTL below two thirds of our lease, less this, was renewed late.
 const LATE_MS: i64 = 1_000;
 const WATCHDOG_MS: i64 = 30_000;
-/// A crate with a task per lock and a period of 1 s would be the bench of nothing but itself.
+/// A crate with a task per lock and a period of 1 s would measure nothing but itself.
 const MOST_FOR_PEERS: usize = 10_000;
 
 pub(crate) fn run(bench: &Bench, findings: &mut Findings) {

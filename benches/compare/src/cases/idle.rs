@@ -37,7 +37,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) -> Result<()> {
                 floor = Some(cpu);
             }
             if who.info.role == Role::Ours {
-                // What a process costs that sleeps beside an open connection is nobody's lock.
+                // The cost of a process that sleeps beside an open connection does not belong to any lock.
                 let over = floor.map(|floor| cpu - floor);
                 findings.targets.extend([
                     Target::at_most("idle: client CPU over the floor's, µs a second", 20.0, over),

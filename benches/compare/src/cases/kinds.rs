@@ -1,4 +1,4 @@
-//! (h) The other kinds of lock: beside their own commands sent raw, and beside Redisson's of the same kind.
+//! (h) The other kinds of lock: compared with their own commands sent raw, and with Redisson's of the same kind.
 
 mod readers;
 
@@ -87,7 +87,7 @@ fn config(tasks: usize) -> String {
     format!("{tasks} task{}", if tasks == 1 { "" } else { "s" })
 }
 
-/// Of a kind: ours, and its commands sent raw.
+/// For a kind: ours, and its commands sent raw.
 fn names<'a>(bench: &'a Bench, kind: &str) -> (&'a str, &'a str) {
     let who = bench.roster.of_kind(kind);
     let name = |role: Role| {
@@ -140,18 +140,18 @@ fn pairs_targets(bench: &Bench, samples: &Samples<Pairs>, kind: &str, findings: 
     }
 }
 
-/// What is done under a contended fair lock.
+/// The work under a contended fair lock.
 const WORK: Work = Work {
     hold_us: 1_000,
     pause_us: 2_000,
 };
-/// Processes of one task each: inside a process the plain lock would be passed on without a word to Redis.
+/// Processes of one task each: inside a process the plain lock would be passed on without a command.
 const PROCESSES: usize = 4;
 const HAND_OVER_ROUNDS: usize = 9;
 const FAIR: &str = "fair";
 const HAND_OVER: &str = "hand-over";
 
-/// How a lock goes from process to process: the fair one beside the plain one.
+/// How a lock goes from process to process: the fair one compared with the plain one.
 fn hand_overs(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
     let mut samples = Samples::new();
     let window = bench.plan.window(1000, 200);

@@ -1,4 +1,4 @@
-//! The cases: which loads are measured, and what is read off them.
+//! The cases: which loads are measured, and what the figures show.
 
 mod acknowledged;
 mod behind;
@@ -62,7 +62,7 @@ pub(crate) fn run(bench: &Bench) -> Findings {
 /// The cases in which Redisson takes part.
 const WITH_REDISSON: [&str; 4] = ["uncontended", "contended", "behind", "kinds"];
 
-/// They run first; its JVM is gone when the others are measured.
+/// They run first; its JVM has ended when the others are measured.
 fn with_redisson(bench: &Bench, findings: &mut Findings) {
     let plan = &bench.plan;
     let mut java = None;

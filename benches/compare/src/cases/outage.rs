@@ -21,20 +21,20 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
             "An outage: the server ends while one client holds {} locks",
             figure(holds as f64)
         ),
-        "Lease 9 s, renewed until the server ends. When a task that awaits the loss of a hold is told of it: ms after \
+        "Lease 9 s, renewed until the server ends. When a task that awaits the loss of a hold is notified: ms after \
          the end of the hold's validity, which leaves the drift (1 % and 2 ms) before anybody else can have the \
          lock. Slept: the same number of tasks that only sleep until those moments. Memory of the process: before the \
-         server ended, and the most until all were told, their tasks included.",
+         server ended, and the most until all were notified, their tasks included.",
     );
     let columns = [
-        "first told",
+        "first notified",
         "p50",
-        "last told",
+        "last notified",
         "slept, p50",
         "slept, last",
         "MiB before",
         "MiB at most",
-        "not told",
+        "not notified",
     ];
     table.columns(columns.map(str::to_owned));
     for who in bench.roster.those(|info| info.role == Role::Ours) {
@@ -63,7 +63,7 @@ fn cells(outage: &Outage) -> [Option<String>; 8] {
         least_ms,
         p50_ms,
         most_ms,
-    } = outage.told;
+    } = outage.notified;
     let ms = |ms: f64| Some(format!("{ms:.1}"));
     let mib = |bytes: u64| Some(format!("{:.0}", bytes as f64 / f64::from(1 << 20)));
     [
@@ -74,16 +74,16 @@ fn cells(outage: &Outage) -> [Option<String>; 8] {
         ms(outage.slept.most_ms),
         mib(outage.before_bytes),
         mib(outage.most_bytes),
-        Some(outage.untold.to_string()),
+        Some(outage.unnotified.to_string()),
     ]
 }
 
 fn targets(outage: &Outage, findings: &mut Findings) {
     findings.targets.extend([
         Target::at_most(
-            "an outage with 20 000 holds: last of 200 tasks told, ms after the validity",
+            "an outage with 20 000 holds: last of 200 tasks notified, ms after the validity",
             5.0,
-            Some(outage.told.most_ms),
+            Some(outage.notified.most_ms),
         ),
         Target::at_most(
             "an outage with 20 000 holds: memory at most, of before",

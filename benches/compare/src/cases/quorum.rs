@@ -1,4 +1,4 @@
-//! (j) A quorum: what a majority of five costs, of one server, and what a minority that is away costs.
+//! (j) A quorum: the cost of a majority of five, of one server, and of a minority that is away.
 
 use watchlock_support::server::RedisServer;
 

@@ -1,4 +1,4 @@
-//! (b) Entering a held lock again: one round trip, no dearer than the floor's.
+//! (b) Entering a held lock again: one round trip, no more than the floor's.
 
 use crate::bench::Bench;
 use crate::load::Load;

@@ -1,4 +1,4 @@
-//! (h) Several locks as one: what eight at once cost, of one.
+//! (h) Several locks as one: the cost of eight at once, compared with one.
 
 use crate::bench::Bench;
 use crate::load::Load;

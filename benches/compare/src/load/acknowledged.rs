@@ -1,4 +1,4 @@
-//! Lock and unlock where a replica acknowledges, or does not have to, and what another command of the client takes
+//! Lock and unlock with and without a replica's acknowledgement, and how long another command of the client takes
 //! meanwhile.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::stats::percentile;
 /// How often the other command is sent.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the pairs cost, and the other command beside them.
+/// The cost of the pairs, and of the other command beside them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Acknowledged {
     pub(crate) pairs: Pairs,
@@ -23,7 +23,7 @@ pub(crate) struct Acknowledged {
     pub(crate) other_p99_us: f64,
 }
 
-/// `None` when the crate waits for no replica.
+/// `None` when the crate does not wait for replicas.
 pub(crate) async fn run<L: LockUnderTest>(
     lock: &L,
     url: &str,
@@ -44,7 +44,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     // Relaxed: it only ends a loop.
     over.store(true, Ordering::Relaxed);
     let others = others.await??;
-    // Not those of the warm-up.
+    // Without those of the warm-up.
     let meanwhile = others.into_iter().filter(|(sent, _)| Some(*sent) >= begun);
     let took: Vec<f64> = meanwhile.map(|(_, took)| took).collect();
     Ok(Some(Acknowledged {
@@ -54,7 +54,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     }))
 }
 
-/// Asks for a lock that nobody has, now and then; when, and what it took, in µs.
+/// Asks now and then whether a free lock is held; returns when, and how long it took, in µs.
 async fn others<L: LockUnderTest>(lock: L, over: Arc<AtomicBool>) -> Result<Vec<(Instant, f64)>> {
     let mut took = Vec::new();
     // Relaxed: as above.

@@ -1,4 +1,4 @@
-//! In a cluster: what locks take while all masters answer, and while one of them answers nobody.
+//! In a cluster: how long locks take while all masters answer, and while one of them does not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::Result;
 use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 
-/// Between two sections of a task: what is measured is the way there, not a queue for the processor.
+/// The pause between two sections of a task: it measures the way there, not a queue for the processor.
 const PAUSE: Duration = Duration::from_millis(1);
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Of a section at a master that answers.
+/// The length of a section at a master that answers.
 #[expect(clippy::struct_field_names, reason = "the unit")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Beside {
@@ -58,16 +58,16 @@ pub(crate) async fn run<L: LockUnderTest>(
     })
 }
 
-/// Takes a lock again and again, whatever comes of it.
+/// Takes a lock again and again, whatever the result.
 async fn want<L: LockUnderTest>(lock: L, name: String) {
     loop {
-        // That it fails once its master is silent is what this is for.
+        // It is meant to fail once its master is silent.
         let _ = lock.section(&name, async {}).await;
         sleep(PAUSE).await;
     }
 }
 
-/// What each section took, in µs.
+/// The time of each section, in µs.
 async fn sections<L: LockUnderTest>(
     lock: &L,
     names: &[String],

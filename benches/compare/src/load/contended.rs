@@ -1,7 +1,6 @@
-//! Contended: all tasks on one name. The hold is spent computing: sleeps are rounded, and by each runtime in its own
-//! way.
+//! Contended: all tasks on one name. A hold is spent computing: runtimes round sleeps, each in its own way.
 //!
-//! The processes only say what happened when; [`Contended::of`] reads it off all of them together.
+//! The processes only report what happened when; [`Contended::of`] evaluates all of them together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +26,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct Work {
     /// How long a section computes.
     pub(crate) hold_us: u64,
-    /// How long a task sleeps behind each.
+    /// How long a task sleeps after each section.
     pub(crate) pause_us: u64,
 }
 
@@ -52,7 +51,7 @@ pub(crate) struct Section {
     pub(crate) left: u64,
 }
 
-/// What all processes saw.
+/// The result of all processes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contended {
     pub(crate) sections: usize,
@@ -63,7 +62,7 @@ pub(crate) struct Contended {
     pub(crate) cross: f64,
     pub(crate) worst_wait_ms: f64,
     pub(crate) overlaps: usize,
-    /// Waits that ended without the lock, also by the end of the run.
+    /// Waits that ended without the lock, including those at the end of the run.
     pub(crate) gave_up: usize,
 }
 
@@ -110,7 +109,7 @@ async fn one_task<L: LockUnderTest>(lock: L, task: usize, work: Work, end: u64, 
         let times = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let seen = Arc::clone(&times);
         let body = async move { hold(&seen, work) };
-        // Whoever is still waiting when the time is over is cancelled, and counts as waiting so long.
+        // A task that is still waiting when the time is over is cancelled, and its wait counts up to then.
         let left_ns = end.saturating_sub(asked);
         let section = lock.section(NAME, body);
         let _ = timeout(Duration::from_nanos(left_ns) + GRACE / 2, section).await;
@@ -141,7 +140,7 @@ fn hold(times: &[AtomicU64; 2], work: Work) {
 }
 
 impl Contended {
-    /// Reads the run off the sections of all processes.
+    /// Evaluates the sections of all processes.
     pub(crate) fn of(mut sections: Vec<Section>, window: Duration) -> Self {
         let mut found = Self {
             gave_up: sections.iter().filter(|s| s.entered.is_none()).count(),

@@ -17,7 +17,7 @@ const NAME: &str = "bench:crowd";
 /// How long the crowd may take to settle before its memory is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What waiting and passing cost.
+/// The cost of waiting and passing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Crowd {
     /// Memory of the client per waiting task, the task itself included.
@@ -26,7 +26,7 @@ pub(crate) struct Crowd {
     pub(crate) passed: usize,
     /// CPU of the client process per task that got in.
     pub(crate) cpu_us: f64,
-    /// From the holder's leaving until the last got in, or until the time was over.
+    /// From when the holder left until the last got in, or until the time was over.
     pub(crate) seconds: f64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn run<L: LockUnderTest>(
                     done.notify_one();
                 }
             };
-            // Crates that give up waiting are asked again by nobody: that is their answer.
+            // If a crate gives up waiting, nobody asks it again: that is its answer.
             let _ = lock.section(NAME, body).await;
         });
     }
@@ -73,7 +73,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     })
 }
 
-/// Takes the lock and holds it until it is told to leave.
+/// Takes the lock and holds it until `leave` is notified.
 async fn hold<L: LockUnderTest>(lock: L, leave: Arc<Notify>) -> tokio::task::JoinHandle<()> {
     let inside = Arc::new(Notify::new());
     let entered = Arc::clone(&inside);

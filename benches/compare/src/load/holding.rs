@@ -1,4 +1,4 @@
-//! Holding: very many locks kept alive by one client, and nothing else going on.
+//! Holding: one client keeps very many locks alive, and nothing else runs.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::usage::{process_cpu_ns, resident_bytes, thread_cpu_ns};
 
 /// How many holds are taken at once.
 const TOGETHER: usize = 64;
-/// Nothing is counted for so long: at the first renewal of each lock, connections are made and scripts are sent.
+/// Nothing is counted for so long: at the first renewal of each lock, connections are opened and scripts are sent.
 const FIRST_PERIOD: Duration = Duration::from_secs(10);
 /// How many keys each look at the TTLs reads.
 const SAMPLE: usize = 50;
 
-/// What keeping locks costs, from their second renewal on.
+/// The cost of keeping locks, from their second renewal on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Holding {
     pub(crate) holds: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Holding {
     pub(crate) server_bytes: f64,
     /// Scripts the server ran for the renewals.
     pub(crate) scripts_per_second: f64,
-    /// The shortest TTL seen: a renewal that is on time keeps it above two thirds of the lease.
+    /// The shortest TTL seen: a renewal on time keeps it above two thirds of the lease.
     pub(crate) min_ttl_ms: i64,
     /// Keys that were gone.
     pub(crate) gone: usize,

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::wait_for_go;
 use crate::usage::process_cpu_ns;
 
-/// What a client costs that does nothing.
+/// The cost of a client that does nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Idle {
     /// CPU of the client process per second, in µs.

@@ -1,6 +1,6 @@
 //! The loads: what one child process does with one entrant.
 //!
-//! Each measurement is a process of its own: connected, warmed up, then told to go. So entrants share
+//! Each measurement is a process of its own: connected, warmed up, then started. So entrants share
 //! nothing, and CPU and memory are theirs alone.
 
 pub(crate) mod acknowledged;
@@ -44,7 +44,7 @@ impl Flavor {
     }
 }
 
-/// What to do.
+/// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Load {
     /// Lock and unlock, each task its own name.
@@ -65,11 +65,11 @@ pub(crate) enum Load {
     },
     /// Readers that overlap without pause; in the first process a writer comes now and then.
     Readers { tasks: usize, process: usize },
-    /// Very many tasks waiting for one name.
+    /// Very many tasks that wait for one name.
     Crowd { tasks: usize },
     /// Locks held and kept alive.
     Holding { holds: usize },
-    /// Locks held when the server ends, and how many of them it is that one task awaits the loss of.
+    /// Locks held when the server ends; a task awaits the loss of one in `each` of them.
     Outage { holds: usize, each: usize },
     /// Locks of a cluster's masters that answer, beside others whose master, at `node`, falls silent.
     Beside {
@@ -96,7 +96,7 @@ pub(crate) struct Job {
 pub(crate) fn run<L: LockUnderTest>(job: &Job) -> Result<String> {
     let runtime = job.flavor.build()?;
     let answer = runtime.block_on(measure::<L>(job));
-    // Tasks of a load that did not come to its end are left behind.
+    // Tasks of a load that did not finish are left behind.
     runtime.shutdown_background();
     answer
 }
@@ -134,7 +134,7 @@ fn json<T: Serialize>(value: &T) -> Result<String> {
     Ok(serde_json::to_string(value)?)
 }
 
-/// Says that everything is warm, and waits for the parent.
+/// Reports that everything is warm, and waits for the parent.
 pub(crate) fn wait_for_go() {
     println!("{READY}");
     let _ = io::stdout().flush();

@@ -1,4 +1,4 @@
-//! An outage: the server ends while one client holds very many locks; when do their holders hear of it?
+//! An outage: the server ends while one client holds very many locks; when are their holders notified?
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ const TOGETHER: usize = 64;
 /// From the first hold to the end of the server: each was renewed at least once.
 const HELD: Duration = Duration::from_secs(4);
 
-/// What the holders of locks see of an outage.
+/// What the holders of locks notice of an outage.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Outage {
-    /// How long after the end of its validity a holder was told, in ms; before it, when negative.
-    pub(crate) told: Lateness,
+    /// How long after the end of its validity a holder was notified, in ms; before it, when negative.
+    pub(crate) notified: Lateness,
     /// How late as many tasks woke that only slept until the same moments.
     pub(crate) slept: Lateness,
-    /// Memory of the process before the server ended, and the most until all were told.
+    /// Memory of the process before the server ended, and the most until all were notified.
     pub(crate) before_bytes: u64,
     pub(crate) most_bytes: u64,
-    /// Holders that were not told.
-    pub(crate) untold: usize,
+    /// Holders that were not notified.
+    pub(crate) unnotified: usize,
 }
 
 /// In ms.
@@ -42,7 +42,7 @@ pub(crate) struct Lateness {
     pub(crate) most_ms: f64,
 }
 
-/// `None` when the entrant tells nobody of a loss.
+/// `None` when the entrant does not report losses.
 pub(crate) async fn run<L: LockUnderTest>(
     lock: &L,
     url: &str,
@@ -72,25 +72,25 @@ pub(crate) async fn run<L: LockUnderTest>(
         });
     }
     let mut most_bytes = before_bytes;
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     let _ = timeout(2 * OUTAGE_LEASE, async {
         loop {
             tokio::select! {
                 one = holders.join_next() => match one {
-                    Some(late) => told.extend(late),
+                    Some(late) => notified.extend(late),
                     None => break,
                 },
                 () = sleep(Duration::from_millis(50)) => {}
             }
-            if told.len() % 100 == 0 {
+            if notified.len() % 100 == 0 {
                 most_bytes = most_bytes.max(resident_bytes());
             }
         }
     })
     .await;
     Ok(Some(Outage {
-        untold: ends.len() - told.len(),
-        told: Lateness::of(&told),
+        unnotified: ends.len() - notified.len(),
+        notified: Lateness::of(&notified),
         slept: sleepers(&ends).await,
         before_bytes,
         most_bytes,
@@ -123,14 +123,14 @@ async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec<Arc<dyn Wa
     Ok(all)
 }
 
-/// Ends the server; what it says is that the connection is gone.
+/// Ends the server; its answer is that the connection is gone.
 fn end_server(url: &str) -> Result<()> {
     let mut connection = redis::Client::open(url)?.get_connection()?;
     let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut connection);
     Ok(())
 }
 
-/// Tasks that sleep for as long as the holders waited, that far apart.
+/// Tasks that sleep for as long as the holders waited, equally far apart.
 async fn sleepers(ends: &[Instant]) -> Lateness {
     let (Some(first), now) = (ends.iter().min(), Instant::now()) else {
         return Lateness::of(&[]);

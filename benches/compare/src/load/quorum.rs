@@ -9,7 +9,7 @@ use crate::Result;
 use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 
-/// What acquires took.
+/// The times of acquires.
 #[expect(clippy::struct_field_names, reason = "the unit")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Acquires {

@@ -14,7 +14,7 @@ const NAME: &str = "bench:readers";
 const READ: Duration = Duration::from_millis(2);
 /// How long the writer stays away.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long it is waited for at most.
+/// How long the test waits for it at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the writer waited each time, in ms; nothing in processes without one.

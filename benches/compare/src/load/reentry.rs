@@ -9,7 +9,7 @@ use crate::Result;
 use crate::locks::LockUnderTest;
 use crate::stats::percentile;
 
-/// What entering again costs.
+/// The cost of entering again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Reentry {
     pub(crate) p50_us: f64,

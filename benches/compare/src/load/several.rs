@@ -9,7 +9,7 @@ use crate::Result;
 use crate::locks::{LockUnderTest, Together};
 use crate::stats::percentile;
 
-/// What one lock costs, and what several do.
+/// The cost of one lock, and of several.
 #[expect(clippy::struct_field_names, reason = "the unit")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Several {

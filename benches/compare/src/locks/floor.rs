@@ -1,4 +1,4 @@
-//! The floor: the two scripts of the crate, raw, on the same kind of connection, no library.
+//! The floor: two of the crate's scripts, raw, on the same kind of connection, without a library.
 //!
 //! It does not wait, renew, count or watch: nothing that uses these scripts can be cheaper.
 

@@ -138,7 +138,7 @@ impl LockUnderTest for ReadHeld {
 const DEADLINE: Duration = Duration::from_secs(600);
 
 entrant!(
-    /// Plain locks, waited for until a deadline.
+    /// Plain locks, with a deadline for each wait.
     WithDeadline,
     |client, name, body| {
         let lock = client.get_lock(name);
@@ -150,7 +150,7 @@ entrant!(
 );
 
 entrant!(
-    /// Plain locks, each section in a scope of its own: an owner that is made for it.
+    /// Plain locks, each section in a scope of its own, with an owner made for it.
     InScope,
     |client, name, body| {
         let lock = client.get_lock(name);

@@ -1,5 +1,5 @@
-//! The floor of a quorum: the acquire script sent to all servers together, done at the answer that makes a majority. No
-//! quorum code: what this takes is what the machine takes for so many commands at once.
+//! The floor of a quorum: the acquire script sent to all servers together, done at the answer that makes a majority.
+//! There is no quorum code: this is the machine's time for so many commands at once.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ impl Majority {
         })
     }
 
-    /// Takes `name` at all servers; what it took until a majority had granted it. Then hears the rest, and gives all
-    /// back.
+    /// Takes `name` at all servers; returns how long it took until a majority had granted it. Then awaits the rest, and
+    /// gives all back.
     pub(crate) async fn acquire(&self, name: &str) -> Result<Duration> {
         let before = Instant::now();
         let mut tries: FuturesUnordered<_> = self

@@ -36,21 +36,21 @@ pub enum Setup {
 /// Something that holds for as long as it lives.
 pub type Held = Box<dyn Any + Send>;
 
-/// What pairs of one lock, and of several as one, took, in µs.
+/// The times of pairs of one lock, and of several as one, in µs.
 #[derive(Debug, Default)]
 pub struct Together {
-    /// Of one.
+    /// Of one lock.
     pub one: Vec<f64>,
-    /// Of several.
+    /// Of several locks.
     pub all: Vec<f64>,
 }
 
-/// What an acquire of one server, of a majority sent raw, of a quorum, and of one that lacks a minority took, in µs.
+/// The times of an acquire of one server, of a majority sent raw, of a quorum, and of one that lacks a minority, in µs.
 #[derive(Debug, Default)]
 pub struct Majorities {
     /// Of one server.
     pub one: Vec<f64>,
-    /// Of a majority of the same servers, without any quorum: their commands sent raw.
+    /// Of a majority of the same servers, without a quorum: its commands sent raw.
     pub raw: Vec<f64>,
     /// Of all of a quorum.
     pub all: Vec<f64>,
@@ -58,15 +58,15 @@ pub struct Majorities {
     pub some: Vec<f64>,
 }
 
-/// The lease of what is held in an outage.
+/// The lease of holds in an outage.
 pub(crate) const OUTAGE_LEASE: Duration = Duration::from_secs(9);
 
-/// A hold that tells of its loss.
+/// A hold that reports its loss.
 pub trait Watched: Send + Sync {
     /// How long it is valid.
     fn valid_for(&self) -> Duration;
 
-    /// Ends once it is lost.
+    /// Ends once the hold is lost.
     fn lost(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
@@ -75,7 +75,7 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     /// Connects to the server.
     fn connect(url: &str, setup: Setup) -> impl Future<Output = Result<Self>> + Send;
 
-    /// What one task uses: shared, unless the crate is meant to be used otherwise.
+    /// What one task uses: shared, unless the crate is meant to be used differently.
     fn for_task(&self) -> impl Future<Output = Result<Self>> + Send {
         std::future::ready(Ok(self.clone()))
     }
@@ -85,7 +85,7 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     where
         B: Future<Output = ()> + Send + 'static;
 
-    /// As [`section`](Self::section), to write, for locks whose other sections read.
+    /// As [`section`](Self::section), but writes, for locks whose other sections read.
     fn write<B>(&self, _name: &str, _body: B) -> impl Future<Output = Result<()>> + Send
     where
         B: Future<Output = ()> + Send + 'static,
@@ -93,8 +93,8 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Err("its locks are not read/write locks".into()))
     }
 
-    /// Holds `name`, enters it again and gives that level back until the time has come; what each
-    /// entry took, in µs. `None` when the crate's locks cannot be entered again.
+    /// Holds `name`, enters it again and gives that level back until the time is over; returns the time of each entry,
+    /// in µs. `None` when the crate's locks cannot be entered again.
     fn reenter(
         &self,
         _name: &str,
@@ -103,8 +103,8 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Locks and unlocks the first of `names`, then all of them at once, until the time has come. `None` when
-    /// the crate has no such lock.
+    /// Locks and unlocks the first of `names`, then all of them at once, until the time is over. `None` when the crate
+    /// has no such lock.
     fn together(
         &self,
         _names: Vec<String>,
@@ -114,7 +114,8 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
     }
 
     /// Locks a name at the first of the servers, by raw commands at all of `quorums[0]`, at a quorum of these, and at
-    /// one of `quorums[1]`, of which a minority is away, in turn, until the time has come. `None` when the crate has no such lock.
+    /// one of `quorums[1]`, of which a minority is away, in turn, until the time is over. `None` when the crate has no
+    /// such lock.
     fn majorities(
         &self,
         _quorums: [Vec<String>; 2],
@@ -138,15 +139,14 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// A client that keeps what it holds alive with a lease of 9 s; `None` when the crate tells nobody
-    /// of a loss.
+    /// A client that renews its holds with a lease of 9 s; `None` when the crate does not report losses.
     fn with_short_lease(&self, _url: &str) -> impl Future<Output = Result<Option<Self>>> + Send {
         std::future::ready(Ok(None))
     }
 
-    /// Holds `name`, says until when that is valid and what ends once the hold is lost.
+    /// Holds `name`; returns until when that is valid and a future that ends once the hold is lost.
     fn watched(&self, _name: &str) -> impl Future<Output = Result<Box<dyn Watched>>> + Send {
-        std::future::ready(Err("its holders are told of no loss".into()))
+        std::future::ready(Err("it reports no loss to its holders".into()))
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) const SCOPES: &str = "scopes";
 /// A read lock that the client holds already.
 pub(crate) const READ_HELD: &str = "read, held";
 
-/// What an entrant is in the comparison.
+/// The role of an entrant in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Nothing can be cheaper.
@@ -169,20 +169,20 @@ pub enum Role {
     Peer,
 }
 
-/// What the bench has to know of an entrant.
+/// What the bench knows of an entrant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Info {
     /// Its name in the tables.
     pub name: String,
-    /// What it is in the comparison.
+    /// Its role in the comparison.
     pub role: Role,
-    /// What is compared: [`PLAIN`], or one of the other kinds of lock, or another way to take the plain one.
+    /// The category: [`PLAIN`], or one of the other kinds of lock, or another way to take the plain one.
     pub kind: String,
     /// How it is set up.
     pub setup: Setup,
     /// The commands that it sends itself, as the server counts them.
     pub commands: Vec<String>,
-    /// What its set-up is, for the reader.
+    /// Its set-up, described for the reader.
     pub note: String,
     /// Whether it waits for a busy lock; the floor only fails.
     pub waits: bool,
@@ -193,7 +193,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// A library that waits; it neither renews nor lets a holder in again, unless it is said.
+    /// A library that waits; by default it neither renews nor lets a holder in again.
     #[must_use]
     pub fn peer(name: &str, setup: Setup, commands: &[&str], note: &str) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl Info {
     }
 }
 
-/// Somebody who takes part, in the program that can run it.
+/// An entrant, in the program that can run it.
 #[derive(Clone)]
 pub struct Entrant {
     pub(crate) info: Info,

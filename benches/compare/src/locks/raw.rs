@@ -1,4 +1,4 @@
-//! The floors of the other kinds of lock: their own commands, raw, on the same kind of connection, no library.
+//! The floors of the other kinds of lock: their own commands, raw, on the same kind of connection, without a library.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::Result;
 
 /// The commands of a kind for a lock that nobody else wants.
 pub(crate) trait Commands: Send + Sync + 'static {
-    /// The scripts that they call, each of its files behind one another.
+    /// The scripts that they call, with the files of each joined.
     const SCRIPTS: &'static [&'static [&'static str]];
 
     fn acquire(call: &Calls, name: &str) -> Cmd;
@@ -22,7 +22,7 @@ pub(crate) trait Commands: Send + Sync + 'static {
     fn got(answer: &Value) -> bool;
 }
 
-/// What the commands are made of.
+/// The arguments of the commands.
 pub(crate) struct Calls {
     digests: Vec<String>,
     hold_id: String,

@@ -46,7 +46,7 @@ pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
 /// A client whose connections have nodelay.
 ///
 /// # Errors
-/// When the address is none.
+/// When the address is not valid.
 pub fn client_with_nodelay(url: &str) -> Result<Client> {
     let info = url.into_connection_info()?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);

@@ -1,4 +1,4 @@
-//! watchlock, as its quickstart shows it: a watchdog lease, a handle made anew for each section.
+//! watchlock, as its quickstart shows it: a watchdog lease, a new handle for each section.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::majority::Majority;
 use super::{Held, LockUnderTest, Majorities, OUTAGE_LEASE, Setup, Together, Watched};
 use crate::Result;
 
-/// Time enough for a replica that works.
+/// Enough time for a replica that works.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
 
 /// One client, shared by all tasks.
@@ -72,7 +72,7 @@ impl LockUnderTest for Watchlock {
         let [all, some] = quorums;
         let one = Client::connect(&all[0]).await?;
         let raw = Majority::connect(&all).await?;
-        // The servers have just been started; a quorum that counts has votes that are old.
+        // The servers have just started; a real quorum has servers that have been up for long enough to vote.
         let of = |urls| {
             Quorum::builder(urls)
                 .restart_delay(Duration::ZERO)
@@ -88,7 +88,7 @@ impl LockUnderTest for Watchlock {
             guard.unlock().await?;
             took.raw
                 .push(raw.acquire("bench:raw").await?.as_secs_f64() * 1e6);
-            // What is given back behind a majority is in nobody's way: each has a name of its own.
+            // What is given back after a majority answered is in nobody's way: each section has a name of its own.
             let quorums = [
                 (&all, "bench:all", &mut took.all),
                 (&some, "bench:some", &mut took.some),

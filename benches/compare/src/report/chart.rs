@@ -17,9 +17,9 @@ pub(crate) struct Chart {
 }
 
 const SIZE: (u32, u32) = (1000, 420);
-/// What the legend takes of the width.
+/// The width of the legend.
 const LEGEND: u32 = 230;
-/// Colours that the colour-blind can tell apart (Okabe and Ito), each behind it a darker one.
+/// Colours that the colour-blind can distinguish (Okabe and Ito), each behind it a darker one.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
@@ -35,12 +35,12 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(20, 20, 20),
 ];
 
-/// Who has which colour: the same in all charts, in the order of the first that shows them.
+/// The colour of each entrant: the same in all charts, in the order of the first that shows them.
 #[derive(Debug)]
 pub(crate) struct Colours(Vec<String>);
 
 impl Colours {
-    /// Of everybody in `charts`.
+    /// The entrants of `charts`.
     pub(crate) fn of(known: &[&str], charts: &[Chart]) -> Self {
         let shown = charts.iter().flat_map(|chart| &chart.series);
         let shown = shown.map(|(name, _)| name.as_str());

@@ -1,4 +1,4 @@
-//! What the reader sees: tables and targets in the terminal and in Markdown, charts beside it.
+//! The output: tables and targets in the terminal and in Markdown, with charts.
 
 mod chart;
 mod markdown;
@@ -17,7 +17,7 @@ pub(crate) use target::Target;
 use crate::Result;
 use crate::bench::Bench;
 
-/// Everything that was found.
+/// All findings.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) tables: Vec<Table>,
@@ -26,7 +26,7 @@ pub(crate) struct Findings {
     pub(crate) failures: Vec<String>,
 }
 
-/// Prints the findings; writes them down too, unless they mean nothing.
+/// Prints the findings; writes them to files too, unless they mean nothing.
 pub(crate) fn write(bench: &Bench, findings: &Findings) -> Result<()> {
     terminal::print(findings);
     if !bench.plan.is_whole() {

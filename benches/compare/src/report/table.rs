@@ -33,7 +33,7 @@ impl Table {
     }
 }
 
-/// A number for people: three digits that matter, thousands apart.
+/// A number for people: three significant digits, with thousands separated.
 pub(crate) fn figure(value: f64) -> String {
     if value != 0.0 && value.abs() < 10.0 {
         return format!("{value:.2}");

@@ -1,4 +1,4 @@
-//! What is wanted, and whether it is there. Never an assertion: machines differ, the reader judges.
+//! The targets, and whether they are met. Never an assertion: machines differ, and the reader judges.
 
 use super::figure;
 

@@ -1,9 +1,9 @@
-//! Which versions were measured: from the lock files, and from who can be asked.
+//! The versions that were measured: from the lock files, and from programs that can be asked.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The crates that are compared, and what both sides stand on.
+/// The crates that are compared, and the crates that both sides use.
 const CRATES: [&str; 6] = [
     "watchlock",
     "rslock",
@@ -13,7 +13,7 @@ const CRATES: [&str; 6] = [
     "tokio",
 ];
 
-/// Everything that could be found out.
+/// All versions that could be found.
 pub(super) fn all() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
@@ -53,7 +53,7 @@ fn between<'a>(text: &'a str, before: &str, behind: &str) -> Option<&'a str> {
 
 fn first_line(program: &str, argument: &str) -> Option<String> {
     let said = Command::new(program).arg(argument).output().ok()?;
-    // Java says it on its standard error.
+    // Java prints it on standard error.
     let text = [said.stdout, said.stderr].concat();
     let line = String::from_utf8_lossy(&text).lines().next()?.to_owned();
     Some(line)

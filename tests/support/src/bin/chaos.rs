@@ -5,15 +5,16 @@
 //! Behind the campaign on one server come two on the five servers of a quorum, each for a quarter of the time: on servers
 //! that forget everything when they are killed, and on servers that forget nothing and vote at once.
 //!
-//! Then come masters with replicas, each for `CHAOS_FAILOVER_SECONDS` (7): a cluster, where nothing is acknowledged and two
-//! holders after a fail-over that lost something are counted, a master whose only replica acknowledges, and a cluster whose
-//! replicas do.
+//! Then come masters with replicas, each for `CHAOS_FAILOVER_SECONDS` (7): a cluster without acknowledgements, where
+//! two holders after a fail-over that lost something are counted; a master whose only replica acknowledges; and a
+//! cluster whose replicas do.
 //!
 //! `CHAOS_ON` leaves out what it does not name: `one`, `quorum`, `cluster`, `sentinels` (only there by its name, without
 //! acknowledgements), `acknowledged`, with commas between.
 //!
-//! With `SOAK_MINUTES` there is only the first, it is that long, workers are not killed, and what they take of the machine must stay flat.
-//! With `CHAOS_HISTORY` nothing is run: the history in that file is checked again.
+//! With `SOAK_MINUTES` only the first part runs, for that long; workers are not killed, and the memory, files and
+//! threads that they take must not grow.
+//! With `CHAOS_HISTORY` nothing runs: the history in that file is checked again.
 
 use std::env;
 use std::fs::File;
@@ -39,13 +40,13 @@ async fn main() -> ExitCode {
     if wrong.is_empty() {
         return ExitCode::SUCCESS;
     }
-    // Repeated here: the end of a long output is read first.
+    // Repeated at the end, where people begin to read a long output.
     println!("{}", wrong.join("\n"));
     println!("VIOLATIONS; again with CHAOS_SEED={seed}");
     ExitCode::FAILURE
 }
 
-/// Those that are asked for.
+/// Those that `CHAOS_ON` asks for.
 fn campaigns(seed: u64) -> Vec<Campaign> {
     let time = Duration::from_secs(number("CHAOS_SECONDS", 60));
     let mut all = vec![Campaign::new(seed)];
@@ -93,7 +94,7 @@ fn wanted_kinds() -> Vec<LockKind> {
     kinds.unwrap_or_else(|| panic!("CHAOS_KINDS={words:?}"))
 }
 
-/// The first few things that were wrong; the output above has all of them.
+/// The first few things that went wrong; the output above has all of them.
 async fn run(campaign: &Campaign) -> Vec<String> {
     let words: Vec<_> = campaign.kinds.iter().map(|kind| kind.word()).collect();
     println!(
@@ -127,7 +128,7 @@ async fn run(campaign: &Campaign) -> Vec<String> {
     wrong.into_iter().take(3).map(part).collect()
 }
 
-/// Checks the history of a round that was kept.
+/// Checks the history of a round that was written to a file.
 fn check_again(path: &str) -> ExitCode {
     let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let records = read_history(BufReader::new(file));
@@ -137,7 +138,7 @@ fn check_again(path: &str) -> ExitCode {
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }
 
-/// Shows what the workers took, and says what grew.
+/// Prints what the workers took, and what grew.
 fn flat(tally: &Tally) -> Vec<String> {
     println!(
         "{:>5} {:>8} {:>10} {:>6} {:>8}",

@@ -1,4 +1,5 @@
-//! Child process of the kit's own tests: `owner` has processes of its own, `worker` speaks the worker protocol without locks.
+//! Child process of the kit's own tests: `owner` starts processes of its own, `worker` speaks the worker protocol
+//! without locks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +17,7 @@ fn main() {
     }
 }
 
-/// Tells the process ids of a server and of a frozen worker, and waits to be killed, for a minute at most.
+/// Prints the process ids of a server and of a frozen worker, and waits to be killed, for a minute at most.
 fn own() {
     let server = RedisServer::start();
     let exe = std::env::current_exe().expect("this program has a path");

@@ -1,5 +1,5 @@
-//! The plain client of the controls as a worker: `plain-worker [FLAW]`. It speaks as much of the workers' protocol as a
-//! campaign needs, so that a campaign can be held against clients that are wrong on purpose.
+//! The plain client of the controls as a worker: `plain-worker [FLAW]`. It speaks the part of the workers' protocol
+//! that a campaign needs, so that a campaign can run against clients that are wrong on purpose.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,10 +13,10 @@ use watchlock_support::controls::{Flaw, Plain, PlainHold};
 use watchlock_support::history::{LockKind, Outcome, Record, Recorder};
 use watchlock_support::now_ns;
 
-/// As good as for ever.
+/// Practically for ever.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// A hold and its owner, as the protocol knows them; the client numbers its owners by itself.
+/// A hold and its owner, as the protocol identifies them; the client numbers its owners by itself.
 type Holds = Arc<Mutex<HashMap<(String, LockKind, String), PlainHold>>>;
 
 struct Worker {
@@ -24,7 +24,7 @@ struct Worker {
     recorder: Recorder,
     client: Mutex<Option<Plain>>,
     holds: Holds,
-    /// Who is who: by the client's number.
+    /// The owners by the client's number.
     owners: Mutex<HashMap<u32, String>>,
 }
 
@@ -41,8 +41,8 @@ async fn main() {
         holds: Holds::default(),
         owners: Mutex::default(),
     });
-    let telling = Arc::clone(&worker);
-    tokio::spawn(async move { telling.tell().await });
+    let reporting = Arc::clone(&worker);
+    tokio::spawn(async move { reporting.report().await });
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let request: Value = serde_json::from_str(&line).expect("a request");
@@ -114,8 +114,8 @@ impl Worker {
         }
     }
 
-    /// Tells of holds that are lost. Nobody is lost before he is known.
-    async fn tell(&self) {
+    /// Reports holds that are lost. A hold cannot be lost before it is known.
+    async fn report(&self) {
         loop {
             for record in self.recorder.take() {
                 if let Record::Lost {

@@ -1,4 +1,4 @@
-//! An owner: locks, writes the protected record, enters again, looks at the record, unlocks.
+//! An owner: locks, writes the protected record, enters again, reads the record, unlocks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::weather::Watch;
 use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 use crate::now_ns;
 
-/// How long a signal may lag behind an answer that said the same. There is none when a last release
-/// found the hold gone.
+/// How long a signal may lag behind an answer that said the same. No signal comes when a last release found the hold
+/// gone.
 const SIGNAL_LAG: Duration = Duration::from_millis(150);
 
 pub(super) async fn run(
@@ -45,7 +45,7 @@ async fn reborn(ground: &Ground, slot: usize, dead: &Arc<Incarnation>, weather: 
     }
 }
 
-/// An owner, and what it is about to do.
+/// An owner, and its next plan.
 pub(super) struct Actor<'a> {
     ground: &'a Ground,
     process: Arc<Incarnation>,
@@ -54,7 +54,7 @@ pub(super) struct Actor<'a> {
     name: &'a str,
 }
 
-/// The protected record of a name at the beginning of a section: when, and whose it was.
+/// The protected record of a name at the beginning of a section: when it was read, and whose it was.
 struct Begun<'a> {
     name: &'a str,
     from: Nanos,
@@ -62,7 +62,7 @@ struct Begun<'a> {
     first: u64,
 }
 
-/// An answer of a process that is alive.
+/// An answer of a live process.
 enum Answer {
     /// How many levels there are now.
     Levels(u32),
@@ -118,15 +118,15 @@ impl<'a> Actor<'a> {
         for name in plan.kind().names(self.name) {
             begun.push(self.begin(name, op).await);
         }
-        // How many levels there are to be given back of each kind.
+        // How many levels of each kind there are to give back.
         let mut levels = vec![(first.kind, 1)];
         for level in &plan.levels[1..] {
             let (_, answer) = self.acquire(None, *level).await?;
             if let Answer::Levels(count) = answer {
                 let before = levels.iter().position(|(kind, _)| *kind == level.kind);
                 let before = before.map_or(0, |before| levels.remove(before).1);
-                // One, when the first was lost meanwhile and this began afresh. Of several locks as one it also has
-                // the earlier levels of those that were not lost.
+                // One, when the first was lost meanwhile and this one began afresh. Several locks as one also have the
+                // earlier levels of those that were not lost.
                 let count = if self.is_several() { before + 1 } else { count };
                 levels.push((level.kind, count));
             }
@@ -148,7 +148,7 @@ impl<'a> Actor<'a> {
         self.plan.kind().names(self.name).count() > 1
     }
 
-    /// Writes the protected record, or only looks at it where others may hold the lock as well.
+    /// Writes the protected record, or only reads it where others may hold the lock as well.
     async fn begin<'n>(&self, name: &'n str, op: u64) -> Begun<'n> {
         let from = now_ns();
         let first = if self.plan.kind() == LockKind::Read {
@@ -165,7 +165,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Looks at the record again.
+    /// Reads the record again.
     async fn end(&self, op: u64, begun: Begun<'_>) {
         let Begun {
             name,
@@ -200,7 +200,7 @@ impl<'a> Actor<'a> {
                 continue;
             };
             if why == "lost" || why == "not_owner" {
-                self.told(kind, lost_before).await;
+                self.signalled(kind, lost_before).await;
             }
             if why == "not_owner" && !self.is_several() {
                 break;
@@ -209,8 +209,8 @@ impl<'a> Actor<'a> {
         Some(())
     }
 
-    /// Waits for the signal, so that it is not taken for that of a later hold.
-    async fn told(&self, kind: LockKind, lost_before: u64) {
+    /// Waits for the signal, so that it does not count for a later hold.
+    async fn signalled(&self, kind: LockKind, lost_before: u64) {
         let end = Instant::now() + SIGNAL_LAG;
         while self.process.kind != Kind::Java
             && self.times_lost(kind) == lost_before

@@ -1,4 +1,4 @@
-//! Owners whom nobody is in the way of: what they wait is the time of a fail-over, and ours.
+//! Owners that nobody competes with: they wait only for a fail-over, and for us.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,11 +12,12 @@ use super::weather::Watch;
 use crate::checker::{Breach, Report, Violation, ns};
 use crate::history::{Call, LockKind, Nanos, Record};
 
-/// Of each worker, beyond those of plans and scenes. The masters that have their names differ, mostly.
+/// The numbers of these owners in each worker, beyond those of plans and scenes. Their names are mostly on different
+/// masters.
 pub(super) const OWNERS: Range<u32> = 5_000..5_004;
 
 const NAMES: &str = "alone:";
-/// By when who asks has an answer when a fail-over is over.
+/// How soon after a fail-over a caller must have its answer.
 const GOES_ON: Duration = Duration::from_secs(1);
 
 /// Takes a lock of its own and gives it back, all the time.
@@ -39,8 +40,8 @@ pub(super) async fn run(ground: Arc<Ground>, slot: usize, owner: u32, weather: W
     }
 }
 
-/// The longest that one of them waited while nothing was wrong with the servers, and a violation for each that waited
-/// too long. `faults` are from when to when something was wrong.
+/// The longest wait of any of them while nothing was wrong with the servers, and a violation for each that waited too
+/// long. `faults` are the times in which something was wrong.
 pub(super) fn check(
     records: &[Record],
     faults: &[(Nanos, Nanos)],
@@ -81,7 +82,7 @@ pub(super) fn check(
     longest
 }
 
-/// How long an answer that came at `t` took from the end of the last fault on.
+/// How long after the end of the last fault an answer at `t` came.
 fn waited(invoke: &Record, t: Nanos, faults: &[(Nanos, Nanos)]) -> Nanos {
     let Record::Invoke { t: from, .. } = invoke else {
         return 0;

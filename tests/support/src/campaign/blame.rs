@@ -1,15 +1,15 @@
-//! Whose violation it is.
+//! Decides whose violation it is.
 //!
-//! 1. What a check says of a Rust process is ours, always.
-//! 2. Two certain at once is ours, unless the one who was in first is Java and Redis itself has told in between that
-//!    the lock's lease had run out: then Java's holder went on after its end, and nobody took anything away. Of a read
-//!    lock it tells that of each reader.
-//! 3. Redisson has no signal for a lost lock, and its calls have time-outs of their own: what a check says of the
-//!    signals and times of a Java process is Redisson's.
-//! 4. A place in a fair lock's queue that a Java waiter lost is Redisson's: it gives up places by the client's clock. That
-//!    a token does not grow is ours always: Java takes the next number.
+//! 1. A violation of a Rust process is always ours.
+//! 2. Two certain holders at once are ours, unless the first is Java's and Redis itself reported in between that the
+//!    lock's lease had run out: then Java's holder went on after its end, and nobody took anything away. For a read
+//!    lock Redis reports that for each reader.
+//! 3. Redisson has no signal for a lost lock, and its calls have time-outs of their own: a violation about the signals
+//!    and times of a Java process is Redisson's.
+//! 4. A place that a Java waiter lost in a fair lock's queue is Redisson's: it gives up places by the client's clock. A
+//!    token that does not grow is always ours: Java takes the next number.
 //!
-//! Nothing is left out: Redisson's are counted and shown as well.
+//! Nothing is left out: Redisson's violations are counted and shown as well.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use std::fmt::Write as _;
 use crate::checker::{Breach, Invariant, Report, Violation};
 use crate::history::{Call, LockKind, MS, Nanos, Outcome, Record};
 
-/// How late a message of Redis may be read.
+/// How late the kit may read a message of Redis.
 const LAG: Nanos = 100 * MS;
-/// No lease is shorter, so nothing runs out sooner after an acquire.
+/// No lease is shorter, so nothing expires sooner after an acquire.
 const SHORTEST: Nanos = 50 * MS;
 
-/// How far before and after a violation its circumstances are told.
+/// How far before and after a violation its circumstances are shown.
 const AROUND: Nanos = 1_500 * MS;
 
 /// What is known of an operation.
@@ -43,8 +43,9 @@ struct Facts<'a> {
     parties: BTreeMap<u64, Party<'a>>,
 }
 
-/// Takes what is Redisson's out of a report, each with the reason why it is; tells the circumstances of the rest.
-pub(super) fn tell_apart(
+/// Takes Redisson's violations out of a report, each with the reason why it is Redisson's; adds the circumstances to
+/// the rest.
+pub(super) fn sort_out(
     records: &[Record],
     report: &mut Report,
     expiries: &[(Nanos, String)],
@@ -119,7 +120,7 @@ impl<'a> Facts<'a> {
     fn redissons(&self, violation: &Violation) -> Option<&'static str> {
         let ops = acquires(&violation.evidence);
         match &violation.breach {
-            Breach::Overlap { .. } | Breach::NotTold => {
+            Breach::Overlap { .. } | Breach::NotNotified => {
                 let later = ops.iter().find(|op| !self.same_hold(ops[0], **op))?;
                 let outlived = self.outlived(&violation.name, ops[0], *later);
                 outlived.then(|| self.how(ops[0], *later))
@@ -132,7 +133,7 @@ impl<'a> Facts<'a> {
                 };
                 outlived(mine, theirs).or_else(|| outlived(theirs, mine))
             }
-            // The Java peer asks Redis for the count, after the lock: by then the lease may have run out.
+            // The Java peer asks Redis for the count after the lock: by then the lease may have run out.
             Breach::WrongCount { got, expected } if got < expected => {
                 let op = *ops.last()?;
                 if self.ran_out(&violation.name, ops[0], op) {
@@ -153,14 +154,14 @@ impl<'a> Facts<'a> {
                     Invariant::I5 => "a Java waiter slept beside a free lock",
                     Invariant::Order => "a Java waiter lost its place in the queue",
                     Invariant::Tokens => "a Java holder that entered again took another token",
-                    Invariant::I6 => "a Java call took longer than it was told to",
-                    _ => "a Java holder was not told that it had lost the lock",
+                    Invariant::I6 => "a Java call took longer than it was allowed",
+                    _ => "a Java holder was not notified that it had lost the lock",
                 })
             }
         }
     }
 
-    /// Who took part in a violation, and what ran out or slept around it.
+    /// Who took part in a violation, and what expired or was frozen around it.
     fn circumstances(&self, violation: &Violation) -> String {
         let parties = acquires(&violation.evidence);
         let parties = parties.iter().map(|op| &self.parties[op]);
@@ -197,7 +198,7 @@ impl<'a> Facts<'a> {
         self.java.iter().any(|(java, _)| *java == client)
     }
 
-    /// Whether a key that ran out was a hold of that name: the lock, or the note of a lease of this client's reader.
+    /// Whether an expired key was a hold of that name: the lock, or the note of a lease of this client's reader.
     fn is_hold(&self, key: &str, name: &str, client: u32) -> bool {
         let own = self.java.iter().filter(|(java, _)| *java == client);
         let note = |(_, id): &(u32, String)| key.starts_with(&format!("{{{name}}}:{id}:"));
@@ -210,7 +211,7 @@ impl<'a> Facts<'a> {
         who(one) == who(other)
     }
 
-    /// The one whose lease ran out before the other got in.
+    /// How the first one's lease ran out before the other got in.
     fn how(&self, first: u64, other: u64) -> &'static str {
         let (first, other) = (&self.parties[&first], &self.parties[&other]);
         let slept = |(client, from, until): &(u32, Nanos, Nanos)| {
@@ -223,7 +224,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether they are Java's, and a lease on the name ran out from the one to the other.
+    /// Whether both are Java's, and a lease on the name ran out between them.
     fn ran_out(&self, name: &str, first: u64, last: u64) -> bool {
         let (first, last) = (&self.parties[&first], &self.parties[&last]);
         let during = |(t, key): &(Nanos, String)| {
@@ -233,14 +234,14 @@ impl<'a> Facts<'a> {
         self.is_java(last.client) && self.expiries.iter().any(during)
     }
 
-    /// Whether it is Java's, and Redis had the hold after it was counted: it was given back, or its lease ran
-    /// out, before anybody got in anew whom it excludes. Of a reader that is told by the note of its own lease: others
+    /// Whether it is Java's, and Redis still had the hold after its count was read: it was given back, or its lease ran
+    /// out, before anybody that it excludes got in. For a reader the note of its own lease shows that, since others
     /// keep the lock's key.
     fn was_there_afterwards(&self, op: u64) -> bool {
         let holder = &self.parties[&op];
         let later = self.parties.range(op + 1..).map(|(_, party)| party);
         let mut later = later.filter(|party| party.name == holder.name);
-        // Who was asked for later may have had its turn before.
+        // A caller that asked later may have had its turn before.
         let got_in = |party: &&Party| {
             matches!(party.outcome, Some(Outcome::Acquired(_)))
                 && party.entered >= holder.entered
@@ -287,7 +288,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The acquires in a violation's evidence; of a pair, or a reader's looks, the acquires that they name.
+/// The acquires in a violation's evidence; for a pair, or a reader's looks, the acquires that they name.
 fn acquires(evidence: &[Record]) -> Vec<u64> {
     let acquire = |record: &Record| match record {
         Record::Invoke {
@@ -302,7 +303,7 @@ fn acquires(evidence: &[Record]) -> Vec<u64> {
     evidence.iter().filter_map(acquire).collect()
 }
 
-/// Whom the evidence is about: the waiter where a release comes before it, else the first.
+/// The party that the evidence is about: the waiter if a release comes before it, else the first.
 fn client_of(evidence: &[Record]) -> Option<u32> {
     let waiter = evidence.iter().find_map(|record| match record {
         Record::Invoke {

@@ -1,4 +1,4 @@
-//! Masters with replicas that take their places: a cluster, or what sentinels watch.
+//! Masters whose replicas take their places: a cluster, or a deployment with sentinels.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cluster::RedisCluster;
 use crate::sentinel::{SERVICE, SentinelDeployment};
 use crate::server::RedisServer;
 
-/// For how long owners go on while nothing is available; longer than any fail-over.
+/// How long owners go on while nothing is available; longer than any fail-over.
 const UNAVAILABLE_MS: u32 = 60_000;
 
 /// Servers, and whether replicas must acknowledge there.
@@ -24,7 +24,7 @@ pub(super) enum Servers {
     Watched(Watched),
 }
 
-/// A master and its only replica, which sentinels watch.
+/// A master and its only replica, with sentinels.
 pub(super) struct Watched {
     pub(super) servers: SentinelDeployment,
     /// Which of the two is the master.
@@ -54,7 +54,7 @@ impl Watched {
 }
 
 impl Deployment {
-    /// What belongs together in a layout.
+    /// The servers of a layout that belong together.
     pub(super) async fn start(layout: Layout) -> Option<Self> {
         let acknowledged = matches!(layout, Layout::Acknowledged | Layout::AcknowledgedCluster);
         let servers = match layout {
@@ -70,7 +70,7 @@ impl Deployment {
         })
     }
 
-    /// With what a worker on it is opened.
+    /// The fields of the request that opens a worker on it.
     pub(super) fn opening(&self, lease: Duration) -> Value {
         let mut opening = match &self.servers {
             Servers::Cluster(cluster) => json!({"cluster": true, "urls": cluster.urls()}),
@@ -92,7 +92,7 @@ impl Deployment {
         }
     }
 
-    /// All that have keys.
+    /// All servers that have keys.
     pub(super) async fn masters(&self) -> Vec<&RedisServer> {
         match &self.servers {
             Servers::Cluster(cluster) => {

@@ -1,4 +1,4 @@
-//! Redis' own word on which lock ran out, and when: the evidence that a hold ended and was not taken away.
+//! Redis' own report of which lock ran out, and when: the evidence that a hold ended and was not taken away.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Expiries {
         server
             .cmd(&["CONFIG", "SET", "notify-keyspace-events", "Ex"])
             .await;
-        // A busy server looks for expired keys ten times a second; this makes it tell sooner.
+        // A busy server looks for expired keys ten times a second; this makes it report sooner.
         server.cmd(&["CONFIG", "SET", "hz", "100"]).await;
         let url = server.url();
         let client = redis::Client::open(url).expect("the kit's own address");
@@ -42,7 +42,7 @@ impl Expiries {
         Self { seen }
     }
 
-    /// All until now.
+    /// All reports until now.
     pub(super) fn seen(&self) -> Vec<(Nanos, String)> {
         self.seen.lock().clone()
     }

@@ -1,14 +1,14 @@
-//! What happens to masters and their replicas: one fault at a time, each seen through to its end.
+//! The faults of masters and their replicas: one at a time, each to its end.
 //!
-//! | fault | what is lost where nothing is acknowledged |
+//! | fault | what is lost without acknowledgements |
 //! |---|---|
-//! | the master is killed, or frozen and woken when its replica has its place | what the replica was not sent yet |
-//! | it is killed when its replication was cut for a while | all of that while |
+//! | the master is killed, or frozen and woken after its replica took its place | what the replica had not received |
+//! | it is killed after its replication was cut for a while | everything since the cut |
 //! | the replica takes over by command | in a cluster, where they agree, nothing |
 //! | a slot moves to another master and back; scripts are flushed; a sentinel is down | nothing |
 //!
-//! Where the only replica acknowledges, nothing that was granted is lost by any of these. What was given back may be, in
-//! either case: nobody waits for a replica with that. Then it is held again until its lease ends, by nobody.
+//! If the only replica acknowledges, none of these loses anything that was granted. A release may be lost in either
+//! case, since it waits for no replica. Then the lock is held again until its lease ends, by nobody.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ use crate::history::Nanos;
 use crate::now_ns;
 use crate::server::RedisServer;
 
-/// How long replication is cut, or a sentinel away: long enough for many locks to be granted meanwhile.
+/// How long replication is cut, or a sentinel is down: long enough for many grants.
 const AWAY: Duration = Duration::from_millis(1_500);
-/// How long a woken master may take itself for one before it is made a replica; the sentinels take up to ten seconds.
+/// How long a woken master may still act as one before it becomes a replica; the sentinels take up to ten seconds.
 const AWAKE: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1_500);
@@ -44,7 +44,7 @@ enum Strike {
     Sentinel,
 }
 
-/// The first is the one that loses something for certain.
+/// The first fault certainly loses something.
 const IN_A_CLUSTER: [Strike; 6] = [
     Strike::CutAndKill,
     Strike::Move,
@@ -84,7 +84,7 @@ impl Strike {
         )
     }
 
-    /// Whether the new master may lack what the old one did.
+    /// Whether the new master may lack writes of the old one.
     fn forgets(self, at: &Deployment) -> Forgets {
         let switches = match at.servers {
             // There they agree first.
@@ -99,7 +99,7 @@ impl Strike {
     }
 }
 
-/// All chance is taken here, so that what is drawn does not depend on what happens.
+/// Draws everything here, so that the draws do not depend on what happens.
 struct Chance {
     /// A master, or a sentinel.
     which: usize,
@@ -152,7 +152,7 @@ async fn inflict(ground: &Ground, deployment: &Deployment, strike: Strike, chanc
         Servers::Watched(watched) => by_sentinels(watched, strike, chance).await,
     };
     if deployment.acknowledged {
-        // Nothing is granted before there is a replica again.
+        // Nothing is granted until there is a replica again.
         over = now_ns();
     }
     ground.failed_over(strike.name(), (from, over), strike.forgets(deployment));
@@ -275,13 +275,13 @@ async fn switch(watched: &Watched, strike: Strike) -> Nanos {
     over
 }
 
-/// Makes the old master the new one's replica, as the sentinels would a while later. When they do it in this moment they
-/// end all connections, so the command may get no answer.
+/// Makes the old master the new one's replica, as the sentinels would a while later. If the sentinels do it at the same
+/// moment they end all connections, so the command may get no answer.
 async fn follow(old: &RedisServer, new: &RedisServer) {
     let port = new.port().to_string();
     eventually("the old master follows the new one", DEADLINE, async || {
-        let told = old.try_cmd(&["REPLICAOF", "127.0.0.1", &port]).await;
-        told.is_ok()
+        let reply = old.try_cmd(&["REPLICAOF", "127.0.0.1", &port]).await;
+        reply.is_ok()
     })
     .await;
     old.synced().await;

@@ -1,4 +1,4 @@
-//! The workers: one place for each, and in it one incarnation after the other.
+//! The workers: a slot for each, which runs one process after the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ pub(super) struct Incarnation {
     pub(super) kind: Kind,
     pub(super) client: u32,
     pub(super) worker: Worker,
-    /// What its fields in Redis begin with.
+    /// The beginning of its fields in Redis.
     pub(super) id: String,
     recorder: Recorder,
-    /// How many holds each owner was told to have lost, by kind and name.
+    /// How many holds were reported to each owner as lost, by kind and name.
     lost: Mutex<HashMap<(u32, LockKind, String), u64>>,
 }
 
 impl Incarnation {
-    /// A process that talks to Redis, whenever that is possible.
+    /// A process that talks to Redis whenever that is possible.
     async fn start(kind: Kind, opening: &Value, recorder: &Recorder) -> Arc<Self> {
         let worker = match kind {
             Kind::Rust => Worker::rust(),
@@ -60,7 +60,7 @@ impl Incarnation {
         })
     }
 
-    /// Records the signals that came since.
+    /// Records the signals that came since the last call.
     pub(super) fn collect(&self) {
         let mut lost = self.lost.lock();
         for event in self.worker.new_events() {
@@ -81,14 +81,14 @@ impl Incarnation {
         }
     }
 
-    /// The lines in which it told of a panic.
+    /// The lines in which it reported a panic.
     pub(super) fn panics(&self) -> Vec<String> {
         let log = self.worker.log();
         let panics = log.lines().filter(|line| line.contains("panicked at"));
         panics.map(str::to_owned).collect()
     }
 
-    /// How often an owner was told that it lost a name.
+    /// How often an owner was notified that it lost a name.
     pub(super) fn times_lost(&self, owner: u32, kind: LockKind, name: &str) -> u64 {
         self.collect();
         let lost = self.lost.lock();
@@ -98,10 +98,10 @@ impl Incarnation {
     }
 }
 
-/// The way of one worker to one server.
+/// The path of one worker to one server.
 pub(super) struct Link {
     pub(super) proxy: Proxy,
-    /// Whether it takes long for each round trip.
+    /// Whether each of its round trips takes long.
     pub(super) far: AtomicBool,
     /// Since when connections may be deaf.
     pub(super) deaf_since: Mutex<Option<Nanos>>,
@@ -125,12 +125,12 @@ impl Link {
 pub(super) struct Slot {
     pub(super) index: usize,
     pub(super) kind: Kind,
-    /// To each server, if these do not belong together.
+    /// The path to each server, if the servers do not belong together.
     pub(super) links: Vec<Link>,
-    /// With what a worker is opened.
+    /// The fields of the request that opens a worker.
     opening: Value,
     current: RwLock<Arc<Incarnation>>,
-    /// The numbers of all processes that were here, and what their fields begin with.
+    /// The numbers of all processes of this slot, and the beginnings of their fields.
     clients: Mutex<Vec<(u32, String)>>,
 }
 
@@ -159,7 +159,7 @@ impl Slot {
         }
     }
 
-    /// The only one, or the first.
+    /// The only path, or the first.
     pub(super) fn link(&self) -> &Link {
         &self.links[0]
     }
@@ -172,7 +172,7 @@ impl Slot {
         Arc::clone(&self.current.read())
     }
 
-    /// Kills the worker and starts another in its place; says what the old one told of panics.
+    /// Kills the worker and starts another in its place; returns what the old one reported of panics.
     pub(super) async fn replace(&self) -> Vec<String> {
         let old = self.worker();
         old.recorder.push(Record::Killed {

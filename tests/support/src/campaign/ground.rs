@@ -1,4 +1,5 @@
-//! Where a campaign takes place: the Redis of the locks, or the five of a quorum, the Redis of the protected records, the workers.
+//! Where a campaign takes place: the Redis of the locks, or the five of a quorum, the Redis of the protected records,
+//! the workers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,33 +30,33 @@ struct FailedOver {
     forgets: Forgets,
 }
 
-/// What a new master may lack of what was done at the old one.
+/// What a new master may lack of the old one's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Forgets {
     Nothing,
-    /// Then locks that were given back are held again, until their leases end.
+    /// Releases: then locks that were given back are held again, until their leases end.
     Releases,
-    /// Releases, and what was granted.
+    /// Releases and grants.
     Everything,
 }
 
 pub(super) struct Ground {
     pub(super) layout: Layout,
     pub(super) servers: Vec<RedisServer>,
-    /// Those that belong together.
+    /// Servers that belong together.
     pub(super) deployment: Option<Deployment>,
-    /// Held while these are in no state to be asked.
+    /// Locked while these servers cannot be asked.
     pub(super) struck: RwLock<()>,
     failed_over: Mutex<Vec<FailedOver>>,
     pub(super) recorder: Recorder,
     pub(super) settings: Settings,
     pub(super) slots: Vec<Slot>,
-    /// Where Java takes part: which leases ran out.
+    /// With Java: which leases ran out.
     pub(super) expiries: Option<Expiries>,
     pub(super) faults: Mutex<BTreeMap<String, u64>>,
-    /// How often the server was slow, by a fault or by itself.
+    /// How often the server was slow, through a fault or by itself.
     pub(super) stalls: AtomicU64,
-    /// What operations returned, by kind.
+    /// The results of operations, by kind.
     pub(super) answers: Mutex<BTreeMap<String, u64>>,
     records: MultiplexedConnection,
     vault: RedisServer,
@@ -105,12 +106,12 @@ impl Ground {
         }
     }
 
-    /// The only one, or the first.
+    /// The only server, or the first.
     pub(super) fn server(&self) -> &RedisServer {
         &self.servers[0]
     }
 
-    /// All that have keys.
+    /// All servers that have keys.
     pub(super) async fn masters(&self) -> Vec<&RedisServer> {
         match &self.deployment {
             Some(deployment) => deployment.masters().await,
@@ -139,7 +140,8 @@ impl Ground {
         self.failed_over.lock().push(fault);
     }
 
-    /// How long somebody waited behind fail-overs. Takes two holders out of the report where one's hold was lost.
+    /// The longest wait behind fail-overs. Takes two holders out of the report if a fail-over lost the hold of one of
+    /// them.
     pub(super) fn judge(
         &self,
         records: &[Record],
@@ -186,13 +188,13 @@ impl Ground {
         read.unwrap_or(u64::MAX)
     }
 
-    /// Notes that something was disturbed from a moment until now, and `tail` longer.
+    /// Records that something was disturbed from a moment until now, and `tail` longer.
     pub(super) fn fault(&self, kind: &str, from: Nanos, tail: Nanos, scope: Scope) {
         self.count(kind);
         self.disturbed(kind, from, tail, scope);
     }
 
-    /// The same for what is counted otherwise.
+    /// The same for a disturbance that is counted elsewhere.
     pub(super) fn disturbed(&self, kind: &str, from: Nanos, tail: Nanos, scope: Scope) {
         self.recorder.push(Record::Fault {
             from,
@@ -202,7 +204,7 @@ impl Ground {
         });
     }
 
-    /// Notes that the server did not answer at once.
+    /// Records that the server did not answer at once.
     pub(super) fn stalled(&self, from: Nanos) {
         self.stalls.fetch_add(1, Ordering::Relaxed);
         self.disturbed("stall", from, 0, Scope::Machine);
@@ -218,7 +220,7 @@ impl Ground {
         *answers.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// The numbers of all Java processes, and what their fields begin with.
+    /// The numbers of all Java processes, and the beginnings of their fields.
     pub(super) fn java_clients(&self) -> Vec<(u32, String)> {
         let java = self.slots.iter().filter(|slot| slot.kind == Kind::Java);
         java.flat_map(Slot::clients).collect()
@@ -246,10 +248,10 @@ impl Ground {
     }
 }
 
-/// Whether it says that two were certain to be the only one.
+/// Whether it says that two were certain to be the only holder.
 fn is_two_at_once(breach: &Breach) -> bool {
     matches!(
         breach,
-        Breach::Overlap { .. } | Breach::TornPair | Breach::NotTold
+        Breach::Overlap { .. } | Breach::TornPair | Breach::NotNotified
     )
 }

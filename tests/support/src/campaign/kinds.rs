@@ -1,12 +1,12 @@
-//! Which kinds of lock campaigns mix. Each name is of one kind for its whole life; the two sides of a read/write lock
+//! Which kinds of lock campaigns mix. Each name has one kind for its whole life; the two sides of a read/write lock
 //! share their names.
 //!
-//! These lists are the only place that says who has what. A kind that a worker has and its list lacks fails a test
-//! (`tests/worker`, `tests/interop`), and so does one that it lacks: no kind is left out in silence.
+//! These lists are the only place that says who has which kinds. A kind that a worker has but its list lacks fails a
+//! test (`tests/worker`, `tests/interop`), and so does the reverse: no kind is left out silently.
 
 use crate::history::LockKind;
 
-/// What the Rust worker has on one server.
+/// The kinds of the Rust worker on one server.
 pub const RUST: &[LockKind] = &[
     LockKind::Lock,
     LockKind::Fair,
@@ -18,10 +18,10 @@ pub const RUST: &[LockKind] = &[
     LockKind::Multi,
 ];
 
-/// What it has on several independent ones.
+/// Its kinds on several independent servers.
 pub const QUORUM: &[LockKind] = &[LockKind::Red, LockKind::RedFenced];
 
-/// What Redisson's worker has.
+/// The kinds of Redisson's worker.
 pub const JAVA: &[LockKind] = &[
     LockKind::Lock,
     LockKind::Fair,
@@ -31,7 +31,7 @@ pub const JAVA: &[LockKind] = &[
     LockKind::Spin,
 ];
 
-/// What the plain client of the controls has.
+/// The kinds of the plain client of the controls.
 pub const PLAIN: &[LockKind] = &[
     LockKind::Lock,
     LockKind::Fair,
@@ -40,7 +40,7 @@ pub const PLAIN: &[LockKind] = &[
     LockKind::Fenced,
 ];
 
-/// What Rust and Java can be put on together.
+/// The kinds that Rust and Java can share.
 #[must_use]
 pub fn shared() -> Vec<LockKind> {
     let both = RUST.iter().filter(|kind| JAVA.contains(kind));

@@ -1,4 +1,4 @@
-//! What servers a campaign takes place on.
+//! The servers of a campaign.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::server::RedisServer;
 /// One server, the five of a quorum, or masters with replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// One that keeps its data.
+    /// One server that keeps its data.
     #[default]
     One,
     /// Five that keep all data, so each may vote as soon as it is there.
     Remembering,
-    /// Five that forget everything when they restart, and vote when all is over that they may have forgotten.
+    /// Five that forget everything when they restart, and vote once everything that they may have forgotten is over.
     Forgetting,
-    /// A cluster of three masters with a replica each. Nothing is acknowledged.
+    /// A cluster of three masters with a replica each, without acknowledgements.
     Cluster,
-    /// The same, and the replicas acknowledge what is granted.
+    /// The same, whose replicas acknowledge what is granted.
     AcknowledgedCluster,
-    /// A master and its only replica, watched by three sentinels. Nothing is acknowledged.
+    /// A master and its only replica, watched by three sentinels, without acknowledgements.
     Sentinels,
-    /// The same, and the replica acknowledges what is granted.
+    /// The same, whose replica acknowledges what is granted.
     Acknowledged,
 }
 
@@ -34,12 +34,12 @@ const LONG_LEASE: Duration = Duration::from_secs(6);
 /// How many servers a quorum has.
 const QUORUM: usize = 5;
 
-/// How long a server that forgets has no vote: what the library makes of the workers' longest lease, and a second, since
-/// it is told in whole ones.
+/// How long a server that forgets does not vote: what the library derives from the workers' longest lease, and a
+/// second, since uptime is in whole seconds.
 const RESTART_DELAY: Duration = Duration::from_secs(WATCHDOG_LEASE.as_secs() + 4);
 
 impl Layout {
-    /// What it is asked for by.
+    /// Its name in `CHAOS_ON`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Layout {
         matches!(self, Self::Remembering | Self::Forgetting)
     }
 
-    /// The lease of the workers' watchdogs. Where there are fail-overs it is to outlive one.
+    /// The lease of the workers' watchdogs. With fail-overs it must outlast one.
     pub(super) fn lease(self) -> Duration {
         if self.has_replicas() {
             LONG_LEASE
@@ -73,7 +73,7 @@ impl Layout {
         }
     }
 
-    /// Starts them. Those that belong together are a [`Deployment`](super::deployment::Deployment).
+    /// Starts the servers. Those that belong together are a [`Deployment`](super::deployment::Deployment).
     pub(super) fn servers(self) -> Vec<RedisServer> {
         let start = |remembers: bool| {
             let options = RedisServer::options();
@@ -87,7 +87,7 @@ impl Layout {
         }
     }
 
-    /// With what a worker on these servers is opened.
+    /// The fields of the request that opens a worker on these servers.
     pub(super) fn opening(self, urls: &[String]) -> Value {
         let lease_ms = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
         match self {
@@ -100,7 +100,7 @@ impl Layout {
         }
     }
 
-    /// How long a server is out after a restart.
+    /// How long a server does not vote after a restart.
     pub(super) fn restart_delay(self) -> Duration {
         match self {
             Self::Forgetting => RESTART_DELAY,
@@ -108,12 +108,12 @@ impl Layout {
         }
     }
 
-    /// Waits until servers that have just been started have their votes.
+    /// Waits until servers that have just started vote.
     pub(super) async fn may_vote(self) {
         tokio::time::sleep(self.restart_delay()).await;
     }
 
-    /// What distinguishes the files of campaigns of one seed.
+    /// Distinguishes the files of campaigns with the same seed.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::One => "",

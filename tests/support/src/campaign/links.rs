@@ -1,4 +1,4 @@
-//! What happens to one worker and its links, storm after storm.
+//! The faults of one worker and its links, storm after storm.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,14 +15,14 @@ use crate::history::{Nanos, Record, Scope};
 use crate::now_ns;
 use crate::proxy::{Direction, Fault, Match, Odds};
 
-/// The round trip of a link that is far away.
+/// The round trip of a distant link.
 const FAR: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
 enum Strike {
     Kill,
     Freeze(Duration),
-    /// A fault of a command to come: how many of them it lets pass, how long it lies in wait.
+    /// A fault that waits for a command: how many commands it lets pass, and how long it waits.
     Aimed(Fault, u64, Duration),
     HalfOpen,
     ResetAll,
@@ -32,7 +32,7 @@ enum Strike {
     Random(u64, Duration),
 }
 
-/// What lasts for a while.
+/// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     BlackHole(Direction),
@@ -56,7 +56,7 @@ pub(super) async fn run(
         slot,
         link: &slot.links[link],
     };
-    // The process itself is struck by whoever strikes its first link. Of several links most are to be there.
+    // The task that strikes a worker's first link also strikes its process. Of several links most should work.
     let (is_first, rarer) = (link == 0, u32::try_from(slot.links.len()).unwrap_or(1));
     while weather.storm().await {
         // Not a fault: a wake-up that is only missed when links are slow is missed all the same.
@@ -82,14 +82,14 @@ pub(super) async fn run(
     struck.link.proxy.calm();
 }
 
-/// A worker, and the link of it that is struck.
+/// A worker, and the link that is struck.
 #[derive(Clone, Copy)]
 struct Struck<'a> {
     slot: &'a Slot,
     link: &'a Link,
 }
 
-/// All chance is taken here, so that what is drawn does not depend on what happens.
+/// Draws everything here, so that the draws do not depend on what happens.
 fn draw(rng: &mut Rng, kills: bool) -> Strike {
     let long = ms(rng.u64(50..1_300));
     let short = ms(rng.u64(5..250));
@@ -115,7 +115,7 @@ fn draw(rng: &mut Rng, kills: bool) -> Strike {
     }
 }
 
-/// What Redisson can stand.
+/// The faults that Redisson can stand.
 fn draw_mildly(rng: &mut Rng, kills: bool) -> Strike {
     let long = ms(rng.u64(20..1_400));
     match rng.u32(..64) {
@@ -153,19 +153,19 @@ async fn inflict(ground: &Ground, struck: Struck<'_>, strike: Strike, weather: &
             ("reset subscriber", 0)
         }
         Strike::Standing(condition, time) => {
-            let told = stand(link, condition, from);
+            let stood = stand(link, condition, from);
             weather.sleep_in_storm(time).await;
             link.proxy.heal();
             if matches!(condition, Standing::Refuse) {
                 link.proxy.accept();
             }
-            told
+            stood
         }
     };
     ground.fault(kind, from, tail, scope);
 }
 
-/// Sets up what lasts for a while; says its name and how long it is felt afterwards.
+/// Sets up a fault that lasts for a while; returns its name and how long its effects last.
 fn stand(link: &Link, condition: Standing, from: Nanos) -> (&'static str, Nanos) {
     match condition {
         Standing::BlackHole(direction) => {
@@ -203,7 +203,7 @@ async fn freeze(ground: &Ground, slot: &Slot, time: Duration, weather: &mut Watc
     });
 }
 
-/// Lies in wait for the n-th script call.
+/// Waits for the n-th script call.
 async fn aimed(
     ground: &Ground,
     Struck { slot, link }: Struck<'_>,
@@ -255,7 +255,7 @@ async fn random(
     }
 }
 
-/// The sky clears: connections that were made deaf are closed, everything else is back already.
+/// The storm ends: closes connections that were made deaf; everything else has recovered already.
 fn clear(ground: &Ground, Struck { slot, link }: Struck<'_>) {
     link.proxy.calm();
     link.proxy.heal();

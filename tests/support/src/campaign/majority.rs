@@ -1,7 +1,7 @@
-//! What happens to the servers of a quorum, storm after storm.
+//! The faults of the servers of a quorum, storm after storm.
 //!
-//! Two parts of them are struck apart from each other, one server of each at a time: so a majority is there, mostly, and
-//! holds and acquires must not notice. Now and then it is the majority.
+//! The servers form two parts, and each part has faults of its own, on one of its servers at a time: so mostly there is
+//! a majority, and holds and acquires must not notice. Now and then the majority itself fails.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::checker::ns;
 use crate::history::Scope;
 use crate::now_ns;
 
-/// The parts, by the places of their servers.
+/// The parts, by the indices of their servers.
 pub(super) const PARTS: [Range<usize>; 2] = [0..3, 3..5];
 
 #[derive(Clone, Debug)]
 enum Blow {
-    /// To one server.
+    /// A fault of one server.
     One(Strike),
-    /// All of the part stand still at once.
+    /// All servers of the part stand still at once.
     FreezeAll(Duration),
-    /// All of the part crash at once.
+    /// All servers of the part crash at once.
     CrashAll(Duration),
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn run(ground: Arc<Ground>, part: Range<usize>, seed: u64, mut 
     }
 }
 
-/// All chance is taken here, so that what is drawn does not depend on what happens.
+/// Draws everything here, so that the draws do not depend on what happens.
 fn draw(rng: &mut Rng) -> Blow {
     let time = Duration::from_millis(rng.u64(10..600));
     let long = Duration::from_millis(rng.u64(600..1_600));
@@ -69,7 +69,7 @@ async fn one(ground: &Ground, place: usize, strike: Strike, weather: &mut Watch)
     let crash = matches!(strike, Strike::Crash(_));
     servers::inflict(ground, place, strike, weather).await;
     if crash {
-        // Without a vote it is as good as away, and of each part one is away at a time.
+        // Without a vote it counts as away, and of each part one server is away at a time.
         sleep(ground.layout.restart_delay()).await;
     }
 }

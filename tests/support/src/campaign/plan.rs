@@ -1,4 +1,4 @@
-//! What an owner does next, out of the seed alone.
+//! What an owner does next, derived from the seed alone.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::kinds::has_sides;
 use super::{Kind, WATCHDOG_LEASE};
 use crate::history::LockKind;
 
-/// A server of a quorum has a tenth of the lease to answer. More than the round trip of a link that is far away, or who
-/// is far from three of five never gets what others have left.
+/// A server of a quorum has a tenth of the lease to answer. This must be longer than the round trip of a distant link,
+/// or a client that is far from three of five servers never gets what others have left.
 const SHORTEST_OF_QUORUM: u64 = 400;
 
 /// One section: a lock, perhaps entered again, held for a while.
@@ -18,7 +18,7 @@ pub(super) struct Plan {
     pub(super) name: String,
     /// `None`: as long as it takes.
     pub(super) wait_ms: Option<u64>,
-    /// One at least.
+    /// At least one.
     pub(super) levels: Vec<Level>,
     /// The levels are given back in the order in which they were taken: a writer goes on as a reader.
     pub(super) downgrades: bool,
@@ -35,17 +35,17 @@ pub(super) struct Level {
 }
 
 impl Plan {
-    /// What the first level is of.
+    /// The kind of the first level.
     pub(super) fn kind(&self) -> LockKind {
         self.levels[0].kind
     }
 
-    /// Leaves out what a client cannot do, or is known to do otherwise.
+    /// Leaves out what a client cannot do, or is known to do differently.
     pub(super) fn fit(&mut self, client: Kind) {
         let first = self.levels[0];
         match client {
             Kind::Rust => return,
-            // A re-entry with a lease of its own shortens that of the hold.
+            // A re-entry with a lease of its own shortens the hold's.
             Kind::Java if first.kind == LockKind::Lock && first.lease_ms.is_none() => {
                 self.levels.fill(first);
             }
@@ -54,8 +54,8 @@ impl Plan {
         }
         self.downgrades = false;
         if client == Kind::Java && first.kind == LockKind::Fair {
-            // Redisson keeps the place of a call that died or got no answer for as long as the call was to wait, and
-            // for five minutes where that is without an end or 0.
+            // Redisson keeps the place of a call that died or got no answer for as long as the call was to wait; five
+            // minutes if that is endless or 0.
             self.wait_ms = Some(self.wait_ms.unwrap_or(400).max(1));
         }
     }
@@ -66,7 +66,7 @@ pub(super) struct Plans {
     rng: Rng,
     names: u32,
     kinds: Vec<LockKind>,
-    /// A third of the names, of all kinds, on which half of all sections crowd.
+    /// A third of the names, of all kinds, which get half of all sections.
     crowded: Vec<u32>,
 }
 
@@ -168,7 +168,7 @@ fn section(rng: &mut Rng, kind: LockKind) -> (Vec<Level>, Duration) {
     }
 }
 
-/// Who writes may enter again as either.
+/// A writer may enter again as either.
 fn level(rng: &mut Rng, kind: LockKind) -> Level {
     let lease_ms = rng.bool().then(|| rng.u64(100..1_000));
     let reads = rng.bool();

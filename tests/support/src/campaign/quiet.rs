@@ -1,4 +1,4 @@
-//! After the storms: everybody comes home, and nothing is left. And a look at keys now and then.
+//! After the storms: everybody finishes, and nothing is left. Also a look at keys now and then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const FADING: Duration = Duration::from_millis(4_100);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STALL: Nanos = 60 * MS;
 
-/// Looks at the locks' keys while the campaign goes on: none may be without TTL. An answer that takes
-/// long without a fault is a fault of the machine (a slow disk, no processor), and excuses as one.
+/// Looks at the locks' keys while the campaign runs: none may be without TTL. An answer that takes long without a fault
+/// is a fault of the machine (a slow disk, no processor), and excuses like one.
 pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
     for (turn, number) in (0..names).cycle().enumerate() {
         if weather.is_over() {
@@ -34,7 +34,7 @@ pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
             continue;
         };
         let command = ["PTTL", &name];
-        // A look each at all names, then at the next server.
+        // One look at all names, then at the next server.
         let look = async {
             let server = match &ground.deployment {
                 Some(deployment) => deployment.server_of(&name).await,
@@ -73,7 +73,7 @@ pub(super) async fn come_home(ground: &Ground, weather: &Weather, mut actors: Jo
 pub(super) async fn look_for_leftovers(ground: &Ground) {
     let mut left = what_stays(ground).await;
     if !left.is_empty() && ground.expiries.is_some() {
-        // What goes with Redisson's processes was theirs.
+        // Keys that go away when Redisson's processes are replaced were theirs.
         for slot in ground.slots.iter().filter(|slot| slot.kind == Kind::Java) {
             slot.replace().await;
         }
@@ -97,8 +97,9 @@ async fn what_stays(ground: &Ground) -> Vec<String> {
     left
 }
 
-/// What stays for good reason: fencing tokens must grow for ever; and whoever was killed in the queue of a fair lock is
-/// thrown out of it by the next who comes. Those queues are put away, so that a round begins as the first one did.
+/// Keys that may stay: fencing tokens must grow for ever; and a client that was killed in the queue of a fair lock
+/// stays until the next waiter removes it. Those queues are deleted, so that a round begins as the first one
+/// did.
 async fn what_is_left(ground: &Ground) -> Vec<String> {
     let mut left = Vec::new();
     for server in ground.masters().await {
@@ -123,10 +124,10 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     if matches!(ground.layout, Layout::Cluster | Layout::AcknowledgedCluster) {
         channels.extend(server.sharded_channels().await);
     }
-    // By which sentinels talk.
+    // The channels on which sentinels talk.
     channels.retain(|channel| channel != "__sentinel__:hello");
     if ground.expiries.is_some() {
-        // Redisson's notes about its own unlocks stay for a while when it is killed, and are no locks.
+        // Redisson's notes about its own unlocks stay for a while after it is killed, and are not locks.
         keys.retain(|key| !key.starts_with("redisson_unlock_latch:"));
         channels.retain(|channel| channel.starts_with("redisson_lock"));
     }
@@ -135,7 +136,7 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     keys.chain(channels).collect()
 }
 
-/// Whether a key belongs to a fair lock's queue in which nobody of those who live is.
+/// Whether a key belongs to a fair lock's queue that contains no live client.
 async fn is_queue_of_the_dead(ground: &Ground, server: &RedisServer, key: &str) -> bool {
     let command = match key.split(':').next() {
         Some("redisson_lock_queue") => "LRANGE",
@@ -155,7 +156,7 @@ async fn is_queue_of_the_dead(ground: &Ground, server: &RedisServer, key: &str) 
         let member = redis::from_redis_value_ref::<String>(member);
         member.unwrap_or_default()
     });
-    // That a client lives is said beside the places of others, and stays as long as they do.
+    // A client's note that it lives stands beside the places of others, and stays as long as they do.
     let places: Vec<_> = members.filter(|member| member.contains(':')).collect();
     let lives = |place: &String| living.iter().any(|process| place.starts_with(&process.id));
     !places.is_empty() && !places.iter().any(lives)

@@ -1,5 +1,5 @@
-//! Scenes: what chance would bring together too seldom is played again and again, in all weathers, each time by two
-//! workers, and on a name of its own.
+//! Scenes: moments that chance would seldom bring about, played again and again, with and without faults, each by two
+//! workers and on a name of its own.
 //!
 //! | scene | shows |
 //! |---|---|
@@ -7,9 +7,10 @@
 //! | `Rob`: the lock is deleted, and the other gets in at once | a renewal that prolongs a stranger's hold |
 //! | `Delay`: the answer to the acquire is late, and the other waits | a validity that is counted from the answer |
 //! | `Queue`: two come to a fair lock that is held, one long after the other | an overtaking |
-//! | `Outlive`: one has it for longer than a fail-over takes, the other tries all the time | a hold that a fail-over lost |
+//! | `Outlive`: one holds it for longer than a fail-over takes, the other tries all the time | a hold that a fail-over
+//! lost |
 //!
-//! Redisson's workers take part in the queue alone.
+//! Redisson's workers take part in the queue only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ pub(super) enum Scene {
     Outlive,
 }
 
-/// Most of them show something only when nothing else is in the way, so there are many meetings.
+/// Most scenes show something only when nothing else is in the way, so there are many meetings.
 const ON_PLAIN_LOCKS: [Scene; 5] = [
     Scene::Meet,
     Scene::Meet,
@@ -46,21 +47,21 @@ const ON_PLAIN_LOCKS: [Scene; 5] = [
     Scene::Delay,
 ];
 const ON_FAIR_LOCKS: [Scene; 4] = [Scene::Queue; 4];
-/// Where workers have no links of their own that could be slow.
+/// For workers without links of their own, which cannot be made slow.
 const WITH_REPLICAS: [Scene; 30] = [Scene::Outlive; 30];
-/// Owners of scenes differ by less than that.
+/// The owners of scenes differ by less than that.
 const MANY_OWNERS: u32 = 1_000;
 /// Longer than anybody holds a lock in a scene.
 const PATIENCE_MS: u64 = 5_000;
-/// Longer than who was first stays, and well below the time that a wake-up may take.
+/// Longer than the first holder stays, and well below the time that a wake-up may take.
 const SLOW: Duration = Duration::from_millis(25);
 /// Well below the command time-out, and well above the machine's blur.
 const LATE: Duration = Duration::from_millis(400);
 const SHORT_LEASE_MS: u64 = 600;
-/// Longer than anybody may be wrong about a hold: a lease, and what a signal may lag.
+/// Longer than anybody may be wrong about a hold: a lease, and the lag of a signal.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Longer than a fail-over takes mostly.
+/// Longer than most fail-overs.
 const FAIL_OVER: Duration = Duration::from_secs(4);
 
 /// The scenes for a campaign.
@@ -79,7 +80,7 @@ pub(super) fn on(campaign: &Campaign) -> Vec<Scene> {
     scenes
 }
 
-/// Plays the scene until all go home, by an owner that nobody else is.
+/// Plays the scene until the end, with an owner of its own.
 pub(super) async fn run(ground: Arc<Ground>, scene: Scene, owner: u32, seed: u64, weather: Watch) {
     let mut rng = Rng::with_seed(seed ^ u64::from(owner) << 32);
     let plays = |slot: &usize| match scene {
@@ -141,8 +142,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Subscribing takes a while, on either link; this is no fault that excuses anything. On a link that is far it
-    /// takes longer than that by itself.
+    /// Subscribing takes a while, on either link; this is not a fault that excuses anything. On a distant link it takes
+    /// longer than that by itself.
     async fn meet(&self, moment: Duration) -> Option<()> {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         let links = self.slots.map(|slot| self.ground.slots[slot].link());
@@ -230,7 +231,7 @@ impl Stage<'_> {
 
     async fn outlive(&self) -> Option<()> {
         let (long, mut short) = (self.plan(None, FAIL_OVER), self.plan(None, SLOW));
-        // Who waits is told later than who has it.
+        // A waiter learns of it later than the holder.
         short.wait_ms = Some(0);
         let (long, short) = (self.actor(0, &long), self.actor(1, &short));
         let over = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What happens to the server, storm after storm.
+//! The faults of the server, storm after storm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     }
 }
 
-/// An operator who deletes locks, in all weathers; the server may be away just then.
+/// An operator that deletes locks, with and without faults; the server may be away just then.
 pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather: Watch) {
     let mut rng = Rng::with_seed(!seed);
     while !weather.is_over() {
@@ -58,7 +58,7 @@ pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather:
     }
 }
 
-/// All chance is taken here, so that what is drawn does not depend on what happens.
+/// Draws everything here, so that the draws do not depend on what happens.
 fn draw(rng: &mut Rng) -> Strike {
     let time = Duration::from_millis(rng.u64(10..600));
     let long = Duration::from_millis(rng.u64(600..1_600));
@@ -106,7 +106,7 @@ pub(super) async fn inflict(ground: &Ground, place: usize, strike: Strike, weath
         Strike::Pause(time) => {
             let time_ms = time.as_millis().to_string();
             ask(server, &["CLIENT", "PAUSE", &time_ms]).await;
-            // The answer to the next question comes when the pause is over.
+            // The answer to the next question comes after the pause.
             ask(server, &["PING"]).await;
             "pause clients"
         }
@@ -128,7 +128,7 @@ pub(super) fn deleted(ground: &Ground, from: u64, name: Option<String>) {
     });
 }
 
-/// The server is there for us: all its troubles are made here, one after the other.
+/// The server answers: all its faults come from here, one after the other.
 async fn ask(server: &RedisServer, command: &[&str]) {
     let answer = server.try_cmd(command).await;
     answer.unwrap_or_else(|error| panic!("{command:?}: {error}"));

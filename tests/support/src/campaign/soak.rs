@@ -1,4 +1,4 @@
-//! What a process takes of the machine, looked at between the rounds, when nobody asks it for anything.
+//! What a process takes of the machine, measured between the rounds, while it has nothing to do.
 //!
 //! In a long campaign it must stay flat: whatever grows with the number of holds is a leak.
 
@@ -6,7 +6,7 @@ use std::fs;
 
 use super::ground::Ground;
 
-/// Rounds in which caches and pools fill.
+/// The rounds in which caches and pools fill.
 const WARM_UP: u32 = 2;
 const MEMORY_SLACK_KIB: u64 = 4 * 1024;
 const FILE_SLACK: u64 = 2;
@@ -52,7 +52,7 @@ impl Look {
     }
 }
 
-/// Says of each process what grew between the rounds after the warm-up and the last one.
+/// Reports for each process what grew between the rounds after the warm-up and the last one.
 #[must_use]
 pub fn growth(looks: &[Look]) -> Vec<String> {
     let last = looks.iter().map(|look| look.round).max().unwrap_or(0);

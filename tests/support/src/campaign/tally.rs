@@ -10,7 +10,7 @@ use super::soak::Look;
 use crate::checker::{Breach, Report, Violation};
 use crate::history::Record;
 
-/// What owners may be answered while everything breaks.
+/// The answers that owners may get while everything breaks.
 const EXPECTED: [&str; 8] = [
     "ok",
     "busy",
@@ -33,15 +33,15 @@ pub struct Tally {
     pub answers: BTreeMap<String, u64>,
     /// Operations asked for.
     pub operations: u64,
-    /// Holds that their owners were told to have lost.
+    /// Holds that were reported to their owners as lost.
     pub lost: u64,
-    /// How often the server was slow to answer, by a fault or by the machine.
+    /// How often the server was slow to answer, through a fault or by itself.
     pub stalls: u64,
     /// Violations, and how many chances there were.
     pub report: Report,
-    /// Two holders after fail-overs that lost what nobody had acknowledged, and is not counted above.
+    /// How often there were two holders after a fail-over that lost what nobody had acknowledged; not counted above.
     pub lost_writes: Vec<Violation>,
-    /// The longest that anybody alone waited while nothing was wrong with masters and replicas.
+    /// The longest wait of an owner without competitors while nothing was wrong with masters and replicas.
     pub waited: Option<Duration>,
     /// What is Redisson's of the violations, by the reason why it is, and is not counted above.
     pub redissons: BTreeMap<&'static str, Vec<Violation>>,
@@ -75,7 +75,7 @@ impl Tally {
         self.lost_writes.extend(both);
     }
 
-    /// How often two held a lock after a fail-over that had lost what the first one was granted.
+    /// How often two held a lock after a fail-over that lost the first one's grant.
     #[must_use]
     pub fn two_holders(&self) -> usize {
         let both = |violation: &&Violation| matches!(violation.breach, Breach::Overlap { .. });

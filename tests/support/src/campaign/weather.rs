@@ -24,7 +24,7 @@ pub(super) struct Weather {
     sky: watch::Sender<Sky>,
 }
 
-/// One who lives under the weather.
+/// A task that follows the weather.
 #[derive(Clone, Debug)]
 pub(super) struct Watch(watch::Receiver<Sky>);
 

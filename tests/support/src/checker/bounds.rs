@@ -1,4 +1,4 @@
-//! I6: bounded tries and releases return in time, and a try is told busy only if it is.
+//! I6: bounded tries and releases return in time, and a try is answered busy only if the lock is.
 
 use super::model::{Model, Op};
 use super::report::{Breach, Invariant, Report, ms};
@@ -28,7 +28,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-/// How long an operation may take, 50 ms of its own and the machine's blur included.
+/// How long an operation may take, including 50 ms of its own and the machine's blur.
 fn bound(op: &Op, settings: &Settings) -> Option<u64> {
     let wait = match op.call {
         Call::Acquire { wait_ms, .. } => ms((*wait_ms)?),

@@ -1,7 +1,7 @@
-//! I2: a hold count is what the operations before it make it.
+//! I2: a hold count follows from the operations before it.
 //!
-//! An operation without a clear answer leaves two counts possible; a lost hold allows a fresh start. Of several locks as
-//! one that were lost, those that were not lost themselves stay with their owner, until their levels are given back or
+//! An operation without a clear answer leaves two counts possible; a lost hold allows a fresh start. When several locks
+//! as one are lost, those that were not lost themselves stay with their owner, until their levels are given back or
 //! their leases end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-/// Levels of a name that its owner has from several locks as one.
+/// The levels of a name that its owner has through several locks as one.
 struct Kept {
     when: Span,
     levels: u32,
@@ -58,7 +58,7 @@ impl Kept {
     }
 }
 
-/// Whoever enters what was kept keeps it for longer: a lease is that of all levels.
+/// An owner that enters what was kept lengthens it: all levels share one lease.
 fn lengthened(model: &Model, lost: &Hold, name: &str, mut when: Span) -> Span {
     let blur = ns(model.settings.scheduling);
     let own = |hold: &&Hold| {
@@ -75,7 +75,7 @@ fn lengthened(model: &Model, lost: &Hold, name: &str, mut when: Span) -> Span {
     when
 }
 
-/// Until when Redis may keep what a hold leaves.
+/// Until when Redis may keep the remains of a hold.
 fn leaves(model: &Model, hold: &Hold) -> Nanos {
     let lease = model.levels(hold).map(|op| op.lease(&model.settings));
     let lease = lease.max().unwrap_or_default();
@@ -97,7 +97,7 @@ fn check_key(model: &Model, ops: &[&Op], lost: &[u64], kept: &[Kept], report: &m
         }
         let returned = op.span.until + blur;
         if lost.iter().any(|t| (began..=returned).contains(t)) {
-            // Whoever enters begins afresh; a release under way may find nothing left.
+            // A new acquire begins afresh; a release under way may find nothing left.
             possible.extend([0, 1]);
         }
         let near = Span::new(op.span.from.saturating_sub(blur), returned);
@@ -115,7 +115,7 @@ fn check_key(model: &Model, ops: &[&Op], lost: &[u64], kept: &[Kept], report: &m
                     op.name,
                     before.clone(),
                 );
-                // Who was told a wrong count may have the level all the same.
+                // A caller that got a wrong count may have the level all the same.
                 let counted = |from: &u32| u32::try_from(i64::from(*from) + step).ok();
                 possible = possible.iter().filter_map(counted).chain([got]).collect();
             } else {

@@ -1,7 +1,7 @@
-//! I1: certain windows of one name never overlap, and what a certain holder wrote stays.
+//! I1: certain windows of one name never overlap, and nobody overwrites what a certain holder wrote.
 //!
-//! All kinds of lock exclude each other on a name, apart from two: readers share, and an owner may read under its own
-//! write. Several locks as one have each of their names.
+//! All kinds of lock exclude each other on a name, with two exceptions: readers share, and an owner may read under its
+//! own write. Several locks as one have each of their names.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-/// Holds in the order of their starts: each is held against all before it that last until then. Who claims for ever
-/// hides nobody else.
+/// Compares each hold, in the order of their starts, with all earlier ones that last until then. A hold that claims to
+/// last for ever hides no other.
 fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
     let mut open: Vec<&Hold> = Vec::new();
     for hold in holds {
@@ -42,7 +42,7 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
             evidence.extend(model.evidence(hold));
             report.add(Breach::Overlap { by }, name, evidence.clone());
             if !matches!(earlier.end, End::Released | End::Killed | End::Deleted) {
-                report.add(Breach::NotTold, name, evidence);
+                report.add(Breach::NotNotified, name, evidence);
             }
         }
         open.push(hold);
@@ -54,7 +54,7 @@ fn excludes(one: &Hold, other: &Hold) -> bool {
     one.kind.excludes(other.kind) && !(same_owner && one.kind != other.kind)
 }
 
-/// A pair is torn when both who wrote were certain while they wrote; a reader's looks, when a certain writer came in
+/// A pair is torn when both writers were certain while they wrote; a reader's looks are, when a certain writer came in
 /// between.
 fn check_pair(model: &Model, pair: &Record, report: &mut Report) {
     let (op, from, until, first, seen) = match pair {

@@ -7,7 +7,7 @@ use super::spans::Span;
 use super::{drift, ns};
 use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 
-/// A signal on its way to whoever stamps it goes through several threads: so many times the blur.
+/// A signal goes through several threads until it gets its time stamp: so many times the blur.
 pub(super) const SIGNAL_LAG: Nanos = 5;
 
 /// What ended a certain window.
@@ -58,8 +58,8 @@ impl<'a> Model<'a> {
             let key = op.key();
             match (op.call, op.outcome) {
                 (Call::Acquire { .. }, Some(Outcome::Acquired(count))) => {
-                    // A count of 1 begins a hold, whatever was known of the one before; whether that may be is for I2,
-                    // and whether its owner knew for I8.
+                    // A count of 1 begins a hold, whatever was known of the one before. I2 checks whether that may be,
+                    // and I8 whether its owner knew.
                     if *count == 1
                         && let Some(before) = current.remove(&key)
                     {
@@ -101,9 +101,9 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Gives each `lost` signal to its hold: the latest that had begun; while that is still being
-    /// acquired, and for as long as a signal may lag, rather the one before, if that is known to be gone and no signal
-    /// came yet, unless a call is being told of the latest that it is gone.
+    /// Gives each `lost` signal to its hold: the latest that had begun. While that one is still being acquired, and for
+    /// as long as a signal may lag, the signal goes to the hold before it, if that one is known to be gone and has no
+    /// signal yet, unless a call is just learning that the latest is gone.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let lag = SIGNAL_LAG * ns(self.settings.scheduling);
         let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
@@ -135,7 +135,7 @@ impl<'a> Model<'a> {
                 hold.lost.is_none() && gone
             };
             let starts = latest.is_some_and(|hold| first(hold).until.saturating_add(lag) > *t);
-            let is_of_latest = latest.is_some_and(|hold| self.is_told(&self.holds[*hold], *t));
+            let is_of_latest = latest.is_some_and(|hold| self.is_reported(&self.holds[*hold], *t));
             let before = begun.next().filter(missing);
             let before = before.filter(|_| starts && !is_of_latest);
             let hold = before.or(latest);
@@ -152,8 +152,8 @@ impl<'a> Model<'a> {
         releases.find(|op| op.says_gone())
     }
 
-    /// Whether a release, or a re-entry, that began by `t` said that the hold is gone.
-    fn is_told(&self, hold: &Hold, t: Nanos) -> bool {
+    /// Whether a release, or a re-entry, that began by `t` reported that the hold is gone.
+    fn is_reported(&self, hold: &Hold, t: Nanos) -> bool {
         let calls = hold.releases.iter().chain(&hold.unclear);
         let mut calls = calls.map(|op| &self.ops[*op]);
         calls.any(|op| op.says_gone() && op.span.from <= t)
@@ -179,15 +179,15 @@ impl<'a> Model<'a> {
         let killed = self.killed.get(&hold.client).copied();
         let lease = self.leases_over(hold).map(|t| t.saturating_sub(blur));
         // A signal is stamped late by as much as the machine blurs, or as the client was stopped.
-        let told = |t: Nanos| {
+        let unblurred = |t: Nanos| {
             let near = Span::new(t.saturating_sub(2 * blur), t);
             let stop = self.stop_near(hold.client, near);
             stop.map_or(near.until, |stop| stop.from.min(near.until))
         };
-        let failed = self.release_failed(hold).map(|op| told(op.span.from));
+        let failed = self.release_failed(hold).map(|op| unblurred(op.span.from));
         let lost = hold
             .lost
-            .map(|(t, _, _)| told(t).min(t.saturating_sub(blur)));
+            .map(|(t, _, _)| unblurred(t).min(t.saturating_sub(blur)));
         let replaced = hold.replaced.map(|by| by.from);
         let ends = [
             (failed, End::ReleaseFailed),
@@ -203,7 +203,7 @@ impl<'a> Model<'a> {
             .unwrap_or((self.horizon, End::Open))
     }
 
-    /// The acquires that a hold's leases may come from.
+    /// The acquires that may have set a hold's leases.
     pub(super) fn levels(&self, hold: &Hold) -> impl Iterator<Item = &Op<'a>> {
         let ops = hold.acquires.iter().chain(&hold.unclear);
         ops.map(|op| &self.ops[*op])
@@ -221,8 +221,8 @@ impl<'a> Model<'a> {
         ops().all(Op::fixed).then(|| ops().map(end).max()).flatten()
     }
 
-    /// What an owner may have yet of several locks as one that it lost: levels that were not given back, of those that
-    /// were not lost themselves. From when until when, and how many.
+    /// What an owner may still have of several locks as one that it lost: levels that were not given back, of locks
+    /// that were not lost themselves. From when until when, and how many.
     pub(super) fn left_of(&self, hold: &Hold) -> Option<(Span, u32)> {
         let (lost, _, _) = hold.lost.filter(|_| hold.names().count() > 1)?;
         let levels = hold.acquires.len().saturating_sub(hold.releases.len());
@@ -268,9 +268,9 @@ impl<'a> Hold<'a> {
     fn release(&mut self, op: usize, outcome: Option<&Outcome>) -> bool {
         self.releases.push(op);
         self.levels = match outcome {
-            // Of several levels one is given back, even if the hold is lost when that returns.
+            // One of several levels is given back, even if the hold is lost when that returns.
             Some(Outcome::Released(0)) if self.levels > 1 => self.levels - 1,
-            // What is left beyond its own is of several locks as one that were lost.
+            // Levels beyond its own are of several locks as one that were lost.
             Some(Outcome::Released(left)) => (*left).min(self.levels.saturating_sub(1)),
             Some(Outcome::Failed(kind)) if kind == "not_owner" => 0,
             _ => self.levels.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! A history put in order: operations with both their ends, and what disturbed whom.
+//! A history in order: operations with both their ends, and what disturbed whom.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Op<'a> {
     pub(super) kind: LockKind,
     pub(super) name: &'a str,
     pub(super) call: &'a Call,
-    /// From the invoke to the return, or to where nobody can have waited for it any more.
+    /// From the invoke to the return, or to when nobody can have waited for it any more.
     pub(super) span: Span,
     /// `None`: unknown.
     pub(super) outcome: Option<&'a Outcome>,
@@ -32,7 +32,7 @@ impl<'a> Op<'a> {
         (self.client, self.owner, self.kind, self.name)
     }
 
-    /// Whether it was answered that the hold is gone.
+    /// Whether its answer was that the hold is gone.
     pub(super) fn says_gone(&self) -> bool {
         matches!(self.outcome, Some(Outcome::Failed(kind)) if kind == "lost" || kind == "not_owner")
     }
@@ -70,7 +70,7 @@ impl<'a> Op<'a> {
     }
 }
 
-/// A deletion of data: when, of which name, and the line that says it.
+/// A deletion of data: when, of which name, and its line in the history.
 pub(super) type Deletion<'a> = (Span, Option<&'a str>, &'a Record);
 
 /// The history in order.
@@ -87,11 +87,11 @@ pub(super) struct Model<'a> {
     /// The hold that an acquire began, by its number.
     pub(super) begun_by: HashMap<u64, usize>,
     frozen: HashMap<u32, Spans>,
-    /// When the machine stood still, as far as no fault of a server was the cause.
+    /// When the machine stood still, unless a fault of a server was the cause.
     stalls: Spans,
     faults: HashMap<u32, Spans>,
     faults_of_all: Spans,
-    /// For each fair lock, when one of those who queued for it was disturbed or dead: then nobody behind gets on.
+    /// For each fair lock, when one of its waiters was disturbed or dead: then nobody behind that waiter advances.
     queues: HashMap<&'a str, Spans>,
     /// The longest lease that a reader of a name asked for.
     read_leases: HashMap<&'a str, Nanos>,
@@ -177,7 +177,7 @@ impl<'a> Model<'a> {
         self.frozen.get(&client)?.within(span).first().copied()
     }
 
-    /// All lines that tell a hold's story.
+    /// All lines of a hold's story.
     pub(super) fn evidence(&self, hold: &Hold) -> Vec<Record> {
         let ops = hold.acquires.iter().chain(&hold.releases);
         let mut lines: Vec<Record> = ops.flat_map(|op| self.ops[*op].evidence()).collect();

@@ -1,16 +1,16 @@
-//! Fair locks: who came for certain before somebody else, and waits, is not let in after him.
+//! Fair locks: if one acquire certainly came before another and still waits, the other must not be let in first.
 //!
-//! *Came for certain before* means that his acquire was called more than a margin earlier. From the call to the place in
-//! the queue there are a first try and, when that is told busy, the way into the queue: without a fault two round trips,
-//! well below a millisecond each. What they may really take is what the machine makes of it: each side may be run late
-//! by [`Settings::scheduling`], the client and the server that lets it in. The margin is that, twice, and
-//! [`Settings::clean_wake`] on top, so an overtaking by less is not seen. With the blur of a campaign it is 300 ms.
+//! *Certainly came before* means that the first was called more than a margin earlier. From the call to the place in
+//! the queue there are a first try and, when that is answered busy, the enqueueing: without a fault two round trips,
+//! well below a millisecond each. But the machine may delay both sides by [`Settings::scheduling`], the client and the
+//! server that lets it in. The margin is twice that and [`Settings::clean_wake`], so an overtaking by less goes unseen.
+//! With the blur of a campaign it is 300 ms.
 //!
-//! *Let in after him* means that he was told later, by more than the blur, or was told busy later: had he been let in
-//! first, the other would have had to wait for his release, which comes after he was told.
+//! *Let in after* means that the first was answered later, by more than the blur, or answered busy later: had it been
+//! let in first, the other would have had to wait for its release, which comes after its answer.
 //!
-//! A fault of his client in the time between excuses, for then he may not have come into the queue, or may have lost his
-//! place; so does a loss of all data.
+//! A fault of the first's client in the meantime excuses: it may not have entered the queue, or may have lost its
+//! place. So does a loss of all data.
 
 use std::collections::BTreeMap;
 
@@ -45,14 +45,14 @@ fn check_queue(model: &Model, ops: &[&Op], report: &mut Report) {
     let blur = ns(model.settings.scheduling);
     for later in ops.iter().filter(|op| model.begun_by.contains_key(&op.id)) {
         let before = later.span.from.saturating_sub(margin(&model.settings));
-        let told = later.span.until.saturating_add(blur);
+        let answered = later.span.until.saturating_add(blur);
         let came_before = ops.partition_point(|op| op.span.from < before);
         let waited = (0..came_before)
             .rev()
-            .take_while(|index| latest[*index] > told)
+            .take_while(|index| latest[*index] > answered)
             .map(|index| ops[index]);
         report.looked(Invariant::Order);
-        for earlier in waited.filter(|op| op.span.until > told && queued(model, op, later)) {
+        for earlier in waited.filter(|op| op.span.until > answered && queued(model, op, later)) {
             let by = later.span.from - earlier.span.from;
             let mut evidence = earlier.evidence();
             evidence.extend(later.evidence());
@@ -61,11 +61,11 @@ fn check_queue(model: &Model, ops: &[&Op], report: &mut Report) {
     }
 }
 
-/// Whether an acquire had its place in the queue for certain from before another was called until that was let in.
+/// Whether an acquire certainly had its place in the queue from before another was called until that one was let in.
 fn queued(model: &Model, earlier: &Op, later: &Op) -> bool {
     let between = Span::new(earlier.span.from, later.span.until);
     let waited = match earlier.outcome {
-        // An owner who enters again waits for nobody.
+        // An owner that enters again waits for nobody.
         Some(Outcome::Acquired(_)) => model.begun_by.contains_key(&earlier.id),
         Some(Outcome::Busy) => true,
         _ => false,

@@ -100,16 +100,16 @@ pub enum Breach {
         /// How long it may take.
         bound: Nanos,
     },
-    /// A try was told busy, but nobody held the lock or asked for it.
+    /// A try was answered busy, but nobody held the lock or asked for it.
     BusyWhileFree,
     /// Something stayed in Redis after everything was released.
     Leftover {
         /// What it is.
         what: String,
     },
-    /// A holder had not been told when the next one was in already.
-    NotTold,
-    /// A holder was told `lost`, but a release succeeded.
+    /// A holder had not been notified when the next one was in already.
+    NotNotified,
+    /// A holder got `lost`, but a release succeeded.
     LostThenReleased,
     /// A release, or the count of a fresh hold, said that the hold was gone, but no signal ever did.
     NoSignal,
@@ -120,7 +120,7 @@ pub enum Breach {
     },
     /// The data of a hold was gone, and still a release succeeded undisturbed.
     ReleasedDeleted,
-    /// A hold was called lost before its time, though nothing disturbed it.
+    /// A hold was reported lost before its time, though nothing disturbed it.
     LostEarly,
     /// A fenced hold came without a token.
     NoToken,
@@ -131,14 +131,14 @@ pub enum Breach {
         /// The one before.
         before: u64,
     },
-    /// A re-entry answered another token than the hold has.
+    /// A re-entry returned another token than the hold has.
     TokenChanged {
         /// The token of the re-entry.
         token: u64,
         /// The token of the hold.
         before: u64,
     },
-    /// A client had a lock again and again, and nobody else, while another one waited.
+    /// One client, and nobody else, had a lock again and again while another one waited.
     KeptToItself {
         /// How often it had it while the other one waited.
         times: usize,
@@ -161,7 +161,7 @@ impl Breach {
             Self::MissedWakeUp { .. } => Invariant::I5,
             Self::Slow { .. } | Self::BusyWhileFree => Invariant::I6,
             Self::Leftover { .. } => Invariant::I7,
-            Self::NotTold
+            Self::NotNotified
             | Self::LostThenReleased
             | Self::NoSignal
             | Self::OutlivedLease { .. }
@@ -181,7 +181,7 @@ impl Breach {
 pub struct Violation {
     /// How it was broken.
     pub breach: Breach,
-    /// The lock; empty where none is to blame.
+    /// The lock; empty if the violation is about none.
     pub name: String,
     /// The records that show it, in the order of the argument.
     pub evidence: Vec<Record>,

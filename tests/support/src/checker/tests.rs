@@ -1,4 +1,4 @@
-//! Histories made by hand: each breach is found, and its lawful twin is not. Times are ms.
+//! Histories made by hand: each breach is found, and its lawful twin is not. Times are in ms.
 
 mod kinds;
 
@@ -16,13 +16,13 @@ struct Story {
 }
 
 impl Story {
-    /// What follows is of this kind.
+    /// The records that follow are of this kind.
     fn of(mut self, kind: LockKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// What follows is of this name.
+    /// The records that follow are of this name.
     fn named(mut self, name: &'static str) -> Self {
         self.name = Some(name);
         self
@@ -171,7 +171,7 @@ fn overlapping_windows_break_i1() {
 }
 
 #[test]
-fn who_claims_for_ever_hides_no_other_overlap() {
+fn an_endless_claim_hides_no_other_overlap() {
     let story = story().lock(1, (0, 5), 1).lock(2, (0, 50), 1);
     let story = story.lock(3, (0, 55), 1).unlock(2, (60, 61), 0);
     let story = story.unlock(3, (70, 71), 0).unlock(1, (100, 101), 0);
@@ -382,7 +382,7 @@ fn a_count_of_one_begins_a_hold() {
 }
 
 #[test]
-fn who_begins_afresh_must_have_been_told() {
+fn an_owner_that_begins_afresh_must_have_been_notified() {
     let fresh = |story: Story, at| {
         story
             .lock(1, (at, at + 5), 1)
@@ -394,7 +394,7 @@ fn who_begins_afresh_must_have_been_told() {
     let levels = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
     ended(levels()).breaks(&unsaid);
     ended(levels().unlock(1, (10, 11), 1)).breaks(&unsaid);
-    // A client that was killed or stopped then may have had no time to say so.
+    // A client that was killed or stopped then may have had no time to report it.
     let at_once = fresh(story().lock(1, (0, 5), 1), 600);
     let killed = at_once.and(Record::Killed {
         t: 640 * MS,
@@ -424,17 +424,17 @@ fn a_signal_that_lags_is_not_that_of_the_hold_that_follows() {
         .breaks(&[Invariant::I2, Invariant::I8]);
 }
 
-/// The one before ended with a release that said so, and needs none.
+/// The hold before ended with a release that reported its loss, and needs no signal.
 #[test]
 fn a_signal_beside_a_release_that_fails_is_of_that_hold() {
     let before = story().lock(1, (0, 5), 1).fails(1, (10, 11), "lost");
     let held = before.lock(1, (12, 13), 1).lock(1, (14, 15), 2);
-    let told = held.fault(1, 20, Scope::All).lost(1, 18);
-    let told = told.fails(1, (17, 19), "lost");
-    told.fails(1, (20, 21), "lost").ends(3_000).breaks(&[]);
+    let story = held.fault(1, 20, Scope::All).lost(1, 18);
+    let story = story.fails(1, (17, 19), "lost");
+    story.fails(1, (20, 21), "lost").ends(3_000).breaks(&[]);
 }
 
-/// What the owner is told next shows that it did not run: the lock was not free.
+/// The owner's next answer shows that it did not run: the lock was not free.
 #[test]
 fn a_release_without_a_clear_answer_may_have_left_the_hold() {
     let held = story().lock(1, (0, 5), 1).fails(1, (10, 11), "other");
@@ -447,18 +447,19 @@ fn a_release_without_a_clear_answer_may_have_left_the_hold() {
 fn a_signal_beside_a_reentry_that_fails_is_of_that_hold() {
     let before = story().lock(1, (0, 5), 1).fails(1, (10, 11), "lost");
     let held = before.lock(1, (12, 13), 1).fault(1, 20, Scope::All);
-    let told = Outcome::Failed("lost".to_owned());
-    let told = held.op((1, 0), lock(None), (14, 19), told).lost(1, 18);
-    told.lock(1, (20, 21), 1)
+    let lost = Outcome::Failed("lost".to_owned());
+    let story = held.op((1, 0), lock(None), (14, 19), lost).lost(1, 18);
+    story
+        .lock(1, (20, 21), 1)
         .unlock(1, (22, 23), 0)
         .ends(3_000)
         .breaks(&[]);
 }
 
 #[test]
-fn who_was_told_a_wrong_count_may_give_the_level_back() {
-    let told = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
-    told.breaks(&[Invariant::I2]);
+fn a_caller_that_got_a_wrong_count_may_give_the_level_back() {
+    let miscounted = story().lock(1, (0, 5), 0).unlock(1, (10, 11), 0);
+    miscounted.breaks(&[Invariant::I2]);
 }
 
 #[test]
@@ -474,18 +475,18 @@ fn a_hold_may_be_lost_while_an_inner_level_is_given_back() {
 fn a_release_that_leaves_levels_is_not_the_signal() {
     let held = || story().lock(1, (0, 5), 1).lock(1, (6, 8), 2);
     let found = held().fails(1, (400, 401), "lost");
-    let told = |story: Story| story.fails(1, (500, 501), "lost").ends(3_000);
-    told(found).breaks(&[Invariant::I8]);
+    let notified = |story: Story| story.fails(1, (500, 501), "lost").ends(3_000);
+    notified(found).breaks(&[Invariant::I8]);
     let signalled = held()
         .fails(1, (400, 401), "lost")
         .fault(100, 300, Scope::All);
-    told(signalled.lost(1, 402)).breaks(&[]);
+    notified(signalled.lost(1, 402)).breaks(&[]);
     let last = held().unlock(1, (10, 11), 1).fails(1, (12, 13), "lost");
     last.ends(3_000).breaks(&[]);
 }
 
 #[test]
-fn a_stopped_client_is_told_when_it_goes_on() {
+fn a_stopped_client_is_notified_when_it_goes_on() {
     let frozen = |until| Record::Frozen {
         from: 400 * MS,
         until: until * MS,

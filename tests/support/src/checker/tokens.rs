@@ -1,12 +1,13 @@
-//! Fenced locks, of one server or of a quorum: each hold has a token, larger than those of all holds before it, and no other all its life.
+//! Fenced locks, of one server or of a quorum: each hold has a token, larger than those of all holds before it, and no
+//! other all its life.
 //!
-//! One hold came before another for certain
+//! One hold certainly came before another
 //!
 //! 1. when its acquire had returned before the other's was called, or
-//! 2. when its acquire returned first and nothing disturbed the other's: who gets the lock undisturbed is told before he
-//!    can lose it, so whoever is told later was let in later. A deletion of data disturbs.
+//! 2. when its acquire returned first and nothing disturbed the other's: an undisturbed holder gets its answer before
+//!    it can lose the hold, so the one that was answered later was let in later. A deletion of data disturbs.
 //!
-//! That holds across losses of the data and of the lock itself: tokens must grow even where I1 cannot be kept.
+//! That holds across losses of the data and of the lock itself: tokens must grow even when I1 does not hold.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -66,13 +67,15 @@ impl<'m, 'a> Fenced<'m, 'a> {
     }
 }
 
-/// Against the largest token of all that came before for certain, by either rule, and against all for equality.
+/// Compares with the largest token of all holds that certainly came before, by either rule, and with all holds for
+/// equality.
 fn check_growth(model: &Model, holds: &mut [Fenced], report: &mut Report) {
     holds.sort_by_key(|fenced| fenced.acquire.until);
     let mut largest: Vec<usize> = Vec::with_capacity(holds.len());
     let mut whose: HashMap<u64, usize> = HashMap::new();
     for (index, fenced) in holds.iter().enumerate() {
-        let told_before = |time: Nanos| holds.partition_point(|other| other.acquire.until < time);
+        let answered_before =
+            |time: Nanos| holds.partition_point(|other| other.acquire.until < time);
         let calm = !model.disturbed(fenced.hold.client, fenced.acquire)
             && !model
                 .deleted
@@ -83,7 +86,9 @@ fn check_growth(model: &Model, holds: &mut [Fenced], report: &mut Report) {
         } else {
             fenced.acquire.from
         };
-        let before = told_before(end).checked_sub(1).map(|last| largest[last]);
+        let before = answered_before(end)
+            .checked_sub(1)
+            .map(|last| largest[last]);
         let before = before.filter(|before| holds[*before].last >= fenced.first);
         let before = before.or_else(|| whose.insert(fenced.first, index));
         if let Some(before) = before.map(|before| &holds[before]) {

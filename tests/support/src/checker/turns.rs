@@ -1,6 +1,6 @@
 //! Plain locks: no client keeps a lock to itself while another one waits.
 //!
-//! There is no order between clients, and luck decides each time. So this looks for what no luck explains: somebody waits
+//! Clients have no order, and luck decides each time. So this looks for what luck cannot explain: somebody waits
 //! undisturbed for longer than [`LONGEST`], and meanwhile another client has the lock more than [`MOST`] times, and
 //! nobody else once.
 
@@ -35,7 +35,7 @@ pub(super) fn check(model: &Model, report: &mut Report) {
     }
 }
 
-/// `grants`: of the same name, by when they were told.
+/// `grants`: of the same name, ordered by their answers.
 fn check_waiter(model: &Model, waiter: &Op, grants: &[&Op], report: &mut Report) {
     let waited = matches!(
         waiter.outcome,

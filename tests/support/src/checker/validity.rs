@@ -1,6 +1,6 @@
 //! I8: a holder knows when it no longer holds, and what is lost stays lost.
 //!
-//! That the signal comes before anyone else gets in follows from the windows (see `exclusion`).
+//! The windows show that the signal comes before anybody else gets in (see `exclusion`).
 
 use super::holds::{End, Hold, SIGNAL_LAG};
 use super::model::Model;
@@ -34,8 +34,8 @@ fn evidence(model: &Model, hold: &Hold) -> Vec<crate::history::Record> {
     lines
 }
 
-/// When the holder was told; an announced shutdown leaves the hold as it is.
-fn told(hold: &Hold) -> Option<Nanos> {
+/// When the holder was notified; an announced shutdown leaves the hold as it is.
+fn notified(hold: &Hold) -> Option<Nanos> {
     let lost = hold
         .lost
         .filter(|(_, reason, _)| !reason.eq_ignore_ascii_case("shutdown"));
@@ -43,20 +43,20 @@ fn told(hold: &Hold) -> Option<Nanos> {
 }
 
 fn lost_then_released(model: &Model, hold: &Hold) -> Option<Breach> {
-    let told = told(hold)?;
+    let notified = notified(hold)?;
     let last = model.last_release(hold);
     let released = |op: &usize| {
         let op = &model.ops[*op];
         let ended = last.is_some_and(|last| std::ptr::eq(last, op));
         let succeeded = matches!(op.outcome, Some(Outcome::Released(_)));
-        succeeded && (ended || op.span.from > told)
+        succeeded && (ended || op.span.from > notified)
     };
     let any = hold.releases.iter().any(released);
     any.then_some(Breach::LostThenReleased)
 }
 
-/// A release that finds the hold gone says so itself when it was the last: sending it ended the hold.
-/// One that leaves levels must not be the only one to say so.
+/// A last release that finds the hold gone reports that itself: sending it ended the hold. A release that leaves levels
+/// must not be the only one to report it.
 fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
     let failed = model.release_failed(hold)?;
     let last = model.last_release(hold);
@@ -70,13 +70,13 @@ fn no_signal(model: &Model, hold: &Hold) -> Option<Breach> {
     (silent && !ended_it).then_some(Breach::NoSignal)
 }
 
-/// Who begins afresh with levels in hand had lost them, and must have been told. Each level of a reader ends by itself, so
-/// which of them a signal was about is not known here.
+/// An owner that begins afresh with levels in hand had lost them, and must have been notified. Each level of a reader
+/// ends by itself, so which of them a signal was about is not known here.
 fn ended_unsaid(model: &Model, hold: &Hold) -> Option<Breach> {
     let by = hold.replaced.filter(|_| hold.kind != LockKind::Read)?;
     let lag = SIGNAL_LAG * ns(model.settings.scheduling);
     let due = Span::new(by.from, by.until.saturating_add(lag));
-    // A client that is stopped when it should say so says so when it goes on.
+    // A client that is stopped when it should report a loss reports it when it goes on.
     let stop = model.stop_near(hold.client, due);
     let due = stop.map_or(due.until, |stop| stop.until.saturating_add(lag));
     let killed = model.killed.get(&hold.client).copied();
@@ -84,18 +84,18 @@ fn ended_unsaid(model: &Model, hold: &Hold) -> Option<Breach> {
     (silent && killed.unwrap_or(model.horizon) > due).then_some(Breach::NoSignal)
 }
 
-/// A hold that nothing ended must be told when its lease is over: fixed leases after the last of
+/// A hold that nothing ended must be reported lost when its lease is over: fixed leases after the last of
 /// them, the watchdog's one lease after the data was deleted.
 fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
     let blur = SIGNAL_LAG * ns(model.settings.scheduling);
     let over = [model.leases_over(hold), learns_by(model, hold)];
     let mut over = over.into_iter().flatten().min()?;
-    // A client that is stopped when it should say so says so when it goes on.
+    // A client that is stopped when it should report a loss reports it when it goes on.
     let due = Span::new(over, over.saturating_add(blur));
     let stop = model.stop_near(hold.client, due);
     over = stop.map_or(over, |stop| over.max(stop.until));
     let claims = [
-        told(hold),
+        notified(hold),
         model.release_failed(hold).map(|op| op.span.from),
         model.last_release(hold).map(|op| op.span.from),
         model.killed.get(&hold.client).copied(),
@@ -105,8 +105,8 @@ fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
     (by > 0).then_some(Breach::OutlivedLease { by })
 }
 
-/// When a hold must have learnt that its data was deleted: with its lease, or much sooner, at the
-/// next renewal, when it is under the watchdog and nothing is in the way.
+/// When a holder must have learnt that its data was deleted: with its lease, or much sooner, at the next renewal, when
+/// it is under the watchdog and nothing disturbs it.
 fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
     let ops = || model.levels(hold);
     let lease = ops().map(|op| op.lease(&model.settings)).max()?;
@@ -124,7 +124,7 @@ fn learns_by(model: &Model, hold: &Hold) -> Option<Nanos> {
     })
 }
 
-/// The first deletion that hit a hold for certain.
+/// The first deletion that certainly hit a hold.
 fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
     let hit = |(when, name, _): &&(Span, Option<&str>, _)| {
         name.is_none_or(|name| hold.has(name)) && when.from > hold.window.from
@@ -137,8 +137,7 @@ fn deletion(model: &Model, hold: &Hold) -> Option<Span> {
         .min()
 }
 
-/// Whether a deletion may have hit a hold in this time: also when its acquire was on its way, and came before or behind
-/// it.
+/// Whether a deletion may have hit a hold in this time; also when its acquire was under way, before or after it.
 fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
     let hit = |(when, name, _): &(Span, Option<&str>, _)| {
         name.is_none_or(|name| hold.has(name)) && when.overlaps(been)
@@ -147,7 +146,7 @@ fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
 }
 
 /// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
-/// not bring it back. An owner that reads under its own write is told by the release of that.
+/// not bring it back. An owner that reads under its own write learns it from the release of that.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
     let op = model.last_release(hold)?;
@@ -167,7 +166,7 @@ fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
 }
 
 fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
-    let told = told(hold)?;
+    let notified = notified(hold)?;
     let blur = ns(model.settings.scheduling);
     let first = model.first(hold);
     let lease = hold
@@ -176,16 +175,19 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
         .map(|op| model.ops[*op].lease(&model.settings));
     let lease = lease.min()?;
     let before = lease.saturating_mul(2).saturating_add(blur);
-    let looked_at = Span::new(told.saturating_sub(before).min(first.span.from), told);
+    let looked_at = Span::new(
+        notified.saturating_sub(before).min(first.span.from),
+        notified,
+    );
     let excused = model.disturbed(hold.client, looked_at)
         || hold.end == End::Deleted
-        || may_be_deleted(model, hold, Span::new(first.span.from, told));
+        || may_be_deleted(model, hold, Span::new(first.span.from, notified));
     let due = first
         .span
         .from
         .saturating_add(lease - drift(lease).min(lease));
-    let early = told.saturating_add(ms(2) + ms(1)) < due;
-    // Which of several levels is left is not known here.
+    let early = notified.saturating_add(ms(2) + ms(1)) < due;
+    // It is not known here which of several levels is left.
     let watched = hold.acquires.iter().all(|op| !model.ops[*op].fixed());
     (!excused && (early || watched)).then_some(Breach::LostEarly)
 }

@@ -1,15 +1,15 @@
 //! I5: free lock and a live waiter => somebody acquires soon.
 //!
-//! Out of everything that may hold a name at some time its free stretches are made; a waiter's own
-//! faults are cut out of them; what is left is bounded. Who acquires ends a stretch, whoever it is.
+//! It computes when each name was free from everything that may have held it, and cuts out a waiter's own faults; what
+//! is left is bounded. Any acquire ends a stretch, whoever makes it.
 //!
 //! 1. For a reader only writers count, those that hold and those that wait: they go first.
-//! 2. In a fair lock's queue nobody gets on while somebody ahead is disturbed, or dead and still in it.
-//! 3. The cap is the bound of those who listen to nobody (a spin lock's waiters), and of those for whom a wake-up is
-//!    only the beginning: several locks as one and those of a quorum are taken in rounds, which may meet others, and
-//!    come with pauses.
-//! 4. Several locks as one are free when all of them are. Who tries for them may have each for a moment, which is a
-//!    reason for others to wait, and none for those who try for several, too.
+//! 2. In a fair lock's queue nobody advances while somebody ahead is disturbed, or dead and still in it.
+//! 3. The cap is the bound for waiters that listen to nobody (of a spin lock), and for those whose wake-up is only the
+//!    beginning: several locks as one and the locks of a quorum are taken in rounds, which may collide with others and
+//!    have pauses.
+//! 4. Several locks as one are free when all of them are. An acquire of several may have each for a moment, which
+//!    excuses others, but not those who try for several, too.
 
 use std::collections::HashMap;
 
@@ -20,18 +20,18 @@ use super::report::{Breach, Invariant, Report};
 use super::spans::{Span, Spans};
 use crate::history::{Call, LockKind, Nanos, Outcome, Record};
 
-/// A name, and whether it is seen by those who would share it.
+/// A name, as seen by a kind that shares it or by one that does not.
 type Seen<'a> = (&'a str, bool);
 
 /// When each name may be held, and where clean releases ended that.
 pub(super) struct Busy<'m> {
     spans: HashMap<Seen<'m>, Spans>,
-    /// The same, without undisturbed tries that were told busy, or were for several locks as one.
+    /// The same, without undisturbed tries that were answered busy, or were for several locks as one.
     held: HashMap<Seen<'m>, Spans>,
     /// The ends of holds by undisturbed releases: when, whose, which operation.
     clean: HashMap<&'m str, Vec<(Nanos, u32, usize)>>,
     acquires: HashMap<&'m str, Vec<usize>>,
-    /// For each of `acquires`, the latest end up to it: what makes a search from behind end early.
+    /// For each of `acquires`, the latest end up to it: with it a search from the back ends early.
     latest: HashMap<&'m str, Vec<Nanos>>,
 }
 
@@ -183,7 +183,7 @@ impl<'m> Busy<'m> {
         (*end == calm.from && quiet && heard).then_some(*release)
     }
 
-    /// Who ended a stretch by acquiring.
+    /// The acquire that ended a stretch.
     fn ended_gap(&self, model: &Model, name: &str, calm: Span) -> Vec<Record> {
         let ops = self.acquires.get(name).into_iter().flatten();
         let ops = ops.map(|op| &model.ops[*op]);
@@ -196,7 +196,7 @@ fn seen_by<'n>(op: &Op, name: &'n str) -> Seen<'n> {
     (name, op.kind == LockKind::Read)
 }
 
-/// When somebody who wants a lock for himself may keep readers out: as long as he asks, and until his mark is gone.
+/// When a caller that wants a lock for itself may keep readers out: as long as it asks, and until its mark is gone.
 fn wish(model: &Model, op: &Op) -> Span {
     let settings = &model.settings;
     let went_well = op.outcome.is_some() && !model.disturbed(op.client, op.span);
@@ -206,8 +206,8 @@ fn wish(model: &Model, op: &Op) -> Span {
     until_calm(model, op.client, op.span).lengthened(ns(settings.writer_mark))
 }
 
-/// When an acquire that did not become a hold may hold the name all the same; for one that did, the
-/// time before it returned in which a fault may have hidden that it had it.
+/// When an acquire that did not become a hold may still hold the name; for one that did, the time before it returned in
+/// which a fault may have hidden that.
 fn attempt(model: &Model, op: &Op) -> Option<Span> {
     let settings = &model.settings;
     let blur = ns(settings.scheduling);
@@ -264,9 +264,9 @@ fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
         }
     }
     let kept = model.left_of(hold).map(|(span, _)| span.until);
-    let told = kept.or(hold.lost.map(|(t, _, _)| t));
+    let signalled = kept.or(hold.lost.map(|(t, _, _)| t));
     let killed = model.killed.get(&hold.client).copied();
-    let end = release.map(|op| op.span.until).or(told).or(killed);
+    let end = release.map(|op| op.span.until).or(signalled).or(killed);
     let end = end.unwrap_or(Nanos::MAX).max(first.span.until);
     let span = until_calm(model, hold.client, Span::new(first.span.until, end));
     (span.lengthened(tail), false)

@@ -1,7 +1,7 @@
 //! A lock that is one string in Redis: the right way to do it, and the three that the literature warns of.
 //!
-//! `docs/classic-mistakes.md` tells what goes wrong in each. Holds have a fixed lease, whoever waits polls, and a command
-//! that fails is the end of the client: nothing is repeated, nothing is cleaned up.
+//! `docs/classic-mistakes.md` says what goes wrong in each. Holds have a fixed lease, waiters poll, and a failed
+//! command ends the client: it repeats nothing and cleans up nothing.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub enum Way {
     Right,
     /// `SETNX`, and `EXPIRE` in a command of its own.
     SetnxThenExpire,
-    /// `SETNX` of the time when the lease ends, by the client's clock; what has ended is taken over by `GETSET`.
+    /// `SETNX` of the time when the lease ends, by the client's clock; `GETSET` takes over a lease that has ended.
     TimestampByGetset,
     /// A release that deletes whatever is there.
     DeletesAnybodys,
@@ -45,13 +45,13 @@ pub struct StringLock {
     pub clock_ahead: Duration,
 }
 
-/// What a client has got; it is not given back by dropping it.
+/// A hold of a client; dropping it does not give it back.
 #[derive(Debug)]
 pub struct StringHold<'a> {
     lock: &'a StringLock,
     owner: u32,
     name: String,
-    /// What is in Redis: a token, or the time when the lease ends.
+    /// The value in Redis: a token, or the time when the lease ends.
     value: String,
     watch: AbortHandle,
 }
@@ -81,10 +81,10 @@ impl StringLock {
     /// Acquires within `wait`. `None`: busy.
     ///
     /// # Errors
-    /// When a command fails: then the client is to be taken for dead.
+    /// When a command fails: consider the client dead.
     ///
     /// # Cancel safety
-    /// None: what it had taken stays.
+    /// None: what the call acquired stays.
     pub async fn lock(
         &self,
         name: &str,
@@ -115,7 +115,7 @@ impl StringLock {
         }
     }
 
-    /// What it put there, if it got the lock.
+    /// The value that it wrote, if it got the lock.
     async fn try_once(
         &self,
         owner: u32,
@@ -175,10 +175,10 @@ impl StringLock {
         super::millis(now.unwrap_or_default() + self.clock_ahead)
     }
 
-    /// Tells when its lease is over.
+    /// Reports the hold lost when its lease is over.
     fn hold(&self, owner: u32, name: &str, value: String, end: Instant) -> StringHold<'_> {
         let (recorder, client) = (self.recorder.clone(), self.client);
-        let told = name.to_owned();
+        let owned = name.to_owned();
         let watch = tokio::spawn(async move {
             sleep_until(end.into()).await;
             recorder.push(Record::Lost {
@@ -186,7 +186,7 @@ impl StringLock {
                 client,
                 owner,
                 kind: LockKind::Simple,
-                name: told,
+                name: owned,
                 reason: "expired".to_owned(),
             });
         });
@@ -201,7 +201,7 @@ impl StringLock {
 }
 
 impl StringHold<'_> {
-    /// Gives it back.
+    /// Gives the hold back.
     ///
     /// # Errors
     /// As [`StringLock::lock`].
@@ -232,7 +232,7 @@ impl StringHold<'_> {
                     .query_async(&mut redis)
                     .await
             }
-            // Only while it is its own by the clock: that is all that it can know.
+            // Only while it has the lock by its own clock: that is all that it can know.
             Way::TimestampByGetset => {
                 let ends: u64 = self.value.parse().unwrap_or(0);
                 if ends <= self.lock.now_ms() {

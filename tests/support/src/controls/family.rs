@@ -1,15 +1,15 @@
-//! Fenced, read/write and fair locks in as few lines as possible, and the four scripts of them that are wrong.
+//! Fenced, read/write and fair locks in as few lines as possible, and the four of their scripts that are wrong.
 //!
-//! They keep their data as they like: nobody else has to understand it. A fenced lock is the plain one and a counter. A
-//! writer is a hash as well, its readers are a set of fields with the ends of their leases. Who waits for a fair lock is
-//! in a list, and each try asks whether it is the head.
+//! They store their data in their own format, since nobody else reads it. A fenced lock is the plain one and a counter.
+//! A writer is a hash as well, its readers are a set of fields with the ends of their leases. Waiters for a fair lock
+//! are in a list, and each try asks whether it is the head.
 
 use super::link::Answer;
 use super::scripts::{self, channel};
 use super::{Attempt, Flaw, Inner};
 use crate::history::LockKind;
 
-/// `{flaw}` is where the wrong one differs.
+/// `{flaw}` marks where the wrong script differs.
 const ACQUIRE_FENCED: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
         return redis.call('PTTL', KEYS[1])
@@ -59,7 +59,7 @@ const ACQUIRE_WRITE: &str = "
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     return -2";
 
-/// Who is not the head of a free lock asks again soon: it is free for a moment only.
+/// A waiter that is not the head of a free lock asks again soon: the lock is free for a moment only.
 const ACQUIRE_FAIR: &str = "
     local held = redis.call('EXISTS', KEYS[1]) == 1
     local head = redis.call('LINDEX', KEYS[2], 0)

@@ -31,7 +31,7 @@ struct State {
     lost: bool,
 }
 
-/// When a hold is valid from its first acquire on.
+/// The validity of a hold from its first acquire on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     token: Option<u64>,
@@ -124,13 +124,13 @@ impl PlainHold {
         self.token
     }
 
-    /// Whether the holder was told that the hold is lost.
+    /// Whether the loss was reported to the holder.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.state.lock().lost
     }
 
-    /// Adds a level; says how that ended.
+    /// Adds a level; returns how that ended.
     pub async fn reenter(&mut self) -> Outcome {
         let call = Call::Acquire {
             wait_ms: None,
@@ -150,7 +150,7 @@ impl PlainHold {
         outcome
     }
 
-    /// Gives a level back; with the last the hold ends. Says how that ended.
+    /// Gives a level back; the last one ends the hold. Returns how that ended.
     pub async fn unlock(&mut self) -> Outcome {
         let op = self.invoke(Call::Release);
         let outcome = self.release().await;
@@ -200,7 +200,7 @@ impl Drop for PlainHold {
     }
 }
 
-/// Renews a hold without a fixed lease, and tells when its validity ends or Redis lost it.
+/// Renews a hold without a fixed lease, and reports when its validity ends or Redis lost it.
 async fn keep(inner: Arc<Inner>, attempt: Attempt, state: Arc<Mutex<State>>) {
     let reason = loop {
         let end = state.lock().valid_until;

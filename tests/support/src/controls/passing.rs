@@ -1,5 +1,6 @@
-//! Passing a hold on to the next owner of the same client: the field in Redis stays. Right while it is certain, and for
-//! ten milliseconds in a row; then the release goes alone, and the lock is left free for one.
+//! Passes a hold on to the next owner of the same client: the field in Redis stays. This is right while the hold is
+//! certain, and for ten milliseconds in a row; then the release goes alone, and the lock stays free for one
+//! millisecond.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +14,14 @@ use crate::history::{Call, LockKind, Outcome};
 
 /// For how long a hold is passed on.
 const ROW: Duration = Duration::from_millis(10);
-/// For how long the lock is left free then.
+/// For how long the lock stays free then.
 const FREE: Duration = Duration::from_millis(1);
 
-/// How often, and after which time each, an old acquire is looked for.
+/// How often it looks for an old acquire, and how long it waits before each look.
 const GHOST: u32 = 40;
 const HAUNTS: Duration = Duration::from_millis(50);
 
-/// Since when a hold in Redis goes from owner to owner, and whether an acquire of it may still run.
+/// Since when a hold in Redis has been passed from owner to owner, and whether one of its acquires may still run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) since: Instant,
@@ -37,8 +38,8 @@ impl Row {
 }
 
 impl Plain {
-    /// Unlocks `hold`, which waits within `wait` for nobody else: the next owner here gets it as it is, or has to acquire
-    /// the lock. `None`: it stayed busy.
+    /// Unlocks `hold` and takes the lock for the next owner here within `wait`: that owner gets the hold as it is, or
+    /// has to acquire the lock. `None`: it stayed busy.
     pub async fn next_owner(&self, mut hold: PlainHold, wait: Duration) -> Option<PlainHold> {
         let inner = &self.inner;
         let owner = inner.next_owner.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl Plain {
         Some(next)
     }
 
-    /// Releases what an old acquire may still get.
+    /// Releases what an old acquire may still take.
     fn exorcise(&self, attempt: Attempt) {
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {

@@ -1,7 +1,7 @@
 //! A quorum in as few lines as possible, and four ways to get it wrong.
 //!
-//! Holds have a fixed lease, a try is one script for each server, and whoever waits polls. A command that is not answered
-//! in time is left to its fate: what it may have done is undone by a release, which is sent to all servers.
+//! Holds have a fixed lease, a try is one script for each server, and waiters poll. When a command is not answered in
+//! time, a release to all servers undoes what it may have done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,9 +25,9 @@ const PAUSE_MS: std::ops::Range<u64> = 5..25;
 pub enum QuorumFlaw {
     /// Validity is counted from the replies, not from just before the commands were sent.
     ValidityFromReply,
-    /// A server that has just been started votes.
+    /// A server that has just started votes.
     VotesAtOnce,
-    /// What was not answered is not given back.
+    /// What went unanswered is not given back.
     ReleaseWhereAcquired,
     /// Half of the servers, rounded down, are enough.
     HalfIsEnough,
@@ -52,19 +52,19 @@ struct Inner {
     nodes: Vec<redis::Client>,
     client: u32,
     flaw: Option<QuorumFlaw>,
-    /// How long a server must have been up to have a vote.
+    /// How long a server must have been up before it votes.
     restart_delay: Duration,
     recorder: Recorder,
     next_owner: AtomicU32,
 }
 
-/// A hold; it is given back by [`unlock`](Self::unlock) alone.
+/// A hold; only [`unlock`](Self::unlock) gives it back.
 #[derive(Debug)]
 pub struct QuorumHold {
     inner: Arc<Inner>,
     owner: u32,
     name: String,
-    /// Where the release goes.
+    /// The servers that the release goes to.
     places: Vec<usize>,
     watch: AbortHandle,
 }
@@ -99,7 +99,7 @@ impl Inner {
         timeout(NODE_TIMEOUT, asking).await.map_err(silence)?
     }
 
-    /// How many answered; the places that granted it, and whether each has a vote.
+    /// How many answered; the servers that granted it, and whether each votes.
     async fn ask(&self, name: &str, field: &str, lease: Duration) -> (usize, Vec<(usize, bool)>) {
         let lease = lease.as_millis().to_string();
         let args = [name, field, &lease, ""];
@@ -125,7 +125,7 @@ impl Inner {
         there.filter(|answer| matches!(answer, Ok((1, _)))).count() >= self.needed()
     }
 
-    /// To which servers a release goes.
+    /// The servers that a release goes to.
     fn places(&self, granted: &[(usize, bool)]) -> Vec<usize> {
         if self.has(QuorumFlaw::ReleaseWhereAcquired) {
             granted.iter().map(|(place, _)| *place).collect()
@@ -146,7 +146,7 @@ impl PlainQuorum {
     /// A client by number, which makes one mistake or none.
     ///
     /// # Panics
-    /// When a URL is none.
+    /// If a URL is not valid.
     #[must_use]
     pub fn new(
         urls: &[String],
@@ -169,7 +169,7 @@ impl PlainQuorum {
     /// Acquires within `wait`. `None`: busy, or no majority.
     ///
     /// # Cancel safety
-    /// None: what it had taken stays.
+    /// None: what the call acquired stays.
     pub async fn lock(&self, name: &str, wait: Duration, lease: Duration) -> Option<QuorumHold> {
         let inner = &self.0;
         let owner = inner.next_owner.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl PlainQuorum {
             name: name.to_owned(),
             reason: "expired".to_owned(),
         };
-        let watch = tokio::spawn(tell(inner.recorder.clone(), lost, until));
+        let watch = tokio::spawn(report(inner.recorder.clone(), lost, until));
         QuorumHold {
             inner: Arc::clone(inner),
             owner,
@@ -229,7 +229,7 @@ impl PlainQuorum {
     }
 }
 
-async fn tell(recorder: Recorder, mut lost: Record, until: Instant) {
+async fn report(recorder: Recorder, mut lost: Record, until: Instant) {
     sleep_until(until.into()).await;
     if let Record::Lost { t, .. } = &mut lost {
         *t = now_ns();
@@ -238,7 +238,7 @@ async fn tell(recorder: Recorder, mut lost: Record, until: Instant) {
 }
 
 impl QuorumHold {
-    /// Gives it back.
+    /// Gives the hold back.
     pub async fn unlock(self) {
         let Self {
             inner,
@@ -250,11 +250,11 @@ impl QuorumHold {
         let op = inner
             .recorder
             .invoke(inner.client, owner, LockKind::Red, &name, Call::Release);
-        let told = watch.is_finished();
+        let reported = watch.is_finished();
         watch.abort();
         let field = format!("{}:{owner}", inner.client);
         let there = inner.release(&name, &field, &places).await;
-        let outcome = if there && !told {
+        let outcome = if there && !reported {
             Outcome::Released(0)
         } else {
             Outcome::Failed("lost".to_owned())

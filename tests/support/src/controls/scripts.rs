@@ -1,9 +1,9 @@
-//! The four scripts, and the three that are wrong. Those that only some kinds of lock have are in `family`.
+//! The four scripts, and the three that are wrong. `family` has those that only some kinds of lock need.
 
 use super::link::Answer;
 use super::{Attempt, Flaw, Inner, family};
 
-/// `acquire` answers this, or the holder's PTTL.
+/// The answer of `acquire` when it got the lock; otherwise it is the holder's PTTL.
 pub(super) const ACQUIRED: i64 = -2;
 
 pub(super) const ACQUIRE: &str = "
@@ -73,7 +73,7 @@ pub(super) async fn release(inner: &Inner, attempt: &Attempt, left: u32) -> Answ
     run(inner, attempt, script, args).await
 }
 
-/// Where releases of a name are told.
+/// The channel on which releases of a name are published.
 pub(super) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }

@@ -26,7 +26,7 @@ pub enum LockKind {
     Spin,
     /// A string with a token.
     Simple,
-    /// Several plain locks as one; it is called by their names, with [`Self::BETWEEN`] between them.
+    /// Several plain locks as one; it is named by their names, with [`Self::BETWEEN`] between them.
     Multi,
     /// The lock of a quorum.
     Red,
@@ -83,7 +83,7 @@ impl LockKind {
         list.into_iter().flatten().chain(one)
     }
 
-    /// How the workers' protocol calls a lock by its name.
+    /// The name of a lock in the workers' protocol.
     #[must_use]
     pub fn called(self, name: &str) -> Value {
         match self {
@@ -104,7 +104,7 @@ impl LockKind {
         matches!(self, Self::Red | Self::RedFenced)
     }
 
-    /// Whether holds of the two kinds on one name exclude each other: all do, apart from readers.
+    /// Whether holds of the two kinds on one name exclude each other: all do, except two readers.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
         !(self == Self::Read && other == Self::Read)

@@ -1,4 +1,4 @@
-//! Looking into a server from outside: one connection of the kit's own, left out of every count.
+//! Looks into a server from outside, through one connection of the kit's own that no count includes.
 //!
 //! It lives on a runtime of the kit, so it works from any runtime and while the test's own is blocked.
 
@@ -30,9 +30,9 @@ static KIT: LazyLock<Runtime> = LazyLock::new(|| {
 
 /// Runs `future` on the kit's runtime and blocks this thread for it, inside a runtime or not.
 pub(super) fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
-    let (tell, told) = std::sync::mpsc::channel();
-    KIT.spawn(async move { tell.send(future.await) });
-    told.recv().expect("the kit's runtime lives on")
+    let (sender, receiver) = std::sync::mpsc::channel();
+    KIT.spawn(async move { sender.send(future.await) });
+    receiver.recv().expect("the kit's runtime lives on")
 }
 
 /// A connection by `CLIENT LIST`: its fields by name (`id`, `addr`, `name`, `cmd`, `sub`, …).
@@ -83,7 +83,7 @@ impl Inspector {
             .await?;
         let mut name = redis::cmd("CLIENT");
         name.arg("SETNAME").arg(NAME);
-        // Refused while the server loads its data; a later connection gets its name.
+        // Refused while the server loads its data; a later connection gets the name.
         let _: Value = name.query_async(&mut connection).await?;
         Ok(connection)
     }
@@ -159,7 +159,7 @@ impl RedisServer {
         channels
     }
 
-    /// The channels of a node's slots that somebody listens to; none where the server knows no such channels.
+    /// The channels of a node's slots that somebody listens to; none if the server knows no sharded channels.
     pub async fn sharded_channels(&self) -> Vec<String> {
         let channels = self.try_cmd(&["PUBSUB", "SHARDCHANNELS"]).await;
         let channels = channels
@@ -171,7 +171,7 @@ impl RedisServer {
     /// How many connections listen to `channel`.
     pub async fn subscribers(&self, channel: &str) -> u64 {
         let (_, count): (String, u64) = self.query(&["PUBSUB", "NUMSUB", channel]).await;
-        // A server that knows no such channels has none.
+        // A server that knows no sharded channels has none.
         let sharded = self.try_cmd(&["PUBSUB", "SHARDNUMSUB", channel]).await;
         let sharded = sharded
             .ok()
@@ -180,7 +180,7 @@ impl RedisServer {
         count + sharded
     }
 
-    /// All connections but the kit's own.
+    /// All connections except the kit's own.
     pub async fn clients(&self) -> Vec<ClientInfo> {
         let list: String = self.query(&["CLIENT", "LIST"]).await;
         let clients = list.lines().map(client_of);
@@ -189,14 +189,14 @@ impl RedisServer {
             .collect()
     }
 
-    /// How many connections there are without the kit's own.
+    /// The number of connections without the kit's own.
     pub async fn connections(&self) -> usize {
         self.clients().await.len()
     }
 
     /// Calls per command (lower case, `config|get` for subcommands) since start or [`Self::reset_calls`].
     ///
-    /// Commands that scripts call are counted as well, and the kit's own.
+    /// Includes the commands that scripts call, and the kit's own.
     pub async fn calls(&self) -> BTreeMap<String, u64> {
         let info: String = self.query(&["INFO", "commandstats"]).await;
         info.lines().filter_map(calls_of).collect()
@@ -234,8 +234,8 @@ impl RedisServer {
         .await;
     }
 
-    /// Waits until so many replicas acknowledge a write. A master sends them nothing before their first acknowledgement,
-    /// which may be a second away.
+    /// Waits until so many replicas acknowledge a write. A master sends them nothing before their first
+    /// acknowledgement, which may be a second away.
     ///
     /// # Panics
     /// If that takes longer than 20 s.
@@ -252,7 +252,7 @@ impl RedisServer {
         )
         .await;
         self.cmd(&["DEL", key]).await;
-        // They have that, too.
+        // The replicas have the deletion, too.
         self.cmd(&["WAIT", &wanted, "1000"]).await;
     }
 
@@ -270,7 +270,7 @@ impl RedisServer {
         .await;
     }
 
-    /// Lets a replica in again that was cut off from a master without a password.
+    /// Lets a cut-off replica in again, to a master without a password.
     pub async fn let_in(&self) {
         self.cmd(&["CONFIG", "SET", "masterauth", ""]).await;
     }

@@ -3,8 +3,8 @@
 //! Own port, own directory, loopback only, nothing saved unless asked for. It is killed when dropped and also when
 //! the process that owns it dies in any way. Starting blocks for some 20 ms and works inside and outside a runtime.
 //!
-//! Ports are drawn below the range from which the kernel serves outgoing connections, so that a port stays free
-//! between a kill and a restart; a port that somebody else took in the meantime is noticed, and another one is drawn.
+//! Ports are drawn below the range of the kernel's outgoing connections, so that a port stays free between a kill and a
+//! restart. If somebody else took the port in the meantime, the kit notices and draws another one.
 
 mod inspect;
 mod options;
@@ -27,7 +27,7 @@ use run::{Launch, Process, binary};
 const READY_DEADLINE: Duration = Duration::from_secs(20);
 const PORTS_TRIED: usize = 20;
 
-/// A running redis-server that belongs to whoever holds this value.
+/// A running redis-server that ends when this value is dropped.
 ///
 /// ```no_run
 /// # async fn example() {
@@ -164,7 +164,7 @@ impl RedisServer {
         self.url_via(self.port())
     }
 
-    /// The address for clients that come through another port, that of a proxy.
+    /// The address for clients that connect through another port, a proxy's.
     #[must_use]
     pub fn url_via(&self, port: u16) -> String {
         url_for(port, self.inner.password.as_deref())
@@ -186,7 +186,7 @@ impl RedisServer {
         self.inner.port
     }
 
-    /// The port by which other servers know it: the one for TLS, if there is one.
+    /// The port under which other servers know it: the one for TLS, if it has one.
     #[must_use]
     pub fn announced(&self) -> u16 {
         self.inner.tls_port.unwrap_or(self.inner.port)
@@ -211,7 +211,7 @@ impl RedisServer {
         self.inner.process.pid().expect("the server is running")
     }
 
-    /// Whether its process is there, frozen or not.
+    /// Whether its process exists, frozen or not.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.inner.process.is_running()
@@ -244,7 +244,7 @@ impl RedisServer {
 
     /// Kills the server if it runs, starts it again and waits until it is ready.
     ///
-    /// Without append-only file all data is gone, with it all data is there.
+    /// Without an append-only file all data is gone; with one it is kept.
     ///
     /// # Panics
     /// If the server does not come up.
@@ -298,7 +298,7 @@ impl Drop for RedisServer {
 }
 
 impl Inner {
-    /// The log comes back when the process has ended or the deadline has passed.
+    /// Returns the log when the process has ended or the deadline has passed.
     async fn ready(&self) -> Result<(), String> {
         let end = Instant::now() + READY_DEADLINE;
         while Instant::now() < end && self.process.is_running() {
@@ -310,7 +310,7 @@ impl Inner {
         Err(self.process.log())
     }
 
-    /// A node that starts waits for others, whether or not there are any.
+    /// A starting node waits for others, whether or not there are any.
     async fn has_slots(&self) -> bool {
         let mut info = redis::cmd("CLUSTER");
         info.arg("INFO");
@@ -319,7 +319,7 @@ impl Inner {
         info.is_ok_and(|info| info.contains("cluster_state:ok"))
     }
 
-    /// A stranger may have taken the port just before us: then he would answer.
+    /// A stranger may have taken the port just before us, and would answer instead.
     async fn answers_as_ours(&self) -> bool {
         if self.inspector.run(redis::cmd("PING")).await.is_err() {
             return false;
@@ -332,8 +332,7 @@ impl Inner {
     }
 }
 
-/// Whether tests are to run on clusters of one node, so that every scenario shows what it shows there, too:
-/// `TEST_IN_CLUSTER` is set.
+/// Whether tests run on clusters of one node, so that every scenario is tested there, too: `TEST_IN_CLUSTER` is set.
 #[must_use]
 pub fn in_cluster() -> bool {
     std::env::var_os("TEST_IN_CLUSTER").is_some()

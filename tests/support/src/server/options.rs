@@ -1,4 +1,4 @@
-//! How a server is started, and the configuration file that comes of it.
+//! The options of a server, and the configuration file that they make.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,22 +18,22 @@ pub struct ServerOptions {
     pub(super) password: Option<String>,
     /// It is a cluster by itself.
     pub(super) cluster: bool,
-    /// Where it is reached by TLS.
+    /// Its port for TLS.
     pub(super) tls_port: Option<u16>,
     config: Vec<(String, String)>,
-    /// Put into its directory before it starts: name and text.
+    /// Files to write into its directory before it starts: name and text.
     files: Vec<(String, String)>,
 }
 
-/// Where data and configuration go.
+/// Where it keeps data and configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Saves {
-    /// Data nowhere, and the configuration to a file.
+    /// No data, and the configuration in a file.
     #[default]
     Nothing,
-    /// Data to an append-only file.
+    /// Data in an append-only file.
     Data,
-    /// Whatever is written to a folder in memory.
+    /// Everything in a folder in memory.
     InMemory,
 }
 
@@ -62,7 +62,7 @@ impl ServerOptions {
         self.config("replicaof", &address)
     }
 
-    /// Speaks TLS on this port, too, and to other servers; whoever comes there must show a certificate.
+    /// Speaks TLS on this port, too, and to other servers; clients there must show a certificate.
     pub(crate) fn tls(mut self, certificates: &Certificates, port: u16) -> Self {
         self.tls_port = Some(port);
         for (key, path) in certificates.lines() {
@@ -73,31 +73,31 @@ impl ServerOptions {
             .config("tls-replication", "yes")
     }
 
-    /// Starts a sentinel instead of a server; what it watches is in the configuration.
+    /// Starts a sentinel instead of a server; the configuration says what it watches.
     pub(crate) fn sentinel(mut self) -> Self {
         self.sentinel = true;
         self
     }
 
-    /// Makes the server a cluster of one node, which has all slots. It is there after two seconds.
+    /// Makes the server a cluster of one node, which has all slots. It is up after two seconds.
     pub fn cluster_of_one(mut self) -> Self {
         self.cluster = true;
         self.config("cluster-enabled", "yes")
     }
 
-    /// Listens on this port, whoever has it.
+    /// Listens on this port, even if it is taken.
     pub(crate) fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// One more line of the configuration file; it wins over earlier ones.
+    /// One more line of the configuration file; it overrides earlier ones.
     pub fn config(mut self, key: &str, value: &str) -> Self {
         self.config.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same of what Redis 6.2 does not know, and does without.
+    /// The same, for a setting that Redis 6.2 does not know; 6.2 runs without it.
     pub fn config_since_7(self, key: &str, value: &str) -> Self {
         if super::run::is_before_7() {
             return self;
@@ -105,14 +105,14 @@ impl ServerOptions {
         self.config(key, value)
     }
 
-    /// Has its directory in memory: a node of a cluster waits for the disk at each change of its slots, and the tests of
-    /// a busy machine would wait with it.
+    /// Keeps its directory in memory: a cluster node waits for the disk at each change of its slots, and on a busy
+    /// machine the tests would wait with it.
     pub(crate) fn in_memory(mut self) -> Self {
         self.saves = Saves::InMemory;
         self
     }
 
-    /// Finds this file in its directory.
+    /// Writes this file into its directory.
     pub(crate) fn file(mut self, name: &str, text: String) -> Self {
         self.files.push((name.to_owned(), text));
         self
@@ -148,7 +148,7 @@ impl ServerOptions {
             ("bind", "127.0.0.1".to_owned()),
             ("port", port.to_string()),
             ("dir", dir.display().to_string()),
-            // Pipes that the owner holds must not be mistaken for a terminal or a supervisor.
+            // Redis must not mistake the owner's pipes for a terminal or a supervisor.
             ("daemonize", "no".to_owned()),
         ];
         if !self.sentinel {
@@ -173,7 +173,7 @@ impl ServerOptions {
     }
 }
 
-/// What the node of a cluster of one knows.
+/// The `nodes.conf` of a cluster of one node.
 fn of_one(port: u16) -> String {
     let id = "1".repeat(40);
     let bus = port + crate::port::BUS;

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use crate::process::leashed;
 
-/// What it takes to start the process, again and again.
+/// What is needed to start the process again and again.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) binary: PathBuf,
     pub(super) config: PathBuf,
-    /// What follows the configuration's path.
+    /// The arguments after the configuration's path.
     pub(super) arguments: &'static [&'static str],
     pub(super) log: PathBuf,
 }
@@ -56,7 +56,7 @@ impl Process {
 
     pub(super) fn kill(&self) {
         if let Some(mut running) = self.running.lock().take() {
-            // While the child is not waited for, its id is its own.
+            // Until the child is reaped, nobody else can have its id.
             let _ = running.child.kill();
             drop(running.leash.take());
             let _ = running.child.wait();

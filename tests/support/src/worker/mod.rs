@@ -5,7 +5,7 @@
 //! `{"id":7,"ok":false,"t_inv":…,"t_ret":…,"error":{"kind":…,"message":…}}`. Lines with `event` come unasked. Times
 //! are nanoseconds of `CLOCK_MONOTONIC`, as from [`crate::now_ns`].
 //!
-//! Threads of the driver's own read and write, so it works from any runtime, and a frozen worker blocks nobody.
+//! The driver's own threads read and write, so it works from any runtime, and a frozen worker blocks nobody.
 
 mod find;
 mod ops;
@@ -101,7 +101,7 @@ impl Worker {
     }
 
     /// Starts the Rust worker, `tests/worker/process`: the binary named by `WATCHLOCK_WORKER`, else the one built along
-    /// with the running tests, else one that is built now.
+    /// with the running tests; if there is none, it builds one.
     ///
     /// # Panics
     /// If it cannot be found, built or started.
@@ -121,8 +121,8 @@ impl Worker {
         Self::spawn(&command)
     }
 
-    /// Starts the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). `None`, loudly,
-    /// where it cannot be built for want of a JDK or Maven.
+    /// Starts the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). `None`, with a
+    /// message, if there is no JDK or Maven to build it.
     ///
     /// # Panics
     /// If it cannot be started; with `CI=true` also if it cannot be built.
@@ -131,8 +131,8 @@ impl Worker {
         others::java_worker().map(|command| Self::spawn(command))
     }
 
-    /// Starts the worker on the real redsync, `tests/interop/redsync`. `None`, loudly, where it cannot be built for want
-    /// of Go.
+    /// Starts the worker on the real redsync, `tests/interop/redsync`. `None`, with a message, if there is no Go to
+    /// build it.
     ///
     /// # Panics
     /// If it cannot be started; with `CI=true` also if it cannot be built.
@@ -173,14 +173,14 @@ impl Worker {
         self.request(op, fields).await.outcome
     }
 
-    /// Sends a line as it is. Answers without an `id` of ours are [`Self::strays`].
+    /// Sends a line as it is. Answers without one of our ids are [`Self::strays`].
     pub fn send_line(&self, line: &str) {
         if let Some(lines) = &*self.lines.lock() {
             lines.send(line);
         }
     }
 
-    /// The events so far, in the order of their coming.
+    /// The events so far, in the order in which they came.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
         self.router.events()
@@ -273,7 +273,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// A failing test shows what the worker had to say.
+    /// A failing test shows the worker's standard error.
     fn drop(&mut self) {
         self.kill();
         let log = self.log();
@@ -294,7 +294,7 @@ impl Leashed {
 /// A request that was sent; awaiting it gives the [`Reply`].
 ///
 /// # Cancel safety
-/// Dropping it leaves the request to the worker, and the answer to nobody.
+/// Dropping it leaves the request to the worker, and nobody gets the answer.
 #[derive(Debug)]
 #[must_use = "the answer, and any error in it, is lost unless awaited"]
 pub struct Call {

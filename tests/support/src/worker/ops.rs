@@ -9,9 +9,9 @@ use crate::history::LockKind;
 
 type Answer<T> = Result<T, WorkerError>;
 
-/// Each sends its request when first polled; dropping the future does not call it back.
+/// Each sends its request when first polled; dropping the future does not cancel the request.
 impl Worker {
-    /// Connects to `url`; says the client's id. Without a lease for the watchdog it is the library's default.
+    /// Connects to `url`; returns the client's id. Without a lease the watchdog uses the library's default.
     ///
     /// # Errors
     /// What the worker answered.
@@ -22,7 +22,7 @@ impl Worker {
         Ok(result["client_id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Locks, under the watchdog if there is no `lease`; says the hold count.
+    /// Locks, under the watchdog if there is no `lease`; returns the hold count.
     ///
     /// # Errors
     /// What the worker answered.
@@ -32,7 +32,7 @@ impl Worker {
         Ok(number(&self.call("lock", fields).await?["count"]))
     }
 
-    /// Tries for `wait`; says the hold count, or `None` if busy.
+    /// Tries for `wait`; returns the hold count, or `None` if busy.
     ///
     /// # Errors
     /// What the worker answered.
@@ -50,7 +50,7 @@ impl Worker {
         Ok((result["acquired"] == true).then(|| number(&result["count"])))
     }
 
-    /// Unlocks; says how many levels are left.
+    /// Unlocks; returns how many levels are left.
     ///
     /// # Errors
     /// What the worker answered.
@@ -68,7 +68,7 @@ impl Worker {
         Ok(self.call("is_locked", fields).await?["locked"] == true)
     }
 
-    /// The kinds of lock that the worker has, by asking it.
+    /// The kinds of lock that the worker supports, as it answers.
     ///
     /// # Panics
     /// When it answers anything else.

@@ -1,20 +1,21 @@
-//! The workers on other libraries, the Java one on the real Redisson and the Go one on the real redsync: built once.
+//! The workers on other libraries, the Java one on the real Redisson and the Go one on the real redsync; each is built
+//! once.
 //!
-//! Where a tool is missing (a JDK, Maven, Go) whoever wants one is told so and gets none, except with `CI=true`: there
+//! Where a tool is missing (a JDK, Maven, Go) a test that wants one says so and skips, except with `CI=true`: there
 //! it fails.
 
 use std::io::Write as _;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// Builds the peer, or becomes it: the first argument is the Redisson version.
+/// The script that builds the peer, or runs it: its first argument is the Redisson version.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/interop-peer.sh");
 /// The same for redsync.
 const REDSYNC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/redsync-peer.sh");
-/// What they end with when tools are missing.
+/// Its exit status when tools are missing.
 const TOOLS_MISSING: i32 = 69;
 
-/// The command that becomes the worker, on the Redisson that `INTEROP_REDISSON` names (4).
+/// The command that runs the worker, on the Redisson that `INTEROP_REDISSON` names (4).
 static JAVA_WORKER: LazyLock<Option<[String; 2]>> = LazyLock::new(|| {
     let redisson = std::env::var("INTEROP_REDISSON").unwrap_or_else(|_| "4".to_owned());
     build("Redisson", SCRIPT, &[&redisson]).then(|| [SCRIPT.to_owned(), redisson])
@@ -46,7 +47,7 @@ fn build(library: &str, script: &str, which: &[&str]) -> bool {
         output.status.code() == Some(TOOLS_MISSING) && !strict,
         "the peer on {library} could not be built:\n{said}"
     );
-    // Not by `eprintln!`, which the test harness keeps for itself.
+    // Not with `eprintln!`, whose output the test harness captures.
     let _ = writeln!(
         std::io::stderr(),
         "\nSKIPPED, all tests against {library}: {said}"

@@ -1,4 +1,4 @@
-//! The lines of a worker: written by one thread, read by another and handed to whom they are meant for.
+//! The lines of a worker: one thread writes them, another reads them and hands each to its receiver.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use crate::wait::now_ns;
 /// An answer with its times.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// Just before the call into the library, nanoseconds of `CLOCK_MONOTONIC`; 0 if the worker did not say.
+    /// Just before the call into the library, nanoseconds of `CLOCK_MONOTONIC`; 0 if the worker does not say.
     pub t_inv: u64,
-    /// Just after it returned; 0 if the worker did not say.
+    /// Just after it returned; 0 if the worker does not say.
     pub t_ret: u64,
     /// The result, or what went wrong.
     pub outcome: Result<Value, WorkerError>,
@@ -72,7 +72,7 @@ impl fmt::Display for WorkerError {
 
 impl std::error::Error for WorkerError {}
 
-/// A hold that the worker's client knows to be lost.
+/// A hold that the worker's client reports as lost.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Lost {
     /// The owner's label.
@@ -195,7 +195,7 @@ impl Router {
         }
         let id = parsed["id"].as_u64();
         match id.and_then(|id| state.waiting.remove(&id)) {
-            // Whoever asked may have gone.
+            // The caller that asked may have gone.
             Some(answer) => drop(answer.send(Reply::of(&parsed))),
             None => state.strays.push(line),
         }

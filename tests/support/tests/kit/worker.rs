@@ -56,7 +56,7 @@ async fn events_come_unasked() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_nobody_is_a_stray() {
+async fn a_line_for_nobody_is_a_stray() {
     let worker = start();
     worker.send_line("no request");
     worker.call("echo", Value::Null).await.unwrap();

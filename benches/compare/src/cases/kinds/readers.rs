@@ -1,4 +1,4 @@
-//! What only readers and writers do: a lock that is read by this client already, and a writer among readers.
+//! What only readers and writers do: a read lock that this client already holds, and a writer among readers.
 
 use super::java_name;
 use crate::bench::Bench;
@@ -22,7 +22,7 @@ pub(super) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Finding
     writer(bench, findings);
 }
 
-/// Reading what this client reads already.
+/// Reads a lock that this client already reads.
 fn held(bench: &Bench, java: Option<&Redisson>, findings: &mut Findings) {
     let mut samples = Samples::new();
     let window = bench.plan.window(200, 60);

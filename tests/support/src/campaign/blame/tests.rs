@@ -1,4 +1,4 @@
-//! Readers of Java: what is theirs though others read beside them, and what is not.
+//! Readers of Java: which violations are theirs although others read beside them, and which are not.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn acquire(
     [asked, answered]
 }
 
-/// Whether it is Redisson's when these keys ran out.
+/// Whether it is Redisson's if these keys expired.
 fn is_redissons(records: &[Record], expiries: &[(u64, &str)], violation: &Violation) -> bool {
     let expiries: Vec<_> = expiries
         .iter()
@@ -69,7 +69,7 @@ fn a_count_too_small_is_redissons_when_the_readers_own_lease_ran_out_before_a_wr
 }
 
 #[test]
-fn what_a_reader_saw_change_is_redissons_when_its_lease_had_run_out() {
+fn a_change_seen_by_a_reader_is_redissons_if_its_lease_had_run_out() {
     let records = [
         acquire(1, JAVA, LockKind::Read, (0, 10), 1),
         acquire(2, OTHER, LockKind::Write, (1_000, 1_010), 1),

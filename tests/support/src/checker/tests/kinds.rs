@@ -69,7 +69,7 @@ fn levels_of_two_kinds_are_counted_apart() {
 }
 
 #[test]
-fn a_reader_that_writes_is_told_of_a_deletion_with_what_it_writes_by() {
+fn a_reader_that_writes_learns_of_a_deletion_from_its_write() {
     let deleted = Record::Deleted {
         from: 100 * MS,
         until: 101 * MS,
@@ -81,11 +81,11 @@ fn a_reader_that_writes_is_told_of_a_deletion_with_what_it_writes_by() {
         let story = story.of(LockKind::Read).and(deleted.clone());
         story.unlock(1, (200, 201), 0)
     };
-    let told = |story: Story| {
+    let learns = |story: Story| {
         let story = story.of(LockKind::Write);
         story.fails(1, (300, 301), "lost")
     };
-    told(given_back(read(held()))).breaks(&[]);
+    learns(given_back(read(held()))).breaks(&[]);
     given_back(read(story())).breaks(&[Invariant::I8]);
     let wrote_before = read(held()).of(LockKind::Write).unlock(1, (20, 21), 0);
     given_back(wrote_before).breaks(&[Invariant::I8]);
@@ -113,7 +113,7 @@ fn a_reader_that_sleeps_beside_readers_breaks_i5() {
     let waits = |until| held().lock(2, (50, until), 1).unlock(2, (950, 951), 0);
     waits(200).breaks(&[]);
     waits(700).breaks(&[Invariant::I5]);
-    // Whom a waiting writer keeps out does not sleep.
+    // A reader that a waiting writer keeps out is not asleep.
     let waits = waits(895).of(LockKind::Write);
     waits
         .op((3, 0), try_lock(840), (55, 890), Outcome::Busy)
@@ -132,7 +132,7 @@ fn a_writer_that_sleeps_beside_a_free_lock_breaks_i5() {
 }
 
 #[test]
-fn a_reader_that_is_told_busy_beside_readers_breaks_i6() {
+fn a_reader_that_is_answered_busy_beside_readers_breaks_i6() {
     let tried = |kind| {
         let held = story().of(kind).lock(1, (0, 5), 1).unlock(1, (50, 51), 0);
         held.of(LockKind::Read)
@@ -181,7 +181,7 @@ fn a_token_must_grow_over_all_holds_and_losses_before() {
 }
 
 #[test]
-fn who_was_disturbed_may_have_been_first() {
+fn a_disturbed_client_may_have_been_first() {
     let disturbed = |from| {
         let story = story().of(LockKind::Fenced).lock(1, (0, 5), 1).token(7);
         let story = story.unlock(1, (10, 11), 0).fault(1, 2, Scope::Client(2));
@@ -196,7 +196,7 @@ fn who_was_disturbed_may_have_been_first() {
             .breaks(Invariant::Tokens)
     };
     assert!(!broken(4), "its answer may have come late");
-    assert!(broken(6), "the first was told before it asked");
+    assert!(broken(6), "the first was answered before it asked");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_hold_keeps_its_token() {
     story.unlock(1, (6, 7), 0).breaks(&[Invariant::Tokens]);
 }
 
-/// The first holds it; the second comes at 50, the third at some later time; who gets it when.
+/// The first holds it; the second comes at 50, the third at some later time; returns who gets it when.
 fn queue(third: u64, second_got: u64, third_got: u64) -> Story {
     let story = story().of(LockKind::Fair).lock(1, (0, 5), 1);
     let story = story.unlock(1, (400, 401), 0);
@@ -229,7 +229,7 @@ fn queue(third: u64, second_got: u64, third_got: u64) -> Story {
 fn an_overtaking_in_a_fair_queue_breaks_the_order() {
     queue(200, 402, 424).breaks(&[]);
     queue(200, 424, 402).breaks(&[Invariant::Order]);
-    // 40 ms is the margin here: who came so closely before may have come into the queue behind.
+    // 40 ms is the margin here: a waiter that came so shortly before may have entered the queue later.
     queue(80, 424, 402).breaks(&[]);
     queue(200, 424, 402)
         .of(LockKind::Lock)
@@ -244,7 +244,7 @@ fn a_fault_of_the_overtaken_excuses_an_overtaking() {
 }
 
 #[test]
-fn who_gave_up_was_overtaken_before() {
+fn an_acquire_that_gave_up_was_overtaken_before() {
     let gave_up = |until| {
         let story = queue(200, 424, 402);
         story.op((4, 0), try_lock(until - 60), (60, until), Outcome::Busy)
@@ -279,7 +279,7 @@ fn a_spin_lock_is_polled_for() {
     waits(LockKind::Spin, 800).breaks(&[Invariant::I5]);
 }
 
-/// Owners that take a read/write lock one after the other, by chance, as a correct one would give it.
+/// Owners that take a read/write lock one after the other, at random, as a correct lock would grant it.
 #[test]
 fn chance_histories_of_correct_locks_are_lawful() {
     for seed in 0..200 {
@@ -351,14 +351,14 @@ fn several_locks_as_one_are_free_when_all_of_them_are() {
         let got = waits.lock(2, (50, until), 1);
         got.unlock(2, (until + 10, until + 11), 0)
     };
-    // A release is only the beginning: the cap is the bound.
+    // A release is only the beginning, so the bound is the cap.
     waits(400).breaks(&[]);
     waits(800).breaks(&[Invariant::I5]);
 }
 
-/// Who tries for several may have one of them for a moment; whoever has all of them leaves none to others.
+/// A caller that tries for several may have one of them for a moment; one that has all of them leaves none to others.
 #[test]
-fn who_waits_for_one_waits_for_those_who_have_several() {
+fn a_waiter_for_one_waits_for_holders_of_several() {
     let waits = |until| {
         let held = story().of(LockKind::Multi).named("a, b");
         let held = held.lock(1, (0, 5), 1).unlock(1, (1_000, 1_001), 0);
@@ -382,12 +382,12 @@ fn tokens_of_a_quorum_grow_as_well() {
     held(7).breaks(&[Invariant::Tokens]);
 }
 
-/// Client 1 has `a, b` as one, for 500 ms or under the watchdog, and is told at 493 that it is lost.
+/// Client 1 has `a, b` as one, for 500 ms or under the watchdog, and is notified at 493 that it is lost.
 fn several_lost(lease: Option<u64>, lost: bool) -> Story {
     let several = story().of(LockKind::Multi).named("a, b");
     let got = Outcome::Acquired(1);
     let held = several.op((1, 0), lock(lease), (0, 5), got);
-    // A fault excuses the loss of what is kept alive.
+    // A fault excuses the loss of a hold under the watchdog.
     let held = held.fault(100, 450, Scope::All);
     if !lost {
         return held;
@@ -409,23 +409,23 @@ fn one(story: Story, kind: LockKind, from: u64, count: u32) -> Story {
 }
 
 #[test]
-fn who_lost_several_as_one_may_have_one_of_them_yet() {
+fn an_owner_that_lost_several_as_one_may_still_have_one_of_them() {
     let entered = |lease, lost| one(several_lost(lease, lost), LockKind::Lock, 499, 2);
     entered(Some(500), true).breaks(&[]);
     entered(None, true).breaks(&[]);
     entered(Some(500), false).breaks(&[Invariant::I2]);
-    // What an owner enters is given back before others have it.
+    // Levels that an owner entered are given back before others have the lock.
     let next = entered(Some(500), true).lock(2, (505, 530), 1);
     next.unlock(2, (540, 541), 0).ends(60_000).breaks(&[]);
 }
 
 #[test]
-fn what_stays_of_several_lost_locks_ends_with_its_lease() {
+fn the_rest_of_several_lost_locks_ends_with_its_lease() {
     let entered = |from, count| {
         let kept = one(several_lost(Some(500), true), LockKind::Lock, 499, 2);
         one(kept, LockKind::Lock, from, count)
     };
-    // The watchdog's lease of a second counts from the release of what was entered in between.
+    // The watchdog's lease of a second counts from the release of the level that was entered in between.
     entered(1_400, 2).breaks(&[]);
     entered(1_400, 1).breaks(&[]);
     let late = |lease| one(several_lost(lease, true), LockKind::Lock, 600, 2);
@@ -449,7 +449,7 @@ fn of_several_lost_locks_no_more_stays_than_there_was() {
 }
 
 #[test]
-fn who_waits_for_what_stays_of_several_lost_locks_does_not_sleep() {
+fn a_waiter_for_the_rest_of_several_lost_locks_does_not_sleep() {
     let waits = |lease| {
         let waits = several_lost(lease, true).of(LockKind::Lock).named("a");
         waits.open((2, 0), lock(None), 600).ends(9_000)

@@ -26,7 +26,7 @@ async fn a_calm_proxy_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn what_was_held_arrives_later_even_without_its_client() {
+async fn a_delayed_command_arrives_later_even_without_its_client() {
     let Setup { server, proxy } = setup();
     proxy.hold(Direction::Requests);
     let mut raw = Raw::connect(&proxy).await;

@@ -6,7 +6,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 
 /**
- * A process that takes locks through Redisson as it is told by JSON lines on standard input, and says what it saw by
+ * A process that takes locks through Redisson as JSON lines on standard input ask for, and says what it saw by
  * JSON lines on standard output.
  *
  * <p>A line is read, made into a {@link Request} and handed to the thread that has to run it: the thread of its owner,
