@@ -28,9 +28,9 @@ use crate::script::{Call, Encoded, Reply};
 pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
 
 /// After a silence of `limit`, replaces the connection so that the next try uses another one, if `limit` is at least
-/// `min_silence`.
+/// `min_silence` or a command time-out.
 fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, min_silence: Duration) {
-    if limit < min_silence {
+    if limit < min_silence.min(lane.command_timeout()) {
         return;
     }
     lane.overdue();
