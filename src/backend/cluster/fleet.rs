@@ -274,7 +274,7 @@ impl Fleet {
             })
         });
         for (_, route) in left {
-            route.lane.retire();
+            route.lane.end(&Failure::no_node());
         }
     }
 
@@ -284,10 +284,10 @@ impl Fleet {
     }
 
     pub(crate) fn close(&self) {
-        self.home.lane.close();
+        self.home.lane.end(&Failure::closed());
         let routes = self.routes.write().take();
         for (_, route) in routes.into_iter().flatten() {
-            route.lane.close();
+            route.lane.end(&Failure::closed());
         }
     }
 }

@@ -73,7 +73,12 @@ impl AckLanes {
         let lanes = std::array::from_fn(|_| {
             let lane = Lane::open(config.clone(), Box::default(), runtime);
             let (queue, entries) = mpsc::unbounded_channel();
-            let worker = AckWorker::new(acks, Arc::clone(&lane), Arc::clone(&stall));
+            let worker = AckWorker {
+                acks,
+                lane: Arc::clone(&lane),
+                stall: Arc::clone(&stall),
+                known: (0, HashSet::new()),
+            };
             runtime.spawn(worker.run(entries));
             AckLane { lane, queue }
         });
@@ -129,7 +134,7 @@ impl AckCommand {
 
 impl QueuedCommand {
     fn reply(self, answer: TimedReply) {
-        // The caller may be gone; the keeper cleans up after it.
+        // If the caller is gone, the keeper cleans up after it.
         let _ = self.answer.send(Ok(answer));
     }
 
@@ -184,20 +189,7 @@ impl Stall {
     }
 }
 
-/// The connection is broken.
-struct Broken;
-
 impl AckWorker {
-    fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
-        let known = (0, HashSet::new());
-        Self {
-            acks,
-            lane,
-            stall,
-            known,
-        }
-    }
-
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
@@ -238,18 +230,18 @@ impl AckWorker {
             // A reply of the old master does not count.
             Some(mut term) => term.within(exchange).await.flatten(),
         };
-        if !matches!(done, Some(Ok(()))) {
+        if done.flatten().is_none() {
             lane.replace(generation);
         }
     }
 
-    /// Sends commands, sends again what must be, and undoes what was not acknowledged.
+    /// Sends commands, sends again what must be, and undoes what was not acknowledged. None if the connection is broken.
     async fn exchange(
         &mut self,
         mut connected: Connected,
         mut entries: Vec<QueuedCommand>,
         acknowledged: bool,
-    ) -> Result<(), Broken> {
+    ) -> Option<()> {
         if self.known.0 != connected.generation {
             self.known = (connected.generation, HashSet::new());
         }
@@ -285,16 +277,17 @@ impl AckWorker {
             }
             entries = again;
         }
-        Ok(())
+        Some(())
     }
 
-    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged.
+    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged; none if the connection is
+    /// broken.
     async fn round(
         &mut self,
         connection: &mut MultiplexedConnection,
         entries: &[QueuedCommand],
         acknowledged: bool,
-    ) -> Result<(Vec<RedisResult<Value>>, Result<(), Failure>), Broken> {
+    ) -> Option<(Vec<RedisResult<Value>>, Result<(), Failure>)> {
         let mut pipeline = Pipeline::with_capacity(entries.len() + 1);
         let mut answers = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -310,15 +303,12 @@ impl AckWorker {
         }
         let count = pipeline.len();
         let sent = connection.send_packed_commands(&pipeline, 0, count).await;
-        let mut values = sent.map_err(|_| Broken)?;
-        if values.len() != count {
-            return Err(Broken);
-        }
+        let mut values = sent.ok().filter(|values| values.len() == count)?;
         self.lane.heard();
         let waited = if acknowledged { values.pop() } else { None };
         let got = waited.map_or(Ok(()), |got| self.count(got));
         let answer = |place: &usize| Ok(std::mem::replace(&mut values[*place], Value::Nil));
-        Ok((answers.iter().map(answer).collect(), got))
+        Some((answers.iter().map(answer).collect(), got))
     }
 
     /// Reads the reply to `WAIT`.
@@ -333,13 +323,13 @@ impl AckWorker {
         Err(self.not_replicated(got))
     }
 
-    /// Undoes grants, and fails their commands with `why`.
+    /// Undoes grants, and fails their commands with `why`. None if the connection is broken.
     async fn undo(
         &mut self,
         connection: &mut MultiplexedConnection,
         mut entries: Vec<QueuedCommand>,
         why: &Failure,
-    ) -> Result<(), Broken> {
+    ) -> Option<()> {
         for entry in &mut entries {
             entry.command.turn_back(&self.lane);
         }
@@ -358,7 +348,7 @@ impl AckWorker {
             }
             entries = again;
         }
-        Ok(())
+        Some(())
     }
 
     fn not_replicated(&self, got: u32) -> Failure {
