@@ -68,7 +68,6 @@ struct InFlight {
 enum Run {
     On(BoxFuture<'static, CommandResult>),
     Over(CommandResult),
-    Dropped,
 }
 
 /// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
@@ -168,11 +167,13 @@ impl Pending {
         let command = match &mut *run {
             Run::On(command) => command,
             Run::Over(outcome) => return Poll::Ready(outcome.clone()),
-            Run::Dropped => return Poll::Pending,
         };
         // Before the poll: from now on each event wakes this clone too.
-        let is_alone;
-        (_replaced, is_alone) = shared.remember(self.number, context.waker());
+        let is_alone = {
+            let mut wakers = shared.wakers.lock();
+            _replaced = wakers.put(self.number, context.waker());
+            wakers.more.is_empty()
+        };
         let polled = if is_alone {
             command.as_mut().poll(context)
         } else {
@@ -228,29 +229,17 @@ impl Clone for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.shared.forget(self.number);
+        let forgotten = self.shared.wakers.lock().take(self.number);
+        // After the lock, as in `poll_command`.
+        drop(forgotten);
         // Acquire and release: the last clone must see what the others did before it drops the command.
         if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let run = std::mem::replace(&mut *self.shared.run.lock(), Run::Dropped);
-            drop(run);
+            self.end();
         }
     }
 }
 
 impl InFlight {
-    /// Returns the waker that this one replaces, and whether it is the only one.
-    fn remember(&self, number: u64, waker: &Waker) -> (Option<Waker>, bool) {
-        let mut wakers = self.wakers.lock();
-        let replaced = wakers.put(number, waker);
-        (replaced, wakers.more.is_empty())
-    }
-
-    fn forget(&self, number: u64) {
-        let forgotten = self.wakers.lock().take(number);
-        // After the lock, as in `poll_command`.
-        drop(forgotten);
-    }
-
     fn wake_all(&self) {
         self.wake_but(None);
     }
@@ -276,6 +265,7 @@ impl Wake for InFlight {
 }
 
 impl Wakers {
+    /// Returns the waker that this one replaces.
     fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         let mut all = self.first.iter_mut().chain(self.more.iter_mut());
         if let Some((_, known)) = all.find(|(known, _)| *known == number) {
@@ -535,8 +525,9 @@ mod tests {
 
     /// A lane whose runtime has ended.
     fn lane() -> Arc<Lane> {
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = { runtime }.build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let config = LaneConfig {
             dialer: Arc::new(Dialer::from_url("redis://127.0.0.1/", None).unwrap()),
             clock: Clock::system(),
@@ -609,13 +600,10 @@ mod tests {
     }
 
     #[test]
-    fn news_wakes_the_one_who_awaits_it_and_all_from_the_second_on() {
+    fn news_wakes_the_one_that_awaits_it_and_all_from_the_second_on() {
         let command = FakeCommand::default();
         let mut first = command.in_flight();
-        let (one, other) = (
-            Arc::<CountedWakes>::default(),
-            Arc::<CountedWakes>::default(),
-        );
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
         assert!(one.poll(&mut first).is_pending());
         command.news(false);
         assert_eq!(one.woken(), 1);
@@ -636,10 +624,7 @@ mod tests {
         let command = FakeCommand::default();
         let mut first = command.in_flight();
         let mut second = first.clone();
-        let (one, other) = (
-            Arc::<CountedWakes>::default(),
-            Arc::<CountedWakes>::default(),
-        );
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
         assert!(one.poll(&mut first).is_pending());
         assert!(other.poll(&mut second).is_pending());
         command.news(true);
@@ -664,10 +649,7 @@ mod tests {
     fn the_task_that_polled_last_is_woken_by_its_end() {
         let command = FakeCommand::default();
         let mut flight = command.in_flight();
-        let (one, other) = (
-            Arc::<CountedWakes>::default(),
-            Arc::<CountedWakes>::default(),
-        );
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
         assert!(one.poll(&mut flight).is_pending());
         assert!(other.poll(&mut flight).is_pending());
         flight.clone().overdue();
