@@ -38,13 +38,8 @@ const LANES: usize = 2;
 
 /// The connections beside one lane on which commands are acknowledged.
 pub(crate) struct AckLanes {
-    lanes: [AckLane; LANES],
-}
-
-/// One of these connections, and the queue of its task.
-struct AckLane {
-    lane: Arc<Lane>,
-    queue: mpsc::UnboundedSender<QueuedCommand>,
+    /// Each connection, and the queue of its task.
+    lanes: [(Arc<Lane>, mpsc::UnboundedSender<QueuedCommand>); LANES],
 }
 
 struct QueuedCommand {
@@ -80,25 +75,25 @@ impl AckLanes {
                 known: (0, HashSet::new()),
             };
             runtime.spawn(worker.run(entries));
-            AckLane { lane, queue }
+            (lane, queue)
         });
         Self { lanes }
     }
 
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.lanes.iter().map(|own| &own.lane)
+        self.lanes.iter().map(|(lane, _)| lane)
     }
 
     pub(crate) fn lane_of(&self, command: &AckCommand) -> &Arc<Lane> {
-        &self.lanes[command.lane].lane
+        &self.lanes[command.lane].0
     }
 
     pub(crate) async fn send(&self, command: AckCommand) -> AckResult {
-        let own = &self.lanes[command.lane];
+        let (lane, queue) = &self.lanes[command.lane];
         let (answer, answered) = oneshot::channel();
-        if let Err(unsent) = own.queue.send(QueuedCommand { command, answer }) {
+        if let Err(unsent) = queue.send(QueuedCommand { command, answer }) {
             // The task only ends with its runtime.
-            let failure = own.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
+            let failure = lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
             return Err((failure.into(), Some(Box::new(unsent.0.command))));
         }
         // No answer if the runtime ends.

@@ -323,12 +323,7 @@ async fn exchanged(
     connected: Connected,
     call: &Encoded,
 ) -> Result<TimedReply, FailedSend> {
-    let Connected {
-        mut connection,
-        generation,
-        server,
-        ..
-    } = connected;
+    let (mut connection, generation) = (connected.connection, connected.generation);
     let mut sent_at = lane.now();
     let mut result = connection.send(call.cmd(), || lane.fill()).await;
     if is_unknown_script(&result) {
@@ -337,17 +332,16 @@ async fn exchanged(
         (result, sent_at) = Box::pin(sending).await;
     }
     let mut answer = heard(lane, generation, result, sent_at)?;
-    answer.server_age = server.map(|server| server.up_since.until(sent_at));
+    answer.server_age = connected
+        .server
+        .map(|server| server.up_since.until(sent_at));
     Ok(answer)
 }
 
 /// Sends a call for a slot that is migrating to the node of the lane.
 pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
-    let Connected {
-        mut connection,
-        generation,
-        ..
-    } = connected(lane).await?;
+    let connected = connected(lane).await?;
+    let (mut connection, generation) = (connected.connection, connected.generation);
     call.publish_as(lane.publish());
     let sent_at = lane.now();
     let result = exchange(&mut connection, call.cmd(), true).await;
@@ -379,10 +373,8 @@ pub(super) fn heard(
     result: RedisResult<Value>,
     sent_at: Moment,
 ) -> Result<TimedReply, FailedSend> {
-    let reply = match result.and_then(said) {
-        Ok(reply) => reply,
-        Err(error) => return Err(refused(lane, generation, error)),
-    };
+    let reply = result.and_then(said);
+    let reply = reply.map_err(|error| refused(lane, generation, error))?;
     lane.heard();
     Ok(TimedReply {
         reply,

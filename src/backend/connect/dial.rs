@@ -410,7 +410,7 @@ impl Dialer {
         }
     }
 
-    /// The manager of the pool panicked.
+    /// The manager of the pool panicked. Logged once.
     fn panicked(&self) -> Failure {
         // Relaxed: the flag guards no other data.
         if !self.panicked.swap(true, Ordering::Relaxed) {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_sent_elsewhere_ends_the_turn_of_all() {
+    async fn a_connection_that_is_sent_elsewhere_ends_the_term_of_all() {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
