@@ -322,10 +322,7 @@ impl Lane {
 
     /// The number of the connection, if there is one.
     pub(crate) fn generation(&self) -> Option<u64> {
-        match &*self.link.borrow() {
-            LaneState::Up { connected, .. } => Some(connected.generation),
-            _ => None,
-        }
+        self.connected().map(|connected| connected.generation)
     }
 
     /// Whether it has ended, and does not connect again.

@@ -155,7 +155,7 @@ impl Pending {
             let before = std::mem::replace(&mut *run, Run::Over(Err(Failure::no_reply())));
             drop(run);
             drop(before);
-            self.shared.wake_all();
+            self.shared.wake_but(None);
         }
     }
 
@@ -240,10 +240,7 @@ impl Drop for Pending {
 }
 
 impl InFlight {
-    fn wake_all(&self) {
-        self.wake_but(None);
-    }
-
+    /// Wakes all clones that wait, except this one.
     fn wake_but(&self, awake: Option<u64>) {
         let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
         for (number, waker) in first.into_iter().chain(more) {
@@ -256,11 +253,11 @@ impl InFlight {
 
 impl Wake for InFlight {
     fn wake(self: Arc<Self>) {
-        self.wake_all();
+        self.wake_but(None);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_all();
+        self.wake_but(None);
     }
 }
 
