@@ -134,7 +134,6 @@ impl QueuedCommand {
     }
 
     fn fail(self, wrong: impl Into<FailedSend>) {
-        // The caller may be gone.
         let _ = self
             .answer
             .send(Err((wrong.into(), Some(Box::new(self.command)))));
