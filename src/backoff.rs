@@ -113,7 +113,6 @@ impl Backoff {
         }
     }
 
-    /// The longest delay.
     pub(crate) const fn cap_delay(&self) -> Duration {
         self.cap
     }
@@ -143,7 +142,6 @@ impl Delays {
         }
     }
 
-    /// The next delay.
     pub(crate) fn step(&mut self) -> Duration {
         let full = self.next;
         let grown = full.as_secs_f64() * self.backoff.factor;

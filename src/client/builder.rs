@@ -9,9 +9,10 @@ use tokio::sync::mpsc;
 
 use super::Client;
 use super::greet::{greet, greet_later};
-use crate::backend::check_tls;
-use crate::backend::{Backend, BrokenLinks, Dialer, Failure, Fleet, LaneConfig, Timers};
-use crate::backend::{Cluster, NodeAddress};
+use crate::backend::{
+    Backend, BrokenLinks, Cluster, Dialer, Failure, Fleet, LaneConfig, NodeAddress, Timers,
+    check_tls,
+};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
@@ -41,45 +42,27 @@ use crate::secrets::{Provider, Secrets, Tls, provider};
 pub struct ClientBuilder {
     address: Deployment,
     pool: Option<Pool>,
-    nodes: ClusterSettings,
-    identity: Credentials,
-    settings: Settings,
-}
-
-/// Credentials for servers and sentinels.
-#[derive(Clone, Default)]
-struct Credentials {
-    tls: Option<Tls>,
-    to_servers: Option<Provider>,
-    to_sentinels: Option<Provider>,
-}
-
-/// Settings that only matter in a cluster.
-#[derive(Clone, Default)]
-struct ClusterSettings {
-    addresses: Option<NodeAddress>,
+    node_addresses: Option<NodeAddress>,
     publish: Option<Publish>,
+    tls: Option<Tls>,
+    secrets: Option<Provider>,
+    sentinel_secrets: Option<Provider>,
+    settings: Settings,
 }
 
 /// What to connect to.
 #[derive(Clone)]
-pub(super) enum Deployment {
+enum Deployment {
     Url(String),
     Client(Box<redis::Client>),
-    Sentinel(Sentinel),
+    Sentinel {
+        urls: Vec<String>,
+        service: String,
+        /// How to connect to the master itself.
+        server: String,
+    },
     Cluster(Vec<String>),
 }
-
-/// A master that sentinels watch.
-#[derive(Clone)]
-pub(super) struct Sentinel {
-    urls: Vec<String>,
-    service: String,
-    /// How to connect to the master itself.
-    server: String,
-}
-
-const ANY_SERVER: &str = "redis://master/";
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,12 +113,15 @@ impl Client {
 }
 
 impl ClientBuilder {
-    pub(super) fn new(address: Deployment) -> Self {
+    fn new(address: Deployment) -> Self {
         Self {
             address,
             pool: None,
-            nodes: ClusterSettings::default(),
-            identity: Credentials::default(),
+            node_addresses: None,
+            publish: None,
+            tls: None,
+            secrets: None,
+            sentinel_secrets: None,
             settings: Settings::default(),
         }
     }
@@ -163,18 +149,18 @@ impl ClientBuilder {
     /// ```
     #[doc(alias = "useSentinelServers")]
     pub fn sentinel(urls: impl IntoIterator<Item = impl Into<String>>, service: &str) -> Self {
-        Self::new(Deployment::Sentinel(Sentinel {
+        Self::new(Deployment::Sentinel {
             urls: urls.into_iter().map(Into::into).collect(),
             service: service.to_owned(),
-            server: ANY_SERVER.to_owned(),
-        }))
+            server: "redis://master/".to_owned(),
+        })
     }
 
-    /// How to connect to the servers that [sentinels](Self::sentinel) name: user, password, database and encryption of
-    /// this address are used, its host and port are ignored. Default `redis://master/`. No effect without sentinels.
+    /// How to connect to the servers that [sentinels](Self::sentinel) name: with the user, password, database and encryption
+    /// of this address. Its host and port are ignored. Default `redis://master/`. No effect without sentinels.
     pub fn server_url(mut self, url: &str) -> Self {
-        if let Deployment::Sentinel(sentinel) = &mut self.address {
-            url.clone_into(&mut sentinel.server);
+        if let Deployment::Sentinel { server, .. } = &mut self.address {
+            url.clone_into(server);
         }
         self
     }
@@ -231,7 +217,7 @@ impl ClientBuilder {
         mut self,
         address: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
     ) -> Self {
-        self.nodes.addresses = Some(Arc::new(address));
+        self.node_addresses = Some(Arc::new(address));
         self
     }
 
@@ -240,7 +226,7 @@ impl ClientBuilder {
     /// without a cluster.
     #[doc(alias = "shardedSubscriptionMode")]
     pub fn publish(mut self, publish: Publish) -> Self {
-        self.nodes.publish = Some(publish);
+        self.publish = Some(publish);
         self
     }
 
@@ -352,7 +338,7 @@ impl ClientBuilder {
     #[doc(alias = "sslTruststore")]
     #[doc(alias = "sslKeystore")]
     pub fn tls(mut self, tls: Tls) -> Self {
-        self.identity.tls = Some(tls);
+        self.tls = Some(tls);
         self
     }
 
@@ -379,7 +365,7 @@ impl ClientBuilder {
     /// ```
     #[doc(alias = "credentialsResolver")]
     pub fn secrets(mut self, secrets: impl Fn() -> Secrets + Send + Sync + 'static) -> Self {
-        self.identity.to_servers = Some(Arc::new(secrets));
+        self.secrets = Some(Arc::new(secrets));
         self
     }
 
@@ -388,7 +374,7 @@ impl ClientBuilder {
         mut self,
         secrets: impl Fn() -> Secrets + Send + Sync + 'static,
     ) -> Self {
-        self.identity.to_sentinels = Some(Arc::new(secrets));
+        self.sentinel_secrets = Some(Arc::new(secrets));
         self
     }
 
@@ -466,42 +452,35 @@ impl ClientBuilder {
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
         let config = self.settings.validate()?;
-        let Credentials {
-            tls,
-            to_servers,
-            to_sentinels,
-        } = self.identity;
-        if let Some(tls) = &tls {
+        if let Some(tls) = &self.tls {
             check_tls(tls)?;
+        }
+        if self.pool.is_some() {
+            let second = match self.address {
+                Deployment::Sentinel { .. } => Some("sentinel"),
+                Deployment::Cluster(_) => Some("cluster"),
+                Deployment::Url(_) | Deployment::Client(_) => None,
+            };
+            if let Some(second) = second {
+                let first = "pool";
+                return Err(ConfigError::Conflict { first, second });
+            }
         }
         let dialer = match self.address {
             Deployment::Url(url) => Dialer::from_url(&url, self.pool)?,
             Deployment::Client(client) => Dialer::from_client(&client, self.pool)?,
-            Deployment::Sentinel(_) if self.pool.is_some() => {
-                return Err(ConfigError::Conflict {
-                    first: "pool",
-                    second: "sentinel",
-                });
-            }
-            Deployment::Sentinel(Sentinel {
+            Deployment::Sentinel {
                 urls,
                 service,
                 server,
-            }) => {
-                let secrets = provider(to_sentinels, tls.clone());
+            } => {
+                let secrets = provider(self.sentinel_secrets, self.tls.clone());
                 Dialer::from_sentinels(&urls, &service, &server, secrets)?
-            }
-            Deployment::Cluster(_) if self.pool.is_some() => {
-                return Err(ConfigError::Conflict {
-                    first: "pool",
-                    second: "cluster",
-                });
             }
             Deployment::Cluster(urls) => Dialer::from_urls(&urls)?,
         };
-        let dialer = Arc::new(dialer.identified_by(provider(to_servers, tls)));
-        let ClusterSettings { addresses, publish } = self.nodes;
-        let cluster = Cluster::new(Arc::clone(&dialer), addresses, publish);
+        let dialer = Arc::new(dialer.identified_by(provider(self.secrets, self.tls)));
+        let cluster = Cluster::new(Arc::clone(&dialer), self.node_addresses, self.publish);
         Ok((config, dialer, cluster))
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::backend::Hello;
-use crate::backend::is_unknown_command;
-use crate::backend::{Class, Dialer, Failure, Fleet, Lane, TOO_OLD, round_trip, slots_of};
+use crate::backend::{
+    Class, Dialer, Failure, Fleet, Hello, Lane, TOO_OLD, is_unknown_command, round_trip, slots_of,
+};
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;

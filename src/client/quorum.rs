@@ -385,12 +385,10 @@ fn agreed(greeted: &[Result<Arc<str>, Error>]) -> Result<Vec<Option<Arc<str>>>, 
     }
     let reached = greeted.iter().filter(|answer| answer.is_ok()).count();
     let needed = greeted.len() / 2 + 1;
+    let run_ids = greeted.iter().map(|answer| answer.as_ref().ok().cloned());
     match last {
         Some(cause) if reached < needed => Err(Error::no_quorum(reached, needed, cause)),
-        _ => Ok(greeted
-            .iter()
-            .map(|answer| answer.as_ref().ok().cloned())
-            .collect()),
+        _ => Ok(run_ids.collect()),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::hold::state::Phase;
 /// prefix.
 ///
 /// ```
-/// fn tell(report: &watchlock::ShutdownReport) {
+/// fn print(report: &watchlock::ShutdownReport) {
 ///     for name in &report.held {
 ///         eprintln!("{name}: its holder was cut off");
 ///     }
@@ -17,7 +17,7 @@ use crate::engine::hold::state::Phase;
 ///         eprintln!("{name}: others may have to wait for its lease to end");
 ///     }
 /// }
-/// # tell(&watchlock::ShutdownReport::default());
+/// # print(&watchlock::ShutdownReport::default());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

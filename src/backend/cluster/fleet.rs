@@ -274,7 +274,7 @@ impl Fleet {
             })
         });
         for (_, route) in left {
-            route.lane.retire();
+            route.lane.end(&Failure::no_node());
         }
     }
 
@@ -284,10 +284,10 @@ impl Fleet {
     }
 
     pub(crate) fn close(&self) {
-        self.home.lane.close();
+        self.home.lane.end(&Failure::closed());
         let routes = self.routes.write().take();
         for (_, route) in routes.into_iter().flatten() {
-            route.lane.close();
+            route.lane.end(&Failure::closed());
         }
     }
 }
@@ -316,8 +316,8 @@ impl Backend {
         &self.cluster
     }
 
-    /// Asks the nodes for all slots and updates the map. Returns whether a node answered. `keepers` is the fleet of the
-    /// current runtime.
+    /// Asks the nodes for all slots, updates the map, and ends the lanes to nodes that left the cluster. Returns whether a
+    /// node answered. `keepers` is the fleet of the current runtime.
     pub(crate) async fn ask_for_slots(&self, keepers: &Fleet) -> bool {
         let Some(ranges) =
             ask_for_slots(keepers.lanes(), self.cluster.nodes(), &self.config.dialer).await
@@ -325,17 +325,12 @@ impl Backend {
             return false;
         };
         self.cluster.learn(ranges);
-        self.prune(keepers);
-        true
-    }
-
-    /// Ends the lanes to nodes that left the cluster.
-    fn prune(&self, keepers: &Fleet) {
         let nodes = self.cluster.nodes();
         keepers.prune(&nodes);
         for (_, fleet) in self.fleets.lock().iter().flatten() {
             fleet.prune(&nodes);
         }
+        true
     }
 
     pub(crate) fn config(&self) -> &LaneConfig {

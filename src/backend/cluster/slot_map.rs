@@ -102,7 +102,12 @@ impl Cluster {
 
     /// Replaces the map by the answer of a node.
     pub(crate) fn learn(&self, ranges: Vec<Range>) {
-        let ranges: Vec<_> = ranges.into_iter().map(|range| self.mapped(range)).collect();
+        let mapped = ranges.into_iter().map(|range| Range {
+            endpoint: self.address(range.endpoint),
+            ..range
+        });
+        // Before the lock: the application's code maps addresses.
+        let ranges: Vec<_> = mapped.collect();
         let mut map = self.map.write();
         let mut nodes: Vec<Arc<ClusterNode>> = Vec::new();
         let mut slots = vec![None; SLOTS.into()];
@@ -179,13 +184,6 @@ impl Cluster {
         Arc::new(ClusterNode::new(number, endpoint, dialer, self.publish))
     }
 
-    fn mapped(&self, range: Range) -> Range {
-        Range {
-            endpoint: self.address(range.endpoint),
-            ..range
-        }
-    }
-
     /// Where to connect to a node. The map is code of the application; if it panics, the node's own address is used.
     fn address(&self, endpoint: Endpoint) -> Endpoint {
         let Some(addresses) = &self.addresses else {
@@ -199,10 +197,8 @@ impl Cluster {
 }
 
 fn find(nodes: &[Arc<ClusterNode>], endpoint: &Endpoint) -> Option<Arc<ClusterNode>> {
-    nodes
-        .iter()
-        .find(|node| node.endpoint() == endpoint)
-        .cloned()
+    let mut nodes = nodes.iter();
+    nodes.find(|node| node.endpoint() == endpoint).cloned()
 }
 
 fn add(nodes: &mut Vec<Arc<ClusterNode>>, node: Arc<ClusterNode>) {
@@ -269,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_its_node_is_told_once() {
+    fn what_changed_its_node_is_reported_once() {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let first = cluster.node_of(slot(0)).unwrap().number();

@@ -38,13 +38,8 @@ const LANES: usize = 2;
 
 /// The connections beside one lane on which commands are acknowledged.
 pub(crate) struct AckLanes {
-    lanes: [AckLane; LANES],
-}
-
-/// One of these connections, and the queue of its task.
-struct AckLane {
-    lane: Arc<Lane>,
-    queue: mpsc::UnboundedSender<QueuedCommand>,
+    /// Each connection, and the queue of its task.
+    lanes: [(Arc<Lane>, mpsc::UnboundedSender<QueuedCommand>); LANES],
 }
 
 struct QueuedCommand {
@@ -73,27 +68,32 @@ impl AckLanes {
         let lanes = std::array::from_fn(|_| {
             let lane = Lane::open(config.clone(), Box::default(), runtime);
             let (queue, entries) = mpsc::unbounded_channel();
-            let worker = AckWorker::new(acks, Arc::clone(&lane), Arc::clone(&stall));
+            let worker = AckWorker {
+                acks,
+                lane: Arc::clone(&lane),
+                stall: Arc::clone(&stall),
+                known: (0, HashSet::new()),
+            };
             runtime.spawn(worker.run(entries));
-            AckLane { lane, queue }
+            (lane, queue)
         });
         Self { lanes }
     }
 
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.lanes.iter().map(|own| &own.lane)
+        self.lanes.iter().map(|(lane, _)| lane)
     }
 
     pub(crate) fn lane_of(&self, command: &AckCommand) -> &Arc<Lane> {
-        &self.lanes[command.lane].lane
+        &self.lanes[command.lane].0
     }
 
     pub(crate) async fn send(&self, command: AckCommand) -> AckResult {
-        let own = &self.lanes[command.lane];
+        let (lane, queue) = &self.lanes[command.lane];
         let (answer, answered) = oneshot::channel();
-        if let Err(unsent) = own.queue.send(QueuedCommand { command, answer }) {
+        if let Err(unsent) = queue.send(QueuedCommand { command, answer }) {
             // The task only ends with its runtime.
-            let failure = own.lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
+            let failure = lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
             return Err((failure.into(), Some(Box::new(unsent.0.command))));
         }
         // No answer if the runtime ends.
@@ -129,12 +129,11 @@ impl AckCommand {
 
 impl QueuedCommand {
     fn reply(self, answer: TimedReply) {
-        // The caller may be gone; the keeper cleans up after it.
+        // If the caller is gone, the keeper cleans up after it.
         let _ = self.answer.send(Ok(answer));
     }
 
     fn fail(self, wrong: impl Into<FailedSend>) {
-        // The caller may be gone.
         let _ = self
             .answer
             .send(Err((wrong.into(), Some(Box::new(self.command)))));
@@ -184,20 +183,7 @@ impl Stall {
     }
 }
 
-/// The connection is broken.
-struct Broken;
-
 impl AckWorker {
-    fn new(acks: Acks, lane: Arc<Lane>, stall: Arc<Mutex<Stall>>) -> Self {
-        let known = (0, HashSet::new());
-        Self {
-            acks,
-            lane,
-            stall,
-            known,
-        }
-    }
-
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut entries, BATCH).await > 0 {
@@ -238,18 +224,18 @@ impl AckWorker {
             // A reply of the old master does not count.
             Some(mut term) => term.within(exchange).await.flatten(),
         };
-        if !matches!(done, Some(Ok(()))) {
+        if done.flatten().is_none() {
             lane.replace(generation);
         }
     }
 
-    /// Sends commands, sends again what must be, and undoes what was not acknowledged.
+    /// Sends commands, sends again what must be, and undoes what was not acknowledged. None if the connection is broken.
     async fn exchange(
         &mut self,
         mut connected: Connected,
         mut entries: Vec<QueuedCommand>,
         acknowledged: bool,
-    ) -> Result<(), Broken> {
+    ) -> Option<()> {
         if self.known.0 != connected.generation {
             self.known = (connected.generation, HashSet::new());
         }
@@ -285,16 +271,17 @@ impl AckWorker {
             }
             entries = again;
         }
-        Ok(())
+        Some(())
     }
 
-    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged.
+    /// Sends each command once. Returns the replies, and whether enough replicas acknowledged; none if the connection is
+    /// broken.
     async fn round(
         &mut self,
         connection: &mut MultiplexedConnection,
         entries: &[QueuedCommand],
         acknowledged: bool,
-    ) -> Result<(Vec<RedisResult<Value>>, Result<(), Failure>), Broken> {
+    ) -> Option<(Vec<RedisResult<Value>>, Result<(), Failure>)> {
         let mut pipeline = Pipeline::with_capacity(entries.len() + 1);
         let mut answers = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -310,15 +297,12 @@ impl AckWorker {
         }
         let count = pipeline.len();
         let sent = connection.send_packed_commands(&pipeline, 0, count).await;
-        let mut values = sent.map_err(|_| Broken)?;
-        if values.len() != count {
-            return Err(Broken);
-        }
+        let mut values = sent.ok().filter(|values| values.len() == count)?;
         self.lane.heard();
         let waited = if acknowledged { values.pop() } else { None };
         let got = waited.map_or(Ok(()), |got| self.count(got));
         let answer = |place: &usize| Ok(std::mem::replace(&mut values[*place], Value::Nil));
-        Ok((answers.iter().map(answer).collect(), got))
+        Some((answers.iter().map(answer).collect(), got))
     }
 
     /// Reads the reply to `WAIT`.
@@ -333,13 +317,13 @@ impl AckWorker {
         Err(self.not_replicated(got))
     }
 
-    /// Undoes grants, and fails their commands with `why`.
+    /// Undoes grants, and fails their commands with `why`. None if the connection is broken.
     async fn undo(
         &mut self,
         connection: &mut MultiplexedConnection,
         mut entries: Vec<QueuedCommand>,
         why: &Failure,
-    ) -> Result<(), Broken> {
+    ) -> Option<()> {
         for entry in &mut entries {
             entry.command.turn_back(&self.lane);
         }
@@ -358,7 +342,7 @@ impl AckWorker {
             }
             entries = again;
         }
-        Ok(())
+        Some(())
     }
 
     fn not_replicated(&self, got: u32) -> Failure {

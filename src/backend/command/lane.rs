@@ -4,7 +4,7 @@
 //! one runtime. A task of its own connects on demand, one attempt at a time, [paced](crate::backend::failure::AttemptPace);
 //! all commands that wait for the connection have deadlines of their own.
 //!
-//! 1. The task ends when the lane is closed or its runtime ends; the lane is `Over` then, and says which. A panic while
+//! 1. The task ends when the lane is ended or its runtime ends; the lane is `Over` then, and says why. A panic while
 //!    connecting is a failed attempt.
 //! 2. A connection on which nothing was received for a command time-out while a command waited is replaced: a half-open
 //!    link reports no error.
@@ -56,8 +56,8 @@ impl LaneConfig {
         }
     }
 
-    /// A new connection for commands.
-    async fn connect(&self) -> Result<Dialed, Failure> {
+    /// A new connection for commands, with this number on its lane.
+    async fn connect(&self, generation: u64) -> Result<Connected, Failure> {
         let (mut connection, term) = self.dialer.connect(self.connect_timeout).await?;
         if let Some(node) = &self.node {
             node.greet(&mut connection, self.connect_timeout).await?;
@@ -68,19 +68,13 @@ impl LaneConfig {
             let asked = tokio::time::timeout(self.connect_timeout, asking).await;
             server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
         }
-        Ok(Dialed {
+        Ok(Connected {
             connection,
+            generation,
             term,
             server,
         })
     }
-}
-
-/// A new connection.
-struct Dialed {
-    connection: Connection,
-    term: Option<MasterTerm>,
-    server: Option<ServerInfo>,
 }
 
 pub(crate) struct Lane {
@@ -108,7 +102,15 @@ enum LaneState {
         /// When it may be replaced if the server is a replica (rule 4: it stays in use for a pause).
         leave_from: Moment,
     },
-    Over(LaneEnd),
+    /// Ended, and why.
+    Over(Failure),
+}
+
+impl LaneState {
+    const DOWN: Self = Self::Down {
+        failures: 0,
+        last: None,
+    };
 }
 
 /// A connection of a lane.
@@ -123,25 +125,6 @@ pub(crate) struct Connected {
     pub(crate) server: Option<ServerInfo>,
 }
 
-/// Why a lane is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LaneEnd {
-    Closed,
-    WithRuntime,
-    /// The node left the cluster.
-    Retired,
-}
-
-impl LaneEnd {
-    fn failure(self) -> Failure {
-        match self {
-            Self::Closed => Failure::closed(),
-            Self::WithRuntime => Failure::runtime_ended(),
-            Self::Retired => Failure::no_node(),
-        }
-    }
-}
-
 /// After so long without a reply the connection may have been cut.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -153,10 +136,7 @@ impl Lane {
         runtime: &Handle,
     ) -> Arc<Self> {
         let lane = Arc::new(Self {
-            link: watch::Sender::new(LaneState::Down {
-                failures: 0,
-                last: None,
-            }),
+            link: watch::Sender::new(LaneState::DOWN),
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
             beside,
@@ -177,14 +157,14 @@ impl Lane {
     }
 
     /// A batch of commands is queued, and the connection must be driven.
-    pub(crate) fn is_full(&self) {
+    pub(crate) fn fill(&self) {
         // Relaxed: if a thread misses it, the connection's own task drives.
         self.full.store(true, Ordering::Relaxed);
     }
 
     /// Drives the connection if a batch is queued. May wake any task, so no lock may be held.
     pub(crate) fn drive_if_full(&self) {
-        // Relaxed, as in `is_full`.
+        // Relaxed, as in `fill`.
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Relaxed) {
             self.drive();
         }
@@ -202,7 +182,7 @@ impl Lane {
         let seen = match &*self.link.borrow() {
             LaneState::Up { connected, .. } => return Ok(connected.clone()),
             LaneState::Down { failures, .. } => *failures,
-            LaneState::Over(end) => return Err(end.failure()),
+            LaneState::Over(end) => return Err(end.clone()),
         };
         let mut link = self.link.subscribe();
         self.wanted.notify_one();
@@ -212,7 +192,7 @@ impl Lane {
             Ok(LaneState::Down { last, .. }) => {
                 Err(last.clone().unwrap_or_else(Failure::no_connection))
             }
-            Ok(LaneState::Over(end)) => Err(end.failure()),
+            Ok(LaneState::Over(end)) => Err(end.clone()),
             // The lane owns the sender, so this does not happen.
             Err(_) => Err(Failure::closed()),
         }
@@ -321,10 +301,7 @@ impl Lane {
                 connected,
                 leave_from,
             } if is_meant(connected.generation, *leave_from) => {
-                *link = LaneState::Down {
-                    failures: 0,
-                    last: None,
-                };
+                *link = LaneState::DOWN;
                 true
             }
             _ => false,
@@ -345,10 +322,7 @@ impl Lane {
 
     /// The number of the connection, if there is one.
     pub(crate) fn generation(&self) -> Option<u64> {
-        match &*self.link.borrow() {
-            LaneState::Up { connected, .. } => Some(connected.generation),
-            _ => None,
-        }
+        self.connected().map(|connected| connected.generation)
     }
 
     /// Whether it has ended, and does not connect again.
@@ -364,40 +338,29 @@ impl Lane {
         self.link.send_if_modified(|link| {
             let up = matches!(link, LaneState::Up { .. });
             if up {
-                *link = LaneState::Down {
-                    failures: 0,
-                    last: None,
-                };
+                *link = LaneState::DOWN;
             }
             up
         });
     }
 
-    /// Its node left the cluster.
-    pub(crate) fn retire(&self) {
-        self.end(LaneEnd::Retired);
-    }
-
-    pub(crate) fn close(&self) {
-        self.end(LaneEnd::Closed);
-    }
-
     /// Why it has ended, if it has.
     pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
-            LaneState::Over(end) => Some(end.failure()),
+            LaneState::Over(end) => Some(end.clone()),
             LaneState::Down { .. } | LaneState::Up { .. } => None,
         }
     }
 
-    fn end(&self, end: LaneEnd) {
+    /// Ends it; its waiting commands fail by `end`.
+    pub(crate) fn end(&self, end: &Failure) {
         for lane in &self.beside {
             lane.end(end);
         }
         self.link.send_if_modified(|link| {
             let first = !matches!(link, LaneState::Over(_));
             if first {
-                *link = LaneState::Over(end);
+                *link = LaneState::Over(end.clone());
             }
             first
         });
@@ -423,22 +386,12 @@ impl Lane {
             }
             tokio::time::sleep(pace.wait(self.now())).await;
             let leave_from = pace.attempt(self.now());
-            match self.config.connect().await {
-                Ok(dialed) => {
+            match self.config.connect(generation + 1).await {
+                Ok(connected) => {
                     generation += 1;
                     self.heard();
-                    let was_away = generation == 1 && self.has_failed();
-                    let connected = Connected {
-                        connection: dialed.connection,
-                        generation,
-                        term: dialed.term,
-                        server: dialed.server,
-                    };
-                    self.settle(LaneState::Up {
-                        connected,
-                        leave_from,
-                    });
-                    if was_away {
+                    let failed = self.succeed(connected, leave_from);
+                    if generation == 1 && failed > 0 {
                         // The server may have lost its data while it was away, and no broken connection shows it.
                         self.config.broken.add(self.node());
                     }
@@ -448,19 +401,21 @@ impl Lane {
         }
     }
 
-    /// Whether an attempt failed since the last connection.
-    fn has_failed(&self) -> bool {
-        matches!(&*self.link.borrow(), LaneState::Down { failures, .. } if *failures > 0)
-    }
-
-    fn settle(&self, up: LaneState) {
+    /// An attempt succeeded. Returns how many failed before it.
+    fn succeed(&self, connected: Connected, leave_from: Moment) -> u64 {
+        let mut failed = 0;
         self.link.send_if_modified(|link| {
-            let open = !matches!(link, LaneState::Over(_));
-            if open {
-                *link = up;
-            }
-            open
+            let LaneState::Down { failures, .. } = *link else {
+                return false;
+            };
+            failed = failures;
+            *link = LaneState::Up {
+                connected,
+                leave_from,
+            };
+            true
         });
+        failed
     }
 
     fn fail(&self, failure: Failure) {
@@ -475,11 +430,11 @@ impl Lane {
     }
 }
 
-/// If the task ends and the lane was not closed, its runtime ended.
+/// If the lane's task ends before the lane, its runtime ended.
 struct EndsLane(Arc<Lane>);
 
 impl Drop for EndsLane {
     fn drop(&mut self) {
-        self.0.end(LaneEnd::WithRuntime);
+        self.0.end(&Failure::runtime_ended());
     }
 }

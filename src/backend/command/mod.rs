@@ -1,7 +1,6 @@
 //! How a command is sent over a lane, what its reply means, and how replicas acknowledge it.
 
 mod acknowledge;
-mod in_flight;
 mod lane;
 mod send;
 mod timers;

@@ -1,23 +1,30 @@
-//! Sends a command over a lane.
+//! Sends a command over a lane, and lets many await it.
 //!
 //! 1. A command was certainly not sent if there was no connection, or if the [knock](is_cut) before it was refused. After
 //!    any other failure it may have run, unless the error of the server says that it did not.
 //! 2. `ASKING` counts for the next command of its connection, which other tasks use too. So both are sent as one pipeline.
 //! 3. A server that forgot a script refuses all calls of it that are in flight. The first of them sends the text, the
 //!    others send their digest again behind it. A call that is refused once more sends the text, too.
+//! 4. Each clone of a command in flight drives it when it is polled. When the command can go on, all clones that wait are
+//!    woken.
+//! 5. While one clone waits, the command gets that clone's own waker. From the first poll of a second clone on it gets a
+//!    waker that wakes all. The choice is made under the lock of the poll, so no clone is missed.
+//! 6. When the command ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would
+//!    put its task at the end of the queue and wake another worker thread, for each command.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::in_flight::InFlight;
 use super::lane::{Connected, Lane};
 use crate::backend::connect::{MasterTerm, Redirect};
 use crate::backend::failure::{Class, Failure};
@@ -26,19 +33,6 @@ use crate::script::{Call, Encoded, Reply};
 
 /// A shorter silence does not show that the connection or the server is broken.
 pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
-
-/// After a silence of `limit`, replaces the connection so that the next try uses another one, if `limit` is at least
-/// `min_silence` or a command time-out.
-fn give_up(lane: &Lane, generation: Option<u64>, limit: Duration, min_silence: Duration) {
-    if limit < min_silence.min(lane.command_timeout()) {
-        return;
-    }
-    lane.overdue();
-    let silent = lane.is_silent_for(limit);
-    if let Some(generation) = generation.filter(|_| silent) {
-        lane.replace(generation);
-    }
-}
 
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
@@ -52,43 +46,78 @@ pub(crate) struct TimedReply {
 
 pub(crate) type CommandResult = Result<TimedReply, Failure>;
 
-/// A command in flight. It runs once, and each clone may await it.
+/// A command in flight. It runs once, and each clone may await it (rules 4 to 6).
 ///
 /// It has no time-out of its own: end it by [`Pending::overdue`], or await it [within](Pending::within) a time.
-#[derive(Clone)]
 pub(crate) struct Pending {
-    outcome: InFlight<CommandResult>,
+    number: u64,
+    shared: Arc<InFlight>,
+}
+
+/// What the clones of a [`Pending`] share.
+struct InFlight {
     lane: Arc<Lane>,
+    run: Mutex<Run>,
+    wakers: Mutex<Wakers>,
+    /// The number of clones. The command may hold a waker, which holds this struct, so the count of the `Arc` does not
+    /// reach zero: the last clone drops the command.
+    clones: AtomicU64,
+    numbers: AtomicU64,
+}
+
+enum Run {
+    On(BoxFuture<'static, CommandResult>),
+    Over(CommandResult),
+}
+
+/// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
+#[derive(Default)]
+struct Wakers {
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
 }
 
 impl Pending {
     /// Sends a `PING`, to find out whether the connection of a lane still works.
     pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
-        let sending = send_on(Arc::clone(lane), Call::ping().encode());
+        let on = Arc::clone(lane);
+        let sending = async move {
+            let sent = once(&on, &mut Call::ping().encode()).await;
+            sent.map_err(|wrong| wrong.failure)
+        };
         Self::of(sending.boxed(), Arc::clone(lane))
     }
 
     pub(crate) fn of(sending: BoxFuture<'static, CommandResult>, lane: Arc<Lane>) -> Self {
-        let outcome = InFlight::new(sending);
-        Self { outcome, lane }
+        let shared = InFlight {
+            lane,
+            run: Mutex::new(Run::On(sending)),
+            wakers: Mutex::default(),
+            clones: AtomicU64::new(1),
+            numbers: AtomicU64::new(0),
+        };
+        Self {
+            number: 0,
+            shared: Arc::new(shared),
+        }
     }
 
     /// Sends it now instead of when the task of its connection runs. May wake any task, so no lock may be held.
     pub(crate) fn send_at_once(mut self) {
         let _ = (&mut self).now_or_never();
-        self.lane.drive();
+        self.shared.lane.drive();
     }
 
     /// Ends it: no reply came within a command time-out.
     pub(crate) fn overdue(&self) {
-        self.lane.overdue();
-        self.outcome.end_with(Err(Failure::no_reply()));
+        self.shared.lane.overdue();
+        self.end();
     }
 
     /// Waits for the reply for at most `limit`.
     pub(crate) async fn within(mut self, limit: Duration) -> CommandResult {
-        let timers = self.lane.timers().clone();
-        let outcome = timers.within(limit, &mut self).await;
+        let lane = Arc::clone(&self.shared.lane);
+        let outcome = lane.timers().within(limit, &mut self).await;
         outcome.unwrap_or_else(|| {
             self.overdue();
             Err(Failure::no_reply())
@@ -102,42 +131,159 @@ impl Pending {
         limit: Duration,
         min_silence: Duration,
     ) -> CommandResult {
-        let (lane, generation) = (Arc::clone(&self.lane), self.lane.generation());
-        let timers = lane.timers().clone();
-        let outcome = timers.within(limit, &mut self).await;
+        let lane = Arc::clone(&self.shared.lane);
+        let generation = lane.generation();
+        let outcome = lane.timers().within(limit, &mut self).await;
         let outcome = outcome.unwrap_or_else(|| {
-            self.outcome.end_with(Err(Failure::no_reply()));
+            self.end();
             Err(Failure::no_reply())
         });
-        if matches!(&outcome, Err(failure) if failure.is_unanswered()) {
-            give_up(&lane, generation, limit, min_silence);
+        let unanswered = matches!(&outcome, Err(failure) if failure.is_unanswered());
+        // However short a command time-out is, its silence counts.
+        if unanswered && limit >= min_silence.min(lane.command_timeout()) {
+            lane.overdue();
+            if let Some(generation) = generation.filter(|_| lane.is_silent_for(limit)) {
+                lane.replace(generation);
+            }
         }
         outcome
     }
-}
 
-impl PartialEq for Pending {
-    /// Whether both are the same command.
-    fn eq(&self, other: &Self) -> bool {
-        self.outcome.is_same(&other.outcome)
+    /// If it still runs, drops the command, which is unanswered then, and wakes all clones.
+    fn end(&self) {
+        let mut run = self.shared.run.lock();
+        if matches!(*run, Run::On(_)) {
+            let before = std::mem::replace(&mut *run, Run::Over(Err(Failure::no_reply())));
+            drop(run);
+            drop(before);
+            self.shared.wake_but(None);
+        }
+    }
+
+    fn poll_command(&self, context: &mut Context<'_>) -> Poll<CommandResult> {
+        let shared = &self.shared;
+        // Dropped after the locks: a waker may drop its task, and the task a clone of this future.
+        let _replaced;
+        let mut run = shared.run.lock();
+        let command = match &mut *run {
+            Run::On(command) => command,
+            Run::Over(outcome) => return Poll::Ready(outcome.clone()),
+        };
+        // Before the poll: from now on each event wakes this clone too.
+        let is_alone = {
+            let mut wakers = shared.wakers.lock();
+            _replaced = wakers.put(self.number, context.waker());
+            wakers.more.is_empty()
+        };
+        let polled = if is_alone {
+            command.as_mut().poll(context)
+        } else {
+            let all = Waker::from(Arc::clone(shared));
+            command.as_mut().poll(&mut Context::from_waker(&all))
+        };
+        let Poll::Ready(outcome) = polled else {
+            return Poll::Pending;
+        };
+        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
+        drop(run);
+        drop(before);
+        shared.wake_but(Some(self.number));
+        Poll::Ready(outcome)
     }
 }
 
 impl Future for Pending {
     type Output = CommandResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
         // A command may panic when polled after its runtime ended. It is unanswered then.
-        let polling = AssertUnwindSafe(|| Pin::new(&mut self.outcome).poll(context));
+        let polling = AssertUnwindSafe(|| self.poll_command(context));
         let polled = catch_unwind(polling).unwrap_or_else(|_| {
             self.overdue();
             Poll::Ready(Err(Failure::no_reply()))
         });
         if polled.is_pending() {
             // No lock is held here.
-            self.lane.drive_if_full();
+            self.shared.lane.drive_if_full();
         }
         polled
+    }
+}
+
+impl PartialEq for Pending {
+    /// Whether both are the same command.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Clone for Pending {
+    fn clone(&self) -> Self {
+        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and it guards no data.
+        self.shared.clones.fetch_add(1, Ordering::Relaxed);
+        Self {
+            number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let forgotten = self.shared.wakers.lock().take(self.number);
+        // After the lock, as in `poll_command`.
+        drop(forgotten);
+        // Acquire and release: the last clone must see what the others did before it drops the command.
+        if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+}
+
+impl InFlight {
+    /// Wakes all clones that wait, except this one.
+    fn wake_but(&self, awake: Option<u64>) {
+        let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
+        for (number, waker) in first.into_iter().chain(more) {
+            if awake != Some(number) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Wake for InFlight {
+    fn wake(self: Arc<Self>) {
+        self.wake_but(None);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_but(None);
+    }
+}
+
+impl Wakers {
+    /// Returns the waker that this one replaces.
+    fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
+        let mut all = self.first.iter_mut().chain(self.more.iter_mut());
+        if let Some((_, known)) = all.find(|(known, _)| *known == number) {
+            let same = known.will_wake(waker);
+            return (!same).then(|| std::mem::replace(known, waker.clone()));
+        }
+        if self.first.is_none() {
+            self.first = Some((number, waker.clone()));
+        } else {
+            self.more.push((number, waker.clone()));
+        }
+        None
+    }
+
+    fn take(&mut self, number: u64) -> Option<(u64, Waker)> {
+        let first = self.first.take_if(|(known, _)| *known == number);
+        first.or_else(|| {
+            let index = self.more.iter().position(|(known, _)| *known == number)?;
+            Some(self.more.swap_remove(index))
+        })
     }
 }
 
@@ -155,31 +301,18 @@ impl From<Failure> for FailedSend {
     }
 }
 
-/// Sends a call over one lane, without following redirects.
-pub(crate) async fn send_on(lane: Arc<Lane>, mut call: Encoded) -> CommandResult {
-    let sent = once(&lane, &mut call).await;
-    sent.map_err(|wrong| wrong.failure)
-}
-
 /// Sends a call over a lane.
 pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
     match connected.term.take() {
         None => exchanged(lane, connected, call).await,
-        Some(term) => Box::pin(exchanged_in(term, lane, connected, call)).await,
+        Some(mut term) => {
+            let answered = Box::pin(term.within(exchanged(lane, connected, call))).await;
+            // A reply after the change of the master does not count.
+            answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
+        }
     }
-}
-
-/// Sends a call to a master that may change. A reply after the change does not count.
-async fn exchanged_in(
-    mut term: MasterTerm,
-    lane: &Lane,
-    connected: Connected,
-    call: &Encoded,
-) -> Result<TimedReply, FailedSend> {
-    let answered = term.within(exchanged(lane, connected, call)).await;
-    answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
 }
 
 /// Sends a call on a connection of `lane`.
@@ -188,31 +321,25 @@ async fn exchanged(
     connected: Connected,
     call: &Encoded,
 ) -> Result<TimedReply, FailedSend> {
-    let Connected {
-        mut connection,
-        generation,
-        server,
-        ..
-    } = connected;
+    let (mut connection, generation) = (connected.connection, connected.generation);
     let mut sent_at = lane.now();
-    let mut result = connection.send(call.cmd(), || lane.is_full()).await;
+    let mut result = connection.send(call.cmd(), || lane.fill()).await;
     if is_unknown_script(&result) {
         let on = (&mut *connection, generation);
         let sending = send_text(lane, on, call, (result, sent_at), false);
         (result, sent_at) = Box::pin(sending).await;
     }
     let mut answer = heard(lane, generation, result, sent_at)?;
-    answer.server_age = server.map(|server| server.up_since.until(sent_at));
+    answer.server_age = connected
+        .server
+        .map(|server| server.up_since.until(sent_at));
     Ok(answer)
 }
 
 /// Sends a call for a slot that is migrating to the node of the lane.
 pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
-    let Connected {
-        mut connection,
-        generation,
-        ..
-    } = connected(lane).await?;
+    let connected = connected(lane).await?;
+    let (mut connection, generation) = (connected.connection, connected.generation);
     call.publish_as(lane.publish());
     let sent_at = lane.now();
     let result = exchange(&mut connection, call.cmd(), true).await;
@@ -244,10 +371,8 @@ pub(super) fn heard(
     result: RedisResult<Value>,
     sent_at: Moment,
 ) -> Result<TimedReply, FailedSend> {
-    let reply = match result.and_then(said) {
-        Ok(reply) => reply,
-        Err(error) => return Err(refused(lane, generation, error)),
-    };
+    let reply = result.and_then(said);
+    let reply = reply.map_err(|error| refused(lane, generation, error))?;
     lane.heard();
     Ok(TimedReply {
         reply,
@@ -367,6 +492,10 @@ fn says_unknown_script(reply: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::command::{LaneConfig, Timers};
+    use crate::backend::connect::Dialer;
+    use crate::backoff::Backoff;
+    use crate::clock::Clock;
     use redis::IntoConnectionInfo;
 
     /// A driver that takes a command and ends before it replies looks just like a driver that had ended before.
@@ -382,5 +511,191 @@ mod tests {
         let result = connection.send_packed_command(&redis::cmd("PING")).await;
         assert!(Failure::from(result.and_then(Value::extract_error).unwrap_err()).is_unanswered());
         assert!(is_cut(&mut connection).await);
+    }
+
+    /// A lane whose runtime has ended.
+    fn lane() -> Arc<Lane> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let config = LaneConfig {
+            dialer: Arc::new(Dialer::from_url("redis://127.0.0.1/", None).unwrap()),
+            clock: Clock::system(),
+            backoff: Backoff::new(),
+            command_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            timers: Timers::of(runtime.handle()),
+            asks_server: false,
+            broken: Arc::default(),
+            node: None,
+            acks: None,
+        };
+        Lane::open(config, Box::default(), runtime.handle())
+    }
+
+    /// A command under the control of a test: its waker, and whether it has ended.
+    #[derive(Clone, Default)]
+    struct FakeCommand(Arc<Mutex<(Option<Waker>, bool)>>);
+
+    impl FakeCommand {
+        fn in_flight(&self) -> Pending {
+            let Self(state) = self.clone();
+            let run = std::future::poll_fn(move |context| {
+                let mut inner = state.lock();
+                inner.0 = Some(context.waker().clone());
+                if inner.1 {
+                    Poll::Ready(Ok(TimedReply {
+                        reply: Reply::Other,
+                        sent_at: Moment::default(),
+                        server_age: None,
+                    }))
+                } else {
+                    Poll::Pending
+                }
+            });
+            Pending::of(run.boxed(), lane())
+        }
+
+        fn news(&self, over: bool) {
+            let waker = {
+                let mut inner = self.0.lock();
+                inner.1 = over;
+                inner.0.take()
+            };
+            waker.expect("somebody polled").wake();
+        }
+    }
+
+    /// Counts wake-ups.
+    #[derive(Default)]
+    struct CountedWakes(AtomicU64);
+
+    impl Wake for CountedWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl CountedWakes {
+        /// Whether the command has succeeded, once it has ended.
+        fn poll(self: &Arc<Self>, future: &mut Pending) -> Poll<bool> {
+            let waker = Waker::from(Arc::clone(self));
+            let polled = future.poll_unpin(&mut Context::from_waker(&waker));
+            polled.map(|outcome| outcome.is_ok())
+        }
+
+        fn woken(&self) -> u64 {
+            self.0.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn news_wakes_the_one_that_awaits_it_and_all_from_the_second_on() {
+        let command = FakeCommand::default();
+        let mut first = command.in_flight();
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
+        assert!(one.poll(&mut first).is_pending());
+        command.news(false);
+        assert_eq!(one.woken(), 1);
+        assert!(one.poll(&mut first).is_pending());
+        let mut second = first.clone();
+        assert!(other.poll(&mut second).is_pending());
+        command.news(false);
+        assert_eq!((one.woken(), other.woken()), (1, 1));
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        drop(second);
+        command.news(false);
+        assert_eq!((one.woken(), other.woken()), (1, 0), "it is gone");
+    }
+
+    #[test]
+    fn its_end_wakes_all_but_the_one_who_saw_it() {
+        let command = FakeCommand::default();
+        let mut first = command.in_flight();
+        let mut second = first.clone();
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        command.news(true);
+        assert_eq!((one.woken(), other.woken()), (1, 1));
+        assert!(other.poll(&mut second).is_ready());
+        assert_eq!((one.woken(), other.woken()), (0, 0), "both know");
+        assert!(one.poll(&mut first).is_ready());
+        // A clone that polled again is woken by the end that another one sees.
+        let command = FakeCommand::default();
+        let mut first = command.in_flight();
+        let mut second = first.clone();
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut second).is_pending());
+        command.0.lock().1 = true;
+        assert!(other.poll(&mut second).is_ready());
+        assert_eq!((one.woken(), other.woken()), (1, 0));
+        assert!(one.poll(&mut first).is_ready());
+    }
+
+    /// A future may move from task to task.
+    #[test]
+    fn the_task_that_polled_last_is_woken_by_its_end() {
+        let command = FakeCommand::default();
+        let mut flight = command.in_flight();
+        let [one, other] = <[Arc<CountedWakes>; 2]>::default();
+        assert!(one.poll(&mut flight).is_pending());
+        assert!(other.poll(&mut flight).is_pending());
+        flight.clone().overdue();
+        assert_eq!((one.woken(), other.woken()), (0, 1));
+        assert_eq!(other.poll(&mut flight), Poll::Ready(false));
+        // The same when another clone sees the end.
+        let command = FakeCommand::default();
+        let mut first = command.in_flight();
+        let mut second = first.clone();
+        assert!(first == second && first != flight);
+        assert!(one.poll(&mut first).is_pending());
+        assert!(other.poll(&mut first).is_pending());
+        command.0.lock().1 = true;
+        assert_eq!(one.poll(&mut second), Poll::Ready(true));
+        assert_eq!(other.woken(), 1);
+    }
+
+    /// A waker may run any code: this one polls the future on another thread before it returns.
+    #[derive(Default)]
+    struct Polls(Mutex<Option<Pending>>, AtomicU64);
+
+    impl Wake for Polls {
+        fn wake(self: Arc<Self>) {
+            let Some(flight) = self.0.lock().take() else {
+                return;
+            };
+            let (send, outcome) = std::sync::mpsc::channel();
+            std::thread::spawn(move || send.send(flight.now_or_never()));
+            // Times out if a lock is held that the poll needs.
+            let outcome = outcome.recv_timeout(Duration::from_secs(30));
+            let has_ended = matches!(outcome, Ok(Some(_)));
+            self.1.store(has_ended.into(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn nothing_is_woken_under_a_lock() {
+        for ended in [false, true] {
+            let command = FakeCommand::default();
+            let mut first = command.in_flight();
+            let mut second = first.clone();
+            let (polls, other) = (Arc::<Polls>::default(), Arc::<CountedWakes>::default());
+            let waker = Waker::from(Arc::clone(&polls));
+            assert!(
+                first
+                    .poll_unpin(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            *polls.0.lock() = Some(first);
+            if ended {
+                second.overdue();
+            } else {
+                command.0.lock().1 = true;
+                assert!(other.poll(&mut second).is_ready());
+            }
+            assert_eq!(polls.1.load(Ordering::Relaxed), 1);
+        }
     }
 }

@@ -26,12 +26,6 @@ use crate::backend::failure::{Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
 
-/// Fails when a certificate or key cannot be read.
-#[cfg(feature = "tls")]
-pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
-    super::tls::check(tls)
-}
-
 /// Without the feature there is no TLS.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
@@ -184,7 +178,8 @@ impl Address {
     async fn connect_with(&self, config: AsyncConnectionConfig) -> RedisResult<Connection> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return Box::pin(self.encrypted(tls, config)).await;
+            let stream = Box::pin(tls.connect(self.client.get_connection_info())).await?;
+            return Box::pin(self.driven(stream, config)).await;
         }
         let info = self.client.get_connection_info();
         match info.addr() {
@@ -215,16 +210,6 @@ impl Address {
         let (connection, driver) =
             MultiplexedConnection::new_with_config(settings, stream, config).await?;
         Ok(Connection::driven(connection, driver))
-    }
-
-    #[cfg(feature = "tls")]
-    async fn encrypted(
-        &self,
-        tls: &Encryption,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<Connection> {
-        let stream = tls.connect(self.client.get_connection_info()).await?;
-        self.driven(stream, config).await
     }
 
     /// A connection for subscriptions.

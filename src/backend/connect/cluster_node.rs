@@ -63,15 +63,13 @@ impl ClusterNode {
 
     /// How releases are published there.
     pub(crate) fn publish(&self) -> Publish {
-        let known = || {
-            // Relaxed: a connection is handed out after its greeting.
-            if self.sharded.load(Ordering::Relaxed) {
-                Publish::Sharded
-            } else {
-                Publish::Classic
-            }
+        // Relaxed: a connection is handed out after its greeting.
+        let known = if self.sharded.load(Ordering::Relaxed) {
+            Publish::Sharded
+        } else {
+            Publish::Classic
         };
-        self.set.unwrap_or_else(known)
+        self.set.unwrap_or(known)
     }
 
     /// A greeted connection for subscriptions. Messages go to `pushes`.
@@ -98,12 +96,8 @@ impl ClusterNode {
             // Another server has its address now, and would accept any key.
             return Err(Failure::no_node());
         }
-        self.greeted(&hello);
-        Ok(())
-    }
-
-    fn greeted(&self, hello: &Hello) {
         let sharded = !hello.is_older_than(SHARDED_SINCE);
         self.sharded.store(sharded, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -299,10 +299,10 @@ mod tests {
     fn queue(connection: &Connection) -> (BoxFuture<'static, RedisResult<Value>>, bool) {
         let mut connection = connection.clone();
         let is_full = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_full);
+        let filled = Arc::clone(&is_full);
         let mut sending = async move {
             let ping = redis::cmd("PING");
-            let is_full = || told.store(true, Ordering::Relaxed);
+            let is_full = || filled.store(true, Ordering::Relaxed);
             connection.send(&ping, is_full).await
         }
         .boxed();

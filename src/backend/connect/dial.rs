@@ -19,13 +19,13 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
 use redis::aio::PubSub;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
 
 use super::address::{Address, Endpoint};
 use super::connection::Connection;
 use super::hello::{Hello, check_master};
-use super::master_term::{MasterTerm, MasterTerms};
+use super::master_term::MasterTerm;
 use super::sentinel::Sentinels;
 use crate::backend::failure::{Class, Failure, application};
 use crate::error::ConfigError;
@@ -54,7 +54,8 @@ pub(crate) struct Dialer {
 /// A master that may change.
 struct Followed {
     sentinels: Sentinels,
-    terms: MasterTerms,
+    /// Changes when another server becomes the master.
+    terms: watch::Sender<()>,
     led: Mutex<Led>,
     /// Notified when the sentinels send a new connection to another endpoint than the earlier ones.
     found: Notify,
@@ -79,7 +80,7 @@ impl Led {
 impl Followed {
     fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
         led.endpoint = None;
-        self.terms.next();
+        self.terms.send_replace(());
         if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             tracing::info!("another server is the master now");
         }
@@ -144,7 +145,7 @@ impl Dialer {
     ) -> Result<Self, ConfigError> {
         let followed = Followed {
             sentinels: Sentinels::from_urls(urls, service, secrets)?,
-            terms: MasterTerms::new(),
+            terms: watch::Sender::new(()),
             led: Mutex::default(),
             found: Notify::new(),
         };
@@ -322,7 +323,7 @@ impl Dialer {
             return Ok((make().await?, None));
         };
         loop {
-            let mut term = followed.terms.current();
+            let mut term = MasterTerm::current(&followed.terms);
             // One round for each change of the master.
             if let Some(made) = term.within(make()).await {
                 return Ok((made?, Some(term)));
@@ -409,7 +410,7 @@ impl Dialer {
         }
     }
 
-    /// The manager of the pool panicked.
+    /// The manager of the pool panicked. Logged once.
     fn panicked(&self) -> Failure {
         // Relaxed: the flag guards no other data.
         if !self.panicked.swap(true, Ordering::Relaxed) {
@@ -434,13 +435,13 @@ mod tests {
         let followed = dialer.followed.as_ref().unwrap();
         assert!(!dialer.switch_to(&endpoint(1)), "nothing leads anywhere");
         SentinelQuery::begin(followed).led_to(endpoint(1));
-        let first = followed.terms.current();
+        let first = MasterTerm::current(&followed.terms);
         assert!(!dialer.switch_to(&endpoint(1)), "it leads there");
         assert!(!first.is_over());
         assert!(dialer.switch_to(&endpoint(2)));
         assert!(first.is_over());
         SentinelQuery::begin(followed).led_to(endpoint(2));
-        let second = followed.terms.current();
+        let second = MasterTerm::current(&followed.terms);
         assert!(
             !dialer.switch_to(&endpoint(2)),
             "the old one is forgotten, and nobody asks"
@@ -456,11 +457,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_sent_elsewhere_ends_the_turn_of_all() {
+    async fn a_connection_that_is_sent_elsewhere_ends_the_term_of_all() {
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
-        let term = followed.terms.current();
+        let term = MasterTerm::current(&followed.terms);
         SentinelQuery::begin(followed).led_to(endpoint(1));
         SentinelQuery::begin(followed).led_to(endpoint(1));
         assert!(!term.is_over());
@@ -468,7 +469,7 @@ mod tests {
         SentinelQuery::begin(followed).led_to(endpoint(2));
         assert!(term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
-        let term = followed.terms.current();
+        let term = MasterTerm::current(&followed.terms);
         // The next question to the sentinels shows which answer was right.
         SentinelQuery::begin(followed).led_to(endpoint(1));
         assert!(!term.is_over());

@@ -5,29 +5,16 @@
 
 use tokio::sync::watch;
 
-/// Counts the terms.
-pub(crate) struct MasterTerms(watch::Sender<u64>);
-
 /// The term of one master, which may be over.
 #[derive(Clone)]
-pub(crate) struct MasterTerm(watch::Receiver<u64>);
-
-impl MasterTerms {
-    pub(super) fn new() -> Self {
-        Self(watch::Sender::new(0))
-    }
-
-    /// Another server is the master now.
-    pub(super) fn next(&self) {
-        self.0.send_modify(|count| *count += 1);
-    }
-
-    pub(super) fn current(&self) -> MasterTerm {
-        MasterTerm(self.0.subscribe())
-    }
-}
+pub(crate) struct MasterTerm(watch::Receiver<()>);
 
 impl MasterTerm {
+    /// The present term; each change of `terms` ends one.
+    pub(super) fn current(terms: &watch::Sender<()>) -> Self {
+        Self(terms.subscribe())
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.0.has_changed().unwrap_or(false)
     }

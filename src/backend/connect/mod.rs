@@ -13,7 +13,9 @@ mod socket;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(crate) use self::address::{Endpoint, check_tls};
+pub(crate) use self::address::Endpoint;
+#[cfg(not(feature = "tls"))]
+pub(crate) use self::address::check_tls;
 pub(crate) use self::cluster_node::ClusterNode;
 pub(crate) use self::connection::Connection;
 pub(crate) use self::dial::Dialer;
@@ -21,3 +23,5 @@ pub(crate) use self::hello::{Hello, ServerInfo};
 pub(crate) use self::master_term::MasterTerm;
 pub(crate) use self::redirect::{Range, Redirect, ranges};
 pub(crate) use self::sentinel::Sentinels;
+#[cfg(feature = "tls")]
+pub(crate) use self::tls::check_tls;

@@ -31,16 +31,8 @@ pub(crate) struct Sentinels {
     secrets: Option<Provider>,
 }
 
-/// The answer of one sentinel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum SentinelAnswer {
-    Master {
-        endpoint: Endpoint,
-        epoch: u64,
-    },
-    /// It watches no master of that name.
-    Unknown,
-}
+/// The master that a sentinel names, with its configuration epoch; none if it watches no master of that name.
+type SentinelAnswer = Option<(Endpoint, u64)>;
 
 impl Sentinels {
     pub(super) fn from_urls(
@@ -99,24 +91,17 @@ impl Sentinels {
         let Ok(endpoint) = redis::from_redis_value::<Option<(String, u16)>>(endpoint) else {
             return Err(Failure::strange_reply());
         };
-        Ok(match endpoint {
-            None => SentinelAnswer::Unknown,
-            Some((host, port)) => SentinelAnswer::Master {
-                endpoint: Endpoint::new(&host, port),
-                // It only matters in a tie, so a missing permission for it is no failure.
-                epoch: answers.next().and_then(|about| epoch(&about)).unwrap_or(0),
-            },
-        })
+        // It only matters in a tie, so a missing permission for it is no failure.
+        let epoch = answers.next().and_then(|about| epoch(&about)).unwrap_or(0);
+        Ok(endpoint.map(|(host, port)| (Endpoint::new(&host, port), epoch)))
     }
 
     /// Subscribes to announcements of a new master at the sentinel `index`.
     pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
         let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
         let mut subscribed = sentinel.pubsub().await.map_err(Failure::connecting)?;
-        subscribed
-            .subscribe(SWITCHES)
-            .await
-            .map_err(Failure::connecting)?;
+        let subscribing = subscribed.subscribe(SWITCHES).await;
+        subscribing.map_err(Failure::connecting)?;
         Ok(subscribed)
     }
 
@@ -137,6 +122,7 @@ fn epoch(about: &Value) -> Option<u64> {
 }
 
 /// The answers so far.
+#[derive(Default)]
 struct SentinelVotes {
     silent: usize,
     named: Vec<Named>,
@@ -154,17 +140,15 @@ impl SentinelVotes {
     fn of(sentinels: usize) -> Self {
         Self {
             silent: sentinels,
-            named: Vec::new(),
-            unknown: 0,
-            failure: None,
+            ..Self::default()
         }
     }
 
     fn count(&mut self, said: Result<SentinelAnswer, Failure>) {
         self.silent -= 1;
         match said {
-            Ok(SentinelAnswer::Unknown) => self.unknown += 1,
-            Ok(SentinelAnswer::Master { endpoint, epoch }) => self.vote(endpoint, epoch),
+            Ok(None) => self.unknown += 1,
+            Ok(Some((endpoint, epoch))) => self.vote(endpoint, epoch),
             // A denial explains more than a missing answer.
             Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
             Err(failure) => drop(self.failure.get_or_insert(failure)),
@@ -180,10 +164,9 @@ impl SentinelVotes {
             named.votes += 1;
             named.epoch = named.epoch.max(epoch);
         } else {
-            let votes = 1;
             self.named.push(Named {
                 endpoint,
-                votes,
+                votes: 1,
                 epoch,
             });
         }
@@ -225,8 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn master(port: u16, epoch: u64) -> SentinelAnswer {
-        let endpoint = Endpoint::new("h", port);
-        SentinelAnswer::Master { endpoint, epoch }
+        Some((Endpoint::new("h", port), epoch))
     }
 
     /// None stands for no answer.
@@ -269,10 +251,10 @@ mod tests {
 
     #[test]
     fn an_unknown_service_is_reported_when_no_sentinel_knows_it() {
-        let said = vec![Some(SentinelAnswer::Unknown), None];
+        let said = vec![Some(None), None];
         let failure = votes(2, said).outcome("x").unwrap_err();
         assert_eq!(failure.class, Class::UnknownService);
-        let said = vec![Some(SentinelAnswer::Unknown), Some(master(1, 0))];
+        let said = vec![Some(None), Some(master(1, 0))];
         assert_eq!(port(votes(2, said).outcome("x").ok()), Some(1));
     }
 
@@ -306,7 +288,7 @@ mod tests {
         assert_eq!(epoch(&Value::Nil), None, "the right for it is missing");
     }
 
-    /// One that may not be asked about the epoch says 0.
+    /// A sentinel that must not be asked for the epoch counts as 0.
     #[test]
     fn an_address_has_the_latest_epoch_that_anybody_said_of_it() {
         let said = [(2, 0), (1, 4), (2, 5), (1, 4)];

@@ -74,7 +74,7 @@ impl Encryption {
 }
 
 /// Fails when a certificate or key cannot be read.
-pub(super) fn check(tls: &Tls) -> Result<(), ConfigError> {
+pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {
         host: "localhost".to_owned(),
         port: 0,

@@ -1,11 +1,11 @@
-//! Functions of the application's that run here: its address map, its providers of credentials, the manager of its pool.
-//! One that panics has failed; it ends neither the keeper nor a lane.
+//! Functions of the application that run here: its address map, its providers of credentials, the manager of its pool.
+//! A function that panics has failed; it ends neither the keeper nor a lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What `function` returns; `None` when it panics.
+/// What `function` returns; none if it panics.
 pub(crate) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(function)).ok()
 }

@@ -1,5 +1,6 @@
 //! A failed command: its [class](Class), which decides what happens next, and the cause that a user sees.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use redis::RedisError;
@@ -17,98 +18,74 @@ pub(crate) struct Failure {
     cause: Cause,
 }
 
-/// Causes that do not come from the server.
+/// A cause that is only a text, for users.
 #[derive(Debug, thiserror::Error)]
-enum LocalCause {
-    #[error("no reply within the command time-out")]
-    NoReply,
-    #[error("no connection within the command time-out")]
-    NoConnection,
-    #[error("unexpected reply from a script")]
-    StrangeReply,
-    #[error("the client is closed")]
-    Closed,
-    #[error("the runtime of this connection has ended")]
-    RuntimeEnded,
-    #[error("connecting panicked")]
-    Panic,
-    #[error("{0}")]
-    Said(String),
-    #[error("the reply came after the lease it granted had expired")]
-    TooLate,
-    #[error("no reply from Redis within the wait")]
-    Silence,
-    #[error("no sentinel watches a master named {0:?}")]
-    UnknownService(Box<str>),
-    #[error("the server named by the sentinels is not a master")]
-    NotTheMaster,
-    #[error("no known cluster node serves the slot of the lock")]
-    NoNode,
-    #[error("the keys of the lock are in different cluster slots")]
-    CrossSlot,
-    #[error("the server is too old")]
-    TooOld,
-}
+#[error("{0}")]
+struct TextCause(Cow<'static, str>);
 
 impl Failure {
-    fn seen(class: Class, seen: LocalCause) -> Self {
-        Self {
-            class,
-            cause: Arc::new(seen),
-        }
+    fn of(class: Class, text: impl Into<Cow<'static, str>>) -> Self {
+        let cause = Arc::new(TextCause(text.into()));
+        Self { class, cause }
     }
 
     pub(crate) fn no_reply() -> Self {
-        Self::seen(Class::Unanswered, LocalCause::NoReply)
+        Self::of(Class::Unanswered, "no reply within the command time-out")
     }
 
     pub(crate) fn no_connection() -> Self {
-        Self::seen(Class::Unreached, LocalCause::NoConnection)
+        Self::of(
+            Class::Unreached,
+            "no connection within the command time-out",
+        )
     }
 
     /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
-        Self::seen(Class::NotReady, LocalCause::NoNode)
+        let text = "no known cluster node serves the slot of the lock";
+        Self::of(Class::NotReady, text)
     }
 
     /// No single node has all keys. The command certainly did not run.
     pub(crate) fn cross_slot() -> Self {
-        Self::seen(Class::CrossSlot, LocalCause::CrossSlot)
+        let text = "the keys of the lock are in different cluster slots";
+        Self::of(Class::CrossSlot, text)
     }
 
     pub(crate) fn too_old() -> Self {
-        Self::seen(Class::TooOld, LocalCause::TooOld)
+        Self::of(Class::TooOld, "the server is too old")
     }
 
     pub(crate) fn strange_reply() -> Self {
-        Self::seen(Class::Rejected, LocalCause::StrangeReply)
+        Self::of(Class::Rejected, "unexpected reply from a script")
     }
 
     pub(crate) fn closed() -> Self {
-        Self::seen(Class::Closed, LocalCause::Closed)
+        Self::of(Class::Closed, "the client is closed")
     }
 
     /// The lane ended with its runtime. Nothing was sent, and the lane does not reconnect.
     pub(crate) fn runtime_ended() -> Self {
-        Self::seen(Class::Unreached, LocalCause::RuntimeEnded)
+        Self::of(Class::Unreached, "the runtime of this connection has ended")
     }
 
     /// The application's address map or credentials function panicked.
     pub(crate) fn panic() -> Self {
-        Self::seen(Class::Unreached, LocalCause::Panic)
+        Self::of(Class::Unreached, "connecting panicked")
     }
 
     pub(crate) fn too_late() -> Self {
-        Self::seen(Class::NotReady, LocalCause::TooLate)
+        let text = "the reply came after the lease it granted had expired";
+        Self::of(Class::NotReady, text)
     }
 
     pub(crate) fn silence() -> Self {
-        Self::seen(Class::Unreached, LocalCause::Silence)
+        Self::of(Class::Unreached, "no reply from Redis within the wait")
     }
 
     pub(crate) fn unknown_service(service: &str) -> Self {
-        let seen = LocalCause::UnknownService(service.into());
-        Self::seen(Class::UnknownService, seen)
+        let text = format!("no sentinel watches a master named {service:?}");
+        Self::of(Class::UnknownService, text)
     }
 
     /// The application's credentials cannot be used.
@@ -128,7 +105,8 @@ impl Failure {
     }
 
     pub(crate) fn not_the_master() -> Self {
-        Self::seen(Class::Unreached, LocalCause::NotTheMaster)
+        let text = "the server named by the sentinels is not a master";
+        Self::of(Class::Unreached, text)
     }
 
     /// The system did not start the keeper's thread.
@@ -143,34 +121,28 @@ impl Failure {
     pub(crate) fn connecting(error: RedisError) -> Self {
         let of_the_address = is_of_the_address(&error);
         let failure = Self::from(error);
-        let class = match failure.class {
-            Class::Denied | Class::TooOld => failure.class,
-            Class::Rejected if of_the_address => Class::Rejected,
-            _ => Class::Unreached,
-        };
-        Self { class, ..failure }
+        match failure.class {
+            Class::Rejected if of_the_address => failure,
+            _ => failure.greeting(),
+        }
     }
 
     /// For a lane, which keeps connecting: a service that the sentinels do not know is one that has not started yet.
     pub(crate) fn unreached_unless_refused(self) -> Self {
-        match self.class {
-            Class::UnknownService => Self {
-                class: Class::Unreached,
-                ..self
-            },
-            _ => self,
-        }
+        let class = match self.class {
+            Class::UnknownService => Class::Unreached,
+            class => class,
+        };
+        Self { class, ..self }
     }
 
     /// For an error of the first command on a new connection: nothing else was sent on it.
     pub(crate) fn greeting(self) -> Self {
-        match self.class {
-            Class::Denied | Class::TooOld => self,
-            _ => Self {
-                class: Class::Unreached,
-                ..self
-            },
-        }
+        let class = match self.class {
+            Class::Denied | Class::TooOld => self.class,
+            _ => Class::Unreached,
+        };
+        Self { class, ..self }
     }
 
     /// Whether the command may have run, or may still run.
@@ -211,7 +183,7 @@ impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         let class = classify(&error);
         let cause: Cause = match error.detail().and_then(without_arguments) {
-            Some(said) => Arc::new(LocalCause::Said(said.to_owned())),
+            Some(said) => Arc::new(TextCause(said.to_owned().into())),
             None => Arc::new(error),
         };
         Self { class, cause }
@@ -257,7 +229,7 @@ mod tests {
     }
 
     fn of(class: Class) -> Failure {
-        Failure::seen(class, LocalCause::Silence)
+        Failure::of(class, "a text")
     }
 
     const ALL: [Class; 14] = [

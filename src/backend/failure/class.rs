@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_told_apart() {
+    fn each_code_has_its_class() {
         for (line, expected) in [
             (
                 "-LOADING Redis is loading the dataset in memory",
