@@ -307,8 +307,9 @@ async fn while_valid<G: IsGuard, T>(
     let level = guard.level();
     let span = tracing::debug_span!("run", name = level.name());
     let mut body = pin!(body(guard).instrument(span));
+    let hold = level.hold();
     // An announcement of a shutdown does not cancel the body.
-    let mut lost = pin!(level.lost_for_good());
+    let mut lost = pin!(hold.lost_or(false));
     poll_fn(|context| {
         // The clock first: after the runtime was blocked, the loss may not have been reported yet.
         level.check()?;

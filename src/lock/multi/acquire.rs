@@ -134,9 +134,8 @@ impl AcquireAll<'_> {
         let guards = guards.into_iter().map(Some).collect();
         // All are needed, so there are no spare ones to wait for.
         let spare_timeout = Duration::ZERO;
-        let level =
-            CompositeLevel::first(&self.set.name, needed, spare_timeout, guards, self.lease);
-        LockGuard::of_several(level)
+        CompositeLevel::first(&self.set.name, needed, spare_timeout, guards, self.lease)
+            .into_guard()
     }
 
     /// Waits for one lock while it holds none.

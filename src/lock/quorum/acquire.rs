@@ -50,7 +50,7 @@ pub(super) async fn acquire(
             if request.fenced && level.hold().token().is_none() {
                 token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
             }
-            return Ok(Some(LockGuard::of_several(level)));
+            return Ok(Some(level.into_guard()));
         }
         match WaitingCaller::start(nodes, &request)?.decision().await {
             Decision::Got(guard) if guard.is_valid() => return Ok(Some(guard)),
@@ -266,7 +266,7 @@ async fn make_rounds(
                     None => level,
                 };
                 queue.publish(LockNews::Granted(request.owner.clone()));
-                return Decision::Got(LockGuard::of_several(level));
+                return Decision::Got(level.into_guard());
             }
             Tried::Failed(error) => return Decision::Failed(error),
             Tried::Busy { some, free_at } => {

@@ -256,7 +256,7 @@ impl<K: LockKind> QuorumHandle<K> {
     pub async fn unlock(&self) -> Result<(), Error> {
         let owner = self.acts_for();
         let given_back = match owner.and_then(|owner| owner.take(self.name())) {
-            Some(level) => LockGuard::of_several(level).unlock().await,
+            Some(level) => level.into_guard().unlock().await,
             None => Err(Error::not_owner()),
         };
         given_back.map_err(|error| error.about(self.name()))

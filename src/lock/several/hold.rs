@@ -207,7 +207,7 @@ impl Composite {
         matches!(self.look(), CompositePhase::Held(_))
     }
 
-    pub(in crate::lock) fn valid_for(&self) -> Duration {
+    fn valid_for(&self) -> Duration {
         match self.look() {
             CompositePhase::Held(left) => left,
             _ => Duration::ZERO,
@@ -346,12 +346,30 @@ impl Composite {
             changed.await;
         }
     }
+}
 
-    /// Resolves when so many children are lost, by `loss`, that fewer than `needed` are left.
-    fn too_many<'a>(
-        &'a self,
-        loss: impl Fn(HoldView) -> BoxFuture<'a, LostReason> + Send + 'a,
-    ) -> BoxFuture<'a, LostReason> {
+impl HoldOfSeveral for Composite {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        self.token()
+    }
+
+    fn state(&self) -> ChildState {
+        match self.look() {
+            CompositePhase::Held(left) => ChildState::Valid(left),
+            CompositePhase::Lost(_, reason) => ChildState::Lost(reason),
+            CompositePhase::Over | CompositePhase::LeftToLease => ChildState::Over,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason> {
         async move {
             loop {
                 let mut changed = pin!(self.changed.notified());
@@ -360,7 +378,9 @@ impl Composite {
                 // A child that was given back with its level cannot be lost.
                 let there = children.iter().flatten();
                 let there = there.filter(|child| child.state() != ChildState::Over);
-                let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
+                let losses: FuturesUnordered<_> = there
+                    .map(|child| async move { child.lost_or(announced).await })
+                    .collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
                 let reason = match select(last.next(), changed).await {
@@ -380,35 +400,5 @@ impl Composite {
             }
         }
         .boxed()
-    }
-}
-
-impl HoldOfSeveral for Composite {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn state(&self) -> ChildState {
-        match self.look() {
-            CompositePhase::Held(left) => ChildState::Valid(left),
-            CompositePhase::Lost(_, reason) => ChildState::Lost(reason),
-            CompositePhase::Over | CompositePhase::LeftToLease => ChildState::Over,
-        }
-    }
-
-    fn valid_for(&self) -> Duration {
-        self.valid_for()
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.check()
-    }
-
-    fn lost(&self) -> BoxFuture<'_, LostReason> {
-        self.too_many(|child| async move { child.lost().await }.boxed())
-    }
-
-    fn lost_for_good(&self) -> BoxFuture<'_, LostReason> {
-        self.too_many(|child| async move { child.lost_for_good().await }.boxed())
     }
 }
