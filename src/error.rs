@@ -103,7 +103,7 @@ pub enum Error {
         lock: Option<Arc<str>>,
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
-    #[error("{}{}", LockPrefix(lock), NameProblem { lock, bytes: *bytes })]
+    #[error("{}{}", LockPrefix(lock), name_problem(lock, *bytes))]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -347,23 +347,11 @@ impl fmt::Display for LockPrefix<'_> {
     }
 }
 
-/// What is wrong with a name.
-struct NameProblem<'a> {
-    lock: &'a Option<Arc<str>>,
-    bytes: usize,
-}
-
-impl fmt::Display for NameProblem<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.lock.as_deref() == Some("") {
-            return f.write_str("a lock's name must not be empty");
-        }
-        let bytes = self.bytes;
-        write!(
-            f,
-            "{bytes} bytes with the key prefix, but at most 512 are allowed"
-        )
+fn name_problem(lock: &Option<Arc<str>>, bytes: usize) -> String {
+    if lock.as_deref() == Some("") {
+        return "a lock's name must not be empty".into();
     }
+    format!("{bytes} bytes with the key prefix, but at most 512 are allowed")
 }
 
 /// Fewer replicas acknowledged a command in time than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for.

@@ -103,7 +103,7 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        K::Guard::of(self.lock.acting().acquire_forever(Lease::Watchdog).await?)
+        K::Guard::of(self.lock.acquire_forever(Lease::Watchdog).await?)
     }
 
     /// Waits for the lock and takes it for a fixed lease. When `lease` is over, the hold is lost, unless it was extended or
@@ -120,12 +120,7 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
-        K::Guard::of(
-            self.lock
-                .acting()
-                .acquire_forever(Lease::Fixed(lease))
-                .await?,
-        )
+        K::Guard::of(self.lock.acquire_forever(Lease::Fixed(lease)).await?)
     }
 
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end.
@@ -149,7 +144,7 @@ impl<K: LockKind> Handle<K> {
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<K::Guard>, Error> {
-        let got = self.lock.acting().acquire(Some(wait), lease.into()).await?;
+        let got = self.lock.acquire(Some(wait), lease.into()).await?;
         got.map(K::Guard::of).transpose()
     }
 
@@ -204,7 +199,7 @@ impl<K: LockKind> Handle<K> {
     /// As [`LockGuard::unlock`].
     #[doc(alias = "unlockAsync")]
     pub async fn unlock(&self) -> Result<(), Error> {
-        self.lock.acting().unlock().await
+        self.lock.unlock().await
     }
 
     /// Whether anybody holds the lock. Asks Redis.
@@ -220,7 +215,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        self.lock.acting().locked().await
+        self.lock.is_locked().await
     }
 
     /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
@@ -235,7 +230,7 @@ impl<K: LockKind> Handle<K> {
     #[must_use]
     #[doc(alias = "getHoldCount")]
     pub fn hold_count(&self) -> u32 {
-        self.lock.acting().hold_count()
+        self.lock.hold_count()
     }
 
     /// How much longer Redis keeps the lock. Asks Redis.
@@ -249,7 +244,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.lock.acting().remain_time_to_live().await
+        self.lock.remain_time_to_live().await
     }
 
     /// Releases the lock, whoever holds it, and wakes the next waiter. Returns whether anybody held it.
@@ -267,12 +262,10 @@ impl<K: LockKind> Handle<K> {
     /// The command may have been executed or not.
     #[doc(alias = "forceUnlock")]
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.lock.acting().force_unlock().await
+        self.lock.force_unlock().await
     }
-}
 
-impl<K: LockKind> Handle<K> {
-    fn about(&self) -> LockInfo {
+    fn lock_info(&self) -> LockInfo {
         self.lock.info()
     }
 }

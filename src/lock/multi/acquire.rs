@@ -10,12 +10,11 @@
 //! 4. What it has lies in a [`Tray`] until the caller has all of it, so a caller that is not polled delays nobody.
 //! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use futures_util::future::ready;
+use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -280,11 +279,6 @@ fn silence_of(name: &str) -> Error {
 /// too long, a timer of the keeper takes them away. It wakes the tray itself, not the caller.
 struct Tray(Mutex<Option<Vec<(usize, LockGuard)>>>);
 
-/// Empties the tray when it fires. Dropping it stops it.
-struct TrayTimer {
-    _timer: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
 impl Tray {
     fn new(place: usize, guard: LockGuard) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some(vec![(place, guard)]))))
@@ -310,10 +304,15 @@ impl Tray {
         self.0.lock().take()
     }
 
-    /// Takes the guards away after `limit` and gives them back, also when nobody polls.
-    fn taken_away_after(self: &Arc<Self>, limit: Duration, timers: &Timers) -> TrayTimer {
+    /// Takes the guards away after `limit` and gives them back, also when nobody polls. Dropping the timer stops it.
+    fn taken_away_after(
+        self: &Arc<Self>,
+        limit: Duration,
+        timers: &Timers,
+    ) -> BoxFuture<'static, ()> {
         // Unconstrained: a timer wakes its task when the task's budget is used up, and here that would empty the tray.
-        let mut timer = Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
+        let mut timer: BoxFuture<'static, ()> =
+            Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
         let waker = Waker::from(Arc::clone(self));
         if timer
             .as_mut()
@@ -323,7 +322,7 @@ impl Tray {
             // The keeper has ended, so nothing renews these guards.
             drop(self.take());
         }
-        TrayTimer { _timer: timer }
+        timer
     }
 }
 

@@ -258,7 +258,7 @@ impl MultiLock {
         any(join_all(self.locks().map(Lock::force_unlock)).await)
     }
 
-    fn about(&self) -> LockInfo {
+    fn lock_info(&self) -> LockInfo {
         self.set.info.clone()
     }
 

@@ -42,9 +42,9 @@ impl Set {
 fn each_once(infos: &[LockInfo]) -> Result<(), SetError> {
     let mut seen = HashSet::new();
     let mut all = infos.iter().flat_map(|info| &info.locks);
-    match all.find(|lock| !seen.insert(*lock)) {
-        Some(twice) => Err(SetError::Twice {
-            lock: twice.name().into(),
+    match all.find(|(client, names)| !seen.insert((client, names.key()))) {
+        Some((_, names)) => Err(SetError::Twice {
+            lock: names.name().into(),
         }),
         None => Ok(()),
     }

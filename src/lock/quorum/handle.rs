@@ -298,9 +298,15 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// Cancel safe: it changes nothing.
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        let questions = Questions::of(&self.nodes, self.kind()?);
-        let answered = questions.remain_time_to_live().await;
-        answered.map_err(|error| error.about(self.name()))
+        let answered = self.ask_all(|lock| async move { lock.remain_time_to_live().await });
+        let mut ttls = answered.await?;
+        // The soonest first.
+        ttls.sort_by_key(|ttl| match ttl {
+            Ttl::Free => (0, Duration::ZERO),
+            Ttl::Left(left) => (1, *left),
+            Ttl::NoExpiry => (2, Duration::ZERO),
+        });
+        Ok(ttls[self.nodes.needed() - 1])
     }
 
     /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it on
@@ -315,12 +321,28 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// The commands may be executed or not.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let questions = Questions::of(&self.nodes, self.kind()?);
-        let answered = questions.force_unlock().await;
-        answered.map_err(|error| error.about(self.name()))
+        let answered = self
+            .ask_all(|lock| async move { lock.force_unlock().await })
+            .await?;
+        Ok(answered.into_iter().any(|held| held))
     }
 
-    fn about(&self) -> LockInfo {
+    /// Asks the lock on each node. The answers, if they are those of a majority.
+    async fn ask_all<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        ask: impl Fn(LockOfClient) -> F,
+    ) -> Result<Vec<T>, Error> {
+        let answered = async {
+            let kind = self.kind()?;
+            self.nodes.check_open()?;
+            let locks = self.nodes.all().iter();
+            let locks = locks.map(|node| LockOfClient::ownerless(node.engine(), kind));
+            usable(join_all(locks.map(ask)).await, self.nodes.needed())
+        };
+        answered.await.map_err(|error| error.about(self.name()))
+    }
+
+    fn lock_info(&self) -> LockInfo {
         let Ok(kind) = &self.kind else {
             return LockInfo::default();
         };
@@ -333,70 +355,24 @@ impl<K: LockKind> QuorumHandle<K> {
 
 is_a_lock!(QuorumHandle<K>, of K);
 
-/// The lock of one name on all nodes.
-struct Questions<'a> {
-    nodes: &'a QuorumNodes,
-    handles: Vec<LockOfClient>,
-}
-
-impl<'a> Questions<'a> {
-    fn of(nodes: &'a QuorumNodes, kind: &Kind) -> Self {
-        let engines = nodes.all().iter().map(|node| node.engine());
-        Self {
-            nodes,
-            handles: engines
-                .map(|engine| LockOfClient::ownerless(engine, kind))
-                .collect(),
-        }
-    }
-
-    /// When a majority of the nodes will be free.
-    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.nodes.check_open()?;
-        let asked = self
-            .handles
-            .iter()
-            .map(|handle| handle.acting_for_nobody().remain_time_to_live());
-        let mut answered = self.usable(join_all(asked).await)?;
-        // The soonest first.
-        answered.sort_by_key(|ttl| match ttl {
-            Ttl::Free => (0, std::time::Duration::ZERO),
-            Ttl::Left(left) => (1, *left),
-            Ttl::NoExpiry => (2, std::time::Duration::ZERO),
-        });
-        Ok(answered[self.nodes.needed() - 1])
-    }
-
-    async fn force_unlock(&self) -> Result<bool, Error> {
-        self.nodes.check_open()?;
-        let asked = self
-            .handles
-            .iter()
-            .map(|handle| handle.acting_for_nobody().force_unlock());
-        let answered = self.usable(join_all(asked).await)?;
-        Ok(answered.into_iter().any(|held| held))
-    }
-
-    /// The answers, if they are those of a majority.
-    fn usable<T>(&self, answers: Vec<Result<T, Error>>) -> Result<Vec<T>, Error> {
-        let needed = self.nodes.needed();
-        let (mut usable, mut last) = (Vec::new(), None);
-        for answer in answers {
-            match answer {
-                Ok(answer) => usable.push(answer),
-                Err(error) if error.is_transient() => last = Some(error),
-                Err(error) => {
-                    last.get_or_insert(error);
-                }
+/// The answers that are not errors, if `needed` of them are there.
+fn usable<T>(answers: Vec<Result<T, Error>>, needed: usize) -> Result<Vec<T>, Error> {
+    let (mut usable, mut last) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(answer) => usable.push(answer),
+            Err(error) if error.is_transient() => last = Some(error),
+            Err(error) => {
+                last.get_or_insert(error);
             }
         }
-        match last {
-            _ if usable.len() >= needed => Ok(usable),
-            Some(error) if !error.is_transient() => Err(error),
-            last => {
-                let cause: Cause = Arc::new(last.unwrap_or(Error::Closed));
-                Err(Error::no_quorum(usable.len(), needed, cause))
-            }
+    }
+    match last {
+        _ if usable.len() >= needed => Ok(usable),
+        Some(error) if !error.is_transient() => Err(error),
+        last => {
+            let cause: Cause = Arc::new(last.unwrap_or(Error::Closed));
+            Err(Error::no_quorum(usable.len(), needed, cause))
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::node::QuorumNode;
@@ -39,12 +39,11 @@ pub(crate) struct QuorumNodes {
     node_timeout: Duration,
     queues: Arc<Queues>,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
-    steward: Steward,
     /// Notified when a silent node answers.
     back: Notify,
     /// A task of the steward panicked.
     broken: AtomicBool,
-    _alive: StewardAlive,
+    steward: Steward,
 }
 
 /// How a quorum is set up, beyond its nodes' clients.
@@ -61,7 +60,7 @@ impl QuorumNodes {
         nodes: Vec<QuorumNode>,
         settings: &QuorumSettings,
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<HoldToRepair>), Failure> {
-        let (steward, alive) = Steward::start()?;
+        let steward = Steward::start()?;
         let (repairs, to_repair) = mpsc::unbounded_channel();
         let delay = match settings.restart_delay {
             Some(delay) => RestartDelay::new(delay),
@@ -79,7 +78,6 @@ impl QuorumNodes {
             back: Notify::new(),
             broken: AtomicBool::new(false),
             all,
-            _alive: alive,
         });
         for (place, node) in nodes.all.iter().enumerate() {
             if node.is_silent() {
@@ -153,10 +151,10 @@ impl QuorumNodes {
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> AbortHandle {
-        let task = self.steward.spawn(task);
+        let task = self.steward.runtime.spawn(task);
         let abort = task.abort_handle();
         let quorum = Arc::downgrade(self);
-        self.steward.spawn(async move {
+        self.steward.runtime.spawn(async move {
             let panicked = task.await.is_err_and(|error| error.is_panic());
             if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
                 tracing::error!("the background thread of a quorum failed; the quorum is closed");
@@ -271,20 +269,16 @@ impl QuorumNodes {
     }
 }
 
-/// The way to the steward. It does not keep the thread alive.
+/// The background thread. Dropping this ends it and all its tasks.
 struct Steward {
     runtime: Handle,
     timers: Timers,
-}
-
-/// Keeps the steward alive. Dropping this ends the thread and all its tasks.
-struct StewardAlive {
     _until: mpsc::Sender<()>,
 }
 
 impl Steward {
     /// Starts the thread.
-    fn start() -> Result<(Self, StewardAlive), Failure> {
+    fn start() -> Result<Self, Failure> {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
         let thread = std::thread::Builder::new().name("watchlock-quorum".into());
@@ -308,11 +302,10 @@ impl Steward {
         let (runtime, timers) = started
             .and_then(|_| runtime.recv().unwrap_or_else(|_| silent()))
             .map_err(Failure::starting)?;
-        Ok((Self { runtime, timers }, StewardAlive { _until: until }))
-    }
-
-    /// Runs a task. It ends with the steward at the latest.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.runtime.spawn(task)
+        Ok(Self {
+            runtime,
+            timers,
+            _until: until,
+        })
     }
 }

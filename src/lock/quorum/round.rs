@@ -64,7 +64,7 @@ struct Ballot<'a> {
 }
 
 /// How a node answered, for the round and for the text of an error.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum NodeReport {
     NotAsked,
     NoAnswer,
@@ -150,8 +150,12 @@ impl<'a> Ballot<'a> {
     }
 
     fn no_quorum(&self, reached: usize) -> Error {
-        let said = NodeReports(self.reports.clone());
-        Error::no_quorum(reached, self.nodes.needed(), Arc::new(said))
+        let servers = self.reports.iter().zip(1..);
+        let reports: Vec<_> = servers
+            .map(|(report, server)| format!("server {server}: {report}"))
+            .collect();
+        let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
+        Error::no_quorum(reached, self.nodes.needed(), cause.into())
     }
 }
 
@@ -376,29 +380,18 @@ pub(super) async fn join(
         .await
 }
 
-/// How each node answered, as the source of an error.
-#[derive(Debug)]
-struct NodeReports(Vec<NodeReport>);
-
-impl std::error::Error for NodeReports {}
-
-impl fmt::Display for NodeReports {
+impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, word) in self.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { ", " };
-            write!(f, "{comma}server {}: ", place + 1)?;
-            match word {
-                NodeReport::NotAsked => f.write_str("not asked, as it did not answer before")?,
-                NodeReport::NoAnswer => f.write_str("no reply in time")?,
-                NodeReport::Granted => f.write_str("granted")?,
-                NodeReport::Young => f.write_str("granted, but no vote yet after its start")?,
-                NodeReport::Busy(_) => f.write_str("busy")?,
-                NodeReport::Failed(error) => match std::error::Error::source(error) {
-                    Some(cause) => write!(f, "{cause}")?,
-                    None => write!(f, "{error}")?,
-                },
-            }
+        match self {
+            Self::NotAsked => f.write_str("not asked, as it did not answer before"),
+            Self::NoAnswer => f.write_str("no reply in time"),
+            Self::Granted => f.write_str("granted"),
+            Self::Young => f.write_str("granted, but has no vote yet so soon after its start"),
+            Self::Busy(_) => f.write_str("busy"),
+            Self::Failed(error) => match std::error::Error::source(error) {
+                Some(cause) => write!(f, "{cause}"),
+                None => write!(f, "{error}"),
+            },
         }
-        Ok(())
     }
 }
