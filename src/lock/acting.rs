@@ -196,8 +196,8 @@ impl LockOfClient {
         let kind = self.kind()?;
         let names = kind.names();
         let fleet = open_fleet(core)?;
-        // The command is sent only once, as the answer to a repeat does not show what the first one did. So a round trip
-        // first checks that the connection works, which any answer shows.
+        // A repeat could not report what the first command did, so it is sent once, over a connection that a round trip
+        // has just checked. Any answer shows that the connection works.
         let probe = kind.commands.look(names);
         if let Err(silence @ Error::Unavailable { .. }) = look_up(core, probe).await {
             return Err(silence);
@@ -216,7 +216,7 @@ impl LockOfClient {
                     let id = core.hold_id(number);
                     core.gates.with(names, |gate| gate.hold(&id).cloned())
                 });
-                // An attempt whose answer is on the way is repeated instead.
+                // An acquire that still waits for its answer is repeated instead.
                 if let Some(hold) = hit.filter(|hold| !hold.with(HoldState::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
@@ -227,14 +227,14 @@ impl LockOfClient {
     }
 }
 
-/// Sends a command that changes nothing, again if the connection was cut.
+/// Sends a command that changes nothing. Repeats it once if the connection was cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let fleet = open_fleet(core)?;
     let end = core.now() + core.config.command_timeout;
     let pending = Pending::start(&fleet, call.clone());
     let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        // The runtime of the connection may have ended, or this may be polled on another one by now.
+        // The runtime of the connection may have ended, or this task may run on another one by now.
         let fleet = open_fleet(core)?;
         let pending = Pending::start(&fleet, call);
         outcome = pending.within(core.now().until(end)).await;

@@ -1,4 +1,4 @@
-//! Guards: one level of a hold, as a value; views of a hold; and what every kind of guard is to its handle.
+//! Guards (one level of a hold), views of a hold, and the trait that every kind of guard implements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -556,11 +556,10 @@ pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
 
 /// One level of a hold of some kind.
 #[doc(hidden)]
-pub trait IsGuard: sealed::Sealed + Sized + Send + Sync + 'static {
+pub trait IsGuard: sealed::Sealed + Into<LockGuard> + Send + Sync + 'static {
     /// Fails when the level lacks what this guard promises.
     fn of(level: LockGuard) -> Result<Self, Error>;
     fn level(&self) -> &LockGuard;
-    fn into_level(self) -> LockGuard;
 }
 
 pub(super) mod sealed {
@@ -577,8 +576,78 @@ impl IsGuard for LockGuard {
     fn level(&self) -> &LockGuard {
         self
     }
-
-    fn into_level(self) -> LockGuard {
-        self
-    }
 }
+
+/// The methods that take or return a guard, for a guard with a field `level`. It derefs to that for all others.
+macro_rules! guard_around_level {
+    ($guard:ident) => {
+        impl $guard {
+            /// The guard as a [`LockGuard`] of the same hold.
+            pub fn into_guard(self) -> LockGuard {
+                self.level
+            }
+
+            /// As [`LockGuard::reenter`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::reenter`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`LockGuard::reenter`].
+            pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+                Self::of(self.level.reenter(lease).await?)
+            }
+
+            /// As [`LockGuard::unlock`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::unlock`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`LockGuard::unlock`].
+            pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+                self.level.unlock()
+            }
+
+            /// As [`LockGuard::detach`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::detach`]; the guard comes back as a [`LockGuard`].
+            pub fn detach(self) -> Result<(), GuardError> {
+                self.level.detach()
+            }
+
+            /// As [`LockGuard::let_expire`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::let_expire`]; the guard comes back as a [`LockGuard`].
+            pub fn let_expire(self) -> Result<(), GuardError> {
+                self.level.let_expire()
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = LockGuard;
+
+            fn deref(&self) -> &LockGuard {
+                &self.level
+            }
+        }
+
+        impl From<$guard> for LockGuard {
+            fn from(guard: $guard) -> Self {
+                guard.level
+            }
+        }
+
+        impl $crate::lock::guard::sealed::Sealed for $guard {}
+    };
+}
+
+pub(super) use guard_around_level;

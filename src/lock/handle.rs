@@ -1,4 +1,4 @@
-//! A handle: a lock of some kind by name. The verbs are the same for every kind; [`acting`](super::acting) does them.
+//! A handle: a lock of some kind by name. The verbs are the same for every kind.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ use crate::lease::Lease;
 
 /// A lock of the kind `K` by name.
 ///
-/// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its verbs return the guard of the kind.
+/// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its methods return the guard of the kind.
 ///
 /// The `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner) make it without I/O. It is cheap to clone,
 /// and made to be kept, shared and sent to tasks. It holds no lock.
@@ -281,7 +281,7 @@ pub(super) async fn run_under<G: IsGuard, T>(
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
     let value = while_valid(&guard, body).await?;
-    let guard = guard.into_level();
+    let guard: LockGuard = guard.into();
     let name = guard.name().to_owned();
     match guard.unlock().await {
         Err(lost) if lost.is_lost() => Err(lost),

@@ -124,11 +124,11 @@ macro_rules! is_a_lock {
             }
 
             async fn lock(&self) -> Result<LockGuard, Error> {
-                Ok(IsGuard::into_level(self.lock().await?))
+                Ok(self.lock().await?.into())
             }
 
             async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-                Ok(IsGuard::into_level(self.lock_for(lease).await?))
+                Ok(self.lock_for(lease).await?.into())
             }
 
             async fn try_lock(
@@ -137,7 +137,7 @@ macro_rules! is_a_lock {
                 lease: Lease,
             ) -> Result<Option<LockGuard>, Error> {
                 let got = self.try_lock(wait, lease).await?;
-                Ok(got.map(IsGuard::into_level))
+                Ok(got.map(Into::into))
             }
 
             async fn unlock(&self) -> Result<(), Error> {

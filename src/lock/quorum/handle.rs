@@ -24,12 +24,11 @@ use crate::lock::{kinds, scope};
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
-/// Its verbs are those of [`Handle`](crate::Handle), and so is whom it acts for: a handle of a
-/// [`QuorumOwner`](crate::QuorumOwner) for that owner, else for the [scope](crate::Quorum::scope) that it is used in,
-/// else for nobody. Cheap to clone; it holds nothing.
+/// Its methods are those of [`Handle`](crate::Handle). A handle of a [`QuorumOwner`](crate::QuorumOwner) acts for that
+/// owner, any other for the [scope](crate::Quorum::scope) that it is used in. Cheap to clone; it holds nothing.
 ///
-/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a server itself only when so many refuse
-/// for good that the others are no majority. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
+/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a single server is returned only when so
+/// many refuse for good that no majority is left. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
@@ -262,7 +261,7 @@ impl<K: LockKind> QuorumHandle<K> {
         given_back.map_err(|error| error.about(self.name()))
     }
 
-    /// Whether the lock is held, on so many servers that the others are no majority. Asks the servers.
+    /// Whether the lock is held on so many servers that no majority is free. Asks the servers.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The servers of a quorum, and their steward: a background thread of the quorum's own. It makes rounds, handles late
-//! answers, probes silent nodes and repairs holds. The keeper of each node's client renews.
+//! The servers of a quorum, and the steward, the quorum's own background thread: it makes rounds, handles late answers,
+//! probes silent nodes and repairs holds. The client of each node renews the holds there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,10 +21,10 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
 
-/// How long the steward leaves a node alone that cannot be part of the quorum.
+/// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
 
-/// How long a node has to answer, unless set, or a tenth of the lease if that is less.
+/// The default time for a node to answer. It is at most a tenth of the lease.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A hold to repair, and what it was acquired with.
@@ -55,7 +55,7 @@ pub(crate) struct QuorumSettings {
 }
 
 impl QuorumNodes {
-    /// An odd number of nodes, at least one. The steward starts; the receiver gets each new hold.
+    /// Starts the steward. `nodes` is an odd number of nodes, at least one. The receiver yields each new hold.
     pub(super) fn new(
         nodes: Vec<QuorumNode>,
         settings: &QuorumSettings,
@@ -109,7 +109,7 @@ impl QuorumNodes {
         self.queues.of(name, self.needed)
     }
 
-    /// Has a hold repaired for as long as it lasts.
+    /// Repairs a hold as long as it lasts.
     pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
         let request = AcquireRequest {
             owner: None,
@@ -138,7 +138,7 @@ impl QuorumNodes {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        // Relaxed: a caller that reads an old value waits in a queue, which is closed.
+        // Relaxed: a caller that reads an old value then finds its queue closed.
         if self.broken.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
@@ -179,7 +179,7 @@ impl QuorumNodes {
         self.node_timeout.min(lease / 10)
     }
 
-    /// How long a waiter sleeps at most: a random time from half of the backoff's cap to all of it.
+    /// The longest sleep of a waiter: random, from half of the backoff's cap up to the cap.
     pub(super) fn poll(&self) -> Duration {
         let cap = self.config().backoff.cap_delay();
         cap.mul_f64(0.5 + fastrand::f64() / 2.0)
@@ -188,12 +188,12 @@ impl QuorumNodes {
     /// The places of the nodes to ask: all that are not silent, or all if those are too few.
     pub(super) fn worth_asking(&self) -> Vec<usize> {
         let all = 0..self.all.len();
-        let well: Vec<_> = all
+        let answering: Vec<_> = all
             .clone()
             .filter(|place| !self.all[*place].is_silent())
             .collect();
-        if well.len() >= self.needed {
-            well
+        if answering.len() >= self.needed {
+            answering
         } else {
             all.collect()
         }
@@ -210,7 +210,7 @@ impl QuorumNodes {
     }
 
     /// A node answered, or failed with this error.
-    pub(super) fn note(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
+    pub(super) fn note_answer(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
         match failed {
             Some(Error::Unavailable { .. }) => self.fell_silent(place),
             _ => {
@@ -237,7 +237,7 @@ impl QuorumNodes {
                 };
                 if quorum.may_join(place) {
                     node.probe_ends();
-                    return quorum.note(place, None);
+                    return quorum.note_answer(place, None);
                 }
                 drop(quorum);
                 tokio::time::sleep(UNFIT).await;
@@ -245,8 +245,8 @@ impl QuorumNodes {
         });
     }
 
-    /// Whether a node that answers may be part of the quorum: it is not one of the others, and not a replica. `connect`
-    /// checked those that it reached.
+    /// Whether a node that answers may be part of the quorum: it is neither a replica nor the same server as another node.
+    /// `connect` checked only the servers that it reached.
     fn may_join(&self, place: usize) -> bool {
         let node = &self.all[place];
         let server = node.server();
@@ -254,7 +254,7 @@ impl QuorumNodes {
         let twin = (0..self.all.len()).find(|other| *other != place && is_same(other));
         let problem = match twin {
             None => node.problem(),
-            Some(_) => Some("it is one of the others, by another address"),
+            Some(_) => Some("another address in the list leads to the same server"),
         };
         if !node.set_unfit(problem.is_some())
             && let Some(problem) = problem

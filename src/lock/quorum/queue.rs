@@ -139,20 +139,11 @@ impl NameQueue {
 pub(super) struct Rounds {
     /// Opened by the first caller that waits.
     listeners: Option<Listeners>,
-    retry: Retry,
+    pub(super) retry: Retry,
     pauses: Pauses,
 }
 
 impl Rounds {
-    /// When the next round is due; `NEVER` before the first one.
-    pub(super) fn due(&self) -> Moment {
-        self.retry.next()
-    }
-
-    pub(super) fn begin(&mut self) {
-        self.retry.begins();
-    }
-
     /// A round got nothing, or everything. The next one is due after `poll`, or when enough leases end, at `free_at`.
     pub(super) fn ended(&mut self, now: Moment, poll: Duration, free_at: Moment) {
         self.pauses = Pauses::new();
@@ -169,13 +160,5 @@ impl Rounds {
     pub(super) async fn wake_up(&mut self, nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> usize {
         let open = || Listeners::open(nodes, names);
         self.listeners.get_or_insert_with(open).next().await
-    }
-
-    pub(super) fn woken_by(&mut self, place: usize, now: Moment) {
-        self.retry.woken_by(place, now, fastrand::f64());
-    }
-
-    pub(super) fn node_is_back(&mut self, now: Moment) {
-        self.retry.soon(now);
     }
 }

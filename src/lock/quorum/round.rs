@@ -3,9 +3,9 @@
 //! 1. It ends as soon as no further answer can change its outcome, at the latest after the nodes' time-out.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
-//! 3. What is answered after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, tries
-//!    without an answer are dropped as well, or else the next round of this client would find the lock busy. When the
-//!    hold was left to its lease, so are late grants.
+//! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
+//!    tries without an answer are dropped, or else the next round of this client would find the lock busy. When the hold
+//!    was left to its lease, late grants are, too.
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
@@ -48,7 +48,7 @@ pub(super) enum Tried {
         error: Error,
         some: bool,
     },
-    /// It will not work, now or later.
+    /// Servers refuse for good.
     Failed(Error),
 }
 
@@ -96,7 +96,7 @@ impl<'a> Ballot<'a> {
 
     /// Counts the answer of one node. Returns the outcome once it is certain.
     fn hear(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
-        self.nodes.note(place, answer.as_ref().err());
+        self.nodes.note_answer(place, answer.as_ref().err());
         let (vote, report) = match answer {
             Ok(NodeAnswer::Granted(child)) if self.nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
@@ -159,7 +159,7 @@ impl<'a> Ballot<'a> {
     }
 }
 
-/// One try for `request` at all nodes that are worth asking.
+/// One try for `request` at every node that is worth asking.
 pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
     let limit = nodes.timeout_of(request.lease);
     let asked = nodes.worth_asking();
@@ -329,7 +329,7 @@ async fn late(
             () = &mut timeout => break,
         };
         unheard.retain(|(other, _)| *other != place);
-        nodes.note(place, answer.as_ref().err());
+        nodes.note_answer(place, answer.as_ref().err());
         if let Ok(NodeAnswer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }

@@ -147,19 +147,6 @@ impl CompositeLevel {
         Some(children)
     }
 
-    /// Leaves the level of each child to its owner. All children agreed before.
-    fn leave_to_owners(&mut self) -> Result<(), Error> {
-        let Some(levels) = &self.children else {
-            return Ok(());
-        };
-        let children = levels.take().ok_or(LeaseError::OtherLevels)?;
-        self.children = None;
-        for (_, child) in children {
-            child.leave_to_owner();
-        }
-        Ok(())
-    }
-
     /// Asks each valid child; those that are lost do not count.
     fn ask_valid(&self, ask: impl Fn(&LockGuard) -> Result<(), Error>) -> Result<(), Error> {
         let children = self.guards();
@@ -272,7 +259,15 @@ impl LevelOfSeveral for CompositeLevel {
     fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         let Some(owner) = self.owner.clone() else {
-            return self.leave_to_owners();
+            let children = self.children.as_ref().map(|levels| levels.take());
+            for (_, child) in children
+                .unwrap_or(Some(Vec::new()))
+                .ok_or(LeaseError::OtherLevels)?
+            {
+                child.leave_to_owner();
+            }
+            self.children = None;
+            return Ok(());
         };
         let level = Self {
             hold: Arc::clone(&self.hold),
