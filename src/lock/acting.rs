@@ -125,15 +125,6 @@ impl LockOfClient {
         })
     }
 
-    /// Waits without a limit, so the lock cannot be busy at the end.
-    pub(super) fn acquire_forever(
-        &self,
-        lease: Lease,
-    ) -> impl Future<Output = Result<LockGuard, Error>> + Send {
-        self.acquire(None, lease)
-            .map(|got| got?.ok_or(Error::Closed))
-    }
-
     pub(super) async fn unlock(&self) -> Result<(), Error> {
         let given_back = match self.take_detached() {
             Ok(entered) => release::give_back(&self.engine.core, &entered).await,

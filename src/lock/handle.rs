@@ -103,7 +103,8 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        K::Guard::of(self.lock.acquire_forever(Lease::Watchdog).await?)
+        let got = self.lock.acquire(None, Lease::Watchdog).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock and takes it for a fixed lease. When `lease` is over, the hold is lost, unless it was extended or
@@ -120,7 +121,8 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
-        K::Guard::of(self.lock.acquire_forever(Lease::Fixed(lease)).await?)
+        let got = self.lock.acquire(None, Lease::Fixed(lease)).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end.

@@ -8,6 +8,9 @@ use crate::error::SetError;
 use crate::lock::object::{Lock, LockInfo};
 use crate::lock::several::MOST;
 
+/// Used when no lock reports the command time-out of its client.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Locks that are taken together.
 pub(super) struct Set {
     /// Their names, joined.
@@ -36,6 +39,14 @@ impl Set {
             info: joined(infos),
             locks: locks.into(),
         })
+    }
+
+    /// The longest command time-out of the locks' clients.
+    pub(super) fn command_timeout(&self) -> Duration {
+        match self.info.command_timeout {
+            Duration::ZERO => COMMAND_TIMEOUT,
+            timeout => timeout,
+        }
     }
 }
 
@@ -71,17 +82,4 @@ fn joined(infos: Vec<LockInfo>) -> LockInfo {
         joined.command_timeout = joined.command_timeout.max(info.command_timeout);
     }
     joined
-}
-
-/// Used when no lock reports the command time-out of its client.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
-
-impl Set {
-    /// The longest command time-out of the locks' clients.
-    pub(super) fn command_timeout(&self) -> Duration {
-        match self.info.command_timeout {
-            Duration::ZERO => COMMAND_TIMEOUT,
-            timeout => timeout,
-        }
-    }
 }

@@ -303,7 +303,7 @@ async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRe
             place = rounds.wake_up(nodes.all(), request.kind.names()) => {
                 rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }
-            () = nodes.back() => rounds.retry.soon(nodes.now()),
+            () = nodes.back.notified() => rounds.retry.soon(nodes.now()),
             () = tokio::time::sleep(now.until(due)) => {}
         }
     }

@@ -167,8 +167,7 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is done. The place in
-    /// the queue is lost.
+    /// As [`Handle::lock`](crate::Handle::lock).
     pub async fn lock(&self) -> Result<K::Guard, Error> {
         let got = self.acquire(None, Lease::Watchdog).await?;
         got.ok_or(Error::Closed)
@@ -211,12 +210,11 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, also when only the
-    /// release finds that out.
+    /// As [`lock`](Self::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the body and gives the lock back.
+    /// As [`Handle::run`](crate::Handle::run).
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
         run_under(guard, body).await
@@ -243,11 +241,11 @@ impl<K: LockKind> QuorumHandle<K> {
         }
     }
 
-    /// Gives back the newest level that was [detached](LockGuard::detach) to the owner this handle acts for.
+    /// As [`Handle::unlock`](crate::Handle::unlock).
     ///
     /// # Errors
     ///
-    /// [`Error::NotOwner`] when there is none, and always without an owner; else as [`LockGuard::unlock`].
+    /// As [`Handle::unlock`](crate::Handle::unlock).
     ///
     /// # Cancel safety
     ///
@@ -305,7 +303,7 @@ impl<K: LockKind> QuorumHandle<K> {
             Ttl::Left(left) => (1, *left),
             Ttl::NoExpiry => (2, Duration::ZERO),
         });
-        Ok(ttls[self.nodes.needed() - 1])
+        Ok(ttls[self.nodes.needed - 1])
     }
 
     /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it on
@@ -336,7 +334,7 @@ impl<K: LockKind> QuorumHandle<K> {
             self.nodes.check_open()?;
             let locks = self.nodes.all().iter();
             let locks = locks.map(|node| LockOfClient::ownerless(node.engine(), kind));
-            usable(join_all(locks.map(ask)).await, self.nodes.needed())
+            usable(join_all(locks.map(ask)).await, self.nodes.needed)
         };
         answered.await.map_err(|error| error.about(self.name()))
     }

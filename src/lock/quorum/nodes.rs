@@ -34,13 +34,14 @@ pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
 pub(crate) struct QuorumNodes {
     id: Uuid,
     all: Box<[Arc<QuorumNode>]>,
-    needed: usize,
+    /// How many nodes are a majority.
+    pub(super) needed: usize,
     delay: RestartDelay,
     node_timeout: Duration,
     queues: Arc<Queues>,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
     /// Notified when a silent node answers.
-    back: Notify,
+    pub(super) back: Notify,
     /// A task of the steward panicked.
     broken: AtomicBool,
     steward: Steward,
@@ -99,11 +100,6 @@ impl QuorumNodes {
         &self.all[place]
     }
 
-    /// How many nodes are a majority.
-    pub(super) fn needed(&self) -> usize {
-        self.needed
-    }
-
     /// The queue of this name.
     pub(super) fn queue(&self, name: &Arc<str>) -> Arc<NameQueue> {
         self.queues.of(name, self.needed)
@@ -117,11 +113,6 @@ impl QuorumNodes {
         };
         // The receiver ends with the steward, and then nothing is repaired any more.
         let _ = self.repairs.send((Arc::downgrade(hold), request));
-    }
-
-    /// Resolves when a silent node answers.
-    pub(super) async fn back(&self) {
-        self.back.notified().await;
     }
 
     /// The settings of all clients, which are the same.

@@ -86,7 +86,7 @@ impl<'a> Ballot<'a> {
         children.resize_with(all, || None);
         Self {
             nodes,
-            votes: VoteCount::new(all, nodes.needed(), asked.len()),
+            votes: VoteCount::new(all, nodes.needed, asked.len()),
             children,
             young: Vec::new(),
             reports,
@@ -146,7 +146,7 @@ impl<'a> Ballot<'a> {
             })
             .collect();
         ends.sort_unstable();
-        ends[self.nodes.needed() - 1]
+        ends[self.nodes.needed - 1]
     }
 
     fn no_quorum(&self, reached: usize) -> Error {
@@ -155,7 +155,7 @@ impl<'a> Ballot<'a> {
             .map(|(report, server)| format!("server {server}: {report}"))
             .collect();
         let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
-        Error::no_quorum(reached, self.nodes.needed(), cause.into())
+        Error::no_quorum(reached, self.nodes.needed, cause.into())
     }
 }
 
@@ -258,7 +258,7 @@ async fn got(
 ) -> Option<CompositeLevel> {
     let spare_timeout = nodes.timeout_of(Lease::Watchdog);
     let (name, lease) = (&request.name, request.lease);
-    let level = CompositeLevel::first(name, nodes.needed(), spare_timeout, children, lease);
+    let level = CompositeLevel::first(name, nodes.needed, spare_timeout, children, lease);
     if request.fenced {
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);

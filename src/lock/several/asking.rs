@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -27,7 +26,7 @@ pub(super) async fn enter_children(
         .iter()
         .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
         .collect();
-    let mut tally = Tally::new(hold.needed(), guards.len());
+    let mut tally = Tally::new(hold.needed, guards.len());
     loop {
         let Some((place, answer)) = entering.next().await else {
             return Err(Error::not_owner());
@@ -44,20 +43,15 @@ pub(super) async fn enter_children(
             entered[place] = answer.ok();
         }
     };
+    let limit = match lease {
+        Lease::Watchdog => hold.spare_timeout,
+        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 10),
+    };
     if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
-        timers.within(rest_of(hold, lease), rest).await;
+        timers.within(limit, rest).await;
     }
     drop(entering);
     Ok(entered)
-}
-
-/// How long to wait for the other children when enough are entered.
-fn rest_of(hold: &Composite, lease: Lease) -> Duration {
-    let limit = hold.spare_timeout();
-    match lease {
-        Lease::Watchdog => limit,
-        Lease::Fixed(lease) => limit.min(lease / 10),
-    }
 }
 
 /// The answer of `needed` of these futures, which run at the same time.
@@ -79,7 +73,7 @@ pub(super) async fn hear(
             return result;
         }
     }
-    // Nobody was asked.
+    // There was no future.
     Err(Error::not_owner())
 }
 
@@ -89,10 +83,10 @@ pub(in crate::lock) async fn hear_by_now<F: Future>(
     futures: &mut FuturesUnordered<F>,
     mut hear: impl FnMut(F::Output),
 ) {
-    let mut passed_on = futures.is_empty();
+    let mut paused = futures.is_empty();
     poll_fn(|context| {
-        if !passed_on {
-            passed_on = true;
+        if !paused {
+            paused = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -28,8 +28,8 @@ type ChildHolds = Arc<[Option<HoldView>]>;
 /// A hold of several locks as one. It keeps no lock: its levels have those of the children.
 pub(in crate::lock) struct Composite {
     name: Arc<str>,
-    needed: usize,
-    spare_timeout: Duration,
+    pub(super) needed: usize,
+    pub(super) spare_timeout: Duration,
     inner: Mutex<CompositeInner>,
     /// One for each sort of lease.
     child_levels: Mutex<Vec<Weak<ChildLevels>>>,
@@ -73,14 +73,6 @@ impl Composite {
 
     pub(in crate::lock) fn name(&self) -> &Arc<str> {
         &self.name
-    }
-
-    pub(super) fn needed(&self) -> usize {
-        self.needed
-    }
-
-    pub(super) fn spare_timeout(&self) -> Duration {
-        self.spare_timeout
     }
 
     pub(in crate::lock) fn levels(&self) -> u32 {
@@ -291,11 +283,11 @@ impl Composite {
         let mut guards = Vec::new();
         let mut same = None;
         for levels in self.child_levels() {
-            if levels.is_watched() == watched && same.is_none() {
+            if levels.watched == watched && same.is_none() {
                 same = Some(levels);
                 continue;
             }
-            let lease = if levels.is_watched() {
+            let lease = if levels.watched {
                 Lease::Watchdog
             } else {
                 Lease::Fixed(self.valid_for())
@@ -316,7 +308,7 @@ impl Composite {
 
     /// The lease for a child that joins now.
     pub(in crate::lock) fn lease_now(&self) -> Lease {
-        if self.child_levels().iter().any(|levels| levels.is_watched()) {
+        if self.child_levels().iter().any(|levels| levels.watched) {
             Lease::Watchdog
         } else {
             Lease::Fixed(self.valid_for())

@@ -77,7 +77,7 @@ impl CompositeLevel {
         let all = hold.child_levels();
         let same = all
             .iter()
-            .find(|levels| levels.is_watched() == (lease == Lease::Watchdog));
+            .find(|levels| levels.watched == (lease == Lease::Watchdog));
         if let Some(levels) = same.filter(|levels| levels.join()) {
             if !hold.enter() {
                 drop(levels.leave());
@@ -124,15 +124,11 @@ impl CompositeLevel {
     async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
         let children = self.guards();
         let asked = children.iter().map(|child| child.extend(lease));
-        let answer = ask(self.hold.needed(), asked).await;
+        let answer = ask(self.hold.needed, asked).await;
         match answer {
             Err(lost) if lost.is_lost() && self.hold.is_held() => {
                 let reached = children.iter().filter(|child| child.is_valid()).count();
-                Err(Error::no_quorum(
-                    reached,
-                    self.hold.needed(),
-                    Arc::new(lost),
-                ))
+                Err(Error::no_quorum(reached, self.hold.needed, Arc::new(lost)))
             }
             answer => answer,
         }
@@ -167,10 +163,10 @@ impl LevelOfSeveral for CompositeLevel {
     fn hold_count(&self) -> u32 {
         let children = self.guards();
         let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
-        if counts.len() < self.hold.needed() {
+        if counts.len() < self.hold.needed {
             return 0;
         }
-        nth_largest(&mut counts, self.hold.needed()) + self.hold.extra_levels()
+        nth_largest(&mut counts, self.hold.needed) + self.hold.extra_levels()
     }
 
     fn timers(&self) -> Option<Timers> {
@@ -182,13 +178,13 @@ impl LevelOfSeveral for CompositeLevel {
             self.hold.check()?;
             let own = self.guards();
             let asked = own.iter().map(|child| child.verify());
-            match ask(self.hold.needed(), asked).await {
+            match ask(self.hold.needed, asked).await {
                 Err(lost) if lost.is_lost() && self.hold.is_held() => {
                     // Other levels may have the children that this one lacks. They are asked only now, as a guard that is
                     // being asked is not given back by its own level but at the end of this.
                     let all = self.hold.guards();
                     let asked = all.iter().map(|(_, child)| child.verify());
-                    ask(self.hold.needed(), asked).await
+                    ask(self.hold.needed, asked).await
                 }
                 answer => answer,
             }
@@ -198,11 +194,7 @@ impl LevelOfSeveral for CompositeLevel {
 
     fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         async move {
-            if self
-                .children
-                .as_ref()
-                .is_some_and(|levels| levels.is_watched())
-            {
+            if self.children.as_ref().is_some_and(|levels| levels.watched) {
                 return Err(LeaseError::Watchdog.into());
             }
             self.hold.check()?;
@@ -231,7 +223,7 @@ impl LevelOfSeveral for CompositeLevel {
             };
             let given_back = children.into_iter().map(LockGuard::unlock);
             let mut given_back: FuturesUnordered<_> = given_back.collect();
-            let answer = hear(self.hold.needed(), &mut given_back).await;
+            let answer = hear(self.hold.needed, &mut given_back).await;
             // The background finishes what has no answer yet.
             hear_by_now(&mut given_back, drop).await;
             match answer {
@@ -259,14 +251,12 @@ impl LevelOfSeveral for CompositeLevel {
     fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         let Some(owner) = self.owner.clone() else {
-            let children = self.children.as_ref().map(|levels| levels.take());
-            for (_, child) in children
-                .unwrap_or(Some(Vec::new()))
-                .ok_or(LeaseError::OtherLevels)?
-            {
-                child.leave_to_owner();
+            if let Some(levels) = &self.children {
+                for (_, child) in levels.take().ok_or(LeaseError::OtherLevels)? {
+                    child.leave_to_owner();
+                }
+                self.children = None;
             }
-            self.children = None;
             return Ok(());
         };
         let level = Self {
@@ -310,7 +300,7 @@ impl LevelOfSeveral for CompositeLevel {
                 }
             }
         }
-        if left < self.hold.needed() {
+        if left < self.hold.needed {
             levels.put_back(refused);
             self.hold.goes_on();
             return Err(first_error.unwrap_or_else(Error::not_owner));
