@@ -506,11 +506,11 @@ impl HoldView {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        self.lost_or(true).await
+        self.wait_for_loss(true).await
     }
 
     /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    pub(super) async fn lost_or(&self, announced: bool) -> LostReason {
+    pub(super) async fn wait_for_loss(&self, announced: bool) -> LostReason {
         match &self.of {
             HoldOf::Single(view) => view.lost(announced).await,
             HoldOf::Several(hold) => hold.lost(announced).await,

@@ -304,7 +304,7 @@ async fn while_valid<G: IsGuard, T>(
     let mut body = pin!(body(guard).instrument(span));
     let hold = level.hold();
     // An announcement of a shutdown does not cancel the body.
-    let mut lost = pin!(hold.lost_or(false));
+    let mut lost = pin!(hold.wait_for_loss(false));
     poll_fn(|context| {
         // The clock first: after the runtime was blocked, the loss may not have been reported yet.
         level.check()?;

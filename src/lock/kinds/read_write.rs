@@ -227,7 +227,7 @@ impl Mode {
         }
     }
 
-    fn says(self) -> KindCommands {
+    fn commands(self) -> KindCommands {
         KindCommands::OfAll(match self {
             Self::Read => &Self::Read,
             Self::Write => &Self::Write,
@@ -240,7 +240,7 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: mode.says(),
+        commands: mode.commands(),
     })
 }
 
@@ -288,7 +288,7 @@ impl Commands for Mode {
     }
 
     fn downgraded(&self) -> Option<KindCommands> {
-        Some(Self::Read.says())
+        Some(Self::Read.commands())
     }
 
     fn mark<'a>(&'a self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {

@@ -29,7 +29,7 @@ use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
-use crate::lock::several::{Composite, CompositeLevel, hear_by_now};
+use crate::lock::several::{Composite, CompositeLevel, take_ready};
 
 type Tries = FuturesUnordered<NodeTry>;
 
@@ -95,7 +95,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Counts the answer of one node. Returns the outcome once it is certain.
-    fn hear(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
+    fn count(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
         self.nodes.note_answer(place, answer.as_ref().err());
         let (vote, report) = match answer {
             Ok(NodeAnswer::Granted(child)) if self.nodes.may_vote(place, &child) => {
@@ -119,14 +119,14 @@ impl<'a> Ballot<'a> {
 
     /// The time is over: nodes without an answer are silent.
     fn close(&mut self) -> RoundOutcome {
-        for place in self.unheard() {
+        for place in self.unanswered() {
             self.nodes.fell_silent(place);
         }
         self.votes.close()
     }
 
     /// The places of the nodes that were asked and have not answered yet.
-    fn unheard(&self) -> Vec<usize> {
+    fn unanswered(&self) -> Vec<usize> {
         let reports = self.reports.iter().enumerate();
         reports
             .filter(|(_, report)| matches!(report, NodeReport::NoAnswer))
@@ -174,16 +174,16 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     let mut ballot = Ballot::new(nodes, &asked);
     let outcome = first_answers(nodes, &mut tries, &mut ballot, limit).await;
     if outcome == RoundOutcome::Got {
-        hear_by_now(&mut tries, |(place, answer)| {
-            ballot.hear(place, answer);
+        take_ready(&mut tries, |(place, answer)| {
+            ballot.count(place, answer);
         })
         .await;
         let children = std::mem::take(&mut ballot.children);
         match got(nodes, request, children, limit).await {
             Some(level) => {
                 nodes.repair(level.hold(), request);
-                let unheard = ballot.unheard();
-                join_later(nodes, request, level.hold(), tries, unheard, limit);
+                let unanswered = ballot.unanswered();
+                join_later(nodes, request, level.hold(), tries, unanswered, limit);
                 return Tried::Got(level);
             }
             None => {
@@ -199,7 +199,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         // The caller waits until leases end, so it needs to know those of all nodes.
         let rest = async {
             while let Some((place, answer)) = tries.next().await {
-                ballot.hear(place, answer);
+                ballot.count(place, answer);
             }
         };
         if nodes.timers().within(limit, rest).await.is_none() {
@@ -240,7 +240,7 @@ async fn first_answers(
         tokio::select! {
             biased;
             Some((place, answer)) = tries.next() => {
-                if let Some(outcome) = ballot.hear(place, answer) {
+                if let Some(outcome) = ballot.count(place, answer) {
                     return outcome;
                 }
             }
@@ -289,13 +289,13 @@ fn join_later(
     if tries.is_empty() {
         return;
     }
-    let unheard = places
+    let unanswered = places
         .into_iter()
         .map(|place| (place, nodes.node(place).lane()));
-    let unheard = unheard.collect();
+    let unanswered = unanswered.collect();
     let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
-    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
+    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unanswered, limit).await });
 }
 
 /// Takes late answers into the hold until that is given back or lost. After that, the connections still show which nodes
@@ -305,7 +305,7 @@ async fn late(
     request: &AcquireRequest,
     hold: &Arc<Composite>,
     mut tries: Tries,
-    mut unheard: Vec<(usize, Option<Arc<Lane>>)>,
+    mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
     let mut timeout = pin!(tokio::time::sleep(limit));
@@ -320,7 +320,7 @@ async fn late(
                     continue;
                 }
                 drop((tries, over));
-                return watch(nodes, unheard, limit).await;
+                return watch(nodes, unanswered, limit).await;
             }
             answer = tries.next() => match answer {
                 Some(answer) => answer,
@@ -328,13 +328,13 @@ async fn late(
             },
             () = &mut timeout => break,
         };
-        unheard.retain(|(other, _)| *other != place);
+        unanswered.retain(|(other, _)| *other != place);
         nodes.note_answer(place, answer.as_ref().err());
         if let Ok(NodeAnswer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }
     }
-    for (place, _) in unheard {
+    for (place, _) in unanswered {
         nodes.fell_silent(place);
     }
 }

@@ -31,8 +31,8 @@ pub(super) async fn enter_children(
         let Some((place, answer)) = entering.next().await else {
             return Err(Error::not_owner());
         };
-        let heard = tally.hear(answer.map(|child| entered[place] = Some(child)));
-        match heard {
+        let result = tally.count(answer.map(|child| entered[place] = Some(child)));
+        match result {
             None => {}
             Some(Err(error)) => return Err(error),
             Some(Ok(())) => break,
@@ -54,22 +54,22 @@ pub(super) async fn enter_children(
     Ok(entered)
 }
 
-/// The answer of `needed` of these futures, which run at the same time.
+/// Runs these futures at the same time until [`Tally`] has a result.
 pub(super) async fn ask(
     needed: usize,
     asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
-    hear(needed, &mut asked.collect()).await
+    first_result(needed, &mut asked.collect()).await
 }
 
-/// The answer of `needed` of these futures. The others stay in `asked`.
-pub(super) async fn hear(
+/// As [`ask`]. The futures that have not ended stay in `asked`.
+pub(super) async fn first_result(
     needed: usize,
     asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
     let mut tally = Tally::new(needed, asked.len());
     while let Some(answer) = asked.next().await {
-        if let Some(result) = tally.hear(answer) {
+        if let Some(result) = tally.count(answer) {
             return result;
         }
     }
@@ -79,9 +79,9 @@ pub(super) async fn hear(
 
 /// Takes the outputs that are ready, after a pause in which the connections of this runtime deliver what they have read.
 /// That is cheaper than waking another thread for them.
-pub(in crate::lock) async fn hear_by_now<F: Future>(
+pub(in crate::lock) async fn take_ready<F: Future>(
     futures: &mut FuturesUnordered<F>,
-    mut hear: impl FnMut(F::Output),
+    mut take: impl FnMut(F::Output),
 ) {
     let mut paused = futures.is_empty();
     poll_fn(|context| {
@@ -91,7 +91,7 @@ pub(in crate::lock) async fn hear_by_now<F: Future>(
             return Poll::Pending;
         }
         while let Poll::Ready(Some(output)) = futures.poll_next_unpin(context) {
-            hear(output);
+            take(output);
         }
         Poll::Ready(())
     })

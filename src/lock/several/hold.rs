@@ -371,7 +371,7 @@ impl HoldOfSeveral for Composite {
                 let there = children.iter().flatten();
                 let there = there.filter(|child| child.state() != ChildState::Over);
                 let losses: FuturesUnordered<_> = there
-                    .map(|child| async move { child.lost_or(announced).await })
+                    .map(|child| async move { child.wait_for_loss(announced).await })
                     .collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);

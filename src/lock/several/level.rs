@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
-use super::asking::{ask, enter_children, hear, hear_by_now};
+use super::asking::{ask, enter_children, first_result, take_ready};
 use super::child_levels::{ChildGuards, ChildLevels};
 use super::hold::Composite;
 use super::state::nth_largest;
@@ -223,9 +223,9 @@ impl LevelOfSeveral for CompositeLevel {
             };
             let given_back = children.into_iter().map(LockGuard::unlock);
             let mut given_back: FuturesUnordered<_> = given_back.collect();
-            let answer = hear(self.hold.needed, &mut given_back).await;
+            let answer = first_result(self.hold.needed, &mut given_back).await;
             // The background finishes what has no answer yet.
-            hear_by_now(&mut given_back, drop).await;
+            take_ready(&mut given_back, drop).await;
             match answer {
                 // Too few children of this level are valid, and the hold has others.
                 Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
