@@ -103,7 +103,7 @@ pub enum Error {
         lock: Option<Arc<str>>,
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
-    #[error("{}{}", LockPrefix(lock), name_problem(lock, *bytes))]
+    #[error("{}{}", LockPrefix(lock), name_problem(lock.as_deref(), *bytes))]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -350,8 +350,8 @@ impl fmt::Display for LockPrefix<'_> {
     }
 }
 
-fn name_problem(lock: &Option<Arc<str>>, bytes: usize) -> String {
-    if lock.as_deref() == Some("") {
+fn name_problem(lock: Option<&str>, bytes: usize) -> String {
+    if lock == Some("") {
         return "a lock's name must not be empty".into();
     }
     format!("{bytes} bytes with the key prefix, but at most 512 are allowed")
