@@ -578,7 +578,7 @@ impl IsGuard for LockGuard {
     }
 }
 
-/// The methods that take or return a guard, for a guard with a field `level`. It derefs to that for all others.
+/// Implements the methods that take or return a guard, for a guard around a `level`, and `Deref` for all others.
 macro_rules! guard_around_level {
     ($guard:ident) => {
         impl $guard {

@@ -267,11 +267,8 @@ impl MultiLock {
 
 /// Whether any answer is yes, or the first error.
 fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
-    let mut any = false;
-    for answer in answers {
-        any |= answer?;
-    }
-    Ok(any)
+    let mut answers = answers.into_iter();
+    answers.try_fold(false, |any, answer| Ok(any | answer?))
 }
 
 is_a_lock!(MultiLock);

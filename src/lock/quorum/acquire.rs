@@ -177,7 +177,7 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
         LockNews::Closed => return Decision::Failed(Error::Closed),
         // The caller that has the turn is pausing because of the same news, so no round would start in time.
         LockNews::Busy | LockNews::Granted(_)
-            if request.patience == Patience::Once && queue.is_turn_taken() =>
+            if request.patience == Patience::Once && queue.turn.try_lock().is_err() =>
         {
             return Decision::Busy;
         }
@@ -191,7 +191,7 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
     tokio::select! {
         biased;
         decision = decided_by_news(nodes, request, news) => decision,
-        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn().await).await } => decision,
+        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn.lock().await).await } => decision,
         decision = decided_at(end, queue, nodes) => decision,
     }
 }

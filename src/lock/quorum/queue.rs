@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{MutexGuard, watch};
+use tokio::sync::watch;
 
 use super::listeners::Listeners;
 use super::node::QuorumNode;
@@ -83,7 +83,8 @@ impl Queues {
 pub(super) struct NameQueue {
     name: Arc<str>,
     queues: Arc<Queues>,
-    turn: tokio::sync::Mutex<Rounds>,
+    /// First come, first served. Only the caller that has it makes rounds.
+    pub(super) turn: tokio::sync::Mutex<Rounds>,
     news: watch::Sender<LockNews>,
 }
 
@@ -101,15 +102,6 @@ impl Drop for NameQueue {
 }
 
 impl NameQueue {
-    /// Waits for the turn, first come first served. Only the caller that has it makes rounds.
-    pub(super) async fn turn(&self) -> MutexGuard<'_, Rounds> {
-        self.turn.lock().await
-    }
-
-    pub(super) fn is_turn_taken(&self) -> bool {
-        self.turn.try_lock().is_err()
-    }
-
     pub(super) fn news(&self) -> watch::Receiver<LockNews> {
         self.news.subscribe()
     }
