@@ -1,6 +1,7 @@
 //! The settings of a client, with defaults and bounds. They are checked once, when the client connects.
 
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -100,10 +101,12 @@ impl Settings {
     pub(crate) fn validate(self) -> Result<Config, ConfigError> {
         let ms = Duration::from_millis;
         let time_outs = ms(10)..=ms(60_000);
-        let watchdog_lease =
-            LeaseMs::new(self.watchdog_lease, &(ms(500)..=DAY)).ok_or_else(|| {
-                ConfigError::out_of_range("watchdog_lease", self.watchdog_lease, "500 ms to 24 h")
-            })?;
+        let watchdog_lease = lease(
+            "watchdog_lease",
+            self.watchdog_lease,
+            ms(500)..=DAY,
+            "500 ms to 24 h",
+        )?;
         check(
             self.key_prefix.len() < MAX_KEY_BYTES,
             "key_prefix",
@@ -128,17 +131,19 @@ impl Settings {
             self.unavailable_after,
             "0 to 24 h",
         )?;
-        let fencing_token_ttl = self.fencing_token_ttl.map(|ttl| {
-            LeaseMs::new(ttl, &(ms(1000)..=365 * DAY)).ok_or_else(|| {
-                ConfigError::out_of_range("fencing_token_ttl", ttl, "1 s to 365 days")
-            })
-        });
-        let fencing_token_ttl = fencing_token_ttl.transpose()?;
-        let fair_wait = LeaseMs::new(self.fair_wait, &(ms(15_000)..=DAY)).ok_or_else(|| {
-            ConfigError::out_of_range("fair_wait", self.fair_wait, "15 s to 24 h")
-        })?;
+        let year = ms(1000)..=365 * DAY;
+        let fencing_token_ttl = self
+            .fencing_token_ttl
+            .map(|ttl| lease("fencing_token_ttl", ttl, year, "1 s to 365 days"))
+            .transpose()?;
+        let fair_wait = lease(
+            "fair_wait",
+            self.fair_wait,
+            ms(15_000)..=DAY,
+            "15 s to 24 h",
+        )?;
         if let Some(Acks { wanted, within }) = self.acks {
-            // Enough for the batch before it, its own batch, and one more if commands are sent again.
+            // A command may wait for the batch before it, its own batch, and one more if it is sent again.
             check(
                 (1..=64).contains(&wanted) && within >= ms(1) && within <= self.command_timeout / 4,
                 "acknowledged_by",
@@ -162,6 +167,15 @@ impl Settings {
             clock: self.clock,
         })
     }
+}
+
+fn lease(
+    setting: &'static str,
+    given: Duration,
+    bounds: RangeInclusive<Duration>,
+    allowed: &'static str,
+) -> Result<LeaseMs, ConfigError> {
+    LeaseMs::new(given, &bounds).ok_or_else(|| ConfigError::out_of_range(setting, given, allowed))
 }
 
 fn check(

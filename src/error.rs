@@ -1,4 +1,4 @@
-//! Errors. A busy lock is not an error; lost, not yours, unreachable, refused and misconfigured are different errors.
+//! Errors. A busy lock is not an error. Lost, not yours, unreachable, refused and misconfigured are different errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub enum LostReason {
     /// The client is shutting down. While the shutdown waits, the hold is still valid and can be unlocked.
     #[error("the client is being shut down")]
     Shutdown,
-    /// The client's keeper ended unexpectedly, so nothing renews the hold any more.
-    #[error("the client's keeper ended")]
+    /// The client's background thread ended unexpectedly, so nothing renews the hold any more.
+    #[error("the client's background thread ended")]
     KeeperEnded,
 }
 
@@ -103,7 +103,7 @@ pub enum Error {
         lock: Option<Arc<str>>,
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
-    #[error("{}{}", LockPrefix(lock), NameProblem { lock, bytes: *bytes })]
+    #[error("{}{}", LockPrefix(lock), name_problem(lock.as_deref(), *bytes))]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -119,16 +119,19 @@ pub enum Error {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// An owner that reads asked to write: it would wait for itself. Give the read levels back first, or take the
-    /// write lock first and [downgrade](crate::WriteGuard::downgrade) it.
-    #[error("{}an owner that reads cannot wait to write", LockPrefix(lock))]
+    /// An owner that holds the read lock asked for the write lock, and would wait for itself. Give the read levels back
+    /// first, or take the write lock first and [downgrade](crate::WriteGuard::downgrade) it.
+    #[error(
+        "{}an owner that holds the read lock cannot wait for the write lock",
+        LockPrefix(lock)
+    )]
     #[non_exhaustive]
     WouldDeadlock {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
-    /// The lease is out of its bounds (10 ms to 365 days; in a quorum up to its `max_lease`), or what was asked does not go with
-    /// the level's lease.
+    /// The lease is out of bounds (10 ms to 365 days; in a quorum up to its `max_lease`), or the level's lease does not
+    /// allow the operation.
     #[error("{}{problem}", LockPrefix(lock))]
     #[non_exhaustive]
     InvalidLease {
@@ -191,8 +194,8 @@ pub enum Error {
     /// The client cannot be built.
     #[error("the client cannot be built")]
     Config(#[from] ConfigError),
-    /// These locks cannot be one.
-    #[error("these locks cannot be one: {0}")]
+    /// These locks cannot be combined in a [`MultiLock`](crate::MultiLock).
+    #[error("these locks cannot be combined: {0}")]
     InvalidSet(SetError),
 }
 
@@ -291,7 +294,7 @@ impl Error {
         }
     }
 
-    /// Adds the name of the lock. Handles and guards know it; the code that makes an error need not.
+    /// Adds the name of the lock, unless there is one. Handles and guards do so when they return an error.
     pub(crate) fn about(mut self, name: &str) -> Self {
         match &mut self {
             Self::Lost { lock, .. }
@@ -347,23 +350,11 @@ impl fmt::Display for LockPrefix<'_> {
     }
 }
 
-/// What is wrong with a name.
-struct NameProblem<'a> {
-    lock: &'a Option<Arc<str>>,
-    bytes: usize,
-}
-
-impl fmt::Display for NameProblem<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.lock.as_deref() == Some("") {
-            return f.write_str("a lock's name must not be empty");
-        }
-        let bytes = self.bytes;
-        write!(
-            f,
-            "{bytes} bytes with the key prefix, but at most 512 are allowed"
-        )
+fn name_problem(lock: Option<&str>, bytes: usize) -> String {
+    if lock == Some("") {
+        return "a lock's name must not be empty".into();
     }
+    format!("{bytes} bytes with the key prefix, but at most 512 are allowed")
 }
 
 /// Fewer replicas acknowledged a command in time than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for.
@@ -435,7 +426,7 @@ pub enum LeaseError {
     OtherLevels,
 }
 
-/// Why locks cannot be one.
+/// Why locks cannot be combined.
 ///
 /// ```
 /// use watchlock::{Error, MultiLock, SetError};
@@ -448,14 +439,14 @@ pub enum LeaseError {
 #[non_exhaustive]
 pub enum SetError {
     /// Too few or too many.
-    #[error("{given} locks, but must be 2 to 64")]
+    #[error("{given} locks given, 2 to 64 needed")]
     #[non_exhaustive]
     Number {
         /// How many there were.
         given: usize,
     },
-    /// One lock is among them twice, or as two kinds of lock: the acquire would wait for itself.
-    #[error("lock {lock:?} is among them twice")]
+    /// One lock occurs twice, maybe as two kinds of lock: the acquire would wait for itself.
+    #[error("lock {lock:?} occurs twice")]
     #[non_exhaustive]
     Twice {
         /// The lock's name.
@@ -526,7 +517,7 @@ pub enum ConfigError {
         what: &'static str,
     },
     /// Two settings that exclude each other.
-    #[error("{first} and {second} cannot go together")]
+    #[error("{first} cannot be combined with {second}")]
     #[non_exhaustive]
     Conflict {
         /// The one.
@@ -562,14 +553,14 @@ pub enum ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuorumError {
-    /// The number must be odd: one more server could fail, and no more may.
-    #[error("{given} servers, but must be 1, 3, 5, 7 or 9")]
+    /// The number must be odd: with one server more, no more servers could fail.
+    #[error("{given} servers given, 1, 3, 5, 7 or 9 needed")]
     #[non_exhaustive]
     Number {
         /// How many there were.
         given: usize,
     },
-    /// Two are one: the same address, or two ways to the same server.
+    /// The same address twice, or two addresses of the same server.
     #[error("servers {first} and {second} are the same")]
     #[non_exhaustive]
     SameServer {
@@ -578,7 +569,7 @@ pub enum QuorumError {
         /// The place of the other.
         second: usize,
     },
-    /// One cannot be used: a replica, a sentinel, in cluster mode, or older than Redis 6.2.
+    /// A server cannot be used: a replica, a sentinel, in cluster mode, or older than Redis 6.2.
     #[error("server {place} is not supported: {reason}")]
     #[non_exhaustive]
     Unsupported {

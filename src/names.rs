@@ -37,9 +37,9 @@ impl Family {
 
 /// The names of one lock, for the user and in Redis.
 ///
-/// Names are equal if their families and keys are: an owner of the plain lock `x` does not enter a read/write lock `x`. One
-/// text holds key and channel, and the key is hashed once: an application makes thousands of handles, and each step of a
-/// hold looks up its name.
+/// Names are equal if their families and keys are: an owner of the plain lock `x` does not enter a read/write lock `x`. An
+/// application makes thousands of handles, and each step of a hold looks up its name. So the key is a part of the
+/// channel's text, and is hashed once.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// Of its family.
@@ -68,7 +68,7 @@ impl Names {
         Self::of_any_length(family, prefix, name)
     }
 
-    /// The same, however long the key is: for what is no user's lock.
+    /// Without a limit to the key's length: for locks that this crate names itself.
     pub(crate) fn of_any_length(family: &Family, prefix: &str, name: &str) -> Result<Self, Error> {
         let bytes = prefix.len() + name.len();
         let parts = tagged(family.channel, prefix, name);
@@ -131,7 +131,7 @@ impl Names {
         self.target
     }
 
-    /// The same for the same key, in this process.
+    /// The hash of the key, with a seed of this process.
     pub(crate) fn hash_code(&self) -> u64 {
         self.hash
     }
@@ -183,8 +183,8 @@ fn tagged<'a>(first: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
     [first, ":", open, prefix, name, close]
 }
 
-/// The slot of all keys of a lock: the key is the tag of the others, or has a tag that the others share. For some names with
-/// braces neither is true.
+/// The slot of all keys of a lock: its key is the tag of the others, or has a tag that the others share. Some names with
+/// braces have neither.
 fn target(key: &str) -> Target {
     if slot::tag(key).is_some() || !key.contains(['{', '}']) {
         Target::Slot(Slot::of(key))
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart_by_what_their_keys_hash_to() {
+    fn names_hash_by_their_keys() {
         use std::hash::BuildHasher;
         let names = |name: &str| Names::of(&Family::PLAIN, "", name).unwrap();
         let hasher = BuildHasherDefault::<Hashed>::default();
@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
-        /// A name is for one node of a cluster if all that belongs to its lock is in the slot of its key.
+        /// A name has a target if all keys and channels of its lock are in the slot of its key.
         #[test]
         fn all_names_of_a_lock_are_in_one_slot_or_it_is_known(name in "[ab{}]{1,6}") {
             let family = Family {
@@ -310,14 +310,14 @@ mod tests {
             let slots = [names.channel(), names.other(0), &suffixed, &own_channel].map(Slot::of);
             let same = slots.iter().all(|slot| *slot == Slot::of(&name));
             let known = names.target() == Target::Slot(Slot::of(&name));
-            // Different texts meet in a slot now and then; that they do is not relied on.
+            // Different texts share a slot by chance now and then. Nothing relies on that.
             prop_assert!(same || !known, "{}", name);
             prop_assert!(known || names.target() == Target::None);
         }
     }
 
     #[test]
-    fn names_that_no_node_has_all_of_are_told() {
+    fn names_whose_keys_are_in_several_slots_have_no_target() {
         let target = |name| Names::of(&Family::PLAIN, "", name).unwrap().target();
         for name in ["foo", "{a}b", "a{b}c", "{a}{", "a{b}{}"] {
             assert!(matches!(target(name), Target::Slot(_)), "{name}");

@@ -1,4 +1,4 @@
-//! Acting on one lock: what the verbs of every handle come down to.
+//! One lock of a client: the verbs of every kind of handle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,8 @@ use crate::script::{Call, Forced, Reply};
 #[derive(Clone)]
 pub(super) struct LockOfClient {
     engine: Arc<Engine>,
-    kind: Result<Kind, Arc<UnusableLock>>,
+    /// Or its name, and why it cannot be used.
+    kind: Result<Kind, Arc<(Box<str>, Error)>>,
     owner: Option<Arc<OwnerState>>,
 }
 
@@ -46,10 +47,7 @@ impl LockOfClient {
         });
         Self {
             engine: Arc::clone(engine),
-            kind: kind.map_err(|error| {
-                let name = name.into();
-                Arc::new(UnusableLock { name, error })
-            }),
+            kind: kind.map_err(|error| Arc::new((name.into(), error))),
             owner: owner.cloned(),
         }
     }
@@ -65,13 +63,13 @@ impl LockOfClient {
 
     /// Fails if the name or a setting cannot be used.
     fn kind(&self) -> Result<&Kind, Error> {
-        self.kind.as_ref().map_err(|bad| bad.error.clone())
+        self.kind.as_ref().map_err(|unusable| unusable.1.clone())
     }
 
     pub(super) fn name(&self) -> &str {
         match &self.kind {
             Ok(kind) => kind.names().name(),
-            Err(bad) => &bad.name,
+            Err(unusable) => &unusable.0,
         }
     }
 
@@ -79,21 +77,14 @@ impl LockOfClient {
         self.owner.is_some()
     }
 
-    /// Acts for the lock's owner, or the owner of the scope that this is called in, or nobody.
-    pub(super) fn acting(&self) -> Acting<'_> {
+    /// The owner to act for: its own, or that of the scope that this is called in.
+    fn acts_for(&self) -> Option<Arc<OwnerState>> {
         let ambient = || scope::current(self.engine.core.client_id);
-        Acting {
-            handle: self,
-            owner: self.owner.clone().or_else(ambient),
-        }
+        self.owner.clone().or_else(ambient)
     }
 
-    /// Acts for nobody.
-    pub(super) fn acting_for_nobody(&self) -> Acting<'_> {
-        Acting {
-            handle: self,
-            owner: None,
-        }
+    fn about(&self, error: Error) -> Error {
+        error.about(self.name())
     }
 
     pub(super) fn info(&self) -> LockInfo {
@@ -107,136 +98,99 @@ impl LockOfClient {
             ..LockInfo::of(core.client_id, kind.names())
         }
     }
-}
 
-/// A lock whose every use fails.
-struct UnusableLock {
-    name: Box<str>,
-    error: Error,
-}
-
-/// A lock and the owner to act for.
-pub(super) struct Acting<'a> {
-    handle: &'a LockOfClient,
-    owner: Option<Arc<OwnerState>>,
-}
-
-impl<'a> Acting<'a> {
+    /// Without `wait` it waits without a limit.
     pub(super) fn acquire(
-        self,
+        &self,
         wait: Option<Duration>,
         lease: Lease,
-    ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send + use<'a> {
-        let Self { handle, owner } = self;
-        let core = &handle.engine.core;
-        let request = handle
+    ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send {
+        let core = &self.engine.core;
+        let request = self
             .kind()
-            .and_then(|kind| request(core, kind.clone(), owner, lease, wait));
+            .and_then(|kind| request(core, kind.clone(), self.acts_for(), lease, wait));
         let acquiring = match request {
             Ok(request) => {
-                let span = tracing::debug_span!("acquire", name = handle.name());
+                let span = tracing::debug_span!("acquire", name = self.name());
                 acquire(core, request).instrument(span).left_future()
             }
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
             Ok(AcquireOutcome::In(entered)) => {
-                Ok(Some(LockGuard::new(Arc::clone(&handle.engine), entered)))
+                Ok(Some(LockGuard::new(Arc::clone(&self.engine), entered)))
             }
             Ok(AcquireOutcome::Busy(_)) => Ok(None),
-            Err(error) => Err(error.about(handle.name())),
+            Err(error) => Err(self.about(error)),
         })
     }
 
-    /// Waits without a limit, so the lock cannot be busy at the end.
-    pub(super) fn acquire_forever(
-        self,
-        lease: Lease,
-    ) -> impl Future<Output = Result<LockGuard, Error>> + Send + use<'a> {
-        self.acquire(None, lease)
-            .map(|got| got?.ok_or(Error::Closed))
-    }
-
-    fn core(&self) -> &'a Arc<Core> {
-        &self.handle.engine.core
-    }
-
-    pub(super) async fn unlock(self) -> Result<(), Error> {
-        let (core, handle) = (self.core(), self.handle);
-        let given_back = match self.detached() {
-            Ok(entered) => release::give_back(core, &entered).await,
+    pub(super) async fn unlock(&self) -> Result<(), Error> {
+        let given_back = match self.take_detached() {
+            Ok(entered) => release::give_back(&self.engine.core, &entered).await,
             Err(error) => Err(error),
         };
-        given_back.map_err(|error| error.about(handle.name()))
+        given_back.map_err(|error| self.about(error))
     }
 
     /// Takes the newest detached level from the owner.
-    fn detached(&self) -> Result<HeldLevel, Error> {
-        let kind = self.handle.kind()?;
-        let owner = self.owner.as_ref().ok_or_else(Error::not_owner)?;
+    fn take_detached(&self) -> Result<HeldLevel, Error> {
+        let kind = self.kind()?;
+        let owner = self.acts_for().ok_or_else(Error::not_owner)?;
         let level = owner.take_detached(kind.names(), kind.commands.is_shared());
         level.ok_or_else(Error::not_owner)
     }
 
-    pub(super) fn hold_count(self) -> u32 {
-        let (Ok(kind), Some(owner)) = (self.handle.kind(), &self.owner) else {
+    pub(super) fn hold_count(&self) -> u32 {
+        let (Ok(kind), Some(owner)) = (self.kind(), self.acts_for()) else {
             return 0;
         };
-        let shared = kind.commands.is_shared();
-        match owner.find(kind.names(), shared, self.core().now()) {
-            FoundHold::Live(hold) => enter::levels(self.core(), &hold),
+        let core = &self.engine.core;
+        match owner.find(kind.names(), kind.commands.is_shared(), core.now()) {
+            FoundHold::Live(hold) => enter::levels(core, &hold),
             FoundHold::Nothing | FoundHold::Lost(_) => 0,
         }
     }
 
-    pub(super) async fn locked(self) -> Result<bool, Error> {
-        let kind = self.kind()?;
-        let reply = self.look_up(kind.commands.look(kind.names())).await?;
-        let locked = kind.commands.looked(&reply);
-        locked.ok_or_else(|| self.strange_reply())
+    pub(super) async fn is_locked(&self) -> Result<bool, Error> {
+        let locked = async {
+            let kind = self.kind()?;
+            let reply = look_up(&self.engine.core, kind.commands.look(kind.names())).await?;
+            let locked = kind.commands.looked(&reply);
+            locked.ok_or_else(|| Failure::strange_reply().into())
+        };
+        locked.await.map_err(|error| self.about(error))
     }
 
-    pub(super) async fn remain_time_to_live(self) -> Result<Ttl, Error> {
-        let kind = self.kind()?;
-        let reply = self.look_up(Call::plain("PTTL").lock(kind.names())).await?;
-        match reply.integer() {
-            Some(-2) => Ok(Ttl::Free),
-            Some(-1) => Ok(Ttl::NoExpiry),
-            Some(ms) => Ok(Ttl::Left(Duration::from_millis(
-                u64::try_from(ms).unwrap_or_default(),
-            ))),
-            None => Err(self.strange_reply()),
-        }
+    pub(super) async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        let ttl = async {
+            let call = Call::plain("PTTL").lock(self.kind()?.names());
+            let reply = look_up(&self.engine.core, call).await?;
+            match reply.integer() {
+                Some(-2) => Ok(Ttl::Free),
+                Some(-1) => Ok(Ttl::NoExpiry),
+                Some(ms) => Ok(Ttl::Left(Duration::from_millis(
+                    u64::try_from(ms).unwrap_or_default(),
+                ))),
+                None => Err(Failure::strange_reply().into()),
+            }
+        };
+        ttl.await.map_err(|error| self.about(error))
     }
 
-    fn kind(&self) -> Result<&'a Kind, Error> {
-        let kind = self.handle.kind();
-        kind.map_err(|error| error.about(self.handle.name()))
-    }
-
-    async fn look_up(&self, question: Call<'_>) -> Result<Reply, Error> {
-        let answered = look_up(self.core(), question).await;
-        answered.map_err(|error| error.about(self.handle.name()))
-    }
-
-    fn strange_reply(&self) -> Error {
-        Error::from(Failure::strange_reply()).about(self.handle.name())
-    }
-
-    pub(super) async fn force_unlock(self) -> Result<bool, Error> {
-        let forced = self.force().await;
-        forced.map_err(|error| error.about(self.handle.name()))
+    pub(super) async fn force_unlock(&self) -> Result<bool, Error> {
+        self.force().await.map_err(|error| self.about(error))
     }
 
     async fn force(&self) -> Result<bool, Error> {
-        let core = self.core();
-        let kind = self.handle.kind()?;
+        let core = &self.engine.core;
+        let kind = self.kind()?;
         let names = kind.names();
         let fleet = open_fleet(core)?;
-        // The command is sent only once, as the answer to a repeat does not show what the first one did. So a round trip
-        // first checks that the connection works, which any answer shows.
+        // A repeat could not report what the first command did, so it is sent once, over a connection that a round trip
+        // has just checked. Any answer shows that the connection works.
         let probe = kind.commands.look(names);
-        if let Err(silence @ Error::Unavailable { .. }) = look_up(self.core(), probe).await {
+        if let Err(silence @ Error::Unavailable { .. }) = look_up(core, probe).await {
             return Err(silence);
         }
         let call = kind.commands.force(names, core.client_text());
@@ -253,7 +207,7 @@ impl<'a> Acting<'a> {
                     let id = core.hold_id(number);
                     core.gates.with(names, |gate| gate.hold(&id).cloned())
                 });
-                // An attempt whose answer is on the way is repeated instead.
+                // An acquire that still waits for its answer is repeated instead.
                 if let Some(hold) = hit.filter(|hold| !hold.with(HoldState::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
@@ -264,14 +218,14 @@ impl<'a> Acting<'a> {
     }
 }
 
-/// Sends a command that changes nothing, again if the connection was cut.
+/// Sends a command that changes nothing. Repeats it once if the connection was cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let fleet = open_fleet(core)?;
     let end = core.now() + core.config.command_timeout;
     let pending = Pending::start(&fleet, call.clone());
     let mut outcome = pending.within(core.now().until(end)).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        // The runtime of the connection may have ended, or this may be polled on another one by now.
+        // The runtime of the connection may have ended, or this task may run on another one by now.
         let fleet = open_fleet(core)?;
         let pending = Pending::start(&fleet, call);
         outcome = pending.within(core.now().until(end)).await;

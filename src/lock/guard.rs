@@ -1,4 +1,4 @@
-//! Guards: one level of a hold, as a value; views of a hold; and what every kind of guard is to its handle.
+//! Guards (one level of a hold), views of a hold, and the trait that every kind of guard implements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,24 +38,20 @@ use crate::lease::Lease;
 #[clippy::has_significant_drop]
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
-    of: LevelOf,
+    hold: HoldView,
+    level: LevelOf,
 }
 
 enum LevelOf {
-    /// A hold of one lock.
+    /// Of a hold of one lock.
     Single(SingleLevel),
-    /// A hold of several locks as one.
+    /// Of a hold of several locks as one.
     Several(Box<dyn LevelOfSeveral>),
 }
 
 /// A level of a hold of several locks as one, as a guard sees it.
 pub(super) trait LevelOfSeveral: Send + Sync {
-    fn name(&self) -> &str {
-        self.hold().name()
-    }
-    fn view(&self) -> HoldView;
     fn hold_count(&self) -> u32;
-    fn token(&self) -> Option<FencingToken>;
     fn timers(&self) -> Option<Timers>;
     fn verify(&self) -> BoxFuture<'_, Result<(), Error>>;
     fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
@@ -66,17 +62,16 @@ pub(super) trait LevelOfSeveral: Send + Sync {
     fn leave_to_owner(self: Box<Self>);
     fn may_expire(&self) -> Result<(), Error>;
     fn let_expire(&mut self) -> Result<(), Error>;
-    fn hold(&self) -> &dyn HoldOfSeveral;
 }
 
-/// A hold of several locks as one, as a guard or a view sees it.
+/// A hold of several locks as one, as a view sees it.
 pub(super) trait HoldOfSeveral: Send + Sync {
     fn name(&self) -> &str;
+    fn token(&self) -> Option<FencingToken>;
     fn state(&self) -> ChildState;
-    fn valid_for(&self) -> Duration;
     fn check(&self) -> Result<(), Error>;
-    fn lost(&self) -> BoxFuture<'_, LostReason>;
-    fn lost_for_good(&self) -> BoxFuture<'_, LostReason>;
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason>;
 }
 
 impl std::fmt::Debug for LockGuard {
@@ -90,31 +85,40 @@ impl std::fmt::Debug for LockGuard {
 
 impl LockGuard {
     pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
-        let single = SingleLevel::new(engine, entered);
+        Self::of_single(SingleLevel::new(engine, entered))
+    }
+
+    fn of_single(level: SingleLevel) -> Self {
         Self {
-            of: LevelOf::Single(single),
+            hold: HoldView {
+                of: HoldOf::Single(level.view()),
+            },
+            level: LevelOf::Single(level),
         }
     }
 
-    pub(super) fn of_several(level: impl LevelOfSeveral + 'static) -> Self {
+    pub(super) fn of_several(
+        hold: Arc<dyn HoldOfSeveral>,
+        level: impl LevelOfSeveral + 'static,
+    ) -> Self {
         Self {
-            of: LevelOf::Several(Box::new(level)),
+            hold: HoldView {
+                of: HoldOf::Several(hold),
+            },
+            level: LevelOf::Several(Box::new(level)),
         }
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.of {
-            LevelOf::Single(single) => single.name(),
-            LevelOf::Several(level) => level.name(),
-        }
+        self.hold.name()
     }
 
     /// The number of levels of the hold. Local.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.hold_count(),
             LevelOf::Several(level) => level.hold_count(),
         }
@@ -124,26 +128,20 @@ impl LockGuard {
     /// it; that of a [`MultiLock`](crate::MultiLock) has none. Local.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        match &self.of {
-            LevelOf::Single(single) => single.fencing_token(),
-            LevelOf::Several(level) => level.token(),
-        }
+        self.hold.token()
     }
 
     /// Whether the hold is valid now: it is not lost, and its validity has not ended by the local clock. No I/O.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        !self.valid_for().is_zero()
+        self.hold.is_valid()
     }
 
     /// How much longer the hold is valid if nothing renews it; zero when it is not valid. This is about the hold, not
     /// about this level. Local.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        match &self.of {
-            LevelOf::Single(single) => single.valid_for(),
-            LevelOf::Several(level) => level.hold().valid_for(),
-        }
+        self.hold.valid_for()
     }
 
     /// As [`is_valid`](Self::is_valid), with the reason. Use it with `?` before a step that needs the lock. Local.
@@ -152,10 +150,7 @@ impl LockGuard {
     ///
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        match &self.of {
-            LevelOf::Single(single) => single.check(),
-            LevelOf::Several(level) => level.hold().check(),
-        }
+        self.hold.check()
     }
 
     /// Resolves when the hold is lost, at the latest about 2 ms before its validity ends, also while Redis is unreachable.
@@ -168,29 +163,13 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        match &self.of {
-            LevelOf::Single(single) => single.lost().await,
-            LevelOf::Several(level) => level.hold().lost().await,
-        }
-    }
-
-    /// As [`lost`](Self::lost), but the announcement of a shutdown does not count.
-    pub(super) async fn lost_for_good(&self) -> LostReason {
-        match &self.of {
-            LevelOf::Single(single) => single.lost_for_good().await,
-            LevelOf::Several(level) => level.hold().lost_for_good().await,
-        }
+        self.hold.lost().await
     }
 
     /// A view of the hold for spawned subtasks. It does not keep the lock.
     #[must_use]
     pub fn hold(&self) -> HoldView {
-        match &self.of {
-            LevelOf::Single(single) => HoldView {
-                of: HoldOf::Single(single.hold()),
-            },
-            LevelOf::Several(level) => level.view(),
-        }
+        self.hold.clone()
     }
 
     /// Asks Redis whether the hold is there. Use it before a step that cannot be undone. One round trip.
@@ -209,10 +188,11 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease may have been written or not.
     pub async fn verify(&self) -> Result<(), Error> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.verify().await,
             LevelOf::Several(level) => level.verify().await,
         }
+        .map_err(|error| error.about(self.name()))
     }
 
     /// Enters the lock again. The hold ends when the new level is given back, too. `lease` is [`Lease::Watchdog`] or a
@@ -243,11 +223,14 @@ impl LockGuard {
     /// Cancel safe: a level that was not returned is given back.
     pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
         let lease = lease.into();
-        let of = match &self.of {
-            LevelOf::Single(single) => LevelOf::Single(single.reenter(lease).await?),
-            LevelOf::Several(level) => LevelOf::Several(level.reenter(lease).await?),
+        let entered = match &self.level {
+            LevelOf::Single(single) => single.reenter(lease).await.map(Self::of_single),
+            LevelOf::Several(level) => level.reenter(lease).await.map(|level| Self {
+                hold: self.hold(),
+                level: LevelOf::Several(level),
+            }),
         };
-        Ok(Self { of })
+        entered.map_err(|error| error.about(self.name()))
     }
 
     /// Gives the level back and waits for the answer of Redis. The last level ends the hold and wakes the next waiter.
@@ -263,7 +246,7 @@ impl LockGuard {
     ///
     /// Cancel safe: the first poll gives the level back, and the background finishes the rest.
     pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
-        match self.of {
+        match self.level {
             LevelOf::Single(single) => single.unlock().left_future(),
             LevelOf::Several(level) => level.unlock().right_future(),
         }
@@ -271,12 +254,9 @@ impl LockGuard {
 
     /// Turns a level of a write hold into one of a read hold.
     pub(super) async fn downgraded(self) -> Result<Self, Error> {
-        match self.of {
-            LevelOf::Single(single) => {
-                let of = LevelOf::Single(single.downgraded().await?);
-                Ok(Self { of })
-            }
-            several @ LevelOf::Several(_) => Ok(Self { of: several }),
+        match self.level {
+            LevelOf::Single(single) => Ok(Self::of_single(single.downgraded().await?)),
+            LevelOf::Several(_) => Ok(self),
         }
     }
 
@@ -295,10 +275,11 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease may have been extended or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.extend(lease).await,
             LevelOf::Several(level) => level.extend(lease).await,
         }
+        .map_err(|error| error.about(self.name()))
     }
 
     /// Leaves the level to its owner. `unlock` of a handle that acts for the owner gives it back, anywhere, as Redisson's
@@ -309,11 +290,11 @@ impl LockGuard {
     /// A [`GuardError`] returns the guard: [`Error::NotOwner`] when it was acquired without an owner, or its owner has
     /// ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn detach(mut self) -> Result<(), GuardError> {
-        let detached = match &mut self.of {
+        let detached = match &mut self.level {
             LevelOf::Single(single) => single.detach(),
             LevelOf::Several(level) => level.detach(),
         };
-        detached.map_err(|error| GuardError { guard: self, error })
+        detached.map_err(|error| GuardError::new(self, error))
     }
 
     /// Leaves the lock to its lease on purpose, for jobs that must run once in an interval. From then on the lock is held by
@@ -324,11 +305,11 @@ impl LockGuard {
     /// A [`GuardError`] returns the guard: [`Error::InvalidLease`] when the level is under the watchdog or not the only
     /// one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn let_expire(mut self) -> Result<(), GuardError> {
-        let let_go = match &mut self.of {
+        let let_go = match &mut self.level {
             LevelOf::Single(single) => single.let_expire(),
             LevelOf::Several(level) => level.let_expire(),
         };
-        let_go.map_err(|error| GuardError { guard: self, error })
+        let_go.map_err(|error| GuardError::new(self, error))
     }
 }
 
@@ -336,7 +317,7 @@ impl LockGuard {
 impl LockGuard {
     /// Timers that work on every runtime.
     pub(super) fn timers(&self) -> Option<Timers> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => Some(single.core().backend.timers().clone()),
             LevelOf::Several(level) => level.timers(),
         }
@@ -344,17 +325,15 @@ impl LockGuard {
 
     /// Enters a hold of one lock again, as a lock of another kind of the same family.
     pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
-        match &self.of {
-            LevelOf::Single(single) => Ok(Self {
-                of: LevelOf::Single(single.enter_as(kind, lease).await?),
-            }),
+        match &self.level {
+            LevelOf::Single(single) => Ok(Self::of_single(single.enter_as(kind, lease).await?)),
             LevelOf::Several(_) => Err(Error::not_owner()),
         }
     }
 
     /// The hold's field in Redis; None for several locks.
     pub(super) fn hold_id(&self) -> Option<&str> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => Some(single.hold_id()),
             LevelOf::Several(_) => None,
         }
@@ -362,7 +341,7 @@ impl LockGuard {
 
     /// How long the server had been up when it granted the hold; None for several locks, and where servers are not asked.
     pub(super) fn server_age(&self) -> Option<Duration> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.server_age(),
             LevelOf::Several(_) => None,
         }
@@ -370,16 +349,17 @@ impl LockGuard {
 
     /// Whether the level could be detached now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.may_detach(),
             LevelOf::Several(level) => level.may_detach(),
         }
+        .map_err(|error| error.about(self.name()))
     }
 
     /// Leaves the level to its owner after [`may_detach`](Self::may_detach) allowed it. If the owner has ended meanwhile,
     /// the level is given back.
     pub(super) fn leave_to_owner(self) {
-        match self.of {
+        match self.level {
             LevelOf::Single(single) => single.leave_to_owner(),
             LevelOf::Several(level) => level.leave_to_owner(),
         }
@@ -387,10 +367,11 @@ impl LockGuard {
 
     /// Whether the hold could be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
-        match &self.of {
+        match &self.level {
             LevelOf::Single(single) => single.may_expire(),
             LevelOf::Several(level) => level.may_expire(),
         }
+        .map_err(|error| error.about(self.name()))
     }
 }
 
@@ -415,6 +396,11 @@ pub struct GuardError {
 }
 
 impl GuardError {
+    fn new(guard: LockGuard, error: Error) -> Self {
+        let error = error.about(guard.name());
+        Self { guard, error }
+    }
+
     /// The reason.
     #[must_use]
     pub fn error(&self) -> &Error {
@@ -487,12 +473,6 @@ impl std::fmt::Debug for HoldView {
 }
 
 impl HoldView {
-    pub(super) fn of_several<H: HoldOfSeveral + 'static>(hold: &Arc<H>) -> Self {
-        Self {
-            of: HoldOf::Several(Arc::clone(hold) as _),
-        }
-    }
-
     /// As [`LockGuard::is_valid`](crate::LockGuard::is_valid); false once the hold has ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -502,9 +482,9 @@ impl HoldView {
     /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        match &self.of {
-            HoldOf::Single(view) => view.valid_for(),
-            HoldOf::Several(hold) => hold.valid_for(),
+        match self.state() {
+            ChildState::Valid(left) => left,
+            _ => Duration::ZERO,
         }
     }
 
@@ -526,17 +506,21 @@ impl HoldView {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
+        self.wait_for_loss(true).await
+    }
+
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    pub(super) async fn wait_for_loss(&self, announced: bool) -> LostReason {
         match &self.of {
-            HoldOf::Single(view) => view.lost().await,
-            HoldOf::Several(hold) => hold.lost().await,
+            HoldOf::Single(view) => view.lost(announced).await,
+            HoldOf::Several(hold) => hold.lost(announced).await,
         }
     }
 
-    /// As [`lost`](Self::lost), but the announcement of a shutdown does not count.
-    pub(super) async fn lost_for_good(&self) -> LostReason {
+    fn token(&self) -> Option<FencingToken> {
         match &self.of {
-            HoldOf::Single(view) => view.lost_for_good().await,
-            HoldOf::Several(hold) => hold.lost_for_good().await,
+            HoldOf::Single(view) => view.token(),
+            HoldOf::Several(hold) => hold.token(),
         }
     }
 
@@ -572,11 +556,10 @@ pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
 
 /// One level of a hold of some kind.
 #[doc(hidden)]
-pub trait IsGuard: sealed::Sealed + Sized + Send + Sync + 'static {
+pub trait IsGuard: sealed::Sealed + Into<LockGuard> + Send + Sync + 'static {
     /// Fails when the level lacks what this guard promises.
     fn of(level: LockGuard) -> Result<Self, Error>;
     fn level(&self) -> &LockGuard;
-    fn into_level(self) -> LockGuard;
 }
 
 pub(super) mod sealed {
@@ -593,8 +576,78 @@ impl IsGuard for LockGuard {
     fn level(&self) -> &LockGuard {
         self
     }
-
-    fn into_level(self) -> LockGuard {
-        self
-    }
 }
+
+/// Implements the methods that take or return a guard, for a guard around a `level`, and `Deref` for all others.
+macro_rules! guard_around_level {
+    ($guard:ident) => {
+        impl $guard {
+            /// The guard as a [`LockGuard`] of the same hold.
+            pub fn into_guard(self) -> LockGuard {
+                self.level
+            }
+
+            /// As [`LockGuard::reenter`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::reenter`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`LockGuard::reenter`].
+            pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+                Self::of(self.level.reenter(lease).await?)
+            }
+
+            /// As [`LockGuard::unlock`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::unlock`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`LockGuard::unlock`].
+            pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+                self.level.unlock()
+            }
+
+            /// As [`LockGuard::detach`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::detach`]; the guard comes back as a [`LockGuard`].
+            pub fn detach(self) -> Result<(), GuardError> {
+                self.level.detach()
+            }
+
+            /// As [`LockGuard::let_expire`].
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::let_expire`]; the guard comes back as a [`LockGuard`].
+            pub fn let_expire(self) -> Result<(), GuardError> {
+                self.level.let_expire()
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = LockGuard;
+
+            fn deref(&self) -> &LockGuard {
+                &self.level
+            }
+        }
+
+        impl From<$guard> for LockGuard {
+            fn from(guard: $guard) -> Self {
+                guard.level
+            }
+        }
+
+        impl $crate::lock::guard::sealed::Sealed for $guard {}
+    };
+}
+
+pub(super) use guard_around_level;

@@ -1,4 +1,4 @@
-//! A handle: a lock of some kind by name. The verbs are the same for every kind; [`acting`](super::acting) does them.
+//! A handle: a lock of some kind by name. The verbs are the same for every kind.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ use crate::lease::Lease;
 
 /// A lock of the kind `K` by name.
 ///
-/// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its verbs return the guard of the kind.
+/// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its methods return the guard of the kind.
 ///
 /// The `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner) make it without I/O. It is cheap to clone,
 /// and made to be kept, shared and sent to tasks. It holds no lock.
@@ -103,7 +103,8 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        K::Guard::of(self.lock.acting().acquire_forever(Lease::Watchdog).await?)
+        let got = self.lock.acquire(None, Lease::Watchdog).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock and takes it for a fixed lease. When `lease` is over, the hold is lost, unless it was extended or
@@ -120,12 +121,8 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
-        K::Guard::of(
-            self.lock
-                .acting()
-                .acquire_forever(Lease::Fixed(lease))
-                .await?,
-        )
+        let got = self.lock.acquire(None, Lease::Fixed(lease)).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end.
@@ -149,7 +146,7 @@ impl<K: LockKind> Handle<K> {
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<K::Guard>, Error> {
-        let got = self.lock.acting().acquire(Some(wait), lease.into()).await?;
+        let got = self.lock.acquire(Some(wait), lease.into()).await?;
         got.map(K::Guard::of).transpose()
     }
 
@@ -204,7 +201,7 @@ impl<K: LockKind> Handle<K> {
     /// As [`LockGuard::unlock`].
     #[doc(alias = "unlockAsync")]
     pub async fn unlock(&self) -> Result<(), Error> {
-        self.lock.acting().unlock().await
+        self.lock.unlock().await
     }
 
     /// Whether anybody holds the lock. Asks Redis.
@@ -220,7 +217,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        self.lock.acting().locked().await
+        self.lock.is_locked().await
     }
 
     /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
@@ -235,7 +232,7 @@ impl<K: LockKind> Handle<K> {
     #[must_use]
     #[doc(alias = "getHoldCount")]
     pub fn hold_count(&self) -> u32 {
-        self.lock.acting().hold_count()
+        self.lock.hold_count()
     }
 
     /// How much longer Redis keeps the lock. Asks Redis.
@@ -249,7 +246,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.lock.acting().remain_time_to_live().await
+        self.lock.remain_time_to_live().await
     }
 
     /// Releases the lock, whoever holds it, and wakes the next waiter. Returns whether anybody held it.
@@ -267,12 +264,10 @@ impl<K: LockKind> Handle<K> {
     /// The command may have been executed or not.
     #[doc(alias = "forceUnlock")]
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.lock.acting().force_unlock().await
+        self.lock.force_unlock().await
     }
-}
 
-impl<K: LockKind> Handle<K> {
-    fn about(&self) -> LockInfo {
+    fn lock_info(&self) -> LockInfo {
         self.lock.info()
     }
 }
@@ -288,7 +283,7 @@ pub(super) async fn run_under<G: IsGuard, T>(
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
     let value = while_valid(&guard, body).await?;
-    let guard = guard.into_level();
+    let guard: LockGuard = guard.into();
     let name = guard.name().to_owned();
     match guard.unlock().await {
         Err(lost) if lost.is_lost() => Err(lost),
@@ -307,8 +302,9 @@ async fn while_valid<G: IsGuard, T>(
     let level = guard.level();
     let span = tracing::debug_span!("run", name = level.name());
     let mut body = pin!(body(guard).instrument(span));
+    let hold = level.hold();
     // An announcement of a shutdown does not cancel the body.
-    let mut lost = pin!(level.lost_for_good());
+    let mut lost = pin!(hold.wait_for_loss(false));
     poll_fn(|context| {
         // The clock first: after the runtime was blocked, the loss may not have been reported yet.
         level.check()?;

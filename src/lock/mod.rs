@@ -1,8 +1,8 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a level of one lock ([`single`]), a level of any ([`guard`]), what every lock can do ([`object`]),
-//! a handle and its owner at work on one lock ([`acting`]), handles ([`handle`]), the [`kinds`], owners ([`owner`]). A
-//! hold of several locks ([`several`]) is one level of each, as in a [`multi`] lock or at a [`quorum`].
+//! one lock of a client ([`acting`]), handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
+//! [`several`] locks has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod acting;
 mod guard;

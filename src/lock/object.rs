@@ -1,6 +1,5 @@
 //! What every kind of lock can do, as an object-safe trait.
 
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,11 +124,11 @@ macro_rules! is_a_lock {
             }
 
             async fn lock(&self) -> Result<LockGuard, Error> {
-                Ok(IsGuard::into_level(self.lock().await?))
+                Ok(self.lock().await?.into())
             }
 
             async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-                Ok(IsGuard::into_level(self.lock_for(lease).await?))
+                Ok(self.lock_for(lease).await?.into())
             }
 
             async fn try_lock(
@@ -138,7 +137,7 @@ macro_rules! is_a_lock {
                 lease: Lease,
             ) -> Result<Option<LockGuard>, Error> {
                 let got = self.try_lock(wait, lease).await?;
-                Ok(got.map(IsGuard::into_level))
+                Ok(got.map(Into::into))
             }
 
             async fn unlock(&self) -> Result<(), Error> {
@@ -147,10 +146,6 @@ macro_rules! is_a_lock {
 
             async fn is_locked(&self) -> Result<bool, Error> {
                 self.is_locked().await
-            }
-
-            fn is_held(&self) -> bool {
-                self.is_held()
             }
 
             fn hold_count(&self) -> u32 {
@@ -166,7 +161,7 @@ macro_rules! is_a_lock {
             }
 
             fn info(&self) -> LockInfo {
-                self.about()
+                self.lock_info()
             }
         }
 
@@ -275,41 +270,19 @@ pub enum Ttl {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct LockInfo {
-    /// The locks that it takes.
-    pub(super) locks: Vec<LockIdentity>,
+    /// The locks that it takes, each with the id of its client. Locks with the same client and key exclude each other,
+    /// whatever their kinds.
+    pub(super) locks: Vec<(Uuid, Arc<Names>)>,
     pub(super) has_queue: bool,
     /// The longest command time-out of its clients.
     pub(super) command_timeout: Duration,
 }
 
-/// A lock of a client, by its key, since kinds with the same key exclude each other. The same lock of two clients of one
-/// server has two identities.
-#[derive(Debug, Clone)]
-pub(super) struct LockIdentity {
-    client: Uuid,
-    names: Arc<Names>,
-}
-
-impl PartialEq for LockIdentity {
-    fn eq(&self, other: &Self) -> bool {
-        (self.client, self.names.key()) == (other.client, other.names.key())
-    }
-}
-
-impl Eq for LockIdentity {}
-
-impl Hash for LockIdentity {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.client, self.names.key()).hash(state);
-    }
-}
-
 impl LockInfo {
     /// For the lock `names` of `client`.
     pub(super) fn of(client: Uuid, names: &Arc<Names>) -> Self {
-        let names = Arc::clone(names);
         Self {
-            locks: vec![LockIdentity { client, names }],
+            locks: vec![(client, Arc::clone(names))],
             ..Self::default()
         }
     }
@@ -318,11 +291,5 @@ impl LockInfo {
     #[must_use]
     pub fn has_queue(&self) -> bool {
         self.has_queue
-    }
-}
-
-impl LockIdentity {
-    pub(super) fn name(&self) -> &str {
-        self.names.name()
     }
 }

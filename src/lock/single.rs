@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::several::ChildState;
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::engine::caller::acquire::level;
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
@@ -33,16 +33,8 @@ impl SingleLevel {
         &self.engine.core
     }
 
-    pub(super) fn name(&self) -> &str {
-        self.entered.hold.kind.names().name()
-    }
-
     pub(super) fn hold_count(&self) -> u32 {
         enter::levels(&self.engine.core, &self.entered.hold)
-    }
-
-    pub(super) fn fencing_token(&self) -> Option<FencingToken> {
-        self.entered.hold.token()
     }
 
     pub(super) fn hold_id(&self) -> &str {
@@ -53,23 +45,11 @@ impl SingleLevel {
         self.entered.hold.server_age()
     }
 
-    pub(super) fn valid_for(&self) -> Duration {
-        valid_for(&self.entered.hold, self.engine.core.now())
+    fn check(&self) -> Result<(), Error> {
+        self.view().check()
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
-        check(&self.entered.hold, self.engine.core.now())
-    }
-
-    pub(super) async fn lost(&self) -> LostReason {
-        self.entered.hold.lost().await
-    }
-
-    pub(super) async fn lost_for_good(&self) -> LostReason {
-        self.entered.hold.lost_for_good().await
-    }
-
-    pub(super) fn hold(&self) -> SingleView {
+    pub(super) fn view(&self) -> SingleView {
         SingleView {
             clock: self.engine.core.config.clock.clone(),
             hold: Arc::clone(&self.entered.hold),
@@ -78,23 +58,17 @@ impl SingleLevel {
 
     /// Names this lock in the error.
     fn about(&self, error: Error) -> Error {
-        error.about(self.name())
+        error.about(self.entered.hold.kind.names().name())
     }
 
     pub(super) async fn verify(&self) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
         self.check()?;
-        let verified = enter::verify(core, &self.entered.hold).await;
-        verified.map_err(|error| self.about(error))
+        enter::verify(core, &self.entered.hold).await
     }
 
     pub(super) async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
-        let entered = self.enter(lease).await;
-        entered.map_err(|error| self.about(error))
-    }
-
-    async fn enter(&self, lease: Lease) -> Result<Self, Error> {
         self.enter_as(&self.entered.hold.kind, lease).await
     }
 
@@ -134,11 +108,6 @@ impl SingleLevel {
     }
 
     pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let raised = self.raise(lease).await;
-        raised.map_err(|error| self.about(error))
-    }
-
-    async fn raise(&self, lease: Duration) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
         if self.entered.level != Level::Fixed {
@@ -156,7 +125,7 @@ impl SingleLevel {
         self.check()?;
         match &self.entered.owner {
             Some(owner) if !owner.has_ended() => Ok(()),
-            _ => Err(self.about(Error::not_owner())),
+            _ => Err(Error::not_owner()),
         }
     }
 
@@ -166,7 +135,7 @@ impl SingleLevel {
         if self.is_taken_by_owner() {
             return Ok(());
         }
-        Err(self.about(Error::not_owner()))
+        Err(Error::not_owner())
     }
 
     /// Leaves the level to its owner after `may_detach` allowed it, also if the hold was lost meanwhile. If the owner has
@@ -190,10 +159,10 @@ impl SingleLevel {
     pub(super) fn may_expire(&self) -> Result<(), Error> {
         self.check()?;
         if self.entered.level == Level::Watchdog {
-            return Err(self.about(LeaseError::Watchdog.into()));
+            return Err(LeaseError::Watchdog.into());
         }
         if self.hold_count() > 1 {
-            return Err(self.about(LeaseError::OtherLevels.into()));
+            return Err(LeaseError::OtherLevels.into());
         }
         Ok(())
     }
@@ -204,7 +173,7 @@ impl SingleLevel {
         if !release::let_expire(&self.engine.core, &self.entered) {
             // It was lost or entered again meanwhile.
             self.check()?;
-            return Err(self.about(LeaseError::OtherLevels.into()));
+            return Err(LeaseError::OtherLevels.into());
         }
         self.entered.open = false;
         Ok(())
@@ -231,20 +200,26 @@ impl SingleView {
         self.hold.kind.names().name()
     }
 
-    pub(super) fn valid_for(&self) -> Duration {
-        valid_for(&self.hold, self.clock.now())
+    pub(super) fn token(&self) -> Option<FencingToken> {
+        self.hold.token()
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        check(&self.hold, self.clock.now())
+        let refused = match self.state() {
+            ChildState::Valid(_) => return Ok(()),
+            ChildState::Lost(reason) => Error::lost(reason),
+            ChildState::Over | ChildState::Absent => Error::not_owner(),
+        };
+        Err(refused.about(self.name()))
     }
 
-    pub(super) async fn lost(&self) -> LostReason {
-        self.hold.lost().await
-    }
-
-    pub(super) async fn lost_for_good(&self) -> LostReason {
-        self.hold.lost_for_good().await
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    pub(super) async fn lost(&self, announced: bool) -> LostReason {
+        if announced {
+            self.hold.lost().await
+        } else {
+            self.hold.lost_for_good().await
+        }
     }
 
     pub(super) fn state(&self) -> ChildState {
@@ -259,17 +234,4 @@ impl SingleView {
             None => ChildState::Over,
         }
     }
-}
-
-fn valid_for(hold: &Hold, now: Moment) -> Duration {
-    now.until(hold.valid_until())
-}
-
-fn check(hold: &Hold, now: Moment) -> Result<(), Error> {
-    let refused = match hold.lost_reason(now) {
-        Some(reason) => Error::lost(reason),
-        None if hold.phase() == Phase::Held => return Ok(()),
-        None => Error::not_owner(),
-    };
-    Err(refused.about(hold.kind.names().name()))
 }

@@ -79,7 +79,10 @@ async fn replicas_that_acknowledge_are_refused() {
         panic!("{error}");
     };
     let text = problem.to_string();
-    assert!(text.contains("acknowledged_by and a quorum"), "{text}");
+    assert!(
+        text.contains("acknowledged_by cannot be combined with a quorum"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

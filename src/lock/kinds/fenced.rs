@@ -3,7 +3,6 @@
 //! It is the same lock as the plain one of its name, so an owner enters either through the other. The first level that a
 //! fenced handle takes gives the hold its token, and later levels keep it.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::backend::Failure;
@@ -12,7 +11,7 @@ use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Entered, Reply, fenced};
@@ -86,73 +85,9 @@ impl FencedGuard {
     pub fn token(&self) -> FencingToken {
         self.token
     }
-
-    /// The guard as a [`LockGuard`], which still has the token.
-    pub fn into_guard(self) -> LockGuard {
-        self.level
-    }
-
-    /// As [`LockGuard::reenter`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::reenter`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::reenter`].
-    pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
-        let level = self.level.reenter(lease).await?;
-        Ok(Self { level, ..*self })
-    }
-
-    /// As [`LockGuard::unlock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::unlock`].
-    pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.level.unlock()
-    }
-
-    /// As [`LockGuard::detach`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::detach`]; the guard comes back as a [`LockGuard`], with its token.
-    pub fn detach(self) -> Result<(), GuardError> {
-        self.level.detach()
-    }
-
-    /// As [`LockGuard::let_expire`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::let_expire`]; the guard comes back as a [`LockGuard`], with its token.
-    pub fn let_expire(self) -> Result<(), GuardError> {
-        self.level.let_expire()
-    }
 }
 
-impl Deref for FencedGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.level
-    }
-}
-
-impl From<FencedGuard> for LockGuard {
-    fn from(guard: FencedGuard) -> Self {
-        guard.level
-    }
-}
-
-impl sealed::Sealed for FencedGuard {}
+guard_around_level!(FencedGuard);
 
 impl IsGuard for FencedGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
@@ -164,10 +99,6 @@ impl IsGuard for FencedGuard {
 
     fn level(&self) -> &LockGuard {
         &self.level
-    }
-
-    fn into_level(self) -> LockGuard {
-        self.level
     }
 }
 

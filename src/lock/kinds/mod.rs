@@ -1,4 +1,4 @@
-//! Kinds of lock as types: what a handle is generic over, and what each kind says to Redis.
+//! Kinds of lock as types: what a handle is generic over, and the commands of each kind.
 
 pub(crate) mod fair;
 pub(crate) mod fenced;

@@ -3,7 +3,6 @@
 //! The read lock and the write lock of a name are one lock with one gate. For Redis a client is one reader, however many
 //! of its callers read.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::engine::hold::owner::OwnerState;
 use crate::engine::keep_alive::Engine;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Entered, Released, Reply, rw};
@@ -192,73 +191,9 @@ impl WriteGuard {
     pub async fn downgrade(self) -> Result<LockGuard, Error> {
         self.level.downgraded().await
     }
-
-    /// The guard as a [`LockGuard`], which cannot be downgraded.
-    pub fn into_guard(self) -> LockGuard {
-        self.level
-    }
-
-    /// As [`LockGuard::reenter`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::reenter`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::reenter`].
-    pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
-        let level = self.level.reenter(lease).await?;
-        Ok(Self { level })
-    }
-
-    /// As [`LockGuard::unlock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::unlock`].
-    pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.level.unlock()
-    }
-
-    /// As [`LockGuard::detach`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::detach`].
-    pub fn detach(self) -> Result<(), GuardError> {
-        self.level.detach()
-    }
-
-    /// As [`LockGuard::let_expire`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::let_expire`].
-    pub fn let_expire(self) -> Result<(), GuardError> {
-        self.level.let_expire()
-    }
 }
 
-impl Deref for WriteGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.level
-    }
-}
-
-impl From<WriteGuard> for LockGuard {
-    fn from(guard: WriteGuard) -> Self {
-        guard.level
-    }
-}
-
-impl sealed::Sealed for WriteGuard {}
+guard_around_level!(WriteGuard);
 
 impl IsGuard for WriteGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
@@ -267,10 +202,6 @@ impl IsGuard for WriteGuard {
 
     fn level(&self) -> &LockGuard {
         &self.level
-    }
-
-    fn into_level(self) -> LockGuard {
-        self.level
     }
 }
 
@@ -296,7 +227,7 @@ impl Mode {
         }
     }
 
-    fn says(self) -> KindCommands {
+    fn commands(self) -> KindCommands {
         KindCommands::OfAll(match self {
             Self::Read => &Self::Read,
             Self::Write => &Self::Write,
@@ -309,7 +240,7 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
     let names = Names::of(&FAMILY, &config.key_prefix, name)?;
     Ok(Kind {
         names: Arc::new(names),
-        commands: mode.says(),
+        commands: mode.commands(),
     })
 }
 
@@ -357,7 +288,7 @@ impl Commands for Mode {
     }
 
     fn downgraded(&self) -> Option<KindCommands> {
-        Some(Self::Read.says())
+        Some(Self::Read.commands())
     }
 
     fn mark<'a>(&'a self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {

@@ -7,15 +7,15 @@
 //!    one next.
 //! 3. The first lock to wait for is the one with the least name, or with a queue. So callers that want the same locks queue
 //!    at the same one, first come first served, and do not block each other half-way.
-//! 4. What it has lies in a [`Tray`] until the caller has all of it, so a caller that is not polled delays nobody.
+//! 4. The guards that it has lie in a [`Tray`] until the caller has all of them, so a caller that is not polled delays
+//!    nobody.
 //! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use futures_util::future::ready;
+use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -28,11 +28,11 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::{CompositeLevel, LONGEST_PAUSE, Pauses};
 
-/// How long a refused round waits for the other answers: they are on the way, and the round gives back what they got
-/// sooner than the background.
-const STILL_HEARD: Duration = Duration::from_millis(10);
+/// How long a refused round waits for the answers on the way. The round gives back the locks that they grant sooner than
+/// the background would.
+const LATE_ANSWERS: Duration = Duration::from_millis(10);
 
-/// How much later than promised an acquire may return.
+/// How much later than its wait an acquire may return.
 const GRACE: Duration = Duration::from_millis(25);
 
 /// How often a round may lose locks before it has all. After that the lease is too short for the distance to Redis.
@@ -122,7 +122,7 @@ impl AcquireAll<'_> {
             return Some(pause);
         };
         let left = now.until(end);
-        // Busy is a result; that of the next round may come too late.
+        // Return busy now if the result of another round may come too late.
         let too_late = was_busy && left + GRACE < round.min(LONGEST_PAUSE);
         // The pause leaves time for one more round.
         let pause = pause.min(left.saturating_sub(round * 2));
@@ -134,9 +134,8 @@ impl AcquireAll<'_> {
         let guards = guards.into_iter().map(Some).collect();
         // All are needed, so there are no spare ones to wait for.
         let spare_timeout = Duration::ZERO;
-        let level =
-            CompositeLevel::first(&self.set.name, needed, spare_timeout, guards, self.lease);
-        LockGuard::of_several(level)
+        CompositeLevel::first(&self.set.name, needed, spare_timeout, guards, self.lease)
+            .into_guard()
     }
 
     /// Waits for one lock while it holds none.
@@ -224,12 +223,16 @@ impl AcquireAll<'_> {
                 (place, lock.try_lock(Duration::ZERO, self.lease).await)
             })
             .collect();
-        match self.by_the_end(timers, heard(&mut tries, tray)).await {
+        match self
+            .by_the_end(timers, collect_until_refused(&mut tries, tray))
+            .await
+        {
             Some(None) => Ok(()),
             Some(Some(refused)) => {
-                let rest = async { while heard(&mut tries, tray).await.is_some() {} };
+                let rest =
+                    async { while collect_until_refused(&mut tries, tray).await.is_some() {} };
                 if let Some(timers) = timers {
-                    timers.within(STILL_HEARD, rest).await;
+                    timers.within(LATE_ANSWERS, rest).await;
                 }
                 Err(refused)
             }
@@ -254,8 +257,8 @@ impl AcquireAll<'_> {
     }
 }
 
-/// Puts what the tries got on the tray, up to the first one that is refused. None when no other one is.
-async fn heard(
+/// Puts the granted locks on the tray, up to the first try that is refused. None when no more is refused.
+async fn collect_until_refused(
     tries: &mut (impl Stream<Item = (usize, Result<Option<LockGuard>, Error>)> + Unpin),
     tray: &Tray,
 ) -> Option<RoundFailure> {
@@ -280,11 +283,6 @@ fn silence_of(name: &str) -> Error {
 /// A caller may stop polling at any await, and must not delay others by that. So the guards lie here, and when a round takes
 /// too long, a timer of the keeper takes them away. It wakes the tray itself, not the caller.
 struct Tray(Mutex<Option<Vec<(usize, LockGuard)>>>);
-
-/// Empties the tray when it fires. Dropping it stops it.
-struct TrayTimer {
-    _timer: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
 
 impl Tray {
     fn new(place: usize, guard: LockGuard) -> Arc<Self> {
@@ -311,10 +309,15 @@ impl Tray {
         self.0.lock().take()
     }
 
-    /// Takes the guards away after `limit` and gives them back, also when nobody polls.
-    fn taken_away_after(self: &Arc<Self>, limit: Duration, timers: &Timers) -> TrayTimer {
+    /// Takes the guards away after `limit` and gives them back, also when nobody polls. Dropping the timer stops it.
+    fn taken_away_after(
+        self: &Arc<Self>,
+        limit: Duration,
+        timers: &Timers,
+    ) -> BoxFuture<'static, ()> {
         // Unconstrained: a timer wakes its task when the task's budget is used up, and here that would empty the tray.
-        let mut timer = Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
+        let mut timer: BoxFuture<'static, ()> =
+            Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
         let waker = Waker::from(Arc::clone(self));
         if timer
             .as_mut()
@@ -324,7 +327,7 @@ impl Tray {
             // The keeper has ended, so nothing renews these guards.
             drop(self.take());
         }
-        TrayTimer { _timer: timer }
+        timer
     }
 }
 

@@ -10,7 +10,7 @@ use super::acquire::acquire;
 use super::set::Set;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::guard::{IsGuard, LockGuard};
+use crate::lock::guard::LockGuard;
 use crate::lock::handle::run_under;
 use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
 
@@ -130,8 +130,7 @@ impl MultiLock {
 
     /// Waits for all locks for at most `wait`. `None` when one of them was busy to the end.
     ///
-    /// `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. Returns within the longer of `wait` and the
-    /// longest command time-out of its locks.
+    /// As [`Handle::try_lock`](crate::Handle::try_lock), with the longest command time-out of its locks.
     ///
     /// # Errors
     ///
@@ -152,12 +151,11 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] when a lock was lost before the body ended, also when only the release
-    /// finds that out.
+    /// As [`lock`](Self::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the body and gives the locks back.
+    /// As [`Handle::run`](crate::Handle::run).
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
         run_under(guard, body).await
@@ -258,7 +256,7 @@ impl MultiLock {
         any(join_all(self.locks().map(Lock::force_unlock)).await)
     }
 
-    fn about(&self) -> LockInfo {
+    fn lock_info(&self) -> LockInfo {
         self.set.info.clone()
     }
 
@@ -269,11 +267,8 @@ impl MultiLock {
 
 /// Whether any answer is yes, or the first error.
 fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
-    let mut any = false;
-    for answer in answers {
-        any |= answer?;
-    }
-    Ok(any)
+    let mut answers = answers.into_iter();
+    answers.try_fold(false, |any, answer| Ok(any | answer?))
 }
 
 is_a_lock!(MultiLock);

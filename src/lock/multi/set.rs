@@ -8,6 +8,9 @@ use crate::error::SetError;
 use crate::lock::object::{Lock, LockInfo};
 use crate::lock::several::MOST;
 
+/// Used when no lock reports the command time-out of its client.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Locks that are taken together.
 pub(super) struct Set {
     /// Their names, joined.
@@ -37,14 +40,22 @@ impl Set {
             locks: locks.into(),
         })
     }
+
+    /// The longest command time-out of the locks' clients.
+    pub(super) fn command_timeout(&self) -> Duration {
+        match self.info.command_timeout {
+            Duration::ZERO => COMMAND_TIMEOUT,
+            timeout => timeout,
+        }
+    }
 }
 
 fn each_once(infos: &[LockInfo]) -> Result<(), SetError> {
     let mut seen = HashSet::new();
     let mut all = infos.iter().flat_map(|info| &info.locks);
-    match all.find(|lock| !seen.insert(*lock)) {
-        Some(twice) => Err(SetError::Twice {
-            lock: twice.name().into(),
+    match all.find(|(client, names)| !seen.insert((client, names.key()))) {
+        Some((_, names)) => Err(SetError::Twice {
+            lock: names.name().into(),
         }),
         None => Ok(()),
     }
@@ -71,17 +82,4 @@ fn joined(infos: Vec<LockInfo>) -> LockInfo {
         joined.command_timeout = joined.command_timeout.max(info.command_timeout);
     }
     joined
-}
-
-/// Used when no lock reports the command time-out of its client.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
-
-impl Set {
-    /// The longest command time-out of the locks' clients.
-    pub(super) fn command_timeout(&self) -> Duration {
-        match self.info.command_timeout {
-            Duration::ZERO => COMMAND_TIMEOUT,
-            timeout => timeout,
-        }
-    }
 }

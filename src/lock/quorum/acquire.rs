@@ -4,9 +4,9 @@
 //! 1. Each acquire is a task of the steward, so a caller that is never polled delays nobody. The task ends with its
 //!    caller; the nodes' clients undo what it has under way.
 //! 2. The turn is a fair mutex. It guards what is known about the next round.
-//! 3. Every waiter sees what a round found out: a single try returns it, a caller with the owner of a new hold enters
+//! 3. Every waiter sees the outcome of a round: a single try returns it, and a caller with the owner of a new hold enters
 //!    that hold.
-//! 4. A grant that its caller does not collect within a command time-out is taken back. The caller then begins anew.
+//! 4. A grant that its caller does not collect within a command time-out is taken back. The caller then starts again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
 use crate::lock::guard::LockGuard;
 
-/// How much later than promised an acquire may return.
+/// How much later than its wait an acquire may return.
 const GRACE: Duration = Duration::from_millis(25);
 
 /// How an acquire ended.
@@ -33,7 +33,7 @@ enum Decision {
     Got(LockGuard),
     Busy,
     Failed(Error),
-    /// The caller must begin anew: its owner has the lock by now, or its grant was taken back.
+    /// The caller starts again: its owner has the lock by now, or its grant was taken back.
     Again,
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn acquire(
             if request.fenced && level.hold().token().is_none() {
                 token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
             }
-            return Ok(Some(LockGuard::of_several(level)));
+            return Ok(Some(level.into_guard()));
         }
         match WaitingCaller::start(nodes, &request)?.decision().await {
             Decision::Got(guard) if guard.is_valid() => return Ok(Some(guard)),
@@ -62,7 +62,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// Where a decision lies until the caller collects it.
+/// Holds a decision until the caller collects it.
 #[derive(Default)]
 struct Pickup {
     decision: Mutex<Option<Decision>>,
@@ -170,14 +170,14 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
     if let Some(owner) = &request.owner
         && owner.hold_count(&request.name) > 0
     {
-        // The grant came after the caller looked for a hold of its owner, and before it began to follow the news.
+        // The grant came between the caller's look for a hold of its owner and its subscription to the news.
         return Decision::Again;
     }
     match &*news.borrow_and_update() {
         LockNews::Closed => return Decision::Failed(Error::Closed),
-        // Whoever has the turn pauses because of these same news.
+        // The caller that has the turn is pausing because of the same news, so no round would start in time.
         LockNews::Busy | LockNews::Granted(_)
-            if request.patience == Patience::Once && queue.is_turn_taken() =>
+            if request.patience == Patience::Once && queue.turn.try_lock().is_err() =>
         {
             return Decision::Busy;
         }
@@ -191,7 +191,7 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
     tokio::select! {
         biased;
         decision = decided_by_news(nodes, request, news) => decision,
-        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn().await).await } => decision,
+        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn.lock().await).await } => decision,
         decision = decided_at(end, queue, nodes) => decision,
     }
 }
@@ -229,7 +229,7 @@ async fn decided_by_news(
     }
 }
 
-/// Decides a bounded wait at its end by the news there are, or else by the next ones.
+/// Decides a bounded wait at its end, by the latest news or else the next ones.
 async fn decided_at(end: Moment, queue: &NameQueue, nodes: &QuorumNodes) -> Decision {
     tokio::time::sleep(nodes.now().until(end)).await;
     let mut news = queue.news();
@@ -254,7 +254,7 @@ async fn make_rounds(
         if request.patience != Patience::Once {
             until_due(rounds, nodes, request).await;
         }
-        rounds.begin();
+        rounds.retry.begins();
         let began = nodes.now();
         let tried = round(nodes, request).await;
         let now = nodes.now();
@@ -266,7 +266,7 @@ async fn make_rounds(
                     None => level,
                 };
                 queue.publish(LockNews::Granted(request.owner.clone()));
-                return Decision::Got(LockGuard::of_several(level));
+                return Decision::Got(level.into_guard());
             }
             Tried::Failed(error) => return Decision::Failed(error),
             Tried::Busy { some, free_at } => {
@@ -290,20 +290,20 @@ async fn make_rounds(
 
 /// Waits until the next round is due.
 async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRequest) {
-    if rounds.due() == Moment::NEVER {
+    if rounds.retry.next() == Moment::NEVER {
         return;
     }
     loop {
         let now = nodes.now();
-        let due = rounds.due();
+        let due = rounds.retry.next();
         if now >= due {
             return;
         }
         tokio::select! {
             place = rounds.wake_up(nodes.all(), request.kind.names()) => {
-                rounds.woken_by(place, nodes.now());
+                rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }
-            () = nodes.back() => rounds.node_is_back(nodes.now()),
+            () = nodes.back.notified() => rounds.retry.soon(nodes.now()),
             () = tokio::time::sleep(now.until(due)) => {}
         }
     }

@@ -24,12 +24,11 @@ use crate::lock::{kinds, scope};
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
-/// Its verbs are those of [`Handle`](crate::Handle), and so is whom it acts for: a handle of a
-/// [`QuorumOwner`](crate::QuorumOwner) for that owner, else for the [scope](crate::Quorum::scope) that it is used in,
-/// else for nobody. Cheap to clone; it holds nothing.
+/// Its methods are those of [`Handle`](crate::Handle). A handle of a [`QuorumOwner`](crate::QuorumOwner) acts for that
+/// owner, any other for the [scope](crate::Quorum::scope) that it is used in. Cheap to clone; it holds nothing.
 ///
-/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a server itself only when so many refuse
-/// for good that the others are no majority. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
+/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a single server is returned only when so
+/// many refuse for good that no majority is left. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
@@ -168,8 +167,7 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is done. The place in
-    /// the queue is lost.
+    /// As [`Handle::lock`](crate::Handle::lock).
     pub async fn lock(&self) -> Result<K::Guard, Error> {
         let got = self.acquire(None, Lease::Watchdog).await?;
         got.ok_or(Error::Closed)
@@ -212,12 +210,11 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] when the hold was lost before the body ended, also when only the
-    /// release finds that out.
+    /// As [`lock`](Self::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the body and gives the lock back.
+    /// As [`Handle::run`](crate::Handle::run).
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
         run_under(guard, body).await
@@ -244,11 +241,11 @@ impl<K: LockKind> QuorumHandle<K> {
         }
     }
 
-    /// Gives back the newest level that was [detached](LockGuard::detach) to the owner this handle acts for.
+    /// As [`Handle::unlock`](crate::Handle::unlock).
     ///
     /// # Errors
     ///
-    /// [`Error::NotOwner`] when there is none, and always without an owner; else as [`LockGuard::unlock`].
+    /// As [`Handle::unlock`](crate::Handle::unlock).
     ///
     /// # Cancel safety
     ///
@@ -256,13 +253,13 @@ impl<K: LockKind> QuorumHandle<K> {
     pub async fn unlock(&self) -> Result<(), Error> {
         let owner = self.acts_for();
         let given_back = match owner.and_then(|owner| owner.take(self.name())) {
-            Some(level) => LockGuard::of_several(level).unlock().await,
+            Some(level) => level.into_guard().unlock().await,
             None => Err(Error::not_owner()),
         };
         given_back.map_err(|error| error.about(self.name()))
     }
 
-    /// Whether the lock is held, on so many servers that the others are no majority. Asks the servers.
+    /// Whether the lock is held on so many servers that no majority is free. Asks the servers.
     ///
     /// # Errors
     ///
@@ -298,9 +295,15 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// Cancel safe: it changes nothing.
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        let questions = Questions::of(&self.nodes, self.kind()?);
-        let answered = questions.remain_time_to_live().await;
-        answered.map_err(|error| error.about(self.name()))
+        let answered = self.ask_all(|lock| async move { lock.remain_time_to_live().await });
+        let mut ttls = answered.await?;
+        // The soonest first.
+        ttls.sort_by_key(|ttl| match ttl {
+            Ttl::Free => (0, Duration::ZERO),
+            Ttl::Left(left) => (1, *left),
+            Ttl::NoExpiry => (2, Duration::ZERO),
+        });
+        Ok(ttls[self.nodes.needed - 1])
     }
 
     /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it on
@@ -315,12 +318,28 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// The commands may be executed or not.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let questions = Questions::of(&self.nodes, self.kind()?);
-        let answered = questions.force_unlock().await;
-        answered.map_err(|error| error.about(self.name()))
+        let answered = self
+            .ask_all(|lock| async move { lock.force_unlock().await })
+            .await?;
+        Ok(answered.into_iter().any(|held| held))
     }
 
-    fn about(&self) -> LockInfo {
+    /// Asks the lock on each node. The answers, if they are those of a majority.
+    async fn ask_all<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        ask: impl Fn(LockOfClient) -> F,
+    ) -> Result<Vec<T>, Error> {
+        let answered = async {
+            let kind = self.kind()?;
+            self.nodes.check_open()?;
+            let locks = self.nodes.all().iter();
+            let locks = locks.map(|node| LockOfClient::ownerless(node.engine(), kind));
+            usable(join_all(locks.map(ask)).await, self.nodes.needed)
+        };
+        answered.await.map_err(|error| error.about(self.name()))
+    }
+
+    fn lock_info(&self) -> LockInfo {
         let Ok(kind) = &self.kind else {
             return LockInfo::default();
         };
@@ -333,70 +352,24 @@ impl<K: LockKind> QuorumHandle<K> {
 
 is_a_lock!(QuorumHandle<K>, of K);
 
-/// The lock of one name on all nodes.
-struct Questions<'a> {
-    nodes: &'a QuorumNodes,
-    handles: Vec<LockOfClient>,
-}
-
-impl<'a> Questions<'a> {
-    fn of(nodes: &'a QuorumNodes, kind: &Kind) -> Self {
-        let engines = nodes.all().iter().map(|node| node.engine());
-        Self {
-            nodes,
-            handles: engines
-                .map(|engine| LockOfClient::ownerless(engine, kind))
-                .collect(),
-        }
-    }
-
-    /// When a majority of the nodes will be free.
-    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.nodes.check_open()?;
-        let asked = self
-            .handles
-            .iter()
-            .map(|handle| handle.acting_for_nobody().remain_time_to_live());
-        let mut answered = self.usable(join_all(asked).await)?;
-        // The soonest first.
-        answered.sort_by_key(|ttl| match ttl {
-            Ttl::Free => (0, std::time::Duration::ZERO),
-            Ttl::Left(left) => (1, *left),
-            Ttl::NoExpiry => (2, std::time::Duration::ZERO),
-        });
-        Ok(answered[self.nodes.needed() - 1])
-    }
-
-    async fn force_unlock(&self) -> Result<bool, Error> {
-        self.nodes.check_open()?;
-        let asked = self
-            .handles
-            .iter()
-            .map(|handle| handle.acting_for_nobody().force_unlock());
-        let answered = self.usable(join_all(asked).await)?;
-        Ok(answered.into_iter().any(|held| held))
-    }
-
-    /// The answers, if they are those of a majority.
-    fn usable<T>(&self, answers: Vec<Result<T, Error>>) -> Result<Vec<T>, Error> {
-        let needed = self.nodes.needed();
-        let (mut usable, mut last) = (Vec::new(), None);
-        for answer in answers {
-            match answer {
-                Ok(answer) => usable.push(answer),
-                Err(error) if error.is_transient() => last = Some(error),
-                Err(error) => {
-                    last.get_or_insert(error);
-                }
+/// The answers that are not errors, if `needed` of them are there.
+fn usable<T>(answers: Vec<Result<T, Error>>, needed: usize) -> Result<Vec<T>, Error> {
+    let (mut usable, mut last) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(answer) => usable.push(answer),
+            Err(error) if error.is_transient() => last = Some(error),
+            Err(error) => {
+                last.get_or_insert(error);
             }
         }
-        match last {
-            _ if usable.len() >= needed => Ok(usable),
-            Some(error) if !error.is_transient() => Err(error),
-            last => {
-                let cause: Cause = Arc::new(last.unwrap_or(Error::Closed));
-                Err(Error::no_quorum(usable.len(), needed, cause))
-            }
+    }
+    match last {
+        _ if usable.len() >= needed => Ok(usable),
+        Some(error) if !error.is_transient() => Err(error),
+        last => {
+            let cause: Cause = Arc::new(last.unwrap_or(Error::Closed));
+            Err(Error::no_quorum(usable.len(), needed, cause))
         }
     }
 }

@@ -11,8 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use crate::backend::Hello;
-use crate::backend::{Lane, Pending};
+use crate::backend::{Hello, Lane, Pending};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
@@ -92,8 +91,8 @@ impl QuorumNode {
         &self.engine.core
     }
 
-    /// Whether an acquire leaves it out. All flags are relaxed, as nothing is ordered by them: reading an old one means
-    /// one question too many, or one that is late.
+    /// Whether acquires skip it. All flags are relaxed, as nothing is ordered by them: an old value costs one question too
+    /// many, or delays one.
     pub(super) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed) || self.unfit.load(Ordering::Relaxed)
     }
@@ -103,7 +102,7 @@ impl QuorumNode {
         self.about.lock().run_id.clone()
     }
 
-    /// Why it cannot be one of a quorum.
+    /// Why it cannot be part of a quorum.
     pub(super) fn problem(&self) -> Option<&'static str> {
         self.about.lock().problem
     }

@@ -1,5 +1,5 @@
-//! The servers of a quorum, and their steward: a background thread of the quorum's own. It makes rounds, handles late
-//! answers, probes silent nodes and repairs holds. The keeper of each node's client renews.
+//! The servers of a quorum, and the steward, the quorum's own background thread: it makes rounds, handles late answers,
+//! probes silent nodes and repairs holds. The client of each node renews the holds there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::node::QuorumNode;
@@ -21,10 +21,10 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
 
-/// How long the steward leaves a node alone that cannot be part of the quorum.
+/// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
 
-/// How long a node has to answer, unless set, or a tenth of the lease if that is less.
+/// The default time for a node to answer. It is at most a tenth of the lease.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A hold to repair, and what it was acquired with.
@@ -34,17 +34,17 @@ pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
 pub(crate) struct QuorumNodes {
     id: Uuid,
     all: Box<[Arc<QuorumNode>]>,
-    needed: usize,
+    /// How many nodes are a majority.
+    pub(super) needed: usize,
     delay: RestartDelay,
     node_timeout: Duration,
     queues: Arc<Queues>,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
-    steward: Steward,
     /// Notified when a silent node answers.
-    back: Notify,
+    pub(super) back: Notify,
     /// A task of the steward panicked.
     broken: AtomicBool,
-    _alive: StewardAlive,
+    steward: Steward,
 }
 
 /// How a quorum is set up, beyond its nodes' clients.
@@ -56,12 +56,12 @@ pub(crate) struct QuorumSettings {
 }
 
 impl QuorumNodes {
-    /// An odd number of nodes, at least one. The steward starts; the receiver gets each new hold.
+    /// Starts the steward. `nodes` is an odd number of nodes, at least one. The receiver yields each new hold.
     pub(super) fn new(
         nodes: Vec<QuorumNode>,
         settings: &QuorumSettings,
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<HoldToRepair>), Failure> {
-        let (steward, alive) = Steward::start()?;
+        let steward = Steward::start()?;
         let (repairs, to_repair) = mpsc::unbounded_channel();
         let delay = match settings.restart_delay {
             Some(delay) => RestartDelay::new(delay),
@@ -79,7 +79,6 @@ impl QuorumNodes {
             back: Notify::new(),
             broken: AtomicBool::new(false),
             all,
-            _alive: alive,
         });
         for (place, node) in nodes.all.iter().enumerate() {
             if node.is_silent() {
@@ -101,17 +100,12 @@ impl QuorumNodes {
         &self.all[place]
     }
 
-    /// How many nodes are a majority.
-    pub(super) fn needed(&self) -> usize {
-        self.needed
-    }
-
     /// The queue of this name.
     pub(super) fn queue(&self, name: &Arc<str>) -> Arc<NameQueue> {
         self.queues.of(name, self.needed)
     }
 
-    /// Has a hold repaired for as long as it lasts.
+    /// Repairs a hold as long as it lasts.
     pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
         let request = AcquireRequest {
             owner: None,
@@ -119,11 +113,6 @@ impl QuorumNodes {
         };
         // The receiver ends with the steward, and then nothing is repaired any more.
         let _ = self.repairs.send((Arc::downgrade(hold), request));
-    }
-
-    /// Resolves when a silent node answers.
-    pub(super) async fn back(&self) {
-        self.back.notified().await;
     }
 
     /// The settings of all clients, which are the same.
@@ -140,7 +129,7 @@ impl QuorumNodes {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        // Relaxed: a caller that reads an old value waits in a queue, which is closed.
+        // Relaxed: a caller that reads an old value then finds its queue closed.
         if self.broken.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
@@ -153,10 +142,10 @@ impl QuorumNodes {
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> AbortHandle {
-        let task = self.steward.spawn(task);
+        let task = self.steward.runtime.spawn(task);
         let abort = task.abort_handle();
         let quorum = Arc::downgrade(self);
-        self.steward.spawn(async move {
+        self.steward.runtime.spawn(async move {
             let panicked = task.await.is_err_and(|error| error.is_panic());
             if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
                 tracing::error!("the background thread of a quorum failed; the quorum is closed");
@@ -181,7 +170,7 @@ impl QuorumNodes {
         self.node_timeout.min(lease / 10)
     }
 
-    /// How long a waiter sleeps at most: a random time from half of the backoff's cap to all of it.
+    /// The longest sleep of a waiter: random, from half of the backoff's cap up to the cap.
     pub(super) fn poll(&self) -> Duration {
         let cap = self.config().backoff.cap_delay();
         cap.mul_f64(0.5 + fastrand::f64() / 2.0)
@@ -190,12 +179,12 @@ impl QuorumNodes {
     /// The places of the nodes to ask: all that are not silent, or all if those are too few.
     pub(super) fn worth_asking(&self) -> Vec<usize> {
         let all = 0..self.all.len();
-        let well: Vec<_> = all
+        let answering: Vec<_> = all
             .clone()
             .filter(|place| !self.all[*place].is_silent())
             .collect();
-        if well.len() >= self.needed {
-            well
+        if answering.len() >= self.needed {
+            answering
         } else {
             all.collect()
         }
@@ -212,7 +201,7 @@ impl QuorumNodes {
     }
 
     /// A node answered, or failed with this error.
-    pub(super) fn note(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
+    pub(super) fn note_answer(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
         match failed {
             Some(Error::Unavailable { .. }) => self.fell_silent(place),
             _ => {
@@ -239,7 +228,7 @@ impl QuorumNodes {
                 };
                 if quorum.may_join(place) {
                     node.probe_ends();
-                    return quorum.note(place, None);
+                    return quorum.note_answer(place, None);
                 }
                 drop(quorum);
                 tokio::time::sleep(UNFIT).await;
@@ -247,8 +236,8 @@ impl QuorumNodes {
         });
     }
 
-    /// Whether a node that answers may be part of the quorum: it is not one of the others, and not a replica. `connect`
-    /// checked those that it reached.
+    /// Whether a node that answers may be part of the quorum: it is neither a replica nor the same server as another node.
+    /// `connect` checked only the servers that it reached.
     fn may_join(&self, place: usize) -> bool {
         let node = &self.all[place];
         let server = node.server();
@@ -256,7 +245,7 @@ impl QuorumNodes {
         let twin = (0..self.all.len()).find(|other| *other != place && is_same(other));
         let problem = match twin {
             None => node.problem(),
-            Some(_) => Some("it is one of the others, by another address"),
+            Some(_) => Some("another address in the list leads to the same server"),
         };
         if !node.set_unfit(problem.is_some())
             && let Some(problem) = problem
@@ -271,20 +260,16 @@ impl QuorumNodes {
     }
 }
 
-/// The way to the steward. It does not keep the thread alive.
+/// The background thread. Dropping this ends it and all its tasks.
 struct Steward {
     runtime: Handle,
     timers: Timers,
-}
-
-/// Keeps the steward alive. Dropping this ends the thread and all its tasks.
-struct StewardAlive {
     _until: mpsc::Sender<()>,
 }
 
 impl Steward {
     /// Starts the thread.
-    fn start() -> Result<(Self, StewardAlive), Failure> {
+    fn start() -> Result<Self, Failure> {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
         let thread = std::thread::Builder::new().name("watchlock-quorum".into());
@@ -308,11 +293,10 @@ impl Steward {
         let (runtime, timers) = started
             .and_then(|_| runtime.recv().unwrap_or_else(|_| silent()))
             .map_err(Failure::starting)?;
-        Ok((Self { runtime, timers }, StewardAlive { _until: until }))
-    }
-
-    /// Runs a task. It ends with the steward at the latest.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.runtime.spawn(task)
+        Ok(Self {
+            runtime,
+            timers,
+            _until: until,
+        })
     }
 }

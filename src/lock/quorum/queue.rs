@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{MutexGuard, watch};
+use tokio::sync::watch;
 
 use super::listeners::Listeners;
 use super::node::QuorumNode;
@@ -83,7 +83,8 @@ impl Queues {
 pub(super) struct NameQueue {
     name: Arc<str>,
     queues: Arc<Queues>,
-    turn: tokio::sync::Mutex<Rounds>,
+    /// First come, first served. Only the caller that has it makes rounds.
+    pub(super) turn: tokio::sync::Mutex<Rounds>,
     news: watch::Sender<LockNews>,
 }
 
@@ -101,15 +102,6 @@ impl Drop for NameQueue {
 }
 
 impl NameQueue {
-    /// Waits for the turn, first come first served. Only the caller that has it makes rounds.
-    pub(super) async fn turn(&self) -> MutexGuard<'_, Rounds> {
-        self.turn.lock().await
-    }
-
-    pub(super) fn is_turn_taken(&self) -> bool {
-        self.turn.try_lock().is_err()
-    }
-
     pub(super) fn news(&self) -> watch::Receiver<LockNews> {
         self.news.subscribe()
     }
@@ -139,20 +131,11 @@ impl NameQueue {
 pub(super) struct Rounds {
     /// Opened by the first caller that waits.
     listeners: Option<Listeners>,
-    retry: Retry,
+    pub(super) retry: Retry,
     pauses: Pauses,
 }
 
 impl Rounds {
-    /// When the next round is due; `NEVER` before the first one.
-    pub(super) fn due(&self) -> Moment {
-        self.retry.next()
-    }
-
-    pub(super) fn begin(&mut self) {
-        self.retry.begins();
-    }
-
     /// A round got nothing, or everything. The next one is due after `poll`, or when enough leases end, at `free_at`.
     pub(super) fn ended(&mut self, now: Moment, poll: Duration, free_at: Moment) {
         self.pauses = Pauses::new();
@@ -169,13 +152,5 @@ impl Rounds {
     pub(super) async fn wake_up(&mut self, nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> usize {
         let open = || Listeners::open(nodes, names);
         self.listeners.get_or_insert_with(open).next().await
-    }
-
-    pub(super) fn woken_by(&mut self, place: usize, now: Moment) {
-        self.retry.woken_by(place, now, fastrand::f64());
-    }
-
-    pub(super) fn node_is_back(&mut self, now: Moment) {
-        self.retry.soon(now);
     }
 }

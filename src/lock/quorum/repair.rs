@@ -119,7 +119,7 @@ async fn repair(
         (_, answer) = trying => answer,
         () = tokio::time::sleep(limit) => return nodes.fell_silent(place),
     };
-    nodes.note(place, answer.as_ref().err());
+    nodes.note_answer(place, answer.as_ref().err());
     if let Ok(NodeAnswer::Granted(child)) = answer
         && join(nodes, &request, hold, place, child).await
     {

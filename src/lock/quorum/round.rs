@@ -3,9 +3,9 @@
 //! 1. It ends as soon as no further answer can change its outcome, at the latest after the nodes' time-out.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
-//! 3. What is answered after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, tries
-//!    without an answer are dropped as well, or else the next round of this client would find the lock busy. When the
-//!    hold was left to its lease, so are late grants.
+//! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
+//!    tries without an answer are dropped, or else the next round of this client would find the lock busy. When the hold
+//!    was left to its lease, late grants are, too.
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
@@ -29,7 +29,7 @@ use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
-use crate::lock::several::{Composite, CompositeLevel, hear_by_now};
+use crate::lock::several::{Composite, CompositeLevel, take_ready};
 
 type Tries = FuturesUnordered<NodeTry>;
 
@@ -48,7 +48,7 @@ pub(super) enum Tried {
         error: Error,
         some: bool,
     },
-    /// It will not work, now or later.
+    /// Servers refuse for good.
     Failed(Error),
 }
 
@@ -64,7 +64,7 @@ struct Ballot<'a> {
 }
 
 /// How a node answered, for the round and for the text of an error.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum NodeReport {
     NotAsked,
     NoAnswer,
@@ -86,7 +86,7 @@ impl<'a> Ballot<'a> {
         children.resize_with(all, || None);
         Self {
             nodes,
-            votes: VoteCount::new(all, nodes.needed(), asked.len()),
+            votes: VoteCount::new(all, nodes.needed, asked.len()),
             children,
             young: Vec::new(),
             reports,
@@ -95,8 +95,8 @@ impl<'a> Ballot<'a> {
     }
 
     /// Counts the answer of one node. Returns the outcome once it is certain.
-    fn hear(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
-        self.nodes.note(place, answer.as_ref().err());
+    fn count(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
+        self.nodes.note_answer(place, answer.as_ref().err());
         let (vote, report) = match answer {
             Ok(NodeAnswer::Granted(child)) if self.nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
@@ -119,14 +119,14 @@ impl<'a> Ballot<'a> {
 
     /// The time is over: nodes without an answer are silent.
     fn close(&mut self) -> RoundOutcome {
-        for place in self.unheard() {
+        for place in self.unanswered() {
             self.nodes.fell_silent(place);
         }
         self.votes.close()
     }
 
     /// The places of the nodes that were asked and have not answered yet.
-    fn unheard(&self) -> Vec<usize> {
+    fn unanswered(&self) -> Vec<usize> {
         let reports = self.reports.iter().enumerate();
         reports
             .filter(|(_, report)| matches!(report, NodeReport::NoAnswer))
@@ -146,16 +146,20 @@ impl<'a> Ballot<'a> {
             })
             .collect();
         ends.sort_unstable();
-        ends[self.nodes.needed() - 1]
+        ends[self.nodes.needed - 1]
     }
 
     fn no_quorum(&self, reached: usize) -> Error {
-        let said = NodeReports(self.reports.clone());
-        Error::no_quorum(reached, self.nodes.needed(), Arc::new(said))
+        let servers = self.reports.iter().zip(1..);
+        let reports: Vec<_> = servers
+            .map(|(report, server)| format!("server {server}: {report}"))
+            .collect();
+        let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
+        Error::no_quorum(reached, self.nodes.needed, cause.into())
     }
 }
 
-/// One try for `request` at all nodes that are worth asking.
+/// One try for `request` at every node that is worth asking.
 pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
     let limit = nodes.timeout_of(request.lease);
     let asked = nodes.worth_asking();
@@ -170,16 +174,16 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     let mut ballot = Ballot::new(nodes, &asked);
     let outcome = first_answers(nodes, &mut tries, &mut ballot, limit).await;
     if outcome == RoundOutcome::Got {
-        hear_by_now(&mut tries, |(place, answer)| {
-            ballot.hear(place, answer);
+        take_ready(&mut tries, |(place, answer)| {
+            ballot.count(place, answer);
         })
         .await;
         let children = std::mem::take(&mut ballot.children);
         match got(nodes, request, children, limit).await {
             Some(level) => {
                 nodes.repair(level.hold(), request);
-                let unheard = ballot.unheard();
-                join_later(nodes, request, level.hold(), tries, unheard, limit);
+                let unanswered = ballot.unanswered();
+                join_later(nodes, request, level.hold(), tries, unanswered, limit);
                 return Tried::Got(level);
             }
             None => {
@@ -195,7 +199,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         // The caller waits until leases end, so it needs to know those of all nodes.
         let rest = async {
             while let Some((place, answer)) = tries.next().await {
-                ballot.hear(place, answer);
+                ballot.count(place, answer);
             }
         };
         if nodes.timers().within(limit, rest).await.is_none() {
@@ -236,7 +240,7 @@ async fn first_answers(
         tokio::select! {
             biased;
             Some((place, answer)) = tries.next() => {
-                if let Some(outcome) = ballot.hear(place, answer) {
+                if let Some(outcome) = ballot.count(place, answer) {
                     return outcome;
                 }
             }
@@ -254,7 +258,7 @@ async fn got(
 ) -> Option<CompositeLevel> {
     let spare_timeout = nodes.timeout_of(Lease::Watchdog);
     let (name, lease) = (&request.name, request.lease);
-    let level = CompositeLevel::first(name, nodes.needed(), spare_timeout, children, lease);
+    let level = CompositeLevel::first(name, nodes.needed, spare_timeout, children, lease);
     if request.fenced {
         let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
         level.hold().keep_token(token);
@@ -285,13 +289,13 @@ fn join_later(
     if tries.is_empty() {
         return;
     }
-    let unheard = places
+    let unanswered = places
         .into_iter()
         .map(|place| (place, nodes.node(place).lane()));
-    let unheard = unheard.collect();
+    let unanswered = unanswered.collect();
     let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
     let request = request.clone();
-    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unheard, limit).await });
+    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unanswered, limit).await });
 }
 
 /// Takes late answers into the hold until that is given back or lost. After that, the connections still show which nodes
@@ -301,7 +305,7 @@ async fn late(
     request: &AcquireRequest,
     hold: &Arc<Composite>,
     mut tries: Tries,
-    mut unheard: Vec<(usize, Option<Arc<Lane>>)>,
+    mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
     let mut timeout = pin!(tokio::time::sleep(limit));
@@ -316,7 +320,7 @@ async fn late(
                     continue;
                 }
                 drop((tries, over));
-                return watch(nodes, unheard, limit).await;
+                return watch(nodes, unanswered, limit).await;
             }
             answer = tries.next() => match answer {
                 Some(answer) => answer,
@@ -324,13 +328,13 @@ async fn late(
             },
             () = &mut timeout => break,
         };
-        unheard.retain(|(other, _)| *other != place);
-        nodes.note(place, answer.as_ref().err());
+        unanswered.retain(|(other, _)| *other != place);
+        nodes.note_answer(place, answer.as_ref().err());
         if let Ok(NodeAnswer::Granted(child)) = answer {
             join(nodes, request, hold, place, child).await;
         }
     }
-    for (place, _) in unheard {
+    for (place, _) in unanswered {
         nodes.fell_silent(place);
     }
 }
@@ -376,29 +380,18 @@ pub(super) async fn join(
         .await
 }
 
-/// How each node answered, as the source of an error.
-#[derive(Debug)]
-struct NodeReports(Vec<NodeReport>);
-
-impl std::error::Error for NodeReports {}
-
-impl fmt::Display for NodeReports {
+impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, word) in self.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { ", " };
-            write!(f, "{comma}server {}: ", place + 1)?;
-            match word {
-                NodeReport::NotAsked => f.write_str("not asked, as it did not answer before")?,
-                NodeReport::NoAnswer => f.write_str("no reply in time")?,
-                NodeReport::Granted => f.write_str("granted")?,
-                NodeReport::Young => f.write_str("granted, but no vote yet after its start")?,
-                NodeReport::Busy(_) => f.write_str("busy")?,
-                NodeReport::Failed(error) => match std::error::Error::source(error) {
-                    Some(cause) => write!(f, "{cause}")?,
-                    None => write!(f, "{error}")?,
-                },
-            }
+        match self {
+            Self::NotAsked => f.write_str("not asked, as it did not answer before"),
+            Self::NoAnswer => f.write_str("no reply in time"),
+            Self::Granted => f.write_str("granted"),
+            Self::Young => f.write_str("granted, but has no vote yet so soon after its start"),
+            Self::Busy(_) => f.write_str("busy"),
+            Self::Failed(error) => match std::error::Error::source(error) {
+                Some(cause) => write!(f, "{cause}"),
+                None => write!(f, "{error}"),
+            },
         }
-        Ok(())
     }
 }

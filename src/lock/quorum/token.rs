@@ -30,7 +30,7 @@ pub(super) async fn take(
 ) -> Option<FencingToken> {
     let mut children = hold.guards();
     children.retain(|(_, child)| child.fencing_token().is_some());
-    if children.len() < nodes.needed() {
+    if children.len() < nodes.needed {
         return None;
     }
     let tokens = children.iter().map(|(_, child)| child.fencing_token());
@@ -42,7 +42,7 @@ pub(super) async fn take(
     let mut raised = 0;
     while let Some(done) = raising.next().await {
         raised += usize::from(done);
-        if raised >= nodes.needed() {
+        if raised >= nodes.needed {
             return Some(token);
         }
     }
@@ -67,7 +67,7 @@ pub(super) async fn take_for(
     let Some(token) = take(nodes, kind, hold, limit).await else {
         hold.check()?;
         let cause = Arc::new(Error::from(Failure::silence()));
-        return Err(Error::no_quorum(0, nodes.needed(), cause));
+        return Err(Error::no_quorum(0, nodes.needed, cause));
     };
     hold.keep_token(token);
     hold.check()

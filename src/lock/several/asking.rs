@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -27,13 +26,13 @@ pub(super) async fn enter_children(
         .iter()
         .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
         .collect();
-    let mut tally = Tally::new(hold.needed(), guards.len());
+    let mut tally = Tally::new(hold.needed, guards.len());
     loop {
         let Some((place, answer)) = entering.next().await else {
             return Err(Error::not_owner());
         };
-        let heard = tally.hear(answer.map(|child| entered[place] = Some(child)));
-        match heard {
+        let result = tally.count(answer.map(|child| entered[place] = Some(child)));
+        match result {
             None => {}
             Some(Err(error)) => return Err(error),
             Some(Ok(())) => break,
@@ -44,60 +43,55 @@ pub(super) async fn enter_children(
             entered[place] = answer.ok();
         }
     };
+    let limit = match lease {
+        Lease::Watchdog => hold.spare_timeout,
+        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 10),
+    };
     if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
-        timers.within(rest_of(hold, lease), rest).await;
+        timers.within(limit, rest).await;
     }
     drop(entering);
     Ok(entered)
 }
 
-/// How long to wait for the other children when enough are entered.
-fn rest_of(hold: &Composite, lease: Lease) -> Duration {
-    let limit = hold.spare_timeout();
-    match lease {
-        Lease::Watchdog => limit,
-        Lease::Fixed(lease) => limit.min(lease / 10),
-    }
-}
-
-/// The answer of `needed` of these futures, which run at the same time.
+/// Runs these futures at the same time until [`Tally`] has a result.
 pub(super) async fn ask(
     needed: usize,
     asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
-    hear(needed, &mut asked.collect()).await
+    first_result(needed, &mut asked.collect()).await
 }
 
-/// The answer of `needed` of these futures. The others stay in `asked`.
-pub(super) async fn hear(
+/// As [`ask`]. The futures that have not ended stay in `asked`.
+pub(super) async fn first_result(
     needed: usize,
     asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
     let mut tally = Tally::new(needed, asked.len());
     while let Some(answer) = asked.next().await {
-        if let Some(result) = tally.hear(answer) {
+        if let Some(result) = tally.count(answer) {
             return result;
         }
     }
-    // Nobody was asked.
+    // There was no future.
     Err(Error::not_owner())
 }
 
 /// Takes the outputs that are ready, after a pause in which the connections of this runtime deliver what they have read.
 /// That is cheaper than waking another thread for them.
-pub(in crate::lock) async fn hear_by_now<F: Future>(
+pub(in crate::lock) async fn take_ready<F: Future>(
     futures: &mut FuturesUnordered<F>,
-    mut hear: impl FnMut(F::Output),
+    mut take: impl FnMut(F::Output),
 ) {
-    let mut passed_on = futures.is_empty();
+    let mut paused = futures.is_empty();
     poll_fn(|context| {
-        if !passed_on {
-            passed_on = true;
+        if !paused {
+            paused = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         while let Poll::Ready(Some(output)) = futures.poll_next_unpin(context) {
-            hear(output);
+            take(output);
         }
         Poll::Ready(())
     })

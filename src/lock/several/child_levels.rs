@@ -12,7 +12,8 @@ pub(in crate::lock) type ChildGuards = Vec<Option<LockGuard>>;
 /// One level of each child, by its place. The levels of the composite with the same sort of lease share them, and the last
 /// one gives them back.
 pub(super) struct ChildLevels {
-    watched: bool,
+    /// Whether the watchdog keeps them.
+    pub(super) watched: bool,
     state: Mutex<SharedLevels>,
 }
 
@@ -35,11 +36,6 @@ impl ChildLevels {
         })
     }
 
-    /// Whether the watchdog keeps them.
-    pub(super) fn is_watched(&self) -> bool {
-        self.watched
-    }
-
     /// One more level of the composite shares them. False once they are given back.
     pub(super) fn join(&self) -> bool {
         let mut state = self.state.lock();
@@ -49,7 +45,7 @@ impl ChildLevels {
         state.levels > 0
     }
 
-    /// A level of the composite leaves. Returns the guards to the last one.
+    /// A level of the composite leaves. The last one gets the guards.
     pub(super) fn leave(&self) -> Option<Vec<LockGuard>> {
         let mut state = self.state.lock();
         state.levels = state.levels.saturating_sub(1);
@@ -58,7 +54,7 @@ impl ChildLevels {
         }
         let guards = std::mem::take(&mut state.guards);
         drop(state);
-        // A guard that is being asked something is given back at the end of that.
+        // A guard in use elsewhere is given back at the end of that use.
         let guards = guards.into_iter().flatten().filter_map(Arc::into_inner);
         Some(guards.collect())
     }
@@ -77,7 +73,7 @@ impl ChildLevels {
             .collect()
     }
 
-    /// Takes all guards away. None while other levels share them, or something is being asked of one.
+    /// Takes all guards away. None while other levels share them, or one of them is in use.
     pub(super) fn take(&self) -> Option<Vec<(usize, LockGuard)>> {
         let mut state = self.state.lock();
         // Clones are made only under the lock, so a count of 1 stays 1.

@@ -28,8 +28,8 @@ type ChildHolds = Arc<[Option<HoldView>]>;
 /// A hold of several locks as one. It keeps no lock: its levels have those of the children.
 pub(in crate::lock) struct Composite {
     name: Arc<str>,
-    needed: usize,
-    spare_timeout: Duration,
+    pub(super) needed: usize,
+    pub(super) spare_timeout: Duration,
     inner: Mutex<CompositeInner>,
     /// One for each sort of lease.
     child_levels: Mutex<Vec<Weak<ChildLevels>>>,
@@ -73,14 +73,6 @@ impl Composite {
 
     pub(in crate::lock) fn name(&self) -> &Arc<str> {
         &self.name
-    }
-
-    pub(super) fn needed(&self) -> usize {
-        self.needed
-    }
-
-    pub(super) fn spare_timeout(&self) -> Duration {
-        self.spare_timeout
     }
 
     pub(in crate::lock) fn levels(&self) -> u32 {
@@ -207,7 +199,7 @@ impl Composite {
         matches!(self.look(), CompositePhase::Held(_))
     }
 
-    pub(in crate::lock) fn valid_for(&self) -> Duration {
+    fn valid_for(&self) -> Duration {
         match self.look() {
             CompositePhase::Held(left) => left,
             _ => Duration::ZERO,
@@ -291,11 +283,11 @@ impl Composite {
         let mut guards = Vec::new();
         let mut same = None;
         for levels in self.child_levels() {
-            if levels.is_watched() == watched && same.is_none() {
+            if levels.watched == watched && same.is_none() {
                 same = Some(levels);
                 continue;
             }
-            let lease = if levels.is_watched() {
+            let lease = if levels.watched {
                 Lease::Watchdog
             } else {
                 Lease::Fixed(self.valid_for())
@@ -316,7 +308,7 @@ impl Composite {
 
     /// The lease for a child that joins now.
     pub(in crate::lock) fn lease_now(&self) -> Lease {
-        if self.child_levels().iter().any(|levels| levels.is_watched()) {
+        if self.child_levels().iter().any(|levels| levels.watched) {
             Lease::Watchdog
         } else {
             Lease::Fixed(self.valid_for())
@@ -346,12 +338,30 @@ impl Composite {
             changed.await;
         }
     }
+}
 
-    /// Resolves when so many children are lost, by `loss`, that fewer than `needed` are left.
-    fn too_many<'a>(
-        &'a self,
-        loss: impl Fn(HoldView) -> BoxFuture<'a, LostReason> + Send + 'a,
-    ) -> BoxFuture<'a, LostReason> {
+impl HoldOfSeveral for Composite {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        self.token()
+    }
+
+    fn state(&self) -> ChildState {
+        match self.look() {
+            CompositePhase::Held(left) => ChildState::Valid(left),
+            CompositePhase::Lost(_, reason) => ChildState::Lost(reason),
+            CompositePhase::Over | CompositePhase::LeftToLease => ChildState::Over,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason> {
         async move {
             loop {
                 let mut changed = pin!(self.changed.notified());
@@ -360,7 +370,9 @@ impl Composite {
                 // A child that was given back with its level cannot be lost.
                 let there = children.iter().flatten();
                 let there = there.filter(|child| child.state() != ChildState::Over);
-                let losses: FuturesUnordered<_> = there.map(|child| loss(child.clone())).collect();
+                let losses: FuturesUnordered<_> = there
+                    .map(|child| async move { child.wait_for_loss(announced).await })
+                    .collect();
                 let spare = losses.len().saturating_sub(self.needed);
                 let mut last = losses.skip(spare);
                 let reason = match select(last.next(), changed).await {
@@ -380,35 +392,5 @@ impl Composite {
             }
         }
         .boxed()
-    }
-}
-
-impl HoldOfSeveral for Composite {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn state(&self) -> ChildState {
-        match self.look() {
-            CompositePhase::Held(left) => ChildState::Valid(left),
-            CompositePhase::Lost(_, reason) => ChildState::Lost(reason),
-            CompositePhase::Over | CompositePhase::LeftToLease => ChildState::Over,
-        }
-    }
-
-    fn valid_for(&self) -> Duration {
-        self.valid_for()
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.check()
-    }
-
-    fn lost(&self) -> BoxFuture<'_, LostReason> {
-        self.too_many(|child| async move { child.lost().await }.boxed())
-    }
-
-    fn lost_for_good(&self) -> BoxFuture<'_, LostReason> {
-        self.too_many(|child| async move { child.lost_for_good().await }.boxed())
     }
 }

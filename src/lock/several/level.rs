@@ -9,15 +9,14 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
-use super::asking::{ask, enter_children, hear, hear_by_now};
+use super::asking::{ask, enter_children, first_result, take_ready};
 use super::child_levels::{ChildGuards, ChildLevels};
 use super::hold::Composite;
 use super::state::nth_largest;
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
-use crate::fencing::FencingToken;
 use crate::lease::Lease;
-use crate::lock::guard::{GuardError, HoldOfSeveral, HoldView, LevelOfSeveral, LockGuard};
+use crate::lock::guard::{GuardError, LevelOfSeveral, LockGuard};
 
 /// One level of a hold of several locks as one. Dropping it gives the level back.
 pub(in crate::lock) struct CompositeLevel {
@@ -78,7 +77,7 @@ impl CompositeLevel {
         let all = hold.child_levels();
         let same = all
             .iter()
-            .find(|levels| levels.is_watched() == (lease == Lease::Watchdog));
+            .find(|levels| levels.watched == (lease == Lease::Watchdog));
         if let Some(levels) = same.filter(|levels| levels.join()) {
             if !hold.enter() {
                 drop(levels.leave());
@@ -111,6 +110,10 @@ impl CompositeLevel {
         &self.hold
     }
 
+    pub(in crate::lock) fn into_guard(self) -> LockGuard {
+        LockGuard::of_several(Arc::clone(&self.hold) as _, self)
+    }
+
     fn guards(&self) -> Vec<Arc<LockGuard>> {
         let guards = self.children.iter().flat_map(|levels| levels.guards());
         guards.map(|(_, guard)| guard).collect()
@@ -121,14 +124,11 @@ impl CompositeLevel {
     async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
         let children = self.guards();
         let asked = children.iter().map(|child| child.extend(lease));
-        let answer = ask(self.hold.needed(), asked).await;
+        let answer = ask(self.hold.needed, asked).await;
         match answer {
             Err(lost) if lost.is_lost() && self.hold.is_held() => {
                 let reached = children.iter().filter(|child| child.is_valid()).count();
-                Err(
-                    Error::no_quorum(reached, self.hold.needed(), Arc::new(lost))
-                        .about(self.name()),
-                )
+                Err(Error::no_quorum(reached, self.hold.needed, Arc::new(lost)))
             }
             answer => answer,
         }
@@ -143,21 +143,6 @@ impl CompositeLevel {
         Some(children)
     }
 
-    /// Leaves the level of each child to its owner. All children agreed before.
-    fn leave_to_owners(&mut self) -> Result<(), Error> {
-        let Some(levels) = &self.children else {
-            return Ok(());
-        };
-        let children = levels
-            .take()
-            .ok_or_else(|| self.about(LeaseError::OtherLevels))?;
-        self.children = None;
-        for (_, child) in children {
-            child.leave_to_owner();
-        }
-        Ok(())
-    }
-
     /// Asks each valid child; those that are lost do not count.
     fn ask_valid(&self, ask: impl Fn(&LockGuard) -> Result<(), Error>) -> Result<(), Error> {
         let children = self.guards();
@@ -168,36 +153,20 @@ impl CompositeLevel {
     /// Fails when another level shares those of the children.
     fn check_alone(&self) -> Result<(), Error> {
         match &self.children {
-            Some(levels) if levels.is_shared() => Err(self.about(LeaseError::OtherLevels)),
+            Some(levels) if levels.is_shared() => Err(LeaseError::OtherLevels.into()),
             _ => Ok(()),
         }
-    }
-
-    fn about(&self, problem: impl Into<Error>) -> Error {
-        problem.into().about(self.name())
     }
 }
 
 impl LevelOfSeveral for CompositeLevel {
-    fn view(&self) -> HoldView {
-        HoldView::of_several(&self.hold)
-    }
-
-    fn hold(&self) -> &dyn HoldOfSeveral {
-        &*self.hold
-    }
-
     fn hold_count(&self) -> u32 {
         let children = self.guards();
         let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
-        if counts.len() < self.hold.needed() {
+        if counts.len() < self.hold.needed {
             return 0;
         }
-        nth_largest(&mut counts, self.hold.needed()) + self.hold.extra_levels()
-    }
-
-    fn token(&self) -> Option<FencingToken> {
-        self.hold.token()
+        nth_largest(&mut counts, self.hold.needed) + self.hold.extra_levels()
     }
 
     fn timers(&self) -> Option<Timers> {
@@ -209,13 +178,13 @@ impl LevelOfSeveral for CompositeLevel {
             self.hold.check()?;
             let own = self.guards();
             let asked = own.iter().map(|child| child.verify());
-            match ask(self.hold.needed(), asked).await {
+            match ask(self.hold.needed, asked).await {
                 Err(lost) if lost.is_lost() && self.hold.is_held() => {
                     // Other levels may have the children that this one lacks. They are asked only now, as a guard that is
                     // being asked is not given back by its own level but at the end of this.
                     let all = self.hold.guards();
                     let asked = all.iter().map(|(_, child)| child.verify());
-                    ask(self.hold.needed(), asked).await
+                    ask(self.hold.needed, asked).await
                 }
                 answer => answer,
             }
@@ -225,12 +194,8 @@ impl LevelOfSeveral for CompositeLevel {
 
     fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         async move {
-            if self
-                .children
-                .as_ref()
-                .is_some_and(|levels| levels.is_watched())
-            {
-                return Err(self.about(LeaseError::Watchdog));
+            if self.children.as_ref().is_some_and(|levels| levels.watched) {
+                return Err(LeaseError::Watchdog.into());
             }
             self.hold.check()?;
             self.ask_to_extend(lease).await
@@ -258,9 +223,9 @@ impl LevelOfSeveral for CompositeLevel {
             };
             let given_back = children.into_iter().map(LockGuard::unlock);
             let mut given_back: FuturesUnordered<_> = given_back.collect();
-            let answer = hear(self.hold.needed(), &mut given_back).await;
+            let answer = first_result(self.hold.needed, &mut given_back).await;
             // The background finishes what has no answer yet.
-            hear_by_now(&mut given_back, drop).await;
+            take_ready(&mut given_back, drop).await;
             match answer {
                 // Too few children of this level are valid, and the hold has others.
                 Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
@@ -273,7 +238,7 @@ impl LevelOfSeveral for CompositeLevel {
     fn may_detach(&self) -> Result<(), Error> {
         self.hold.check()?;
         match &self.owner {
-            Some(owner) if owner.is_over() => Err(self.about(Error::not_owner())),
+            Some(owner) if owner.is_over() => Err(Error::not_owner()),
             Some(_) => Ok(()),
             None => {
                 self.check_alone()?;
@@ -286,7 +251,13 @@ impl LevelOfSeveral for CompositeLevel {
     fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         let Some(owner) = self.owner.clone() else {
-            return self.leave_to_owners();
+            if let Some(levels) = &self.children {
+                for (_, child) in levels.take().ok_or(LeaseError::OtherLevels)? {
+                    child.leave_to_owner();
+                }
+                self.children = None;
+            }
+            return Ok(());
         };
         let level = Self {
             hold: Arc::clone(&self.hold),
@@ -295,7 +266,7 @@ impl LevelOfSeveral for CompositeLevel {
         };
         owner.keep(level).map_err(|mut refused| {
             self.children = refused.children.take();
-            self.about(Error::not_owner())
+            Error::not_owner()
         })
     }
 
@@ -320,7 +291,7 @@ impl LevelOfSeveral for CompositeLevel {
             return Ok(());
         };
         let children = self.hold.leave_to_lease(levels);
-        for (place, child) in children.ok_or_else(|| self.about(LeaseError::OtherLevels))? {
+        for (place, child) in children.ok_or(LeaseError::OtherLevels)? {
             match child.let_expire().map_err(GuardError::into_parts) {
                 Ok(()) => left += 1,
                 Err((child, error)) => {
@@ -329,7 +300,7 @@ impl LevelOfSeveral for CompositeLevel {
                 }
             }
         }
-        if left < self.hold.needed() {
+        if left < self.hold.needed {
             levels.put_back(refused);
             self.hold.goes_on();
             return Err(first_error.unwrap_or_else(Error::not_owner));
@@ -359,26 +330,19 @@ fn over<T>(hold: &Composite) -> Result<Option<T>, Error> {
 /// An owner of holds of several locks: it may enter them again, and levels can be left to it.
 #[derive(Default)]
 pub(crate) struct CompositeOwner {
-    holds: Mutex<OwnedHolds>,
+    holds: Mutex<OwnedComposites>,
 }
 
 #[derive(Default)]
-struct OwnedHolds {
+struct OwnedComposites {
     over: bool,
-    by_name: HashMap<Arc<str>, OwnedHold>,
+    by_name: HashMap<Arc<str>, OwnedComposite>,
 }
 
-struct OwnedHold {
+struct OwnedComposite {
     hold: Weak<Composite>,
     /// The newest is the last.
     detached: Vec<CompositeLevel>,
-}
-
-/// What an owner has of a name.
-enum OwnedState {
-    Nothing,
-    Live(Arc<Composite>),
-    Lost(Error),
 }
 
 impl CompositeOwner {
@@ -388,7 +352,7 @@ impl CompositeOwner {
 
     /// Notes a new hold. The one that it had under this name is over.
     fn insert(&self, hold: &Arc<Composite>) {
-        let owned = OwnedHold {
+        let owned = OwnedComposite {
             hold: Arc::downgrade(hold),
             detached: Vec::new(),
         };
@@ -406,40 +370,33 @@ impl CompositeOwner {
         name: &str,
         lease: Lease,
     ) -> Result<Option<CompositeLevel>, Error> {
-        match self.find(name) {
-            OwnedState::Nothing => Ok(None),
-            OwnedState::Lost(error) => Err(error),
-            // Boxed to keep the future of an acquire small: most find nothing to enter.
-            OwnedState::Live(hold) => {
-                Box::pin(CompositeLevel::enter(&hold, lease, Some(Arc::clone(self)))).await
-            }
-        }
+        let Some(hold) = self.find(name)? else {
+            return Ok(None);
+        };
+        // Boxed to keep the future of an acquire small: most find nothing to enter.
+        Box::pin(CompositeLevel::enter(&hold, lease, Some(Arc::clone(self)))).await
     }
 
-    /// A lost hold stays in the way while somebody has a guard of it.
-    fn find(&self, name: &str) -> OwnedState {
-        let (hold, detached) = match self.holds.lock().by_name.get(name) {
-            Some(owned) => (owned.hold.upgrade(), owned.detached.len()),
-            None => return OwnedState::Nothing,
-        };
-        let Some(hold) = hold else {
-            return OwnedState::Nothing;
+    /// Its valid hold of this name. The error is the loss of a hold of which somebody still has a guard.
+    fn find(&self, name: &str) -> Result<Option<Arc<Composite>>, Error> {
+        let owned = self.holds.lock().by_name.get(name).map(|owned| {
+            let detached = owned.detached.len();
+            (owned.hold.upgrade(), detached)
+        });
+        let Some((Some(hold), detached)) = owned else {
+            return Ok(None);
         };
         match hold.check() {
-            Ok(()) => OwnedState::Live(hold),
-            Err(lost) if lost.is_lost() && hold.levels() as usize > detached => {
-                OwnedState::Lost(lost)
-            }
-            Err(_) => OwnedState::Nothing,
+            Ok(()) => Ok(Some(hold)),
+            Err(lost) if lost.is_lost() && hold.levels() as usize > detached => Err(lost),
+            Err(_) => Ok(None),
         }
     }
 
     /// The number of levels of its valid hold of this name.
     pub(in crate::lock) fn hold_count(&self, name: &str) -> u32 {
-        match self.find(name) {
-            OwnedState::Live(hold) => hold.levels(),
-            OwnedState::Nothing | OwnedState::Lost(_) => 0,
-        }
+        let hold = self.find(name).ok().flatten();
+        hold.map_or(0, |hold| hold.levels())
     }
 
     /// Keeps a level. Returns it when the owner has ended.
@@ -449,7 +406,7 @@ impl CompositeOwner {
             return Err(level);
         }
         let name = Arc::clone(level.hold().name());
-        let owned = holds.by_name.entry(name).or_insert_with(|| OwnedHold {
+        let owned = holds.by_name.entry(name).or_insert_with(|| OwnedComposite {
             hold: Arc::downgrade(level.hold()),
             detached: Vec::new(),
         });

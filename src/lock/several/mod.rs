@@ -7,7 +7,7 @@
 //!    lost: a level with too few valid children is given back like any other.
 //! 3. The children's own clients renew them. There is no task and no timer here.
 //! 4. A level has one level of each child. Entering again with the same sort of lease shares these and is counted here.
-//!    The other sort enters the children: once `needed` have said yes, it waits for the others up to a limit.
+//!    The other sort enters the children: once `needed` are entered, it waits for the others up to a limit.
 //! 5. All children are asked at the same time, and the answer is known when `needed` of them agree, or cannot any more. The
 //!    first poll starts all questions, so a caller that goes away leaves none half asked.
 //! 6. A level is detached as a whole or not at all. Each child is asked first, and when all agreed the level is detached. A
@@ -22,7 +22,7 @@ mod pauses;
 mod state;
 mod tally;
 
-pub(super) use self::asking::hear_by_now;
+pub(super) use self::asking::take_ready;
 pub(super) use self::hold::Composite;
 pub(super) use self::level::{CompositeLevel, CompositeOwner};
 pub(super) use self::pauses::{LONGEST as LONGEST_PAUSE, Pauses};

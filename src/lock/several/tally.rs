@@ -31,7 +31,7 @@ impl Tally {
 
     /// Counts one answer. Returns the result as soon as it is certain: yes when `needed` said yes; lost when so many are
     /// lost that the others are fewer than `needed`; else, after all answers, the first other error.
-    pub(super) fn hear(&mut self, answer: Result<(), Error>) -> Option<Result<(), Error>> {
+    pub(super) fn count(&mut self, answer: Result<(), Error>) -> Option<Result<(), Error>> {
         self.open -= 1;
         match answer {
             Ok(()) => self.yes += 1,
@@ -90,14 +90,14 @@ mod tests {
         ) {
             let says = &says[..(needed + more).min(9)];
             let mut tally = Tally::new(needed, says.len());
-            let mut heard = says.iter().map(|said| tally.hear(said.answer()));
-            let result = heard.find_map(|answer| answer).expect("an answer when all were heard");
-            let count = |what| says.iter().filter(|said| **said == what).count();
-            let too_many = says.len() - count(ChildSays::Lost) < needed;
+            let mut counted = says.iter().map(|said| tally.count(said.answer()));
+            let result = counted.find_map(|answer| answer).expect("a result once all answers are counted");
+            let number_of = |what| says.iter().filter(|said| **said == what).count();
+            let too_many = says.len() - number_of(ChildSays::Lost) < needed;
             match result {
-                Ok(()) => prop_assert!(count(ChildSays::Yes) >= needed),
+                Ok(()) => prop_assert!(number_of(ChildSays::Yes) >= needed),
                 Err(error) if too_many => prop_assert!(error.is_lost()),
-                Err(error) => prop_assert!(count(ChildSays::Yes) < needed && !error.is_lost()),
+                Err(error) => prop_assert!(number_of(ChildSays::Yes) < needed && !error.is_lost()),
             }
         }
     }

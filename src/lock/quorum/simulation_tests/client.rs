@@ -1,9 +1,9 @@
 //! A client in the simulation: the rules of the quorum as they are in production ([`VoteCount`], [`RestartDelay`],
-//! [`CompositeState`], and the [`Term`](crate::lease::Term) of a lease), with letters instead of commands.
+//! [`CompositeState`], and the [`Term`](crate::lease::Term) of a lease), on messages in memory instead of commands.
 
 use std::time::Duration;
 
-use super::world::{Letter, MS, SimCommand, SimEvent, SimWorld, Time, rate, shown};
+use super::world::{Letter, MS, SimCommand, SimEvent, SimWorld, Time, clock_at, rate};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
@@ -22,11 +22,11 @@ pub(super) enum Rule {
     ReleaseEverywhere,
 }
 
-/// What was sent for one node.
+/// The child at one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kid {
+enum SimChild {
     Absent,
-    /// Asked, and not answered.
+    /// Asked; no answer yet.
     Asked,
     Valid(Moment),
     Lost,
@@ -36,7 +36,7 @@ struct SimHold {
     number: u64,
     /// By place; one that was repaired has an id of its own.
     ids: Vec<u64>,
-    kids: Vec<Kid>,
+    children: Vec<SimChild>,
     lease: LeaseMs,
     watched: bool,
     stage: Stage,
@@ -47,7 +47,7 @@ enum Stage {
     Held(CompositeState),
 }
 
-/// The connection to a node, and what its server said in greeting.
+/// The connection to a node, and the uptime that its server reported at the start of it.
 #[derive(Debug, Clone, Copy)]
 struct SimLink {
     start: u32,
@@ -55,18 +55,18 @@ struct SimLink {
     uptime_s: u64,
 }
 
-/// A release, which is repeated so that it runs behind whatever was on the way.
-struct Owed {
+/// A release that is repeated, so that it also runs after commands that were still on the way.
+struct SimRelease {
     place: usize,
     hold_id: u64,
     next: Time,
-    /// How often it is sent still.
+    /// How many more times it is sent.
     left: u32,
 }
 
-/// How often a release is sent, and how far apart: longer in all than a letter may take.
-const RELEASES: u32 = 4;
-const APART: Time = 30 * MS;
+/// How often a release is sent, and the time between two. Together longer than any message takes.
+const RELEASE_COUNT: u32 = 4;
+const RELEASE_INTERVAL: Time = 30 * MS;
 
 pub(super) struct SimClient {
     number: usize,
@@ -75,17 +75,14 @@ pub(super) struct SimClient {
     delay: RestartDelay,
     links: Vec<Option<SimLink>>,
     hold: Option<SimHold>,
-    owed: Vec<Owed>,
-    /// Which turn it waits for.
+    releases: Vec<SimRelease>,
+    /// The number of the turn that it waits for.
     turn: u64,
     /// When the hold is to be given back, or the round is over.
     until: Time,
     pub(super) rounds: u32,
     pub(super) holds: u32,
 }
-
-/// Whether somebody came to have the lock in this step.
-pub(super) type Got = bool;
 
 impl SimClient {
     pub(super) fn new(number: usize, without: Option<Rule>, world: &mut SimWorld) -> Self {
@@ -101,7 +98,7 @@ impl SimClient {
             },
             links: vec![None; world.servers.len()],
             hold: None,
-            owed: Vec::new(),
+            releases: Vec::new(),
             turn: 0,
             until: 0,
             rounds: 0,
@@ -113,7 +110,7 @@ impl SimClient {
     }
 
     fn now(&self, world: &SimWorld) -> Moment {
-        shown(world.now, self.rate)
+        clock_at(world.now, self.rate)
     }
 
     fn turn_in(&mut self, world: &mut SimWorld, span: Time) {
@@ -128,13 +125,13 @@ impl SimClient {
             return false;
         };
         match &mut hold.stage {
-            Stage::Held(standing) => is_held(standing, &hold.kids, now),
+            Stage::Held(state) => is_held(state, &hold.children, now),
             Stage::Round(_) => false,
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.hold.is_none() && self.owed.is_empty()
+        self.hold.is_none() && self.releases.is_empty()
     }
 
     fn send(
@@ -149,9 +146,9 @@ impl SimClient {
         let start = world.servers[place].start;
         if self.links[place].is_none_or(|link| link.start != start) {
             let mut random = world.random.clone();
-            let says = world.servers[place].says_uptime(world.now, &mut random);
+            let uptime = world.servers[place].reported_uptime(world.now, &mut random);
             world.random = random;
-            self.links[place] = says.map(|uptime_s| SimLink {
+            self.links[place] = uptime.map(|uptime_s| SimLink {
                 start,
                 greeted_at: now,
                 uptime_s,
@@ -176,13 +173,13 @@ impl SimClient {
     }
 
     pub(super) fn turn(&mut self, world: &mut SimWorld, turn: u64) {
-        self.pay(world);
+        self.send_releases(world);
         if turn != self.turn {
             return;
         }
         match self.hold.as_ref().map(|hold| &hold.stage) {
             None if world.calm => {
-                if !self.owed.is_empty() {
+                if !self.releases.is_empty() {
                     self.turn_in(world, 20 * MS);
                 }
             }
@@ -203,7 +200,7 @@ impl SimClient {
         self.hold = Some(SimHold {
             number,
             ids: vec![number; nodes],
-            kids: vec![Kid::Asked; nodes],
+            children: vec![SimChild::Asked; nodes],
             lease: LeaseMs::from_millis(lease_ms),
             watched: world.random.bool(),
             stage: Stage::Round(VoteCount::new(nodes, nodes / 2 + 1, nodes)),
@@ -214,7 +211,7 @@ impl SimClient {
         self.turn_in(world, (lease_ms / 10).min(50) * MS);
     }
 
-    /// Up to when an answer to what was sent then vouches for a child.
+    /// Until when an answer to a command that was sent at `sent_at` makes a child valid.
     fn vouched(&self, lease: LeaseMs, sent_at: Moment, now: Moment) -> Moment {
         let from = if self.without == Some(Rule::ValidityFromSend) {
             now
@@ -229,7 +226,7 @@ impl SimClient {
         }
     }
 
-    pub(super) fn answered(&mut self, world: &mut SimWorld, letter: Letter) -> Got {
+    pub(super) fn answered(&mut self, world: &mut SimWorld, letter: Letter) -> bool {
         let now = self.now(world);
         let age = Some(Duration::from_millis(letter.age_ms));
         let may_vote = self.delay.may_vote(age);
@@ -241,40 +238,40 @@ impl SimClient {
         if hold.ids[letter.place] != letter.hold_id {
             return false;
         }
-        let kid = &mut hold.kids[letter.place];
+        let child = &mut hold.children[letter.place];
         match (letter.command, &mut hold.stage) {
-            (SimCommand::Acquire, Stage::Round(votes)) if *kid == Kid::Asked => {
-                let said = match (letter.yes, may_vote) {
+            (SimCommand::Acquire, Stage::Round(votes)) if *child == SimChild::Asked => {
+                let vote = match (letter.yes, may_vote) {
                     (true, true) => Vote::Yes,
                     (true, false) => Vote::Young,
                     (false, _) => Vote::Busy,
                 };
-                // What does not count is given back with the rest.
-                *kid = match said {
-                    Vote::Yes => Kid::Valid(valid_until),
-                    Vote::Young => Kid::Lost,
-                    _ => Kid::Absent,
+                // A grant without a vote is given back with the rest.
+                *child = match vote {
+                    Vote::Yes => SimChild::Valid(valid_until),
+                    Vote::Young => SimChild::Lost,
+                    _ => SimChild::Absent,
                 };
-                if let Some(outcome) = votes.count(said) {
+                if let Some(outcome) = votes.count(vote) {
                     return self.decide(world, outcome);
                 }
             }
-            // A late answer, or that of a repair: looked at before it is taken in.
-            (SimCommand::Acquire, Stage::Held(standing)) if *kid == Kid::Asked => {
-                let held = is_held(standing, &hold.kids, now);
+            // A late answer, or the answer to a repair. It counts only while the hold is valid.
+            (SimCommand::Acquire, Stage::Held(state)) if *child == SimChild::Asked => {
+                let held = is_held(state, &hold.children, now);
                 let counts = letter.yes && may_vote && held && now < valid_until;
-                hold.kids[letter.place] = if counts {
-                    Kid::Valid(valid_until)
+                hold.children[letter.place] = if counts {
+                    SimChild::Valid(valid_until)
                 } else {
-                    Kid::Lost
+                    SimChild::Lost
                 };
             }
-            (SimCommand::Renew, Stage::Held(_)) => match *kid {
-                Kid::Valid(until) if now < until => {
-                    *kid = if letter.yes {
-                        Kid::Valid(until.max(valid_until))
+            (SimCommand::Renew, Stage::Held(_)) => match *child {
+                SimChild::Valid(until) if now < until => {
+                    *child = if letter.yes {
+                        SimChild::Valid(until.max(valid_until))
                     } else {
-                        Kid::Lost
+                        SimChild::Lost
                     };
                 }
                 _ => {}
@@ -284,17 +281,17 @@ impl SimClient {
         false
     }
 
-    fn decide(&mut self, world: &mut SimWorld, outcome: RoundOutcome) -> Got {
+    fn decide(&mut self, world: &mut SimWorld, outcome: RoundOutcome) -> bool {
         let now = self.now(world);
         let Some(hold) = &mut self.hold else {
             return false;
         };
-        let mut standing = CompositeState::new(hold.kids.len() / 2 + 1);
-        if outcome != RoundOutcome::Got || !is_held(&mut standing, &hold.kids, now) {
+        let mut state = CompositeState::new(hold.children.len() / 2 + 1);
+        if outcome != RoundOutcome::Got || !is_held(&mut state, &hold.children, now) {
             self.give_back(world);
             return false;
         }
-        hold.stage = Stage::Held(standing);
+        hold.stage = Stage::Held(state);
         self.holds += 1;
         self.until = world.now + world.random.u64(..3 * MAX_LEASE_MS) * MS;
         let period = hold.lease.as_millis() * MS / 3;
@@ -312,10 +309,12 @@ impl SimClient {
         };
         let (watched, lease_ms) = (hold.watched, hold.lease.as_millis());
         let now = self.now(world);
-        let letters: Vec<_> = (0..hold.kids.len())
-            .map(|place| match hold.kids[place] {
-                Kid::Valid(until) if now < until => (place, watched.then_some(SimCommand::Renew)),
-                Kid::Asked => (place, None),
+        let letters: Vec<_> = (0..hold.children.len())
+            .map(|place| match hold.children[place] {
+                SimChild::Valid(until) if now < until => {
+                    (place, watched.then_some(SimCommand::Renew))
+                }
+                SimChild::Asked => (place, None),
                 _ => (place, watched.then_some(SimCommand::Acquire)),
             })
             .collect();
@@ -331,55 +330,59 @@ impl SimClient {
         self.turn_in(world, lease_ms * MS / 3);
     }
 
-    /// A new child for this place: the old one is given back.
+    /// Replaces the child at this place and releases the old one.
     fn replace(&mut self, world: &mut SimWorld, place: usize) {
         let fresh = world.number();
         if let Some(hold) = &mut self.hold {
             let old = std::mem::replace(&mut hold.ids[place], fresh);
-            hold.kids[place] = Kid::Asked;
-            self.owe(world, place, old);
+            hold.children[place] = SimChild::Asked;
+            self.schedule_release(world, place, old);
         }
     }
 
-    /// From now on it does not have it. What it may have on the nodes, it releases.
+    /// Ends the hold, and releases it on every node that may have it.
     fn give_back(&mut self, world: &mut SimWorld) {
         let Some(hold) = self.hold.take() else {
             return;
         };
         let everywhere = self.without != Some(Rule::ReleaseEverywhere);
-        for (place, kid) in hold.kids.iter().enumerate() {
-            let acquired = matches!(kid, Kid::Valid(_) | Kid::Lost);
-            if acquired || (*kid == Kid::Asked && everywhere) {
-                self.owe(world, place, hold.ids[place]);
+        for (place, child) in hold.children.iter().enumerate() {
+            let acquired = matches!(child, SimChild::Valid(_) | SimChild::Lost);
+            if acquired || (*child == SimChild::Asked && everywhere) {
+                self.schedule_release(world, place, hold.ids[place]);
             }
         }
         let pause = match hold.number % 3 {
             0 => world.random.u64(..40 * MS),
             _ => world.random.u64(..25 * MS),
         };
-        self.pay(world);
+        self.send_releases(world);
         self.turn_in(world, pause);
     }
 
-    fn owe(&mut self, world: &SimWorld, place: usize, hold_id: u64) {
-        self.owed.push(Owed {
+    fn schedule_release(&mut self, world: &SimWorld, place: usize, hold_id: u64) {
+        self.releases.push(SimRelease {
             place,
             hold_id,
             next: world.now,
-            left: RELEASES,
+            left: RELEASE_COUNT,
         });
     }
 
-    /// Sends what it owes by now.
-    fn pay(&mut self, world: &mut SimWorld) {
+    /// Sends the releases that are due.
+    fn send_releases(&mut self, world: &mut SimWorld) {
         let now = world.now;
         let mut due = Vec::new();
-        for owed in self.owed.iter_mut().filter(|owed| owed.next <= now) {
-            due.push((owed.place, owed.hold_id));
-            owed.next = now + APART;
-            // While letters get lost none is the last.
-            owed.left = if world.calm || owed.left > 1 {
-                owed.left - 1
+        for release in self
+            .releases
+            .iter_mut()
+            .filter(|release| release.next <= now)
+        {
+            due.push((release.place, release.hold_id));
+            release.next = now + RELEASE_INTERVAL;
+            // While messages get lost, it is sent again and again.
+            release.left = if world.calm || release.left > 1 {
+                release.left - 1
             } else {
                 1
             };
@@ -387,16 +390,16 @@ impl SimClient {
         for (place, hold_id) in due {
             self.send(world, place, SimCommand::Release, hold_id, 1);
         }
-        self.owed.retain(|owed| owed.left > 0);
+        self.releases.retain(|release| release.left > 0);
     }
 }
 
-fn is_held(standing: &mut CompositeState, kids: &[Kid], now: Moment) -> bool {
-    let said = kids.iter().map(|kid| match *kid {
-        Kid::Absent | Kid::Asked => ChildState::Absent,
-        Kid::Valid(until) if now < until => ChildState::Valid(now.until(until)),
-        Kid::Valid(_) => ChildState::Lost(LostReason::Expired),
-        Kid::Lost => ChildState::Lost(LostReason::Missing),
+fn is_held(state: &mut CompositeState, children: &[SimChild], now: Moment) -> bool {
+    let reports = children.iter().map(|child| match *child {
+        SimChild::Absent | SimChild::Asked => ChildState::Absent,
+        SimChild::Valid(until) if now < until => ChildState::Valid(now.until(until)),
+        SimChild::Valid(_) => ChildState::Lost(LostReason::Expired),
+        SimChild::Lost => ChildState::Lost(LostReason::Missing),
     });
-    matches!(standing.look(said), CompositePhase::Held(_))
+    matches!(state.look(reports), CompositePhase::Held(_))
 }

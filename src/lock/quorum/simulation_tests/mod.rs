@@ -1,6 +1,6 @@
-//! The quorum's rules in a simulated world: servers that crash, with and without their memory, letters that are lost,
-//! late and answered twice, clocks as far apart as the drift allows. No two may ever believe to have the lock; and
-//! each rule that is left out must be missed.
+//! The quorum's rules in a simulated world: servers that crash, with or without losing their data; messages that are
+//! lost, late or answered twice; clocks as far apart as the drift allows. Two clients may never believe that they hold the
+//! lock at the same time. Each control leaves one rule out, and must find a schedule that goes wrong.
 //!
 //! Everything comes from a seed. `SIMULATION_SEED` runs one schedule, `SIMULATION_RUNS` sets how many there are.
 
@@ -12,13 +12,13 @@ use world::{MS, SimEvent, SimWorld};
 
 /// What went wrong in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LeftOut {
+enum Violation {
     TwoHolders,
-    /// Everything was given back, and a server still has it for somebody.
+    /// Everything was given back, and the lock is still held on a server.
     LeftBehind,
 }
 
-/// What happened, to see that the schedules are worth something.
+/// How much happened, to show that the schedules exercise the rules.
 #[derive(Debug, Default)]
 struct SimSeen {
     rounds: u32,
@@ -27,7 +27,7 @@ struct SimSeen {
 }
 
 /// One schedule.
-fn run(seed: u64, without: Option<Rule>, seen: &mut SimSeen) -> Option<LeftOut> {
+fn run(seed: u64, without: Option<Rule>, seen: &mut SimSeen) -> Option<Violation> {
     let nodes = if seed.is_multiple_of(2) { 3 } else { 5 };
     let mut world = SimWorld::new(seed, nodes);
     let mut clients: Vec<_> = (0..2 + usize::from(seed.is_multiple_of(3)))
@@ -53,12 +53,12 @@ fn run(seed: u64, without: Option<Rule>, seen: &mut SimSeen) -> Option<LeftOut> 
         seen.holds += client.holds;
     }
     let idle = clients.iter().all(SimClient::is_idle);
-    assert!(wrong.is_some() || idle, "seed {seed}: everybody is done");
-    // Leases go on, and would hide it.
-    wrong.or_else(|| world.is_taken().then_some(LeftOut::LeftBehind))
+    assert!(wrong.is_some() || idle, "seed {seed}: every client is idle");
+    // Checked before the leases expire, which would hide it.
+    wrong.or_else(|| world.is_taken().then_some(Violation::LeftBehind))
 }
 
-fn step(world: &mut SimWorld, clients: &mut [SimClient], event: SimEvent) -> Option<LeftOut> {
+fn step(world: &mut SimWorld, clients: &mut [SimClient], event: SimEvent) -> Option<Violation> {
     let got = match event {
         SimEvent::Arrives(letter) => {
             world.arrives(letter);
@@ -85,15 +85,15 @@ fn step(world: &mut SimWorld, clients: &mut [SimClient], event: SimEvent) -> Opt
     let believe = clients
         .iter_mut()
         .filter_map(|client| client.believes(world).then_some(()));
-    (believe.count() > 1).then_some(LeftOut::TwoHolders)
+    (believe.count() > 1).then_some(Violation::TwoHolders)
 }
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs schedules on two threads; the seeds of those that went wrong.
-fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, LeftOut)>, SimSeen) {
+/// Runs schedules on two threads. Returns the seeds of those that went wrong.
+fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, Violation)>, SimSeen) {
     let half = |first: u64| {
         let mut seen = SimSeen::default();
         let mut found = Vec::new();
@@ -118,7 +118,7 @@ fn search(without: Option<Rule>, runs: u64, enough: usize) -> (Vec<(u64, LeftOut
 }
 
 #[test]
-fn in_a_hundred_thousand_schedules_no_two_have_it_and_nothing_is_left() {
+fn in_a_hundred_thousand_schedules_no_two_hold_the_lock_and_nothing_is_left() {
     if let Some(seed) = setting("SIMULATION_SEED") {
         assert_eq!(run(seed, None, &mut SimSeen::default()), None);
         return;
@@ -130,35 +130,35 @@ fn in_a_hundred_thousand_schedules_no_two_have_it_and_nothing_is_left() {
     assert!(u64::from(seen.holds) > runs && u64::from(seen.crashes) > runs / 2);
 }
 
-/// Each seed of a control is one that the rules get through.
-fn misses(rule: Rule, what: LeftOut) {
+/// Without `rule` some schedule goes wrong. With all rules the same schedule does not.
+fn finds_violation_without(rule: Rule, what: Violation) {
     let (found, _) = search(Some(rule), 100_000, 1);
     let mut found = found.into_iter();
     let seed = found
         .find(|(_, wrong)| *wrong == what)
         .map(|(seed, _)| seed);
-    let seed = seed.unwrap_or_else(|| panic!("{rule:?} was not missed"));
-    println!("missed in schedule {seed}");
+    let seed = seed.unwrap_or_else(|| panic!("no schedule went wrong without {rule:?}"));
+    println!("wrong in schedule {seed}");
     assert_eq!(run(seed, None, &mut SimSeen::default()), None);
 }
 
 #[test]
 fn validity_from_the_reply_is_found() {
-    misses(Rule::ValidityFromSend, LeftOut::TwoHolders);
+    finds_violation_without(Rule::ValidityFromSend, Violation::TwoHolders);
 }
 
 #[test]
 fn validity_without_drift_is_found() {
-    misses(Rule::Drift, LeftOut::TwoHolders);
+    finds_violation_without(Rule::Drift, Violation::TwoHolders);
 }
 
 #[test]
 fn a_restarted_server_that_votes_at_once_is_found() {
-    misses(Rule::RestartDelay, LeftOut::TwoHolders);
+    finds_violation_without(Rule::RestartDelay, Violation::TwoHolders);
 }
 
-/// It lets nobody in, since hold ids are never used again; but it leaves a lock that nobody has.
+/// This never lets a second holder in, as hold ids are unique. But it leaves a lock behind that nobody holds.
 #[test]
 fn release_only_where_it_was_acquired_is_found() {
-    misses(Rule::ReleaseEverywhere, LeftOut::LeftBehind);
+    finds_violation_without(Rule::ReleaseEverywhere, Violation::LeftBehind);
 }

@@ -14,12 +14,12 @@ pub(super) const MS: Time = 1_000;
 
 /// A clock runs at this rate, in millionths: 1 % apart at most, as the drift allows.
 pub(super) fn rate(random: &mut Rng) -> u64 {
-    // The ends are where it is hard.
+    // The extremes are the hardest cases.
     [995_000, 1_005_000][random.usize(..2)]
 }
 
-/// What a clock of that rate shows.
-pub(super) fn shown(now: Time, rate: u64) -> Moment {
+/// The time on a clock of that rate.
+pub(super) fn clock_at(now: Time, rate: u64) -> Moment {
     Moment::from_nanos(now * rate / 1_000)
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Letter {
     pub(super) lease_ms: u64,
     /// By the client's clock.
     pub(super) sent_at: Moment,
-    /// How long the server had been up then, by the greeting of the connection.
+    /// How long the server had been up at `sent_at`, by the uptime that it reported when the connection started.
     pub(super) age_ms: u64,
     /// Which start of the server the connection leads to.
     pub(super) start: u32,
@@ -53,7 +53,7 @@ pub(super) enum SimEvent {
     Answered(Letter),
     /// A client's turn, if it still waits for this one.
     Turn(usize, u64),
-    /// Whether it forgets.
+    /// The server's place, and whether it loses its data.
     Crash(usize, bool),
     Starts(usize),
 }
@@ -63,7 +63,7 @@ pub(super) struct SimServer {
     rate: u64,
     pub(super) start: u32,
     up_since: Option<Time>,
-    /// The hold id that has it, and when its lease ends.
+    /// The hold id in the key, and when the key expires.
     key: Option<(u64, Time)>,
 }
 
@@ -72,14 +72,14 @@ impl SimServer {
         Self {
             rate: rate(random),
             start: 0,
-            // It has been up for long.
+            // Up since long ago.
             up_since: Some(0),
             key: None,
         }
     }
 
-    /// Its uptime by its own word: in whole seconds, and up to one too many.
-    pub(super) fn says_uptime(&self, now: Time, random: &mut Rng) -> Option<u64> {
+    /// The uptime that it reports: whole seconds, and up to one second too many.
+    pub(super) fn reported_uptime(&self, now: Time, random: &mut Rng) -> Option<u64> {
         let up = (now - self.up_since?) * self.rate / 1_000_000;
         Some(up / 1_000_000 + random.u64(0..=1))
     }
@@ -118,7 +118,7 @@ pub(super) struct SimWorld {
     pub(super) servers: Vec<SimServer>,
     events: BinaryHeap<Reverse<(Time, u64, SimEvent)>>,
     number: u64,
-    /// Nothing gets lost or late any more.
+    /// From now on no message is lost or late.
     pub(super) calm: bool,
 }
 
@@ -147,7 +147,7 @@ impl SimWorld {
         self.events.push(Reverse((self.now + span, number, event)));
     }
 
-    /// The next event, with time gone on to it.
+    /// Takes the next event, and advances the time to it.
     pub(super) fn next(&mut self) -> Option<SimEvent> {
         let Reverse((at, _, event)) = self.events.pop()?;
         self.now = at;
@@ -170,7 +170,7 @@ impl SimWorld {
         }
     }
 
-    /// A letter arrives: at the server that it was sent to, or nowhere.
+    /// A letter arrives. The server ignores it if it has restarted since.
     pub(super) fn arrives(&mut self, mut letter: Letter) {
         let now = self.now;
         let server = &mut self.servers[letter.place];
@@ -203,7 +203,7 @@ impl SimWorld {
         server.up_since = Some(now);
     }
 
-    /// Whether a server has it for anybody.
+    /// Whether the lock is held on any server.
     pub(super) fn is_taken(&mut self) -> bool {
         let now = self.now;
         self.servers
