@@ -2,7 +2,7 @@
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string that lives as long as the lease of a read hold; missing while a slot migrates
--- KEYS[3] writers   - zset: client of a waiting writer -> ms of server time until which readers heed it; missing likewise
+-- KEYS[3] writers   - zset: client of a waiting writer -> ms of server time until which readers heed it; likewise
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves the lease as it is
 -- ARGV[3] count     - hold count of a write hold; 0 leaves the count as it is
