@@ -77,7 +77,7 @@ async fn one_try_overtakes_nobody_and_does_not_queue() {
     let third = connect(&server).await;
     let held = holder.get_fair_lock(LINE).lock().await.unwrap();
     let (waiting, place) = waiter(&server, &other).await;
-    // The lock is free, and somebody waits who was not told.
+    // The lock is free, and the waiter got no wake-up.
     server.cmd(&["DEL", LINE]).await;
     for client in [&third, &holder] {
         // The holder's client may believe that it holds it still.
