@@ -1,6 +1,7 @@
 -- Part of the fair lock's scripts that give places in the queue.
 --
--- KEYS[1] to KEYS[4], ARGV[1], ARGV[2] - as in queue.lua
+-- KEYS[1] to KEYS[4] - as in queue.lua
+-- ARGV[1], ARGV[2]   - as in queue.lua
 --
 -- Returns   nothing: the script that follows replies
 -- Publishes nothing

@@ -1,4 +1,4 @@
-//! What is sent for a call.
+//! The bytes that are sent for a call.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn how_a_script_publishes_is_its_last_argument_where_that_is_not_the_classic_way
     assert_eq!(classic.last().unwrap(), "a");
     let mut sharded = classic.clone();
     sharded.push("SPUBLISH".to_owned());
-    // As nodes do that it is sent to one after the other.
+    // The call goes to several nodes, one after the other.
     for (publish, expected) in [
         (Publish::Classic, &classic),
         (Publish::Sharded, &sharded),

@@ -1,4 +1,4 @@
-//! What the replies mean that the scripts' headers list; and that no other has a meaning.
+//! Each reply in the scripts' headers has its meaning, and no other reply has one.
 
 use super::*;
 use crate::lease::LeaseMs;
