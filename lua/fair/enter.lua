@@ -1,11 +1,11 @@
--- Part of the fair lock's scripts: coming into the queue.
+-- Part of the fair lock's scripts that give places in the queue.
 --
--- KEYS[1] to KEYS[4] and
+-- KEYS[1] to KEYS[4] - as in queue.lua
 -- ARGV[1], ARGV[2]   - as in queue.lua
 --
--- Returns   nothing: the script behind it does
+-- Returns   nothing: the script that follows replies
 -- Publishes nothing
--- Repeat    who is in the queue keeps its place
+-- Repeat    a waiter that has a place keeps it
 local function append(id, arrival)
   if not call('LPOS', queue, id) then
     local last = call('LINDEX', queue, '-1')
@@ -15,26 +15,29 @@ local function append(id, arrival)
   end
   call('ZADD', waiters, text(arrival), id)
 end
--- Gives hold ids of one client a place each, unless they have one. What is refused is returned, and leaves nothing.
+
+-- Gives a place to each of these hold ids of one client that has none. When Redis refuses a command, it takes the new
+-- places back and returns the error.
 local function enqueue(ids)
   local new, waits = {}, false
   local done, refused = pcall(function()
     for i, id in ipairs(ids) do
-      if arrival_of(id) then waits = true
+      if arrival_of(id) then
+        waits = true
       elseif call('HEXISTS', lock, id) == 0 then
         new[#new + 1] = id
         append(id, now_us + i)
       end
     end
-    -- Nothing is new, and nobody is to be vouched for, or was lately. Else keep() comes first: it needs no memory.
+    -- Nothing to write: no place is new, and the client needs no vouching or vouched recently.
     if #new == 0 and (not waits or vouched_until(ids[1]) > now + VOUCH / 2) then return end
-    keep()
+    keep() -- before the vouch, because it needs no memory
     call('ZADD', waiters, text(now + VOUCH), client_of(ids[1]))
   end)
   if done then return end
   for _, id in ipairs(new) do take_out(id) end
   tidy()
-  -- Redis 6.2 says first where it was raised.
+  -- Redis 6.2 puts the script's name and line before the error.
   refused = string.gsub(refused, '^@user_script: ?%d+: ', '')
   return { err = (string.gsub(refused, '^%-', '')) }
 end

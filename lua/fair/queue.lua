@@ -1,39 +1,143 @@
--- Part of the fair lock's scripts: who waits, and what is known of them.
+-- Part of every script of the fair lock: the queue, how long its keys live, and whose turn it is.
 --
 -- KEYS[1] lock      - hash: hold id -> hold count
--- KEYS[2] queue     - list of the hold ids that wait, in the order of arrival; Redisson's, too
--- KEYS[3] scores    - zset: waiting hold id -> ms since 1970 at which Redisson gives it up
--- KEYS[4] waiters   - zset, for watchlock's waiters: hold id -> us since 1970 of its arrival;
---                     client -> ms since 1970 up to which it vouches for its hold ids
--- ARGV[1] fair wait - ms: how much later than the one ahead of it a waiter is given up
--- ARGV[2] channel   - a waiter listens to this, ':' and its hold id
+-- KEYS[2] queue     - list: the waiting hold ids in the order of arrival; shared with Redisson
+-- KEYS[3] scores    - zset: waiting hold id -> ms since 1970 at which Redisson drops it
+-- KEYS[4] waiters   - zset of watchlock's waiters: hold id -> us since 1970 of its arrival;
+--                     client -> ms since 1970 until which it vouches for its hold ids
+-- ARGV[1] fair wait - ms between the scores of two neighbours in the queue
+-- ARGV[2] channel   - each waiter listens to this channel, followed by ':' and its hold id
+-- last ARGV         - SPUBLISH where channels belong to slots; anything else means PUBLISH
 --
--- Returns   nothing: the script behind it does
--- Publishes nothing
--- Repeat    changes nothing
+-- Returns   nothing: the script that follows replies
+-- Publishes '0' to the waiter at the head, in wake()
+-- Repeat    the head stays the same; it may be woken again
 local call, lock, queue, scores, waiters = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local fair_wait, channel, time = tonumber(ARGV[1]), ARGV[2], call('TIME')
+local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
 local now_us = time[1] * 1e6 + time[2]
 local now = math.floor(now_us / 1000)
--- In `waiters` arrivals are above this and vouches below.
+local VOUCH, DAY = 15000, 86400000
+-- In `waiters`, scores above this are arrivals (us), and scores below it are vouched times (ms).
 local ARRIVALS = '100000000000000'
 
--- Constants in calls are texts, since Redis is slow to turn a number into one.
+-- Constants in calls are strings, because Redis converts numbers slowly.
 local function text(number) return string.format('%.0f', number) end
 local function client_of(id) return string.match(id, '^(.*):') or id end
 local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
 local function vouched_until(id) return arrival_of(client_of(id)) or 0 end
+local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
 
--- Who holds the lock; false when the key is no lock.
+-- Returns the hold id that has the lock, or false when the key is not a plain or fair lock.
 local function holder()
   if call('HLEN', lock) ~= 1 then return false end
   local field = call('HGETALL', lock)
   return field[1] ~= 'mode' and string.match(field[2], '^%d+$') and field[1]
 end
--- Moves the scores of all from this place in the queue on; the first of them, if there is one.
+
+-- Adds `ms` to the scores from index `place` of the queue on. Returns the hold id at that index, if any.
 local function shift(place, ms)
   local ids, by = call('LRANGE', queue, place, '-1'), text(ms)
   for _, id in ipairs(ms ~= 0 and ids or {}) do call('ZADD', scores, 'XX', 'INCR', by, id) end
   return ids[1]
+end
+
+-- Sets the TTLs so that no key outlives its waiters. Two of the keys also list Redisson's waiters, which may wait
+-- longer, so these two stay for another day.
+local function keep()
+  local last = tonumber(call('ZREVRANGE', scores, '0', '0', 'WITHSCORES')[2]) or now
+  local left = math.max(0, last - now)
+  call('PEXPIRE', queue, text(left + DAY))
+  call('PEXPIRE', scores, text(left + DAY))
+  call('PEXPIRE', waiters, text(left + VOUCH))
+end
+
+-- Restores the keys as Redisson has them once no waiter of ours is left: an empty queue has no keys, any other no TTL.
+local function tidy()
+  if call('ZCOUNT', waiters, ARRIVALS, '+inf') > 0 then return end
+  call('DEL', waiters)
+  if call('EXISTS', queue) == 0 then
+    call('DEL', scores)
+  else
+    call('PERSIST', queue)
+    call('PERSIST', scores)
+  end
+end
+
+-- Removes a waiter. Returns by how many ms the scores behind it have to fall.
+local function take_out(id, score)
+  call('LREM', queue, '1', id)
+  call('ZREM', scores, id)
+  call('ZREM', waiters, id)
+  return math.max(0, math.min(fair_wait, (score or now) - now))
+end
+
+-- Inserts a waiter into the queue before everybody who arrived later, and returns its index. Redisson only drops
+-- heads, so every waiter of Redisson that is still listed came later.
+local function insert(id, arrival)
+  for place, other in ipairs(call('LRANGE', queue, '0', '-1')) do
+    if (arrival_of(other) or now_us) > arrival then
+      call('LINSERT', queue, 'BEFORE', other, id)
+      return place - 1
+    end
+  end
+  return call('RPUSH', queue, id) - 1
+end
+
+-- Repairs what Redisson's scripts did to waiters of live clients: puts them back into the queue and gives them a score.
+-- Forgets dropped waiters of dead clients, and returns whether there were any.
+local function restore()
+  local forgot = false
+  local ids, listed = call('LRANGE', queue, '0', '-1'), {}
+  for _, id in ipairs(ids) do listed[id] = true end
+  local unscored = call('ZCARD', scores) < #ids
+  for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do
+    if not listed[id] or unscored and not score_of(id) then
+      if vouched_until(id) > now then
+        local place = listed[id] and call('LPOS', queue, id) or insert(id, arrival_of(id))
+        local ahead = place > 0 and score_of(call('LINDEX', queue, place - 1)) or now
+        call('ZADD', scores, text(math.max(now, ahead)), id)
+        shift(place, fair_wait)
+        keep()
+      elseif not listed[id] then
+        forgot = call('ZREM', waiters, id) > 0
+      end
+    end
+  end
+  return forgot
+end
+
+-- Returns whose turn it is on a free lock, and until when (ms) that waiter is waited for. Drops dead heads.
+-- A caller that already knows until when its own hold id `mine` is vouched for passes that time as `alive`.
+local function head(mine, alive)
+  local id = call('LINDEX', queue, '0')
+  if not id and call('EXISTS', scores, waiters) == 0 then return false end
+  -- When the head is also the first arrival of ours, Redisson has dropped nobody ahead of it.
+  if id and id == call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1] then
+    local last = id == mine and alive or vouched_until(id)
+    if last > now then return id, last end
+  end
+  local sooner, _, dropped = 0, pcall(restore)
+  while true do
+    id = call('LINDEX', queue, '0')
+    local score = id and score_of(id)
+    score = score and score - sooner
+    -- A waiter of ours lives while its client vouches for it, one of Redisson until its score.
+    local last = id and (arrival_of(id) and vouched_until(id) or score or 0)
+    if not id or last > now then
+      shift('0', -sooner)
+      if dropped or not id then tidy() end
+      return id, last
+    end
+    call('ZREM', waiters, client_of(id))
+    sooner, dropped = sooner + take_out(id, score), true
+  end
+end
+
+-- Returns 1 when the head is a waiter of this client, else 0. A caller that knows the head passes it as `id`, or false
+-- when the queue is empty. Otherwise it is looked up, and an error there does not fail the script.
+local function is_next(client, id)
+  if id == nil then id = redis.pcall('LINDEX', queue, '0') end
+  return type(id) == 'string' and client_of(id) == client and 1 or 0
 end

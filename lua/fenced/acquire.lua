@@ -4,13 +4,16 @@
 -- KEYS[2] token     - string: the newest fencing token of the lock
 -- ARGV[1] hold id   - field, fresh for every attempt
 -- ARGV[2] lease     - ms, 1 to 2^53
--- ARGV[3] token ttl - ms that Redis keeps the token key; 0 for ever
+-- ARGV[3] token ttl - ms for which Redis keeps the token key; 0 keeps it for ever
 --
--- Returns   {token} acquired; -3 the lock is no plain lock, or the token no number; -4 the token is 2^53
+-- Returns   {token} acquired; -3 the lock is not a plain lock, or the token is not a number; -4 the token is 2^53
 --           or more; else busy: the holder's PTTL in ms (-1: no TTL)
 -- Publishes nothing
--- Repeat    finds its own field, answers the same token, or a new one when that is gone; the TTL may grow
+-- Repeat    finds its own field and returns the same token, or a new one when the token key is gone; the TTL never
+--           shrinks
 local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
+local function is_error(reply) return type(reply) == 'table' and reply.err end
+
 if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
@@ -25,16 +28,24 @@ local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
 if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
 if token >= 2 ^ 53 then return -4 end
+
+local takes_token = ttl_ms == -2 or token < 1
+local reply
 if ttl_ms == -2 then redis.call('HSET', lock, hold_id, '1') end
-local reply = ttl_ms >= lease_ms or redis.pcall('PEXPIRE', lock, ARGV[2])
-if type(reply) ~= 'table' and (ttl_ms == -2 or token < 1) then
+if ttl_ms < lease_ms then
+  reply = redis.pcall('PEXPIRE', lock, ARGV[2])
+elseif not takes_token then
+  -- Written although the TTL stays as it is, because replicas can only acknowledge a write.
+  reply = redis.pcall('PEXPIRE', lock, string.format('%.0f', ttl_ms))
+end
+if takes_token and not is_error(reply) then
   token = math.max(token + 1, now[1] * 1000000 + now[2])
   local keep = ARGV[3] == '0' and {} or { 'PX', ARGV[3] }
   reply = redis.pcall('SET', tokens, string.format('%.0f', token), unpack(keep))
-elseif ttl_ms >= lease_ms then -- written all the same: replicas can only acknowledge a write
-  reply = redis.pcall('PEXPIRE', lock, string.format('%.0f', ttl_ms))
 end
-if type(reply) ~= 'table' or not reply.err then return { token } end
--- No key without TTL, no hold without a token: a new field is taken back.
-if ttl_ms == -2 then redis.call('HDEL', lock, hold_id) end
-return reply
+if is_error(reply) then
+  -- No field without a TTL, and no hold without a token.
+  if ttl_ms == -2 then redis.call('HDEL', lock, hold_id) end
+  return reply
+end
+return { token }

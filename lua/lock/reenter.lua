@@ -2,24 +2,24 @@
 --
 -- KEYS[1] lock      - hash: hold id -> hold count
 -- ARGV[1] hold id   - field
--- ARGV[2] count     - the hold count with the new level
+-- ARGV[2] count     - hold count with the new level
 -- ARGV[3] lease     - ms, 1 to 2^53
 --
--- Returns   1 entered; 0 the hold is not there
+-- Returns   1 entered; 0 the hold does not exist
 -- Publishes nothing
--- Repeat    writes the same count; the TTL may grow, never shrink
+-- Repeat    writes the same count; the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
 end
-
 if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
+
 local ttl_ms = redis.call('PTTL', lock)
 if ttl_ms < lease_ms then
   redis.call('PEXPIRE', lock, ARGV[3])
 end
--- The count is for readers; the hold stands without it when memory is short. Something is written in any case: replicas
--- can only acknowledge a write.
+-- The count is for other readers of the hash. Without memory it is not written, and the hold stays. Then the TTL is
+-- written even when it stays as it is, because replicas can only acknowledge a write.
 local counted = redis.pcall('HSET', lock, hold_id, ARGV[2])
 if type(counted) == 'table' and ttl_ms >= lease_ms then
   redis.call('PEXPIRE', lock, string.format('%.0f', ttl_ms))

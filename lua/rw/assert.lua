@@ -1,17 +1,17 @@
--- Asserts a read or write hold: lengthens its lease, and says whether a writer waits.
+-- Checks that a read or write hold exists, lengthens its lease, and reports whether a writer waits.
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
--- KEYS[2] timeout   - string, lives as long as this hold's lease when it is a read hold; not while a slot migrates
--- KEYS[3] writers   - zset: client of a waiting writer -> server ms until which readers heed it; likewise
+-- KEYS[2] timeout   - string that lives as long as the lease of a read hold; missing while a slot migrates
+-- KEYS[3] writers   - zset: client of a waiting writer -> ms of server time until which readers heed it; likewise
 -- ARGV[1] hold id
--- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves it as it is
--- ARGV[3] count     - the hold count of a write hold; 0 leaves it as it is
--- ARGV[4] joins     - 1: for one more reader, who is let in, and whose lease is written, if no writer waits
+-- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves the lease as it is
+-- ARGV[3] count     - hold count of a write hold; 0 leaves the count as it is
+-- ARGV[4] joins     - 1: one more reader wants to share the hold, and the lease is written only if no writer waits
 --
--- Returns   -5 the hold is not there (nor when the key is of another type); -2 it is; 0 it is a read hold, and
---           its timeout key was not given; else it is, and a writer waits: its mark is heeded for so many ms
+-- Returns   -5 the hold does not exist, also when the key has another type; -2 it exists; 0 it is a read hold and the
+--           call has no timeout key; else it exists and a writer waits, whose mark readers heed for so many ms
 -- Publishes nothing
--- Repeat    writes the same count; no TTL shrinks. A timeout key that is missing is written anew
+-- Repeat    writes the same count; no TTL shrinks
 local lock, timeout, writers, hold_id, lease_ms = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[2])
 if not string.match(ARGV[2] or '', '^%d+$') or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
@@ -20,20 +20,23 @@ local fields = redis.pcall('HMGET', lock, hold_id, hold_id .. ':write')
 if fields.err then return string.find(fields.err, 'WRONGTYPE') and -5 or fields end
 local reads, writes = fields[1], fields[2]
 if not reads and not writes then return -5 end
--- Written also when it changes nothing: a server that became a replica does not take it.
+
+-- Written even when the TTL stays as it is, so that a server that became a replica refuses it.
 local function keep(key)
   return redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), lease_ms)))
 end
+
 local waits_ms, last = -2, writers and redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
 end
+
 if lease_ms > 0 and (ARGV[4] ~= '1' or waits_ms <= 0) then
   if reads and timeout and keep(timeout) == 0 then redis.call('SET', timeout, '1', 'PX', ARGV[2]) end
   keep(lock)
 end
--- The count is for readers of the hash; the hold stands without it when memory is short.
+-- The count is for other readers of the hash. Without memory it is not written, and the hold stays.
 if writes and ARGV[3] ~= '0' then redis.pcall('HSET', lock, hold_id .. ':write', ARGV[3]) end
 if reads and not timeout then return 0 end
 return waits_ms > 0 and waits_ms or -2

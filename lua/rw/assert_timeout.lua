@@ -1,11 +1,11 @@
--- Asserts the timeout key of a read hold alone: while a slot migrates the lock may be at another node.
+-- Lengthens the lease of a read hold's timeout key alone: while a slot migrates, the lock may be on another node.
 --
--- KEYS[1] timeout   - string, lives as long as the hold's lease
+-- KEYS[1] timeout   - string that lives as long as the lease of the read hold
 -- ARGV[1] lease     - ms, 1 to 2^53
 --
 -- Returns   1
 -- Publishes nothing
--- Repeat    no TTL shrinks. A timeout key that is missing is written anew
+-- Repeat    no TTL shrinks
 local timeout, lease_ms = KEYS[1], tonumber(ARGV[1])
 if not string.match(ARGV[1] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')

@@ -4,9 +4,9 @@
 -- ARGV[1] hold id   - fresh for every attempt
 -- ARGV[2] lease     - ms, 1 to 2^53
 --
--- Returns   -2 acquired; -3 the key is no string; else busy: the holder's PTTL in ms (-1: no TTL)
+-- Returns   -2 acquired; -3 the key is not a string; else busy: the holder's PTTL in ms (-1: no TTL)
 -- Publishes nothing
--- Repeat    finds its own hold id, answers "acquired" again; the TTL may grow, never shrink
+-- Repeat    finds its own hold id and returns "acquired" again; the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
 if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
@@ -23,6 +23,7 @@ if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE') and -3 or holder
 end
 if holder ~= hold_id then return ttl_ms end
--- Written also when it changes nothing: replicas can only acknowledge a write.
+
+-- Written even when the TTL stays as it is, because replicas can only acknowledge a write.
 redis.call('PEXPIRE', lock, ttl_ms >= lease_ms and string.format('%.0f', ttl_ms) or ARGV[2])
 return -2

@@ -1,14 +1,14 @@
--- Ends whoever holds a simple lock, of this or of another library.
+-- Ends the hold of whoever has a simple lock, taken by this or another library.
 --
 -- KEYS[1] lock      - string: hold id
--- ARGV[1] client    - uuid of the caller, to tell its own holds from strangers'
--- ARGV[2] channel   - where waiters listen
--- ARGV[3] publish   - the command that tells them; PUBLISH unless there is one
+-- ARGV[1] client    - uuid of the caller, by which it recognises its own holds
+-- ARGV[2] channel   - waiters listen to it
+-- ARGV[3] publish   - command that wakes them; PUBLISH when missing
 --
--- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is
---           no string; number: of the hold that ended, when it is the caller's own, else 0
--- Publishes '0' (one waiter may try) when a hold ended
--- Repeat    finds nothing to end, answers {0, 0} and publishes nothing
+-- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is not a string;
+--           number: of the ended hold when it was the caller's own, else 0
+-- Publishes '0' (one waiter may try) when it ended a hold
+-- Repeat    finds no hold, returns {0, 0} and publishes nothing
 local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
 local holder = redis.pcall('GET', lock)
 if not holder then return { 0, 0 } end

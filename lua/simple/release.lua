@@ -1,15 +1,15 @@
--- Gives a level back: ends the hold with its last one; the others are known to the client alone.
+-- Gives a level back. Only the last one ends the hold: Redis does not store the hold count.
 --
 -- KEYS[1] lock      - string: hold id
 -- ARGV[1] hold id
--- ARGV[2] count     - levels left, 0 ends the hold
--- ARGV[3] channel   - where waiters listen
--- ARGV[4] publish   - the command that tells them; PUBLISH unless there is one
+-- ARGV[2] count     - levels left; 0 ends the hold
+-- ARGV[3] channel   - waiters listen to it
+-- ARGV[4] publish   - command that wakes them; PUBLISH when missing
 --
--- Returns   0 the hold is not there; -1 ended, but the wake-up was refused; else given back: 1, and one
---           more for every client that heard it
--- Publishes '0' (one waiter may try) when the hold ended
--- Repeat    finds nothing to end, answers 0 and publishes nothing; never touches the TTL
+-- Returns   0 the hold does not exist; -1 ended, but the wake-up was refused; else given back: 1, plus the number of
+--           clients that received the wake-up
+-- Publishes '0' (one waiter may try) when it ended the hold
+-- Repeat    finds no hold, returns 0 and publishes nothing; never changes the TTL
 local lock, hold_id, count, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 if redis.call('GET', lock) ~= hold_id then return 0 end
 if count ~= '0' then return 1 end

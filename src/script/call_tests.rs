@@ -1,11 +1,11 @@
-//! What is sent for a call.
+//! The bytes that are sent for a call.
 
 use std::sync::Arc;
 
-use super::registry::{ACQUIRE, ALL, RELEASE};
 use super::*;
-use crate::lease::LeaseMs;
 use crate::names::Family;
+use crate::script::registry::{ACQUIRE, ALL, RELEASE};
+use crate::script::{lock, rw};
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
@@ -65,7 +65,7 @@ fn how_a_script_publishes_is_its_last_argument_where_that_is_not_the_classic_way
     assert_eq!(classic.last().unwrap(), "a");
     let mut sharded = classic.clone();
     sharded.push("SPUBLISH".to_owned());
-    // As nodes do that it is sent to one after the other.
+    // The call goes to several nodes, one after the other.
     for (publish, expected) in [
         (Publish::Classic, &classic),
         (Publish::Sharded, &sharded),
@@ -98,16 +98,16 @@ fn a_call_on_a_lock_is_for_the_node_that_has_it() {
 
 struct Takes(Arc<Names>);
 
-impl Grants for Takes {
-    fn granted(&self, reply: &Reply) -> bool {
+impl Undoable for Takes {
+    fn is_grant(&self, reply: &Reply) -> bool {
         *reply == Reply::Integer(1)
     }
 
-    fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
+    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
         lock::release(&self.0, hold_id, 0)
     }
 
-    fn keep(&self) -> Box<dyn Grants> {
+    fn boxed(&self) -> Box<dyn Undoable> {
         Box::new(Self(Arc::clone(&self.0)))
     }
 }
@@ -120,7 +120,7 @@ fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
     assert_eq!(call().acknowledged().order(), Order::Acknowledged);
     assert!(call().undo().is_none());
     let takes = Takes(Arc::new(names()));
-    let taken = call().taken_back_by(&takes, "id");
+    let taken = call().undone_by(&takes, "id");
     let undo = taken.undo().unwrap();
     assert!(undo.is_needed_behind(&Reply::Integer(1)) && !undo.is_needed_behind(&Reply::Other));
     let expected = lock::release(&takes.0, "id", 0).encode();

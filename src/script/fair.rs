@@ -1,23 +1,21 @@
-//! The fair lock's scripts; entering, verifying and renewing a hold are the plain lock's.
-
-use std::time::Duration;
+//! The fair lock's calls. Those that enter, verify or renew a hold are the plain lock's.
 
 use super::registry::Script;
 use super::registry::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
-use super::{Acquired, Call, Place, Released, Reply};
+use super::{Acquired, Call, Placed, Released, Reply, lock};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
-/// The queue, the scores and the waiters are these names of the family.
+/// The indices of the queue, the scores and the waiters among the names of the family.
 const KEYS: [usize; 3] = [0, 1, 2];
 
-/// What every script of the fair lock is called with first.
+/// The keys and arguments that every script of the fair lock begins with.
 fn call<'a>(script: &'static Script, names: &'a Names, wait: LeaseMs) -> Call<'a> {
-    let call = Call::script(script).lock(names);
+    let call = script.on(names);
     let call = KEYS
         .iter()
         .fold(call, |call, key| call.key(names.other(*key)));
-    call.arg(wait.as_millis()).arg(names.channel())
+    call.arg(wait).arg(names.channel())
 }
 
 pub(crate) fn acquire<'a>(
@@ -29,28 +27,24 @@ pub(crate) fn acquire<'a>(
 ) -> Call<'a> {
     call(&FAIR_ACQUIRE, names, wait)
         .arg(hold_id)
-        .arg(lease.as_millis())
+        .arg(lease)
         .arg(u32::from(waits))
         .publishes()
 }
 
 pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
-    match pair(reply)? {
-        (-2, _) => Some(Acquired::Got(None)),
-        (-3, _) => Some(Acquired::WrongType),
-        (0 | 1, -1) => Some(Acquired::Busy(None)),
-        (0 | 1, ms) => {
-            let ms = u64::try_from(ms).ok()?;
-            Some(Acquired::Busy(Some(Duration::from_millis(ms))))
-        }
+    match *reply.integers() {
+        [-2, _] => Some(Acquired::Got(None)),
+        [-3, _] => Some(Acquired::WrongType),
+        [0 | 1, ms] => Acquired::busy(ms),
         _ => None,
     }
 }
 
-/// Whether the next in the queue is of this client, by what a granted acquire was answered.
+/// Whether the next waiter belongs to this client, by the reply to an acquire that was granted.
 pub(crate) fn next_is_ours(reply: &Reply) -> Option<bool> {
-    match pair(reply)? {
-        (-2, next) => Some(next == 1),
+    match *reply.integers() {
+        [-2, next] => Some(next == 1),
         _ => None,
     }
 }
@@ -69,15 +63,8 @@ pub(crate) fn release<'a>(
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
     match reply.integer()? {
-        0 => Some(Released::Missing),
-        -1 => Some(Released::Unheard),
         1 => Some(Released::Ended { heard_by: None }),
-        one_more => {
-            let heard_by = u32::try_from(one_more.checked_sub(1)?).ok()?;
-            Some(Released::Ended {
-                heard_by: Some(heard_by),
-            })
-        }
+        _ => lock::released(reply),
     }
 }
 
@@ -87,7 +74,7 @@ pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str
         .publishes()
 }
 
-/// Gives places in the queue to hold ids of one client, in this order, if `ahead` of them has one.
+/// Gives places in the queue to hold ids of one client, in this order, if its waiter `ahead` of them has a place.
 pub(crate) fn enqueue<'a>(
     names: &'a Names,
     wait: LeaseMs,
@@ -105,21 +92,13 @@ pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Cal
     call(&FAIR_VOUCH, names, wait).arg(client).publishes()
 }
 
-/// What either of the two was answered.
-pub(crate) fn placed(reply: &Reply) -> Option<Place> {
-    let (count, next) = pair(reply)?;
-    Some(Place {
-        count: usize::try_from(count).ok()?,
-        next_is_ours: next == 1,
-    })
-}
-
-fn pair(reply: &Reply) -> Option<(i64, i64)> {
-    match reply {
-        Reply::Integers(numbers) => match *numbers.as_slice() {
-            [code, number] => Some((code, number)),
-            _ => None,
-        },
+/// Decodes the reply to [`enqueue`] or [`vouch`].
+pub(crate) fn placed(reply: &Reply) -> Option<Placed> {
+    match *reply.integers() {
+        [count, next] => Some(Placed {
+            count: usize::try_from(count).ok()?,
+            next_is_ours: next == 1,
+        }),
         _ => None,
     }
 }

@@ -1,12 +1,12 @@
-//! The scripts of locks with fencing tokens; what they have no script for is the plain lock's.
+//! The calls of locks with fencing tokens. All others are the plain lock's.
 
 use super::registry::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER};
-use super::{Acquired, Call, Entered, Reply, lock};
+use super::{Acquired, Call, Reply, lock};
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
-/// Where the token's key is among the names of the family.
+/// The index of the token's key among the names of the family.
 const TOKEN: usize = 0;
 
 pub(crate) fn acquire<'a>(
@@ -15,24 +15,24 @@ pub(crate) fn acquire<'a>(
     lease: LeaseMs,
     token_ttl: Option<LeaseMs>,
 ) -> Call<'a> {
-    Call::script(&FENCED_ACQUIRE)
-        .lock(names)
+    FENCED_ACQUIRE
+        .on(names)
         .key(names.other(TOKEN))
         .arg(hold_id)
-        .arg(lease.as_millis())
+        .arg(lease)
         .arg(token_ttl.map_or(0, LeaseMs::as_millis))
 }
 
 pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
-    match reply {
-        Reply::Integers(_) => Some(Acquired::Got(Some(token(reply)?))),
-        Reply::Integer(-2) => None,
-        Reply::Integer(-4) => Some(Acquired::TokenTooLarge),
-        _ => lock::acquired(reply),
+    match reply.integer() {
+        None => Some(Acquired::Got(Some(token(reply)?))),
+        Some(-2) => None,
+        Some(-4) => Some(Acquired::TokenTooLarge),
+        Some(_) => lock::acquired(reply),
     }
 }
 
-/// Enters a hold that has no token, and takes one for it.
+/// Adds a level to a hold without a token, and takes a token for it.
 pub(crate) fn reenter<'a>(
     names: &'a Names,
     hold_id: &'a str,
@@ -40,28 +40,26 @@ pub(crate) fn reenter<'a>(
     lease: LeaseMs,
     token_ttl: Option<LeaseMs>,
 ) -> Call<'a> {
-    Call::script(&FENCED_REENTER)
-        .lock(names)
+    FENCED_REENTER
+        .on(names)
         .key(names.other(TOKEN))
         .arg(hold_id)
         .arg(count)
-        .arg(lease.as_millis())
+        .arg(lease)
         .arg(token_ttl.map_or(0, LeaseMs::as_millis))
 }
 
-/// What an entry was answered: by a hold without a token, or by one that has it, which is the plain lock's.
-pub(crate) fn entered(reply: &Reply) -> Option<Entered> {
-    match reply {
-        Reply::Integers(_) => Some(Entered::In(Some(token(reply)?))),
-        Reply::Integer(0) => Some(Entered::Missing),
-        Reply::Integer(1) => Some(Entered::In(None)),
-        Reply::Integer(-3) => Some(Entered::WrongType),
-        Reply::Integer(-4) => Some(Entered::TokenTooLarge),
-        _ => None,
+/// Decodes the reply to [`reenter`], or to the plain lock's, which adds a level to a hold that has a token.
+pub(crate) fn entered(reply: &Reply) -> Option<Acquired> {
+    match reply.integer() {
+        Some(0) => Some(Acquired::Missing),
+        Some(1) => Some(Acquired::Got(None)),
+        Some(-3 | -4) | None => acquired(reply),
+        Some(_) => None,
     }
 }
 
-/// Makes `token` the newest one, unless a larger one is there.
+/// Raises the newest token to `token`, unless a larger one is stored.
 pub(crate) fn raise<'a>(
     names: &'a Names,
     hold_id: &'a str,
@@ -76,17 +74,14 @@ pub(crate) fn raise<'a>(
         .arg(token_ttl.map_or(0, LeaseMs::as_millis))
 }
 
-/// Whether the token is there now, or a larger one.
+/// Whether this token or a larger one is stored now.
 pub(crate) fn raised(reply: &Reply) -> bool {
     *reply == Reply::Integer(1)
 }
 
 fn token(reply: &Reply) -> Option<FencingToken> {
-    match reply {
-        Reply::Integers(numbers) => match *numbers.as_slice() {
-            [number] => FencingToken::new(u64::try_from(number).ok()?),
-            _ => None,
-        },
+    match *reply.integers() {
+        [number] => FencingToken::new(u64::try_from(number).ok()?),
         _ => None,
     }
 }

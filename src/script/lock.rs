@@ -1,6 +1,4 @@
-//! The plain lock's scripts.
-
-use std::time::Duration;
+//! The plain lock's calls.
 
 use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
 use super::{Acquired, Call, Forced, Released, Reply};
@@ -8,21 +6,14 @@ use crate::lease::LeaseMs;
 use crate::names::Names;
 
 pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    Call::script(&ACQUIRE)
-        .lock(names)
-        .arg(hold_id)
-        .arg(lease.as_millis())
+    ACQUIRE.on(names).arg(hold_id).arg(lease)
 }
 
 pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
     match reply.integer()? {
         -2 => Some(Acquired::Got(None)),
         -3 => Some(Acquired::WrongType),
-        -1 => Some(Acquired::Busy(None)),
-        ttl_ms => {
-            let ttl_ms = u64::try_from(ttl_ms).ok()?;
-            Some(Acquired::Busy(Some(Duration::from_millis(ttl_ms))))
-        }
+        ttl_ms => Acquired::busy(ttl_ms),
     }
 }
 
@@ -32,32 +23,20 @@ pub(crate) fn reenter<'a>(
     count: u32,
     lease: LeaseMs,
 ) -> Call<'a> {
-    Call::script(&REENTER)
-        .lock(names)
-        .arg(hold_id)
-        .arg(count)
-        .arg(lease.as_millis())
+    REENTER.on(names).arg(hold_id).arg(count).arg(lease)
 }
 
 pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    Call::script(&VERIFY)
-        .lock(names)
-        .arg(hold_id)
-        .arg(lease.as_millis())
+    VERIFY.on(names).arg(hold_id).arg(lease)
 }
 
-/// Whether the hold was there to be entered, written or verified.
+/// Whether the hold existed, by the reply to any call about one.
 pub(crate) fn found(reply: &Reply) -> Option<bool> {
     reply.integer().map(|code| code != 0)
 }
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-    Call::script(&RELEASE)
-        .lock(names)
-        .arg(hold_id)
-        .arg(left)
-        .arg(names.channel())
-        .publishes()
+    RELEASE.on(names).arg(hold_id).arg(left).wakes(names)
 }
 
 pub(crate) fn released(reply: &Reply) -> Option<Released> {
@@ -65,27 +44,18 @@ pub(crate) fn released(reply: &Reply) -> Option<Released> {
         0 => Some(Released::Missing),
         -1 => Some(Released::Unheard),
         one_more => {
-            let heard_by = u32::try_from(one_more.checked_sub(1)?).ok()?;
-            Some(Released::Ended {
-                heard_by: Some(heard_by),
-            })
+            let heard_by = u32::try_from(one_more.checked_sub(1)?).ok();
+            heard_by.map(|_| Released::Ended { heard_by })
         }
     }
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {
-    Call::script(&FORCE_RELEASE)
-        .lock(names)
-        .arg(client)
-        .arg(names.channel())
-        .publishes()
+    FORCE_RELEASE.on(names).arg(client).wakes(names)
 }
 
 pub(crate) fn forced(reply: &Reply) -> Option<Forced> {
-    let Reply::Integers(reply) = reply else {
-        return None;
-    };
-    match *reply.as_slice() {
+    match *reply.integers() {
         [0, _] => Some(Forced::Free),
         [-3, _] => Some(Forced::WrongType),
         [code @ (1 | 2), number] => Some(Forced::Ended {

@@ -1,17 +1,25 @@
-//! Every script of the crate, in one list.
+//! The list of all scripts.
 
 use std::sync::LazyLock;
 
+use super::call::Call;
+use crate::names::Names;
+
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
-    /// Its file under `lua/`, behind those that it begins with.
-    #[cfg_attr(not(test), expect(dead_code, reason = "read by the registry's test"))]
-    pub(crate) files: &'static [&'static str],
+    /// Its file under `lua/`, after the shared files that its text begins with.
+    #[cfg(test)]
+    files: &'static [&'static str],
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
 }
 
 impl Script {
+    /// A call of this script on a lock.
+    pub(crate) fn on<'a>(&'static self, names: &'a Names) -> Call<'a> {
+        Call::script(self).lock(names)
+    }
+
     /// The digest by which a server knows it.
     pub(crate) fn sha(&self) -> &str {
         &self.sha
@@ -22,12 +30,12 @@ macro_rules! scripts {
     ($($name:ident = $($path:literal)&+),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
+                #[cfg(test)]
                 files: &[$($path),+],
                 text: concat!($(include_str!(concat!("../../lua/", $path))),+),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
             };
         )+
-        /// All of them.
         #[cfg(test)]
         pub(crate) static ALL: &[&Script] = &[$(&$name),+];
     };
@@ -46,11 +54,11 @@ scripts! {
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
-    FAIR_ACQUIRE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/acquire.lua",
-    FAIR_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/release.lua",
-    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/force_release.lua",
-    FAIR_ENQUEUE = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/enqueue.lua",
-    FAIR_VOUCH = "fair/queue.lua" & "fair/keys.lua" & "fair/places.lua" & "fair/turn.lua" & "fair/enter.lua" & "fair/grant.lua" & "fair/vouch.lua",
+    FAIR_ACQUIRE = "fair/queue.lua" & "fair/enter.lua" & "fair/acquire.lua",
+    FAIR_RELEASE = "fair/queue.lua" & "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/force_release.lua",
+    FAIR_ENQUEUE = "fair/queue.lua" & "fair/enter.lua" & "fair/enqueue.lua",
+    FAIR_VOUCH = "fair/queue.lua" & "fair/vouch.lua",
     RW_READ_ACQUIRE = "rw/read_acquire.lua",
     RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
     RW_ASSERT = "rw/assert.lua",
@@ -76,7 +84,7 @@ mod tests {
         names.map(Result::unwrap).collect()
     }
 
-    /// The names of the files that a script begins with, as seen from its own folder.
+    /// The shared files that a script begins with, relative to its own folder.
     fn parts(script: &Script) -> Vec<String> {
         let (own, parts) = script.files.split_last().unwrap();
         let (family, _) = own.split_once('/').unwrap();
@@ -87,7 +95,7 @@ mod tests {
         names.collect()
     }
 
-    /// Those that its header names.
+    /// The shared files that its header names.
     fn said(script: &Script) -> Vec<&str> {
         let mut lines = script.text.lines();
         let said = lines.find_map(|line| line.strip_prefix("-- Follows "));

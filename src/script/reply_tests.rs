@@ -1,10 +1,9 @@
-//! What the replies mean that the scripts' headers list; and that no other has a meaning.
-
-use std::time::Duration;
+//! Each reply in the scripts' headers has its meaning, and no other reply has one.
 
 use super::*;
 use crate::lease::LeaseMs;
-use crate::names::Family;
+use crate::names::{Family, Names};
+use crate::script::{fair, fenced, lock, rw};
 
 fn one(code: i64) -> Reply {
     Reply::Integer(code)
@@ -55,15 +54,15 @@ fn what_a_plain_acquire_is_answered() {
 
 #[test]
 fn what_a_plain_release_is_answered() {
-    let told = |heard_by| {
+    let ended = |heard_by| {
         let heard_by = Some(heard_by);
         Some(Released::Ended { heard_by })
     };
     for (reply, expected) in [
         (one(0), Some(Released::Missing)),
         (one(-1), Some(Released::Unheard)),
-        (one(1), told(0)),
-        (one(3), told(2)),
+        (one(1), ended(0)),
+        (one(3), ended(2)),
         (one(-2), None),
         (one(i64::MAX), None),
         (Reply::Other, None),
@@ -118,12 +117,12 @@ fn what_a_fenced_lock_is_answered() {
         assert_eq!(fenced::acquired(&reply), expected, "{reply:?}");
     }
     for (reply, expected) in [
-        (many(&[9]), Some(Entered::In(Some(token(9))))),
+        (many(&[9]), Some(Acquired::Got(Some(token(9))))),
         (many(&[1, 2]), None),
-        (one(0), Some(Entered::Missing)),
-        (one(1), Some(Entered::In(None))),
-        (one(-3), Some(Entered::WrongType)),
-        (one(-4), Some(Entered::TokenTooLarge)),
+        (one(0), Some(Acquired::Missing)),
+        (one(1), Some(Acquired::Got(None))),
+        (one(-3), Some(Acquired::WrongType)),
+        (one(-4), Some(Acquired::TokenTooLarge)),
         (one(2), None),
         (Reply::Other, None),
     ] {
@@ -157,14 +156,6 @@ fn what_a_read_write_lock_is_answered() {
         (Reply::Other, None),
     ] {
         assert_eq!(rw::found(&reply), found, "{reply:?}");
-        let entered = found.map(|found| {
-            if found {
-                Entered::In(None)
-            } else {
-                Entered::Missing
-            }
-        });
-        assert_eq!(rw::entered(&reply), entered, "{reply:?}");
     }
     for (reply, expected) in [
         (one(0), Some(Released::Missing)),

@@ -1,4 +1,4 @@
-//! The simple lock's commands and scripts: a string with the hold id, as other libraries have it.
+//! The simple lock's calls: its key is a string with the hold id, as in other libraries.
 
 use super::Call;
 use super::registry::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
@@ -6,33 +6,17 @@ use crate::lease::LeaseMs;
 use crate::names::Names;
 
 pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    Call::script(&SIMPLE_ACQUIRE)
-        .lock(names)
-        .arg(hold_id)
-        .arg(lease.as_millis())
+    SIMPLE_ACQUIRE.on(names).arg(hold_id).arg(lease)
 }
 
-/// Lengthens the lease of a hold, if it is there.
 pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    Call::script(&SIMPLE_VERIFY)
-        .lock(names)
-        .arg(hold_id)
-        .arg(lease.as_millis())
+    SIMPLE_VERIFY.on(names).arg(hold_id).arg(lease)
 }
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-    Call::script(&SIMPLE_RELEASE)
-        .lock(names)
-        .arg(hold_id)
-        .arg(left)
-        .arg(names.channel())
-        .publishes()
+    SIMPLE_RELEASE.on(names).arg(hold_id).arg(left).wakes(names)
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, client: &'a str) -> Call<'a> {
-    Call::script(&SIMPLE_FORCE_RELEASE)
-        .lock(names)
-        .arg(client)
-        .arg(names.channel())
-        .publishes()
+    SIMPLE_FORCE_RELEASE.on(names).arg(client).wakes(names)
 }

@@ -9,12 +9,12 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, soon};
 use crate::{LINE, WAITERS, gets_in, queue, queued, waiter};
 
-/// By when a waiter whose client died is skipped.
+/// The time after which a waiter of a dead client is skipped.
 const SKIPPED: Duration = Duration::from_secs(16);
-/// What a busy machine may add.
+/// The delay that a busy machine may add.
 const LATE: Duration = Duration::from_secs(3);
 
-/// A client that can be cut off for good: for Redis it died.
+/// A client that can be cut off for good, so that for Redis it is dead.
 async fn mortal(server: &RedisServer) -> (Client, Proxy) {
     let proxy = Proxy::to(server);
     let builder = Client::builder(&proxy.url()).unavailable_after(LONG * 2);
@@ -79,7 +79,7 @@ async fn dead_ones_that_died_long_ago_cost_nothing() {
     assert!(released.elapsed() < Duration::from_secs(2));
 }
 
-/// A client that was away for longer than it is waited for comes back: at the end of the queue, and all of it.
+/// A client that was silent for too long comes back with all its waiters at the end of the queue.
 #[tokio::test]
 async fn a_client_that_was_silent_for_too_long_queues_anew() {
     let server = RedisServer::start();
@@ -110,7 +110,7 @@ async fn a_client_that_was_silent_for_too_long_queues_anew() {
     clean(&server).await;
 }
 
-/// What a client that lives says every five seconds keeps its places for as long as it takes.
+/// A live client vouches every five seconds, which keeps its places for as long as it waits.
 #[tokio::test]
 async fn who_lives_keeps_its_place() {
     let server = RedisServer::start();

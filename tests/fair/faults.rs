@@ -1,4 +1,4 @@
-//! Lost replies, cut connections, forgotten scripts and data: who waits comes to its turn, and nothing is left.
+//! Lost replies, cut connections, lost scripts and data: each waiter gets its turn, and no key is left.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn of_script(file: &str) -> Match {
     Match::script(&text).and(Match::key(LINE))
 }
 
-/// It gets the lock, and gives it back one way or the other.
+/// The waiter gets the lock and gives it back, with or without an answer.
 async fn serves(waiter: Waiter) {
     let guard = soon(waiter).await.unwrap().unwrap();
     match soon(guard.unlock()).await {
@@ -93,7 +93,7 @@ async fn f3_who_goes_away_while_its_place_is_asked_for_leaves_nothing() {
         })
         .await;
         held.unlock().await.unwrap();
-        // What was asked for may come late; it is taken back.
+        // The place may be given late. It is taken back.
         tokio::time::sleep(ms(1_000)).await;
         eventually("nothing is left", LONG, async || {
             server.keys().await.is_empty()
@@ -140,7 +140,7 @@ async fn f6_who_waits_when_redis_loses_its_data_queues_anew() {
     clean(&server).await;
 }
 
-/// They have not heard of it then, and came first all the same.
+/// They do not know yet that the queue is lost, and still came first.
 #[tokio::test]
 async fn f6_who_comes_after_the_queue_was_lost_is_behind_the_waiters_of_its_client() {
     let server = RedisServer::start();
@@ -164,7 +164,7 @@ async fn f6_who_comes_after_the_queue_was_lost_is_behind_the_waiters_of_its_clie
     clean(&server).await;
 }
 
-/// Whoever comes meanwhile would overtake them. The first of them has a place again by its next try.
+/// A later waiter would overtake them meanwhile. The first of them gets a place again with its next try.
 #[tokio::test]
 async fn f6_places_are_looked_for_as_soon_as_a_connection_broke() {
     let server = RedisServer::start();
@@ -181,7 +181,7 @@ async fn f6_places_are_looked_for_as_soon_as_a_connection_broke() {
     assert!(proxy.reset_subscribers() > 0);
     queued(&server, 2).await;
     assert_eq!(queue(&server).await, places);
-    // They are looked for every 5 s.
+    // Without the broken connection, the client looks for them every 5 s.
     assert!(placed.elapsed() < Duration::from_secs(5));
     held.unlock().await.unwrap();
     serves(first).await;
@@ -208,7 +208,7 @@ async fn f7_scripts_that_are_forgotten_while_one_waits_cost_nothing() {
     clean(&server).await;
 }
 
-/// Writes that need memory are refused; places are kept, given back, and come to their turn.
+/// Redis refuses writes that need memory. Waiters keep their places, leave, and get their turns.
 #[tokio::test]
 async fn f9_without_memory_who_waits_keeps_its_place() {
     let server = RedisServer::start();
@@ -259,7 +259,7 @@ async fn a_client_hands_the_lock_over_in_one_round_trip() {
     serves(next).await;
 }
 
-/// A wake-up is all that a waiter needs: nobody polls here.
+/// Nobody polls here, so each waiter depends on its wake-up.
 #[tokio::test]
 async fn a_release_wakes_the_next_one_wherever_it_is() {
     let server = RedisServer::start();
@@ -280,8 +280,8 @@ async fn a_release_wakes_the_next_one_wherever_it_is() {
     clean(&server).await;
 }
 
-/// The message of a release of one's own comes back only when the next one is here: none may be taken for it that a
-/// stranger's release sent. Nobody polls here, and no lease ends.
+/// The echo of an own release comes only if the next waiter is here. The message of another client's release must not
+/// pass for it. Nobody polls here, and no lease ends.
 #[tokio::test]
 async fn i5_a_wake_up_of_a_stranger_is_not_taken_for_the_echo_of_an_own_release() {
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -309,7 +309,7 @@ async fn i5_a_wake_up_of_a_stranger_is_not_taken_for_the_echo_of_an_own_release(
             })
             .await;
             soon(held.unlock()).await.unwrap();
-            // Less than the five seconds after which a client that vouches wakes the head, too.
+            // Less than the five seconds after which a vouch would also wake the head.
             let got = tokio::time::timeout(Duration::from_secs(4), waiting).await;
             let got = got.unwrap_or_else(|_| panic!("round {round}: nobody was woken"));
             held = got.unwrap().unwrap();
@@ -351,8 +351,8 @@ async fn i5_one_behind_a_stranger_behind_its_own_client_is_woken() {
     }
 }
 
-/// The script that gives places is sent again when the server does not know it: the lock may have been granted, and
-/// given back over another connection, before that arrives.
+/// The client sends the script that gives places again when the server does not know it. Before that arrives, the lock
+/// may be granted and released over another connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i7_a_place_that_is_given_behind_its_own_release_is_given_back() {
     let server = RedisServer::start();
@@ -376,7 +376,7 @@ async fn i7_a_place_that_is_given_behind_its_own_release_is_given_back() {
     .await;
 }
 
-/// Nobody polls for it here: the client has the lock itself, so all that keeps the place is that it vouches.
+/// Nobody polls here, because the client has the lock itself. Only its vouches keep the place.
 #[tokio::test]
 async fn f3_a_client_vouches_for_a_place_whose_reply_was_lost() {
     let server = RedisServer::start();
@@ -390,7 +390,7 @@ async fn f3_a_client_vouches_for_a_place_whose_reply_was_lost() {
     let (first, place) = waiter(&server, &client).await;
     assert_eq!(lost.fired(), 1);
     let (second, next) = waiter(&server, &other).await;
-    // Longer than a client is waited for that says nothing.
+    // Longer than a silent client keeps its places.
     tokio::time::sleep(Duration::from_secs(19)).await;
     held.unlock().await.unwrap();
     let guard = soon(first).await.unwrap().unwrap();
@@ -409,7 +409,7 @@ async fn f4_i7_a_place_that_was_given_up_and_comes_late_is_given_back() {
     let held = client.get_fair_lock(LINE).lock().await.unwrap();
     let late = Fault::DelayRequest(ms(10_000));
     let aim = proxy.inject(late).on(of_script("enqueue")).arm();
-    // Nothing is heard for a second, and it asks again by another connection.
+    // After a second without a reply, the client asks again over another connection.
     let (waiting, _) = waiter(&server, &client).await;
     assert_eq!(aim.fired(), 1);
     let given = server.calls_of("rpush").await;
@@ -431,7 +431,7 @@ async fn f4_i7_a_place_that_was_given_up_and_comes_late_is_given_back() {
     clean(&server).await;
 }
 
-/// A place has no lease: what gives it may run long after that of its waiter would be over.
+/// A place has no lease. The script that gives it may run long after its waiter's lease would have ended.
 #[tokio::test]
 async fn f4_a_place_that_is_given_late_is_taken_back_however_short_the_lease_was() {
     let late = ms(6_000);
@@ -447,11 +447,11 @@ async fn f4_a_place_that_is_given_late_is_taken_back_however_short_the_lease_was
     let lock = client.get_fair_lock(LINE);
     let waiting = tokio::spawn(async move { lock.lock_for(ms(200)).await });
     eventually("it was hit", LONG, async || aim.fired() == 1).await;
-    // Asked for once more, by another connection.
+    // The client asks again over another connection.
     queued(&server, 1).await;
     waiting.abort();
     queued(&server, 0).await;
-    tokio::time::sleep(late + ms(500)).await; // by then the old one has come
+    tokio::time::sleep(late + ms(500)).await; // by then the old command has run
     queued(&server, 0).await;
     held.unlock().await.unwrap();
     eventually("nothing is left", LONG, async || {

@@ -1,4 +1,4 @@
-//! What waiting costs, in commands. The limits are today's numbers; who raises one says why.
+//! The cost of waiting, in commands. The limits are today's numbers; whoever raises one says why.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn a_turn_among_clients_costs_the_same_however_many_wait() {
     }
 }
 
-/// Its place was answered, so nothing can come behind its release: that is not repeated.
+/// The client knows that its place was given, so no late command can follow its release, and it does not repeat it.
 #[tokio::test]
 async fn a_hold_that_waited_is_released_once() {
     let server = RedisServer::start();
@@ -75,7 +75,7 @@ async fn a_hold_that_waited_is_released_once() {
     let text = script("fair/release.lua").expect("a script");
     let releases = proxy.count(Match::script(&text).and(Match::key(LINE)));
     guard.unlock().await.unwrap();
-    // Nothing to wait for: a repeated one would come after 20 ms, 40 ms, and so on.
+    // There is no event to wait for: a repeat would come after 20 ms, 40 ms, and so on.
     tokio::time::sleep(ms(1_500)).await;
     assert_eq!(releases.seen(), 1);
 }

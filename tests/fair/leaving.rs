@@ -1,4 +1,4 @@
-//! Who gives up leaves the queue at once, and keeps nobody waiting.
+//! A waiter that gives up leaves the queue at once, and nobody waits for it.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn whose_wait_ends_leaves_at_once() {
     clean(&server).await;
 }
 
-/// The lock is free, and its head goes before it heard so: nobody polls here.
+/// The lock is free, and the head leaves before its wake-up arrives. Nobody polls here.
 #[tokio::test]
 async fn a_head_that_leaves_passes_its_turn_on() {
     let server = RedisServer::start();
@@ -128,7 +128,7 @@ async fn no_key_is_left_without_a_ttl_while_somebody_waits() {
     clean(&server).await;
 }
 
-/// Java's waiters would be forgotten with a TTL that nobody renews.
+/// With a TTL that nobody renews, Redis would drop Java's waiters.
 #[tokio::test]
 async fn the_last_of_ours_leaves_redissons_queue_as_redisson_has_it() {
     let server = RedisServer::start();

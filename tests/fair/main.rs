@@ -1,4 +1,4 @@
-//! The fair lock: the order of grants is the order of arrival, whoever leaves, dies or is cut off.
+//! The fair lock grants in the order of arrival, whoever leaves, dies or is cut off.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -30,12 +30,12 @@ pub(crate) const WAITERS: &str = "watchlock_waiters:{line}";
 
 pub(crate) type Waiter = JoinHandle<Result<LockGuard, Error>>;
 
-/// Who waits in Redis' queue, in order.
+/// The queue in Redis, in order.
 pub(crate) async fn queue(server: &RedisServer) -> Vec<String> {
     server.query(&["LRANGE", QUEUE, "0", "-1"]).await
 }
 
-/// Waits until so many wait in Redis' queue.
+/// Waits until the queue in Redis has so many waiters.
 pub(crate) async fn queued(server: &RedisServer, waiters: usize) {
     eventually("they queue", LONG, async || {
         queue(server).await.len() == waiters
@@ -43,7 +43,7 @@ pub(crate) async fn queued(server: &RedisServer, waiters: usize) {
     .await;
 }
 
-/// One try: whether it got the lock.
+/// Tries once, and returns whether it got the lock.
 pub(crate) async fn gets_in(client: &Client) -> bool {
     let lock = client.get_fair_lock(LINE);
     let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;

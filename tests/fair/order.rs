@@ -8,10 +8,10 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, ms, soon};
 use crate::{LINE, gets_in, queue, queued, waiter};
 
-/// So many waiters of a client have a place in Redis.
+/// The number of waiters of a client that have a place in Redis.
 const PLACES: usize = 64;
 
-/// What those who wait found, one after the other.
+/// The numbers of the waiters, in the order of their grants.
 type Order = Arc<Mutex<Vec<usize>>>;
 
 async fn stand_in_line(client: Client, number: usize, order: Order) {
@@ -30,7 +30,7 @@ async fn waiters_of_many_clients_come_in_the_order_of_arrival() {
     let first = clients[0].get_fair_lock(LINE).lock().await.unwrap();
     let (order, mut waiters) = (Order::default(), Vec::new());
     for number in 0..32 {
-        // Not in turn: two of one client are neighbours now and then.
+        // Not in rotation, so that two waiters of one client are sometimes neighbours.
         let client = clients[number * number % 7 % 4].clone();
         waiters.push(tokio::spawn(stand_in_line(
             client,
@@ -77,10 +77,10 @@ async fn one_try_overtakes_nobody_and_does_not_queue() {
     let third = connect(&server).await;
     let held = holder.get_fair_lock(LINE).lock().await.unwrap();
     let (waiting, place) = waiter(&server, &other).await;
-    // The lock is free, and somebody waits who was not told.
+    // The lock is free, and the waiter got no wake-up.
     server.cmd(&["DEL", LINE]).await;
     for client in [&third, &holder] {
-        // The holder's client may believe that it holds it still.
+        // The holder's client may not know yet that it lost the lock.
         assert!(!gets_in(client).await, "it came later");
     }
     let guard = soon(waiting).await.unwrap().unwrap();

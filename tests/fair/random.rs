@@ -10,7 +10,7 @@ use watchlock_support::server::RedisServer;
 use crate::common::script;
 use crate::{LINE, QUEUE, SCORES, WAITERS};
 
-/// How much time each waiter has, for Redisson.
+/// The fair wait.
 const WAIT_MS: i64 = 300_000;
 const LEASE_MS: &str = "60000";
 
@@ -20,18 +20,19 @@ struct Place {
     client: usize,
 }
 
-/// A server, and what is to be on it.
+/// A server, and the state that it should have.
 struct World {
     redis: MultiplexedConnection,
     scripts: BTreeMap<&'static str, String>,
     random: fastrand::Rng,
-    /// Those who live, in the order of their arrival.
+    /// The places of live clients, in the order of arrival.
     line: Vec<Place>,
     holder: Option<Place>,
-    /// Clients of ours; the last one is Redisson's.
+    /// Per client; the last one is Redisson's.
     alive: [bool; CLIENTS],
     numbers: u64,
-    told: Vec<String>,
+    /// What happened so far, for the message of a failure.
+    steps: Vec<String>,
 }
 
 const CLIENTS: usize = 4;
@@ -55,7 +56,7 @@ impl World {
             holder: None,
             alive: [true; CLIENTS],
             numbers: 0,
-            told: Vec::new(),
+            steps: Vec::new(),
         }
     }
 
@@ -63,7 +64,7 @@ impl World {
         let mut cmd = redis::cmd(args[0]);
         cmd.arg(&args[1..]);
         let answer = cmd.query_async(&mut self.redis).await;
-        answer.unwrap_or_else(|error| panic!("{args:?}: {error}: {:#?}", self.told))
+        answer.unwrap_or_else(|error| panic!("{args:?}: {error}: {:#?}", self.steps))
     }
 
     async fn run<T: FromRedisValue>(&mut self, file: &str, args: &[&str]) -> T {
@@ -131,7 +132,7 @@ impl World {
             .map(|_| self.new_place(client))
             .collect();
         let ids: Vec<_> = new.iter().map(|place| place.id.as_str()).collect();
-        self.told.push(format!("{client} queues {ids:?}"));
+        self.steps.push(format!("{client} queues {ids:?}"));
         let mut before = self.line.iter().rev();
         let ahead = before.find(|place| place.client == client);
         let ahead = ahead.map_or(String::new(), |place| place.id.clone());
@@ -140,11 +141,11 @@ impl World {
         self.line.extend(new);
     }
 
-    /// The first waiter of a client tries: it has the lock when it is free, and its client's turn.
+    /// The first waiter of a client tries. It gets the lock if the lock is free and it is the client's turn.
     async fn tries(&mut self, client: usize) {
         let first = self.first_of(client);
         let place = first.unwrap_or_else(|| self.new_place(client));
-        self.told.push(format!("{client} tries for {}", place.id));
+        self.steps.push(format!("{client} tries for {}", place.id));
         let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
         if !self.line.contains(&place) {
             self.line.push(place.clone());
@@ -154,11 +155,11 @@ impl World {
             answer.0,
             if turn { -2 } else { 1 },
             "{answer:?} {:#?} {:#?}",
-            self.told,
+            self.steps,
             self.line
         );
         if turn {
-            // By the first place of its client: the one that it had goes to that.
+            // It uses the first place of its client, whose waiter gets the place that it had.
             let own = self
                 .line
                 .iter()
@@ -175,14 +176,14 @@ impl World {
             return;
         }
         let place = self.new_place(client);
-        self.told.push(format!("{client} tries once"));
+        self.steps.push(format!("{client} tries once"));
         let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "0"]).await;
         let free = self.holder.is_none() && self.line.is_empty();
         assert_eq!(
             answer.0,
             if free { -2 } else { 0 },
             "{:#?} {:#?}",
-            self.told,
+            self.steps,
             self.line
         );
         if free {
@@ -196,7 +197,7 @@ impl World {
         }
         let place = self.random.usize(0..self.line.len());
         let place = self.line.remove(place);
-        self.told.push(format!("{} leaves", place.id));
+        self.steps.push(format!("{} leaves", place.id));
         if place.client == JAVA {
             self.java_leaves(&place).await;
         } else {
@@ -209,7 +210,7 @@ impl World {
         let Some(holder) = self.holder.take() else {
             return;
         };
-        self.told.push(format!("{} releases", holder.id));
+        self.steps.push(format!("{} releases", holder.id));
         if holder.client == JAVA {
             self.cmd::<()>(&["DEL", LINE]).await;
             return;
@@ -220,7 +221,7 @@ impl World {
     }
 
     async fn vouches(&mut self, client: usize) {
-        self.told.push(format!("{client} vouches"));
+        self.steps.push(format!("{client} vouches"));
         let answer: (usize, i64) = self.run("vouch", &[&uuid(client)]).await;
         let waits = self
             .line
@@ -231,14 +232,14 @@ impl World {
         assert!(
             answer.0 == waits,
             "{answer:?} {:#?} {:#?}",
-            self.told,
+            self.steps,
             self.line
         );
     }
 
-    /// Its waiters are dead, 15 s later.
+    /// The client dies, and 15 s pass.
     async fn dies(&mut self, client: usize) {
-        self.told.push(format!("{client} dies"));
+        self.steps.push(format!("{client} dies"));
         self.alive[client] = false;
         self.line.retain(|place| place.client != client);
         if self.cmd(&["EXISTS", WAITERS]).await {
@@ -256,12 +257,12 @@ impl World {
         }
     }
 
-    /// A client that was silent asks for all of its places again; it has those that nobody came to, and new ones.
+    /// A client that was silent asks for its places again. It keeps those that nobody dropped.
     async fn comes_back(&mut self, client: usize) {
         if self.alive[client] {
             return;
         }
-        self.told.push(format!("{client} comes back"));
+        self.steps.push(format!("{client} comes back"));
         self.alive[client] = true;
         let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "-1"]).await;
         let own = format!("{}:", uuid(client));
@@ -269,7 +270,7 @@ impl World {
         if let Some(first) = ids.first() {
             self.run::<Value>("enqueue", &["", first]).await;
         }
-        // Where they are: among those who live, in the order of the list.
+        // They stand among the live ones in the order of the list.
         let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
         let placed = listed
             .iter()
@@ -284,10 +285,10 @@ impl World {
             .collect();
     }
 
-    /// As Redisson's script: behind the last one's score.
+    /// As Redisson's script does: with a score after that of the last one.
     async fn java_comes(&mut self) {
         let place = self.new_place(JAVA);
-        self.told.push(format!("{} queues", place.id));
+        self.steps.push(format!("{} queues", place.id));
         self.java_drops_heads().await;
         let now = self.now_ms().await;
         let last: Option<String> = self.cmd(&["LINDEX", QUEUE, "-1"]).await;
@@ -319,18 +320,18 @@ impl World {
         }
     }
 
-    /// Its first waiter tries. It does not know who is vouched for, so it may wait behind the dead.
+    /// Redisson's first waiter tries. Redisson does not know vouches, so it may wait behind dead waiters.
     async fn java_tries(&mut self) {
         let Some(place) = self.first_of(JAVA) else {
             return;
         };
-        self.told.push(format!("{} tries", place.id));
+        self.steps.push(format!("{} tries", place.id));
         self.java_drops_heads().await;
         let head: Option<String> = self.cmd(&["LINDEX", QUEUE, "0"]).await;
         if self.holder.is_some() || head.is_some_and(|head| head != place.id) {
             return;
         }
-        assert_eq!(self.line[0], place, "{:#?}", self.told);
+        assert_eq!(self.line[0], place, "{:#?}", self.steps);
         self.cmd::<()>(&["LPOP", QUEUE]).await;
         self.cmd::<()>(&["ZREM", SCORES, &place.id]).await;
         let rest: Vec<String> = self.cmd(&["ZRANGE", SCORES, "0", "-1"]).await;
@@ -342,7 +343,7 @@ impl World {
         self.cmd::<()>(&["PEXPIRE", LINE, LEASE_MS]).await;
         self.line.remove(0);
         self.holder = Some(place);
-        // What it lowered too far is for whoever notices.
+        // It may lower scores too far. Whoever notices repairs them.
         if let Some(client) = self.one() {
             self.run::<Value>("vouch", &[&uuid(client)]).await;
         }
@@ -360,9 +361,9 @@ impl World {
         self.cmd::<()>(&["LREM", QUEUE, "0", &place.id]).await;
     }
 
-    /// The time of some of ours is over for Redisson, which drops them; then somebody of ours looks.
+    /// Redisson drops some of our waiters whose scores have passed. Then a client of ours looks at the queue.
     async fn java_drops_who_is_late(&mut self, client: usize) {
-        self.told.push(format!("Java drops; {client} notices"));
+        self.steps.push(format!("Java drops; {client} notices"));
         let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "1"]).await;
         let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
         let java = uuid(JAVA);
@@ -382,7 +383,7 @@ impl World {
         self.run::<Value>("vouch", &[&uuid(client)]).await;
     }
 
-    /// A waiter of Redisson's dies, and its time is over when it is the head.
+    /// A waiter of Redisson's dies, and its score passes when it is the head.
     async fn java_dies(&mut self) {
         let Some(place) = self.first_of(JAVA) else {
             return;
@@ -391,13 +392,13 @@ impl World {
         if head.as_ref() != Some(&place.id) {
             return;
         }
-        self.told.push(format!("{} dies", place.id));
+        self.steps.push(format!("{} dies", place.id));
         self.cmd::<()>(&["ZADD", SCORES, "XX", "1", &place.id])
             .await;
         self.line.retain(|other| *other != place);
     }
 
-    /// Who lives is in the queue, in the order of arrival, and no key is forgotten, or kept for ever.
+    /// Live waiters are in the queue in the order of arrival, and each key has a TTL exactly while it needs one.
     async fn check(&mut self) {
         let listed: Vec<String> = self.cmd(&["LRANGE", QUEUE, "0", "-1"]).await;
         let live: Vec<_> = self.line.iter().map(|place| place.id.clone()).collect();
@@ -406,22 +407,22 @@ impl World {
             .filter(|id| live.contains(id))
             .cloned()
             .collect();
-        assert_eq!(found, live, "{:#?} {listed:#?}", self.told);
+        assert_eq!(found, live, "{:#?} {listed:#?}", self.steps);
         let held: Vec<String> = self.cmd(&["HKEYS", LINE]).await;
         let holder: Vec<_> = self.holder.iter().map(|holder| holder.id.clone()).collect();
-        assert_eq!(held, holder, "{:#?}", self.told);
+        assert_eq!(held, holder, "{:#?}", self.steps);
         let ours: u64 = self
             .cmd(&["ZCOUNT", WAITERS, "100000000000000", "+inf"])
             .await;
         for key in [QUEUE, SCORES] {
             let ttl: i64 = self.cmd(&["PTTL", key]).await;
-            assert!(ours == 0 || ttl > 0, "{key}: {ttl} {:#?}", self.told);
+            assert!(ours == 0 || ttl > 0, "{key}: {ttl} {:#?}", self.steps);
         }
         let ttl: i64 = self.cmd(&["PTTL", WAITERS]).await;
-        assert!(ttl != -1, "{:#?}", self.told);
+        assert!(ttl != -1, "{:#?}", self.steps);
     }
 
-    /// All give back what they have; then somebody comes and goes, and nothing is left.
+    /// Everybody releases and leaves. Then one more comes and goes, and no key is left.
     async fn end(&mut self) {
         self.comes_back(0).await;
         self.releases().await;
@@ -430,10 +431,10 @@ impl World {
         }
         let place = self.new_place(0);
         let answer: (i64, i64) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
-        assert_eq!(answer.0, -2, "{:#?}", self.told);
+        assert_eq!(answer.0, -2, "{:#?}", self.steps);
         let _: i64 = self.run("release", &[&place.id, "0"]).await;
         let keys: Vec<String> = self.cmd(&["KEYS", "*"]).await;
-        assert!(keys.is_empty(), "{keys:?} {:#?}", self.told);
+        assert!(keys.is_empty(), "{keys:?} {:#?}", self.steps);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What Redisson's scripts do to the queue that is shared with them, done here by hand, and what must hold all the same.
+//! Changes that Redisson's scripts make to the shared queue, made here by hand, and the order that must remain.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, soon};
 use crate::{LINE, QUEUE, SCORES, queue, queued, waiter};
 
-/// A waiter of Redisson's, as its script leaves it.
+/// Adds a waiter as Redisson's script does.
 async fn java_waits(server: &RedisServer, id: &str, for_ms: i64) {
     let now: Vec<String> = server.query(&["TIME"]).await;
     let score = now[0].parse::<i64>().unwrap() * 1000 + for_ms;
@@ -17,19 +17,19 @@ async fn java_waits(server: &RedisServer, id: &str, for_ms: i64) {
     server.cmd(&["ZADD", SCORES, &score.to_string(), id]).await;
 }
 
-/// What a script of Redisson's does with a head whose score is over.
+/// Drops the head as Redisson's script does when its score has passed.
 async fn java_drops_the_head(server: &RedisServer) -> String {
     let head: String = server.query(&["LPOP", QUEUE]).await;
     server.cmd(&["ZREM", SCORES, &head]).await;
     head
 }
 
-/// The lock goes to `place` when its time comes.
+/// The hold id that has the lock.
 async fn holder(server: &RedisServer) -> Option<String> {
     server.hash(LINE).await.into_keys().next()
 }
 
-/// Redisson appends it to the queue then.
+/// Redisson would append it to the queue.
 #[tokio::test]
 async fn a_live_waiter_whose_score_passed_keeps_its_place() {
     let server = RedisServer::start();
@@ -64,7 +64,7 @@ async fn a_live_waiter_whose_score_passed_keeps_its_place() {
     clean(&server).await;
 }
 
-/// The release itself notices it, before anybody else gets in.
+/// The release notices it before anybody else gets the lock.
 #[tokio::test]
 async fn a_release_wakes_a_head_that_was_dropped() {
     let server = RedisServer::start();
@@ -88,7 +88,7 @@ async fn a_head_of_redissons_is_dropped_when_its_score_is_over_and_the_lock_is_f
     java_waits(&server, "java:1", -1).await;
     java_waits(&server, "java:2", 3_000).await;
     let (waiting, place) = waiter(&server, &other).await;
-    // Not before: a waiter of Redisson's that lives gets a new score when it looks again.
+    // Not before the lock is free: a live waiter of Redisson gets a new score when it tries again.
     assert_eq!(queue(&server).await, ["java:1", "java:2", &place]);
     let released = Instant::now();
     held.unlock().await.unwrap();
@@ -142,7 +142,7 @@ async fn a_release_of_a_lock_that_is_not_held_is_no_success() {
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
 }
 
-/// What each waiter adds is taken off those behind it when it leaves: Redisson's waiters are not given up late.
+/// When a waiter leaves, the scores behind it fall by as much as it added, so that Redisson drops nobody too late.
 #[tokio::test]
 async fn scores_are_redissons() {
     let server = RedisServer::start();

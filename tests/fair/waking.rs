@@ -1,4 +1,4 @@
-//! A release wakes the first who waits, whoever's it is, and that one tries: here all poll once a minute.
+//! A release wakes the first waiter, of whichever client, and that one tries. Everybody polls only once a minute here.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, ms, script, soon};
 use crate::{LINE, QUEUE, SCORES, WAITERS, Waiter, gets_in, queue, queued, waiter};
 
-/// A server, a client, and one that polls once a minute, with what is between it and the server.
+/// A server, a client, and a second client behind a proxy that polls once a minute.
 struct Scene {
     server: RedisServer,
     other: Client,
@@ -25,7 +25,7 @@ impl Scene {
         let proxy = Proxy::to(&server);
         let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
         let builder = Client::builder(&proxy.url()).backoff(minute);
-        // A connection that is slow is not given up.
+        // The client does not give up a slow connection.
         let builder = builder.command_timeout(LONG);
         let client = builder.connect().await.expect("a client");
         let scene = Self {
@@ -34,7 +34,7 @@ impl Scene {
             client,
             proxy,
         };
-        // A script that the server does not know is sent again, and may come behind a try then.
+        // A script that the server does not know is sent again, and might run after a try.
         let held = scene.held().await;
         let (waiting, _) = scene.waits().await;
         held.unlock().await.unwrap();
@@ -102,7 +102,7 @@ async fn a_release_wakes_the_first_of_another_client_which_tries_once() {
     scene.end().await;
 }
 
-/// The lock is nobody's until the one that is woken tries.
+/// The lock is free until the woken waiter tries.
 #[tokio::test]
 async fn who_gives_up_before_it_hears_of_its_turn_passes_it_on() {
     let scene = Scene::new().await;
@@ -122,7 +122,7 @@ async fn who_gives_up_before_it_hears_of_its_turn_passes_it_on() {
     scene.end().await;
 }
 
-/// The first try of all takes no place, so the others have theirs ahead of it.
+/// The very first try takes no place, so the others have places ahead of it.
 #[tokio::test]
 async fn those_who_come_at_once_wait_for_no_poll() {
     let scene = Scene::new().await;
@@ -164,7 +164,7 @@ async fn who_lost_its_place_still_comes_before_the_later_ones_of_its_client() {
     scene.end().await;
 }
 
-/// Between two tries it vouches, although the first one took it out of the queue of its client for a moment.
+/// Its client vouches for it between two tries, although each try takes it out of the client's queue for a moment.
 #[tokio::test]
 async fn who_rarely_tries_keeps_its_place() {
     let scene = Scene::new().await;

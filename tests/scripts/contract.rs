@@ -178,7 +178,7 @@ async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     assert!(scene.messages().await.is_empty());
 }
 
-/// On a key without a TTL Lua's `max` would make a lease of -1 of it, and Redis delete the lock.
+/// For a key without a TTL, Lua's `max` would return -1, and Redis would delete the lock.
 #[tokio::test]
 async fn i4_verify_by_what_is_no_number_deletes_nothing() {
     let scene = Scene::new().await;
@@ -209,7 +209,7 @@ async fn verify_says_what_the_server_is_in_trouble_with() {
         scene.acquire(MINE, "10000").await.unwrap();
         scene.server.cmd(trouble).await;
         for _ in 0..2 {
-            // Also for a lease that is short enough: the server may know less than the master.
+            // Also with a lease below the TTL: the server may have an older state than the master.
             for lease in ["30000", "1000"] {
                 let refused = scene.verify(MINE, lease).await.unwrap_err();
                 assert_eq!(code(&refused), Some(expected), "{refused}");

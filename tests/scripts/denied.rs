@@ -1,4 +1,4 @@
-//! What remains when the ACL denies one command inside a script.
+//! The state that remains when the ACL denies one command inside a script.
 
 use redis::{RedisResult, Value};
 

@@ -71,7 +71,7 @@ impl Scene {
         self.server.hash(LOCK).await.into_keys().next()
     }
 
-    /// All of it, but for what time does.
+    /// The whole state, except for times.
     async fn state(&self) -> (Vec<String>, Vec<String>, Vec<String>, Option<String>) {
         let members =
             async |key| -> Vec<String> { self.server.query(&["ZRANGE", key, "0", "-1"]).await };
@@ -84,7 +84,7 @@ impl Scene {
         self.server.cmd(&["ZADD", SCORES, score, id]).await;
     }
 
-    /// The client is silent for too long.
+    /// Lets the vouch of the client end.
     async fn falls_silent(&self, client: &str) {
         self.server.cmd(&["ZADD", WAITERS, "XX", "1", client]).await;
     }
@@ -135,7 +135,7 @@ async fn a_waiter_has_one_place_however_often_it_tries_and_a_single_try_has_none
     assert_eq!(scene.acquire(MINE, "1").await, (1, -1));
 }
 
-/// They ask again, and are to be ahead.
+/// The client then asks for all of its places again, in order.
 #[tokio::test]
 async fn enqueue_gives_no_place_ahead_of_one_that_was_lost() {
     let scene = Scene::new();
@@ -173,7 +173,7 @@ async fn enqueue_gives_places_in_order_and_takes_no_lock() {
 async fn the_holder_gets_no_place() {
     let scene = Scene::new();
     scene.acquire(MINE, "1").await;
-    // A request for a place that comes late must not vouch for a client that waits for nothing.
+    // A late request for a place must not vouch for a client without waiters.
     assert_eq!(scene.enqueue(&[MINE]).await, (1, 0));
     assert_eq!(scene.server.keys().await, [LOCK]);
     scene.enqueue(&[MINE, LATER]).await;
@@ -182,7 +182,7 @@ async fn the_holder_gets_no_place() {
 }
 
 #[tokio::test]
-async fn the_head_gets_the_lock_and_is_told_whether_the_next_is_of_its_client() {
+async fn the_head_gets_the_lock_and_learns_whether_the_next_is_of_its_client() {
     let scene = Scene::new();
     scene.enqueue(&[MINE, LATER]).await;
     scene.enqueue(&[STRANGER]).await;
@@ -214,7 +214,7 @@ async fn a_try_without_a_place_goes_past_its_own_client_only() {
     assert_eq!(scene.acquire(MINE, "0").await.0, 0);
 }
 
-/// The places of a client are used in the order of its waiters, which may have lost theirs.
+/// A client uses its places in the order of its waiters, and its first waiter may have lost its place.
 #[tokio::test]
 async fn a_client_uses_its_first_place_for_its_first_waiter() {
     let scene = Scene::new();
@@ -270,10 +270,10 @@ async fn a_release_wakes_the_head_alone() {
     scene.acquire(MINE, "0").await;
     scene.enqueue(&[LATER]).await;
     scene.enqueue(&[STRANGER]).await;
-    // It, and one who heard it: the next is of the same client.
+    // 1, plus one client that received the wake-up: the next waiter is of the same client.
     assert_eq!(scene.release(MINE).await, 2);
     scene.acquire(LATER, "1").await;
-    // The next is a stranger.
+    // The next waiter is of another client.
     assert_eq!(scene.release(LATER).await, 1);
 }
 
@@ -287,7 +287,7 @@ async fn a_lock_that_is_to_be_had_is_taken_without_a_place() {
     assert_eq!(scene.server.keys().await, [LOCK]);
 }
 
-/// Nobody was dropped from it, since Redisson drops heads only.
+/// Nobody was dropped, because Redisson drops only heads.
 #[tokio::test]
 async fn a_queue_whose_head_came_first_is_not_read_to_find_whose_turn_it_is() {
     let scene = Scene::new();
@@ -320,7 +320,7 @@ async fn the_dead_are_skipped_on_a_free_lock_only() {
     assert_eq!(scene.acquire(LATER, "1").await, (-2, 0));
 }
 
-/// Who asks is alive, however long its client said nothing.
+/// A waiter that tries is alive, however long its client was silent.
 #[tokio::test]
 async fn the_head_of_a_client_that_was_silent_keeps_its_place_when_it_tries_before_others() {
     let scene = Scene::new();
@@ -333,7 +333,7 @@ async fn the_head_of_a_client_that_was_silent_keeps_its_place_when_it_tries_befo
     assert!(until > 1e12, "its client is vouched for: {until}");
 }
 
-/// Its place could not be given up, for want of memory.
+/// Without memory, it could not leave the queue when it got the lock.
 #[tokio::test]
 async fn a_place_that_the_holder_still_has_goes_with_its_release() {
     let scene = Scene::new();

@@ -165,9 +165,9 @@ async fn a_counter_by_incr_goes_on_from_it() {
     assert_eq!(next, 9_000_000_000_000_002);
 }
 
-/// What INCR would refuse.
+/// Values that INCR would refuse.
 const NO_NUMBERS: [&str; 10] = ["", " ", "x", "1.5", "1e3", "0x10", "007", "-0", "+1", "12 "];
-/// Where Lua cannot count exactly any more.
+/// Values that Lua cannot count exactly.
 const TOO_LARGE: [&str; 4] = [
     "9007199254740992",
     "9007199254740993",
@@ -391,7 +391,7 @@ async fn out_of_memory_a_repeat_has_its_token_and_a_lost_one_is_missed() {
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(token(scene.take(MINE, HALF_A_MINUTE).await), first);
     scene.server.cmd(&["DEL", TOKEN]).await;
-    // Without a token it is no fenced hold, and what others see as held stays as it is.
+    // Without a token it is no fenced hold. The field stays, because others see it as held.
     let refused = scene.take(MINE, "1000").await.unwrap_err();
     assert_eq!(code(&refused), Some("OOM"), "{refused}");
     scene.assert_held(MINE, "1", (20_000, 30_000)).await;

@@ -118,7 +118,7 @@ async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
     assert!(scene.messages().await.is_empty());
 }
 
-/// On a key without a TTL Lua's `max` would make a lease of -1 of it, and Redis delete the lock.
+/// For a key without a TTL, Lua's `max` would return -1, and Redis would delete the lock.
 #[tokio::test]
 async fn i4_verify_by_what_is_no_number_deletes_nothing() {
     let scene = Scene::new().await;

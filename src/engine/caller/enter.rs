@@ -23,7 +23,7 @@ use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, NoEntry};
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
-use crate::script::Entered;
+use crate::script::Acquired;
 
 /// A new level. Its drop gives the level back unless the level was taken out.
 struct NewLevel<'a> {
@@ -246,7 +246,7 @@ async fn send(
         }
     })?;
     match kind.entered(&answer.reply) {
-        Some(Entered::In(token)) => {
+        Some(Acquired::Got(token)) => {
             if let Some(token) = token {
                 hold.keep_token(token);
             }
@@ -255,10 +255,10 @@ async fn send(
                 Err(ReenterError::Final(Error::lost(reason)))
             })
         }
-        Some(Entered::Missing) => Err(ReenterError::Final(missing(core, hold))),
-        Some(Entered::WrongType) => Err(ReenterError::Final(Error::wrong_type())),
-        Some(Entered::TokenTooLarge) => Err(ReenterError::Final(Error::fencing_token_too_large())),
-        None => Err(ReenterError::Final(Failure::strange_reply().into())),
+        Some(Acquired::Missing) => Err(ReenterError::Final(missing(core, hold))),
+        Some(Acquired::WrongType) => Err(ReenterError::Final(Error::wrong_type())),
+        Some(Acquired::TokenTooLarge) => Err(ReenterError::Final(Error::fencing_token_too_large())),
+        Some(Acquired::Busy(_)) | None => Err(ReenterError::Final(Failure::strange_reply().into())),
     }
 }
 

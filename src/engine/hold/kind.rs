@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Entered, Forced, Grants, Place, Released, Reply, lock};
+use crate::script::{Acquired, Call, Forced, Placed, Released, Reply, Undoable, lock};
 
 /// How a try is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,12 +138,12 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Decodes the reply to adding a level.
-    fn entered(&self, reply: &Reply) -> Option<Entered> {
+    fn entered(&self, reply: &Reply) -> Option<Acquired> {
         let found = self.found(reply)?;
         Some(if found {
-            Entered::In(None)
+            Acquired::Got(None)
         } else {
-            Entered::Missing
+            Acquired::Missing
         })
     }
 
@@ -218,7 +218,7 @@ pub(crate) trait RedisQueue {
     fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a>;
 
     /// Decodes the reply to either of the two.
-    fn placed(&self, reply: &Reply) -> Option<Place>;
+    fn placed(&self, reply: &Reply) -> Option<Placed>;
 
     /// Whether the place behind a granted hold belongs to this client, by the reply to the acquire.
     fn next_is_ours(&self, reply: &Reply) -> Option<bool>;
@@ -266,7 +266,7 @@ impl Kind {
 
     pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
         let call = self.commands.acquire(&self.names, hold_id, lease, sort);
-        call.acknowledged().taken_back_by(self, hold_id)
+        call.acknowledged().undone_by(self, hold_id)
     }
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {
@@ -298,7 +298,7 @@ impl Kind {
         call.acknowledged()
     }
 
-    pub(crate) fn entered(&self, reply: &Reply) -> Option<Entered> {
+    pub(crate) fn entered(&self, reply: &Reply) -> Option<Acquired> {
         self.commands.entered(reply)
     }
 
@@ -331,16 +331,16 @@ impl Kind {
     }
 }
 
-impl Grants for Kind {
-    fn granted(&self, reply: &Reply) -> bool {
+impl Undoable for Kind {
+    fn is_grant(&self, reply: &Reply) -> bool {
         matches!(self.acquired(reply), Some(Acquired::Got(_)))
     }
 
-    fn take_back<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
+    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
         self.release(hold_id, 0)
     }
 
-    fn keep(&self) -> Box<dyn Grants> {
+    fn boxed(&self) -> Box<dyn Undoable> {
         Box::new(self.clone())
     }
 }

@@ -58,7 +58,7 @@ impl RedisQueue for Queued {
         Call::ping()
     }
 
-    fn placed(&self, _reply: &Reply) -> Option<Place> {
+    fn placed(&self, _reply: &Reply) -> Option<Placed> {
         None
     }
 
@@ -161,8 +161,8 @@ fn a_level_in_a_hold_without_a_token_is_asked_for_apart() {
 fn replies_are_those_of_the_plain_lock() {
     let kind = kind(Silent);
     let of = Reply::Integer;
-    assert_eq!(kind.entered(&of(1)), Some(Entered::In(None)));
-    assert_eq!(kind.entered(&of(0)), Some(Entered::Missing));
+    assert_eq!(kind.entered(&of(1)), Some(Acquired::Got(None)));
+    assert_eq!(kind.entered(&of(0)), Some(Acquired::Missing));
     assert_eq!(kind.entered(&Reply::Other), None);
     assert_eq!(kind.found(&of(1)), Some(true));
     assert_eq!(kind.found(&of(0)), Some(false));

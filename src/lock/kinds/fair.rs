@@ -9,7 +9,7 @@ use crate::lease::LeaseMs;
 use crate::lock::guard::{LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Forced, Place, Released, Reply, fair, lock};
+use crate::script::{Acquired, Call, Forced, Placed, Released, Reply, fair, lock};
 
 /// The kind of [`FairLock`].
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl RedisQueue for InOrder {
         fair::vouch(names, self.wait, client)
     }
 
-    fn placed(&self, reply: &Reply) -> Option<Place> {
+    fn placed(&self, reply: &Reply) -> Option<Placed> {
         fair::placed(reply)
     }
 

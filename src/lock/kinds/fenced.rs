@@ -14,7 +14,7 @@ use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Entered, Reply, fenced};
+use crate::script::{Acquired, Call, Reply, fenced};
 
 /// The kind of [`FencedLock`].
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Commands for WithTokens {
         fenced::reenter(names, hold_id, count, lease, self.token_ttl)
     }
 
-    fn entered(&self, reply: &Reply) -> Option<Entered> {
+    fn entered(&self, reply: &Reply) -> Option<Acquired> {
         fenced::entered(reply)
     }
 }

@@ -15,7 +15,7 @@ use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Entered, Released, Reply, rw};
+use crate::script::{Acquired, Call, Released, Reply, rw};
 
 /// The kind of [`ReadLock`].
 #[derive(Debug)]
@@ -304,10 +304,6 @@ impl Commands for Mode {
     ) -> Call<'a> {
         let count = if self.is_shared() { 0 } else { count };
         rw::assert(names, hold_id, count, Some(lease))
-    }
-
-    fn entered(&self, reply: &Reply) -> Option<Entered> {
-        rw::entered(reply)
     }
 
     fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {

@@ -189,18 +189,11 @@ impl Commands for Fair {
     const SCRIPTS: &'static [&'static [&'static str]] = &[
         &[
             include_str!("../../../../lua/fair/queue.lua"),
-            include_str!("../../../../lua/fair/keys.lua"),
-            include_str!("../../../../lua/fair/places.lua"),
-            include_str!("../../../../lua/fair/turn.lua"),
             include_str!("../../../../lua/fair/enter.lua"),
-            include_str!("../../../../lua/fair/grant.lua"),
             include_str!("../../../../lua/fair/acquire.lua"),
         ],
         &[
             include_str!("../../../../lua/fair/queue.lua"),
-            include_str!("../../../../lua/fair/keys.lua"),
-            include_str!("../../../../lua/fair/places.lua"),
-            include_str!("../../../../lua/fair/turn.lua"),
             include_str!("../../../../lua/fair/release.lua"),
         ],
     ];

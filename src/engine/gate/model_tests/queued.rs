@@ -5,7 +5,7 @@
 use super::turn::{NOT_DONE, Waits};
 use super::*;
 use crate::engine::gate::fair::Asks;
-use crate::script::{Call, Place, Reply};
+use crate::script::{Call, Placed, Reply};
 
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
@@ -38,7 +38,7 @@ impl RedisQueue for Side {
         unreachable!("a step of its own")
     }
 
-    fn placed(&self, _: &Reply) -> Option<Place> {
+    fn placed(&self, _: &Reply) -> Option<Placed> {
         None
     }
 

@@ -1,0 +1,297 @@
+//! A command before and after it is encoded.
+
+use std::borrow::Cow;
+
+use redis::{Cmd, RedisWrite, ToRedisArgs};
+use smallvec::SmallVec;
+
+use super::registry::Script;
+use super::reply::Reply;
+use crate::config::Publish;
+use crate::lease::LeaseMs;
+use crate::names::Names;
+use crate::slot::Target;
+
+/// One command, with its keys and arguments.
+#[derive(Clone)]
+pub(crate) struct Call<'a> {
+    /// Sent by its digest instead of `command`.
+    script: Option<&'static Script>,
+    command: &'static str,
+    /// How many of `args` are keys.
+    keys: usize,
+    /// Room for every call about one hold. Calls about several are rare.
+    args: SmallVec<[Arg<'a>; 6]>,
+    target: Target,
+    publishes: bool,
+    order: Order,
+    undo: Option<(&'a dyn Undoable, &'a str)>,
+}
+
+/// Where a call may run among others when replicas must acknowledge what is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// It may overtake others.
+    Free,
+    /// It keeps its order among those that are not free.
+    Kept,
+    /// The same, and it counts only when replicas have acknowledged it.
+    Acknowledged,
+}
+
+/// A lock whose acquires can be undone.
+pub(crate) trait Undoable: Send + Sync {
+    /// Whether this reply to an acquire granted the lock.
+    fn is_grant(&self, reply: &Reply) -> bool;
+
+    /// The call that undoes an acquire.
+    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a>;
+
+    fn boxed(&self) -> Box<dyn Undoable>;
+}
+
+/// How to undo an acquire that replicas did not acknowledge.
+pub(crate) struct Undo {
+    lock: Box<dyn Undoable>,
+    hold_id: Box<str>,
+}
+
+impl Undo {
+    /// Whether the acquire with this reply granted anything.
+    pub(crate) fn is_needed_behind(&self, reply: &Reply) -> bool {
+        self.lock.is_grant(reply)
+    }
+
+    pub(crate) fn encode(&self) -> Encoded {
+        self.lock.undo(&self.hold_id).encode()
+    }
+}
+
+/// A key or an argument.
+#[derive(Clone)]
+pub(crate) enum Arg<'a> {
+    Text(Cow<'a, str>),
+    Number(u64),
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn script(script: &'static Script) -> Self {
+        let script = Some(script);
+        Self {
+            script,
+            ..Self::plain("EVALSHA")
+        }
+    }
+
+    /// A command that is not a script.
+    pub(crate) fn plain(command: &'static str) -> Self {
+        Self {
+            script: None,
+            command,
+            keys: 0,
+            args: SmallVec::new(),
+            target: Target::Any,
+            publishes: false,
+            order: Order::Free,
+            undo: None,
+        }
+    }
+
+    /// Any answer shows that the server is alive.
+    pub(crate) fn ping() -> Self {
+        Self::plain("PING")
+    }
+
+    /// Adds the key of a lock, and goes to the cluster node that has the lock.
+    pub(crate) fn lock(self, names: &'a Names) -> Self {
+        self.for_node_of(names).key(names.key())
+    }
+
+    /// Goes to the cluster node that has the lock, though its key is not among the keys.
+    pub(crate) fn for_node_of(self, names: &Names) -> Self {
+        let target = names.target();
+        Self { target, ..self }
+    }
+
+    /// Adds a key. Keys come before arguments.
+    pub(crate) fn key(mut self, key: impl Into<Arg<'a>>) -> Self {
+        self.keys += 1;
+        self.arg(key)
+    }
+
+    /// Adds an argument.
+    pub(crate) fn arg(mut self, arg: impl Into<Arg<'a>>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Adds the channel on which the script wakes waiters, as its last argument.
+    pub(crate) fn wakes(self, names: &'a Names) -> Self {
+        self.arg(names.channel()).publishes()
+    }
+
+    /// The script publishes: with `PUBLISH`, or with the command that a cluster node needs, which becomes its last
+    /// argument.
+    pub(crate) fn publishes(self) -> Self {
+        let publishes = true;
+        Self { publishes, ..self }
+    }
+
+    /// Replicas must acknowledge it, if the client asks for acknowledgements.
+    pub(crate) fn acknowledged(self) -> Self {
+        let order = Order::Acknowledged;
+        Self { order, ..self }
+    }
+
+    /// It neither overtakes the calls sent before it nor is overtaken.
+    pub(crate) fn in_order(self) -> Self {
+        let order = Order::Kept;
+        Self { order, ..self }
+    }
+
+    /// If replicas do not acknowledge it, the grant to `hold_id` is undone.
+    pub(crate) fn undone_by(self, lock: &'a dyn Undoable, hold_id: &'a str) -> Self {
+        let undo = Some((lock, hold_id));
+        Self { undo, ..self }
+    }
+
+    pub(crate) fn target(&self) -> Target {
+        self.target
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    pub(crate) fn undo(&self) -> Option<Undo> {
+        self.undo.map(|(lock, hold_id)| Undo {
+            lock: lock.boxed(),
+            hold_id: hold_id.into(),
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Encoded {
+        let bytes: usize = self.args.iter().map(Arg::most_bytes).sum();
+        let mut cmd = Cmd::with_capacity(self.args.len() + 4, bytes + MOST_BYTES_AROUND);
+        cmd.arg(self.command);
+        if let Some(script) = self.script {
+            cmd.arg(script.sha()).arg(self.keys);
+        }
+        for arg in &self.args {
+            cmd.arg(arg);
+        }
+        Encoded {
+            script: self.script,
+            cmd,
+            publishes: self.publishes.then_some(Publish::Classic),
+        }
+    }
+}
+
+/// Enough for `EVALSHA`, a digest, the number of keys and `SPUBLISH`.
+const MOST_BYTES_AROUND: usize = 64;
+
+/// The argument with which a script publishes where channels belong to slots.
+const SHARDED: &str = "SPUBLISH";
+
+/// A call as it is sent.
+pub(crate) struct Encoded {
+    script: Option<&'static Script>,
+    cmd: Cmd,
+    /// How the script publishes, if it does.
+    publishes: Option<Publish>,
+}
+
+impl Encoded {
+    pub(crate) fn cmd(&self) -> &Cmd {
+        &self.cmd
+    }
+
+    /// Makes the script publish as the node needs it that the call is sent to.
+    pub(crate) fn publish_as(&mut self, publish: Publish) {
+        let Some(before) = self.publishes.filter(|before| *before != publish) else {
+            return;
+        };
+        if before == Publish::Classic {
+            self.cmd.arg(SHARDED);
+        } else {
+            let words = self.cmd.args_iter().count();
+            self.cmd = copied(Cmd::new(), self.cmd.args_iter().take(words - 1));
+        }
+        self.publishes = Some(publish);
+    }
+
+    /// The digest of the script, if the call is one.
+    pub(crate) fn digest(&self) -> Option<&'static str> {
+        self.script.map(Script::sha)
+    }
+
+    /// The same call with the script's text, for a server that does not know its digest.
+    pub(crate) fn with_text(&self) -> Option<Cmd> {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.script?.text);
+        Some(copied(cmd, self.cmd.args_iter().skip(2)))
+    }
+}
+
+/// Appends words of another command.
+fn copied<'a>(mut cmd: Cmd, words: impl Iterator<Item = redis::Arg<&'a [u8]>>) -> Cmd {
+    for word in words {
+        if let redis::Arg::Simple(word) = word {
+            cmd.arg(word);
+        }
+    }
+    cmd
+}
+
+impl Arg<'_> {
+    fn most_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Number(_) => 20,
+        }
+    }
+}
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Arg<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<u32> for Arg<'_> {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<u64> for Arg<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<LeaseMs> for Arg<'_> {
+    fn from(lease: LeaseMs) -> Self {
+        Self::Number(lease.as_millis())
+    }
+}
+
+impl ToRedisArgs for Arg<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self {
+            Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Number(number) => number.write_redis_args(out),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "call_tests.rs"]
+mod tests;
