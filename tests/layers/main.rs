@@ -19,40 +19,14 @@ const LAYERS: [&[&str]; 9] = [
     &["lib"],
 ];
 
-/// The engine's files from the ground up: pure ones, then what callers and keeper share, then those that act. None uses
-/// one of its own row, so that there is no circle between them.
-const ENGINE: [&[&str]; 21] = [
-    // Pure.
-    &["known", "kind", "queue", "row", "wakeups", "written"],
-    &["state"],
-    // Shared.
-    &["hold"],
-    &["effects", "schedule"],
-    &["owner"],
-    &["ticket"],
-    &["joint"],
-    &["seat"],
-    &["gate"],
-    &["shares"],
-    &["joining"],
-    &["passing", "places"],
-    &["outcomes", "steps"],
-    &["gates"],
-    // Acting.
-    &["core"],
-    &["count", "settle"],
-    &["release"],
-    &["reentry"],
-    &["attempt", "verify"],
-    &["keeper"],
-    &["keep_alive"],
-];
+/// The engine's rooms from the ground up. A room may use those before it.
+const ENGINE: [&str; 5] = ["hold", "gate", "core", "caller", "keeper"];
 
 /// The backend's rooms from the ground up. A room may use those before it.
 const BACKEND: [&str; 4] = ["failure", "connect", "command", "cluster"];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 23] = [
+const PURE: [&str; 20] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",
@@ -60,16 +34,13 @@ const PURE: [&str; 23] = [
     "names.rs",
     "slot.rs",
     "config.rs",
-    "engine/known.rs",
-    "engine/state.rs",
-    "engine/queue.rs",
-    "engine/row.rs",
-    "engine/wakeups.rs",
-    "engine/written.rs",
-    "engine/schedule.rs",
-    "engine/keeper/policy.rs",
-    "engine/keeper/turns.rs",
-    "engine/keeper/asking.rs",
+    "engine/hold/state.rs",
+    "engine/gate/queue.rs",
+    "engine/gate/handover.rs",
+    "engine/hold/schedule.rs",
+    "engine/keeper/job/policy.rs",
+    "engine/keeper/job/turns.rs",
+    "engine/keeper/watchdog/asking.rs",
     "backend/failure/pace.rs",
     "lock/several/pauses.rs",
     "lock/several/state.rs",
@@ -80,9 +51,6 @@ const PURE: [&str; 23] = [
 
 /// Comments and tests included.
 const MOST_LINES: usize = 700;
-
-/// Names of types that still have more than one meaning. It only gets shorter.
-const KNOWN: [&str; 3] = ["Mark", "Place", "State"];
 
 const MOST_LUA_LINES: usize = 80;
 /// The fair lock's scripts share the code of its queue.
@@ -198,106 +166,45 @@ fn imports_only_point_down() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-fn engine_row(module: &str) -> usize {
-    let row = ENGINE.iter().position(|row| row.contains(&module));
-    row.unwrap_or_else(|| panic!("the engine's `{module}` belongs to no layer"))
-}
-
-/// The modules that follow `path` in a line, as `super::gate::Gate` does with `super::`.
-fn after<'a>(line: &'a str, path: &'a str) -> impl Iterator<Item = &'a str> {
-    line.split(path).skip(1).map(|rest| {
-        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-        &rest[..end.unwrap_or(rest.len())]
-    })
-}
-
-#[test]
-fn imports_of_the_engine_only_point_down() {
-    let mut wrong = Vec::new();
-    for source in sources() {
-        let Some(file) = source.path.strip_prefix("engine/") else {
-            continue;
-        };
-        let own = file.split(['/', '.']).next().expect("a name");
-        if own == "mod" || source.is_tests() {
-            continue;
-        }
-        let row = engine_row(own);
-        for line in source.code(false) {
-            let direct = !file.contains('/');
-            let by_super = after(line, "super::").filter(|_| direct);
-            let named = by_super.chain(after(line, "crate::engine::"));
-            let up = named.filter(|name| {
-                let is_module = name.starts_with(|c: char| c.is_ascii_lowercase());
-                is_module && *name != own && engine_row(name) >= row
-            });
-            wrong.extend(up.map(|name| format!("{file} uses {name}: {line}")));
-        }
+/// The place of a file's room in its row of `rooms`; none for the `mod.rs` of the row.
+fn room(rooms: &[&str], file: &str) -> Option<usize> {
+    let own = file.split(['/', '.']).next().expect("a name");
+    if own == "mod" {
+        return None;
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-fn room(name: &str) -> usize {
-    let room = BACKEND.iter().position(|room| *room == name);
-    room.unwrap_or_else(|| panic!("the backend has no room `{name}`"))
+    let room = rooms.iter().position(|room| *room == own);
+    Some(room.unwrap_or_else(|| panic!("`{own}` belongs to no row")))
 }
 
 #[test]
-fn rooms_of_the_backend_only_point_down() {
+fn rooms_of_engine_and_backend_only_point_down() {
+    let house = House::read(&root().join("src"));
     let mut wrong = Vec::new();
-    for source in sources() {
-        let path = source.path.strip_prefix("backend/");
-        let Some((own, _)) = path.and_then(|path| path.split_once('/')) else {
-            continue;
-        };
-        for line in source.code(true) {
-            let mut named = after(line, "crate::backend::");
-            if named.any(|name| room(name) >= room(own)) {
-                wrong.push(format!("{}: {line}", source.path));
+    for (folder, rooms) in [("engine/", &ENGINE[..]), ("backend/", &BACKEND[..])] {
+        let mut arrows = 0;
+        for (from, to) in house.imports() {
+            let (Some(own), Some(used)) = (from.strip_prefix(folder), to.strip_prefix(folder))
+            else {
+                continue;
+            };
+            let (Some(own), Some(used)) = (room(rooms, own), room(rooms, used)) else {
+                continue;
+            };
+            arrows += 1;
+            if used > own {
+                wrong.push(format!("{from} uses {to}"));
             }
         }
+        assert!(arrows > rooms.len(), "the imports of {folder} were found");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Takes away the files that use none of those that are left, until none can be taken.
 #[test]
-fn files_of_a_room_of_the_backend_use_each_other_in_no_circle() {
-    let sources = sources();
-    for room in BACKEND {
-        let folder = format!("backend/{room}/");
-        let in_room = sources.iter().filter_map(|source| {
-            let file = source.path.strip_prefix(&folder)?.strip_suffix(".rs")?;
-            let used = source.code(false).flat_map(|line| after(line, "super::"));
-            (file != "mod").then(|| (file, used.collect::<Vec<_>>()))
-        });
-        let mut left: Vec<_> = in_room.collect();
-        assert!(left.len() > 1, "{room} has files");
-        loop {
-            let names: Vec<_> = left.iter().map(|(file, _)| *file).collect();
-            left.retain(|(_, used)| used.iter().any(|name| names.contains(name)));
-            if left.len() == names.len() {
-                break;
-            }
-        }
-        assert!(left.is_empty(), "{left:#?}");
-    }
-}
-
-/// What is pure in the keeper knows nothing of the engine that is not pure.
-#[test]
-fn what_is_pure_stands_on_what_is_pure() {
-    let mut wrong = Vec::new();
-    for source in sources() {
-        if !PURE.contains(&source.path.as_str()) || !source.path.starts_with("engine/keeper/") {
-            continue;
-        }
-        for line in source.code(false) {
-            let named = after(line, "crate::engine::").filter(|name| engine_row(name) > 1);
-            wrong.extend(named.map(|name| format!("{} uses {name}", source.path)));
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+fn files_import_each_other_in_no_circle() {
+    let house = House::read(&root().join("src"));
+    let circles = house.circles();
+    assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]
@@ -335,14 +242,8 @@ fn files_stay_small() {
 #[test]
 fn a_type_name_has_one_meaning() {
     let house = House::read(&root().join("src"));
-    let mut repeated = house.repeated_names();
-    let gone: Vec<_> = KNOWN
-        .iter()
-        .filter(|name| !repeated.contains_key(*name))
-        .collect();
-    repeated.retain(|name, _| !KNOWN.contains(name));
+    let repeated = house.repeated_names();
     assert!(repeated.is_empty(), "more than one meaning: {repeated:#?}");
-    assert!(gone.is_empty(), "take these out of KNOWN: {gone:?}");
 }
 
 #[test]
