@@ -7,19 +7,12 @@ use crate::engine::hold::state::Level;
 use crate::engine::made_tests::{Sort, at, held, hold, ticket};
 
 fn attempt(number: u64, command: u32) -> Attempt<u32> {
-    Attempt {
-        hold: hold(number),
-        ticket: ticket(number, Sort::Reads),
-        command,
-        since: at(0),
-        early: false,
-        overdue: false,
-    }
+    Attempt::new(hold(number), ticket(number, Sort::Reads), command, at(0))
 }
 
 fn shared(join: Option<Attempt<u32>>) -> Seat<u32> {
-    let joint = Joint::new(held(1, Level::Watchdog), false);
-    Seat::Shared { joint, join }
+    let shared = SharedHold::new(held(1, Level::Watchdog), false);
+    Seat::Shared { shared, join }
 }
 
 fn releasing(hold: &Arc<Hold>, next: Option<Attempt<u32>>) -> Seat<u32> {
@@ -34,12 +27,15 @@ fn commands(seat: &Seat<u32>) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_joint_hold_is_found_by_itself_alone() {
+fn a_shared_hold_is_found_by_itself_alone() {
     let (one, other) = (hold(1), hold(2));
-    let joint = Joint::new(Arc::clone(&one), true);
-    let mut seat = Seat::<u32>::Shared { joint, join: None };
-    assert!(seat.joint(&one).is_some());
-    assert!(seat.joint(&other).is_none(), "one that is over asks late");
+    let shared = SharedHold::new(Arc::clone(&one), true);
+    let mut seat = Seat::<u32>::Shared { shared, join: None };
+    assert!(seat.shared_hold(&one).is_some());
+    assert!(
+        seat.shared_hold(&other).is_none(),
+        "one that is over asks late"
+    );
 }
 
 #[test]
@@ -94,14 +90,10 @@ fn a_grant_lies_there_until_its_time_is_over() {
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
     let mut seat = shared(None);
-    if let Seat::Shared { joint, .. } = &mut seat {
-        joint.await_collection(&decided, at(3));
-    }
+    seat.await_collection(&decided, at(3));
     let mut alone = Seat::<u32>::Free;
-    alone.hold(
-        held(1, Level::Watchdog),
-        Some((Arc::clone(&decided), at(3))),
-    );
+    alone.hold(held(1, Level::Watchdog));
+    alone.await_collection(&decided, at(3));
     for mut seat in [seat, alone] {
         assert!(seat.take_uncollected(at(2)).is_none());
         assert!(seat.take_uncollected(at(3)).is_some());

@@ -35,7 +35,7 @@ fn who_sees_to_the_result_itself_is_not_woken() {
     let ticket = ticket(1, Sort::Plain);
     let (woken, waker) = Woken::new();
     assert!(!polled(&ticket, &waker));
-    ticket.is_awake();
+    ticket.forget_waker();
     granted(&ticket);
     assert_eq!(woken.times(), 0);
     assert!(polled(&ticket, &waker));
@@ -65,9 +65,9 @@ fn a_wait_is_over_at_its_end() {
 fn a_task_is_told_once_that_it_waits_for_itself() {
     let ticket = ticket(1, Sort::Plain);
     let long = at(0) + SELF_CHECK;
-    assert!(!ticket.told_of_itself(long.minus(INSTANT)));
-    assert!(ticket.told_of_itself(long));
-    assert!(!ticket.told_of_itself(long));
+    assert!(!ticket.report_self_wait(long.minus(INSTANT)));
+    assert!(ticket.report_self_wait(long));
+    assert!(!ticket.report_self_wait(long));
 }
 
 #[test]

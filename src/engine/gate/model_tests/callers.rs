@@ -18,14 +18,12 @@ impl World {
                 let request = self.request(i);
                 let level = request.level;
                 if shared {
-                    self.share_beside(i, &hold);
+                    self.read_beside(i, &hold);
                     return;
                 }
                 let entered = match hold.shared_hold() {
                     None => hold.with(|state| state.enter(level, now)),
-                    Some(_) => {
-                        self.at(|gate, effects| gate.enter_share(&hold, level, now, effects))
-                    }
+                    Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, now, effects)),
                 };
                 if entered.is_ok() {
                     self.callers[i].at = At::Holding(request.entered(hold));
@@ -38,17 +36,17 @@ impl World {
                 FoundHold::Lost(_) => self.callers[i].at = At::Gone,
                 // It would wait for itself.
                 FoundHold::Live(_) if !shared => self.callers[i].at = At::Gone,
-                FoundHold::Live(own) => self.share_beside(i, &own),
+                FoundHold::Live(own) => self.read_beside(i, &own),
             },
         }
     }
 
     /// As `reentry::enter_beside`.
-    fn share_beside(&mut self, i: usize, own: &Arc<Hold>) {
+    fn read_beside(&mut self, i: usize, own: &Arc<Hold>) {
         let (number, request, now) = (self.number(), self.request(i), self.now);
         let term = DAY.term(now);
         let share =
-            self.at(|gate, effects| gate.share_beside(own, &request, number, term, now, effects));
+            self.at(|gate, effects| gate.read_beside(own, &request, number, term, now, effects));
         if let Some(share) = share {
             self.callers[i].at = At::Holding(request.entered(share));
         }
@@ -74,12 +72,12 @@ impl World {
         let command = self.commands.len();
         let (now, made) = (self.now, Arc::clone(&hold));
         let arrival = self.at(|gate, effects| {
-            gate.arrive(&ticket, now, RULES, effects, |joint| {
-                (joint.cloned().unwrap_or(made), command)
+            gate.arrive(&ticket, now, RULES, effects, |shared| {
+                (shared.cloned().unwrap_or(made), command)
             })
         });
         if matches!(arrival, Arrival::Join(..) | Arrival::In(_)) {
-            let passed = self.gate.first_alone().is_some();
+            let passed = self.gate.first_writer().is_some();
             assert!(!passed, "a reader passes a writer who waits here");
         }
         self.callers[i].at = match arrival {
@@ -92,8 +90,8 @@ impl World {
                 self.send(&hold, what, i);
                 At::Waiting(ticket, Some(command))
             }
-            Arrival::Join(joint, _) => {
-                self.send(&joint, What::Joins, i);
+            Arrival::Join(shared, _) => {
+                self.send(&shared, What::Joins, i);
                 At::Waiting(ticket, Some(command))
             }
             Arrival::In(share) => {
@@ -226,7 +224,7 @@ impl World {
         {
             owner.remove(hold);
         }
-        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::Left) {
+        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::LeftToKeeper) {
             self.ends_row = Some(Arc::clone(hold));
         }
         let at = match given_back {
@@ -239,8 +237,8 @@ impl World {
                 self.check_passed(hold);
                 At::Gone
             }
-            GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
-            GivenBack::Turn => {
+            GivenBack::LeftToKeeper if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
+            GivenBack::Downgrade => {
                 self.turn(hold.in_redis());
                 At::Gone
             }

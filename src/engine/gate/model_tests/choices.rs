@@ -19,7 +19,7 @@ impl World {
             choices.push(Choice::Job);
         }
         let head = self.gate.queue.head();
-        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let joinable = head.is_some_and(|head| self.gate.may_read(head, self.now));
         let serves = self.gate.seat.is_free() || joinable;
         let wakes = self.polls > 0 || self.places.told;
         let polls = wakes && self.asleep == Asleep::Poll && serves;
@@ -36,8 +36,8 @@ impl World {
         {
             choices.push(Choice::Tick);
         }
-        if let Seat::Shared { joint, .. } = &self.gate.seat
-            && let Some(ticket) = joint.lying().next()
+        if let Seat::Shared { shared, .. } = &self.gate.seat
+            && let Some(ticket) = shared.uncollected().next()
             && self.job
             && (self.ticks > 0 || self.is_asleep(ticket))
         {

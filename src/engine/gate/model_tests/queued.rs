@@ -4,7 +4,7 @@
 
 use super::turn::{NOT_DONE, Waits};
 use super::*;
-use crate::engine::gate::fair::Asks;
+use crate::engine::gate::fair::PlaceCommand;
 use crate::script::{Call, Place, Reply};
 
 /// So many of those who wait are told of their turn, as `keeper::waiting` has it.
@@ -98,20 +98,20 @@ impl World {
             return;
         }
         let (number, now, lost) = (&mut self.numbers, self.now, self.places.lost);
-        let asks = self.gate.asks(lost, |ticket| {
+        let command = self.gate.place_command(lost, |ticket| {
             *number += 1;
             Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
         });
-        let Asks::Places(asked) = asks else {
+        let PlaceCommand::Enqueue { ahead, holds, .. } = command else {
             return;
         };
-        for hold in &asked.holds {
+        for hold in &holds {
             hold.with(|state| state.asks_for_place(true));
         }
         let nobodys = self.nobodys_hold();
         let command = self.send(&nobodys, What::Enqueues, KEEPER);
-        self.commands[command].ahead = asked.ahead.as_ref().map(|hold| field(hold));
-        self.commands[command].places = asked.holds;
+        self.commands[command].ahead = ahead.as_ref().map(|hold| field(hold));
+        self.commands[command].places = holds;
         (self.places.asking, self.places.lost) = (Some(command), false);
     }
 
@@ -167,7 +167,7 @@ impl World {
         }
         match told {
             Told::Done(NOT_DONE) => self.places.lost = self.places.given,
-            Told::Done(next) => self.at(|gate, _| gate.wakeups.next_is_ours(next == 1)),
+            Told::Done(next) => self.at(|gate, _| gate.wakeups.set_next_is_ours(next == 1)),
             _ => self.places.lost = self.places.given,
         }
     }
@@ -175,7 +175,7 @@ impl World {
     /// As `settle::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
         if let (Told::Done(reply @ (-2 | -7)), true) = (self.told(command), self.is_queued()) {
-            self.at(|gate, _| gate.wakeups.next_is_ours(reply == -7));
+            self.at(|gate, _| gate.wakeups.set_next_is_ours(reply == -7));
         }
     }
 
@@ -188,7 +188,7 @@ impl World {
         let channels: Vec<_> = channels.iter().map(|id| id.parse().unwrap()).collect();
         let first = channels.first();
         if first.is_some_and(|first| !self.places.channels.contains(first)) {
-            self.gate.wakeups.hears_more();
+            self.gate.wakeups.channel_added();
             self.places.told = true;
         }
         self.places.channels = channels;

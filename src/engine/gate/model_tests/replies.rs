@@ -1,13 +1,13 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
-use crate::engine::gate::row::FREE;
+use crate::engine::gate::handover::LEAVE_FREE_FOR;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
         let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
         let request = &ticket.request;
-        let waits = request.kind.commands.wants_it_alone() && request.patience != Patience::Once;
+        let waits = request.kind.commands.is_writer() && request.patience != Patience::Once;
         let marks = self.marking && waits;
         if marks {
             self.heeded(ticket);
@@ -22,10 +22,10 @@ impl World {
 
     /// As `Core::lose` and `Core::bury`.
     pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
-        let hold = self.gate.present(hold);
+        let hold = self.gate.current_hold(hold);
         if hold.with(|state| state.lose(LostReason::Missing)) {
             self.at(|gate, effects| {
-                for share in gate.shares_of(&hold) {
+                for share in gate.reads_of(&hold) {
                     effects.change(&share, |state| state.lose(LostReason::Missing));
                 }
                 gate.vacate(&hold);
@@ -63,7 +63,7 @@ impl World {
             Told::Done(1) => {
                 let sent_at = self.commands[command].at;
                 self.turns.remove(i);
-                self.at(|gate, effects| gate.turned(&hold, sent_at, RULES, effects));
+                self.at(|gate, effects| gate.downgraded(&hold, sent_at, RULES, effects));
             }
             Told::Done(_) => {
                 self.turns.remove(i);
@@ -135,7 +135,7 @@ impl World {
             !(trouble && (busy || has_it)),
             "{settled:?}: an answer ends the trouble"
         );
-        let nothing = matches!(self.gate.known, Known::Nothing);
+        let nothing = matches!(self.gate.last_answer, LastAnswer::Nothing);
         assert!(nothing || !has_it, "{settled:?}: it is not a stranger's");
         assert!(nothing || !(busy && early), "answered by the hold before");
     }
@@ -167,7 +167,7 @@ impl World {
         }
         let ends_row = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
         if self.ends_row.take_if(ends_row).is_some() {
-            self.left_until = now + FREE;
+            self.left_until = now + LEAVE_FREE_FOR;
         }
         over
     }

@@ -120,7 +120,7 @@ impl World {
             return false;
         };
         let hears = self.places.channels.contains(&first);
-        if hears && self.at(|gate, _| gate.hear(1)) > 0 {
+        if hears && self.at(|gate, _| gate.received(1)) > 0 {
             self.places.told = true;
         }
         hears

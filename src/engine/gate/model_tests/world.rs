@@ -68,9 +68,9 @@ impl World {
             names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         };
         if scenario.alone {
-            world.gate.wakeups.listening(true);
+            world.gate.wakeups.set_listening(true);
             world.gate.wakeups.release_answered(0, Some(1));
-            world.gate.wakeups.take_released();
+            world.gate.wakeups.take_others_heard();
         }
         world
     }
@@ -89,7 +89,7 @@ impl World {
             self.listening = !self.places.given;
         }
         if let Some(job) = self.gate.job() {
-            let mut told = std::pin::pin!(job.changed.notified());
+            let mut told = std::pin::pin!(job.notified());
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             if told.as_mut().poll(&mut context).is_ready() {
                 self.asleep = Asleep::Awake;

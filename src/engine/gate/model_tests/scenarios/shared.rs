@@ -114,7 +114,11 @@ fn a_mark_is_heeded_for_a_lease_and_again_after_a_third_of_it() {
     let mut world = World::new(QUIET);
     let (kind, lease) = (world.kind(Side::Writes), DAY.duration());
     let begun = world.now;
-    let mut heeded = |after: Duration| world.gate.heeded_for(&kind, begun + after, RULES.plan);
+    let mut heeded = |after: Duration| {
+        world
+            .gate
+            .note_writer_waits(&kind, begun + after, RULES.plan)
+    };
     for round in 0..3 {
         let since = lease * round + lease / 3 * round;
         assert_eq!(heeded(since), lease);
