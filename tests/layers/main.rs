@@ -82,7 +82,7 @@ const PURE: [&str; 23] = [
 const MOST_LINES: usize = 700;
 
 /// Names of types that still have more than one meaning. It only gets shorter.
-const KNOWN: [&str; 43] = [
+const KNOWN: [&str; 38] = [
     "Acquired",
     "Address",
     "Alarm",
@@ -100,10 +100,8 @@ const KNOWN: [&str; 43] = [
     "Found",
     "Held",
     "Identity",
-    "Inner",
     "Level",
     "Line",
-    "Mark",
     "Node",
     "Nodes",
     "Of",
@@ -112,16 +110,13 @@ const KNOWN: [&str; 43] = [
     "Pace",
     "Patience",
     "Phase",
-    "Place",
     "Refused",
     "Request",
     "Rules",
     "Said",
     "Sent",
-    "Share",
     "Shared",
     "Slot",
-    "State",
     "Told",
     "Verdict",
     "Votes",

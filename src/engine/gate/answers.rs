@@ -245,7 +245,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) {
         let (command, sent_at) = match *sent {
-            SentAs::Seat(command) => (Some(command), self.seat.released_since(hold)),
+            SentAs::Seat(command) => (Some(command), self.seat.release_of(hold).map(|of| of.1)),
             SentAs::Keeper(sent_at) => (None, Some(sent_at)),
         };
         if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {

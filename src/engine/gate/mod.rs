@@ -396,14 +396,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The command of `hold`'s last release, while it is in flight.
     pub(crate) fn release_of(&self, hold: &Arc<Hold>) -> Option<C> {
-        match &self.seat {
-            Seat::Releasing {
-                hold: releasing,
-                command,
-                ..
-            } if Arc::ptr_eq(releasing, hold) => command.clone(),
-            _ => None,
-        }
+        self.seat.release_of(hold)?.0.cloned()
     }
 
     /// The commands in flight.

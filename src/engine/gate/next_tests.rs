@@ -49,7 +49,7 @@ fn a_job_without_work_listens_for_a_while_and_is_over_then() {
 }
 
 #[test]
-fn who_is_late_is_told_and_the_next_one_tries_at_once() {
+fn who_is_late_is_answered_and_the_next_one_tries_at_once() {
     let mut gate = Gate {
         last_answer: LastAnswer::Busy(None),
         ..Gate::default()
@@ -67,7 +67,7 @@ fn who_is_late_is_told_and_the_next_one_tries_at_once() {
     let word = late.poll(&mut context);
     assert!(matches!(word, std::task::Poll::Ready(Verdict::Busy(_))));
     match step(&mut gate, at(2), true) {
-        Step::Serve { at_once, .. } => assert!(!at_once, "it was told that"),
+        Step::Serve { at_once, .. } => assert!(!at_once, "it tries already"),
         _ => panic!("somebody waits"),
     }
 }

@@ -116,8 +116,8 @@ impl<C: Clone + PartialEq> Gate<C> {
                 self.conclude(&ticket, Verdict::Busy(None), effects);
             }
         }
+        self.try_at_once |= !may_ask.is_empty();
         for ticket in may_ask {
-            self.try_at_once = true;
             self.queue.insert(ticket);
         }
     }
@@ -227,12 +227,25 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let (request, hold) = (&ticket.request, Arc::clone(shared.hold()));
         let origin = request.origin(&hold.id, ticket.number, ticket.task);
-        let read = Hold::read(&hold, origin, request.level, term);
+        self.add(&hold, request, origin, term, now, effects)
+    }
+
+    fn add(
+        &mut self,
+        hold: &Arc<Hold>,
+        request: &Request,
+        origin: Origin,
+        term: Term,
+        now: Moment,
+        effects: &mut Effects,
+    ) -> Option<Arc<Hold>> {
+        let shared = self.seat.shared_hold(hold)?;
+        let read = Hold::read(hold, origin, request.level, term);
         if !shared.add(&read, now, effects) {
             return None;
         }
         effects.look(&read);
-        effects.look(&hold);
+        effects.look(hold);
         self.owner_holds(request.owner.as_ref(), &read, effects);
         Some(read)
     }
@@ -285,8 +298,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let hold = read.in_redis();
-        let shared = self.seat.shared_hold(hold);
-        let shared = shared.filter(|shared| shared.has(read))?;
+        if !self.seat.shared_hold(hold)?.has(read) {
+            return None;
+        }
         let held = effects.change(read, |state| {
             state.expire(now);
             state.phase() == Phase::Held
@@ -295,14 +309,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if read.kind.commands.is_shared() {
             origin.entered_by = read.entered_by;
         }
-        let beside = Hold::read(hold, origin, request.level, term);
-        if !held || !shared.add(&beside, now, effects) {
-            return None;
-        }
-        effects.look(&beside);
-        effects.look(hold);
-        self.owner_holds(request.owner.as_ref(), &beside, effects);
-        Some(beside)
+        held.then(|| self.add(hold, request, origin, term, now, effects))?
     }
 
     /// Gives a level of `read` back. Returns `None` if that was the last level of the last read.

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use super::shared_hold::SharedHold;
-use super::ticket::Ticket;
+use super::ticket::{Ticket, Uncollected};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 
@@ -37,9 +37,6 @@ pub(super) struct Attempt<C> {
     /// No answer came in time, and its caller may not be polled: somebody else must complete it.
     pub(super) overdue: bool,
 }
-
-/// A grant that was delivered and not collected yet: whose it is, and since when.
-pub(super) type Uncollected = (Arc<Ticket>, Moment);
 
 /// What occupies a name.
 pub(super) enum Seat<C> {
@@ -253,14 +250,15 @@ impl<C: Clone + PartialEq> Seat<C> {
         };
     }
 
-    /// Since when the last release of `hold` is under way, if it has the seat.
-    pub(super) fn released_since(&self, hold: &Arc<Hold>) -> Option<Moment> {
+    /// The command of the last release of `hold`, and since when the release is under way, if it has the seat.
+    pub(super) fn release_of(&self, hold: &Arc<Hold>) -> Option<(Option<&C>, Moment)> {
         match self {
             Self::Releasing {
                 hold: releasing,
+                command,
                 since,
                 ..
-            } if Arc::ptr_eq(releasing, hold) => Some(*since),
+            } if Arc::ptr_eq(releasing, hold) => Some((command.as_ref(), *since)),
             _ => None,
         }
     }

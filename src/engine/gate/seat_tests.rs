@@ -39,7 +39,7 @@ fn a_shared_hold_is_found_by_itself_alone() {
 }
 
 #[test]
-fn what_is_in_flight_is_told_with_the_hold_that_it_is_of() {
+fn commands_in_flight_come_with_their_holds() {
     assert_eq!(commands(&Seat::Free), []);
     assert_eq!(commands(&Seat::Trying(attempt(2, 20))), [(2, 20)]);
     assert_eq!(commands(&shared(Some(attempt(2, 20)))), [(2, 20)]);
@@ -105,9 +105,9 @@ fn a_grant_lies_there_until_its_time_is_over() {
 fn a_release_is_that_of_its_hold() {
     let (one, other) = (hold(1), hold(2));
     let mut seat = releasing(&one, None);
-    assert_eq!(seat.released_since(&one), Some(at(3)));
-    assert_eq!(seat.released_since(&other), None);
-    assert_eq!(Seat::<u32>::Free.released_since(&one), None);
+    assert_eq!(seat.release_of(&one), Some((Some(&7), at(3))));
+    assert_eq!(seat.release_of(&other), None);
+    assert_eq!(Seat::<u32>::Free.release_of(&one), None);
     assert!(!seat.release_failed(&other, Some(&7)));
     assert!(seat.release_failed(&one, Some(&6)), "it has the seat");
     assert_eq!(commands(&seat), [(1, 7)], "and another command");

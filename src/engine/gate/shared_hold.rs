@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::seat::Uncollected;
-use super::ticket::Ticket;
+use super::ticket::{Ticket, Uncollected};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;

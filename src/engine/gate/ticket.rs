@@ -85,6 +85,9 @@ pub(crate) struct Ticket {
     collected: AtomicBool,
 }
 
+/// A grant that was delivered and not collected yet: whose it is, and since when.
+pub(super) type Uncollected = (Arc<Ticket>, Moment);
+
 /// After how long a task that waits for itself is reported.
 const SELF_CHECK: Duration = Duration::from_secs(1);
 

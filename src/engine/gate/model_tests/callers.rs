@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// As `attempt::enter_own`.
+    /// As `acquire::enter_own`.
     pub(super) fn look(&mut self, i: usize) {
         let (now, names) = (self.now, Arc::clone(&self.names));
         let side = self.callers[i].side;
@@ -101,8 +101,8 @@ impl World {
             Arrival::Queued => At::Waiting(ticket, None),
             Arrival::Busy => {
                 let ours = self.gate.seat.held().is_some();
-                let told = self.busy_told.iter().any(|ticket| ticket.is_waiting());
-                assert!(ours || told, "busy by an answer to somebody long gone");
+                let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
+                assert!(ours || waits, "busy by an answer to somebody long gone");
                 At::Gone
             }
             Arrival::Again => {
@@ -116,7 +116,8 @@ impl World {
         match std::mem::replace(&mut self.callers[i].at, At::Gone) {
             At::Waiting(ticket, first) => {
                 if !ticket.is_decided()
-                    && let Some(command) = first.filter(|c| self.told(*c) != Told::InFlight)
+                    && let Some(command) =
+                        first.filter(|c| self.reply_of(*c) != ReplyState::InFlight)
                 {
                     self.settle(command);
                 }
@@ -132,7 +133,7 @@ impl World {
         self.again(i);
     }
 
-    /// A caller that is done begins anew while it has rounds left.
+    /// A caller that is done starts again while it has rounds left.
     pub(super) fn again(&mut self, i: usize) {
         let caller = &mut self.callers[i];
         if matches!(caller.at, At::Gone) && caller.rounds > 0 {
@@ -216,7 +217,7 @@ impl World {
         let (now, command) = (self.now, self.commands.len());
         let send = lane.map(|_| || command);
         let hold = &entered.hold;
-        let ends_row = self.ends_row(hold);
+        let closes_window = self.closes_window(hold);
         let given_back =
             self.at(|gate, effects| gate.give_back(hold, entered.level, now, RULES, send, effects));
         if let Some(owner) = &entered.owner
@@ -224,8 +225,8 @@ impl World {
         {
             owner.remove(hold);
         }
-        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::LeftToKeeper) {
-            self.ends_row = Some(Arc::clone(hold));
+        if closes_window && matches!(given_back, GivenBack::Sent(_) | GivenBack::LeftToKeeper) {
+            self.closes_window = Some(Arc::clone(hold));
         }
         let at = match given_back {
             GivenBack::Sent(command) => {
@@ -239,7 +240,7 @@ impl World {
             }
             GivenBack::LeftToKeeper if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
             GivenBack::Downgrade => {
-                self.turn(hold.in_redis());
+                self.downgrade(hold.in_redis());
                 At::Gone
             }
             _ => At::Gone,

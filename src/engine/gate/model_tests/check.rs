@@ -17,12 +17,12 @@ impl World {
         }
     }
 
-    /// Whether the release of `hold` is to end a row: it lasted, and others wait here.
-    pub(super) fn ends_row(&self, hold: &Arc<Hold>) -> bool {
+    /// Whether the release of `hold` is to close the window: it lasted, and others wait here.
+    pub(super) fn closes_window(&self, hold: &Arc<Hold>) -> bool {
         let last = hold.count() == 1 && hold.shared_hold().is_none() && hold.phase() == Phase::Held;
         let in_seat = self.gate.seat.held();
         let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
-        let over = self.row.until(self.now) >= PASS_ON_FOR;
+        let over = self.window_opened.until(self.now) >= PASS_ON_FOR;
         // Where Redis keeps the queue nobody needs the lock to be left free.
         last && in_seat && over && self.gate.has_queue() && !hold.kind.has_queue()
     }
@@ -30,8 +30,8 @@ impl World {
     /// `hold` was passed on.
     pub(super) fn check_passed(&mut self, hold: &Arc<Hold>) {
         assert!(
-            self.row.until(self.now) < PASS_ON_FOR,
-            "a row without an end"
+            self.window_opened.until(self.now) < PASS_ON_FOR,
+            "a window without an end"
         );
         let next = self.gate.seat.held().unwrap();
         assert_eq!(next.id, hold.id, "what Redis has is of the next one");
@@ -46,7 +46,10 @@ impl World {
     /// An attempt begins: others were left the time that is theirs.
     pub(super) fn check_left(&self) {
         assert!(self.now >= self.left_until, "nobody else had a chance");
-        assert!(self.ends_row.is_none(), "the end of a row is sent alone");
+        assert!(
+            self.closes_window.is_none(),
+            "the end of a window is sent alone"
+        );
     }
 
     /// What holds after every step.
@@ -76,7 +79,7 @@ impl World {
                 !same && (alone || !other.hold.kind.commands.is_shared()) && !own
             };
             let two = certain.iter().any(|(_, other)| beside(other));
-            assert!(!two, "{choice:?}: somebody beside one who has it alone");
+            assert!(!two, "{choice:?}: somebody beside an exclusive hold");
         }
         self.check_shares(choice);
         self.check_places(choice);
@@ -121,7 +124,7 @@ impl World {
             let lies = shared.uncollected().next().is_some();
             assert!(
                 self.job || !lies,
-                "{choice:?}: a share that nobody takes back"
+                "{choice:?}: a read that nobody takes back"
             );
         }
         let waits = match &self.gate.seat {
@@ -135,7 +138,7 @@ impl World {
         };
         assert!(
             !(self.job && deaf && waits),
-            "{choice:?}: a job that nobody told"
+            "{choice:?}: a job that nobody notified"
         );
         assert!(
             self.job || !self.gate.has_queue(),
@@ -160,7 +163,7 @@ impl World {
             .filter(|note| !note.withdrawn);
         assert!(
             self.job || marked.is_none(),
-            "{choice:?}: a mark that stays"
+            "{choice:?}: a note that stays"
         );
     }
 
@@ -169,17 +172,17 @@ impl World {
         matches!(self.gate.last_answer(self.now), LastAnswer::Nothing)
     }
 
-    /// What holds of a hold that is shared.
+    /// What holds for a shared hold.
     fn check_shares(&self, choice: Choice) {
         let Seat::Shared { shared, join } = &self.gate.seat else {
             return;
         };
         let shares: Vec<_> = shared.reads().collect();
         let is_watched = |hold: &Arc<Hold>| hold.with(|state| state.is_watched());
-        assert!(!shares.is_empty(), "{choice:?}: nobody has a share");
+        assert!(!shares.is_empty(), "{choice:?}: nobody reads");
         if shared.hold().phase() == Phase::Held {
             let count = shared.hold().count() as usize;
-            assert_eq!(count, shares.len(), "{choice:?}: a level for each share");
+            assert_eq!(count, shares.len(), "{choice:?}: a level for each read");
             let watched = shares.iter().any(|share| is_watched(share));
             assert_eq!(is_watched(shared.hold()), watched, "{choice:?}: watched");
         }
@@ -247,7 +250,7 @@ impl World {
             assert!(self.read_by.is_empty(), "a read hold is left");
             assert!(!self.places.has_ours(), "a place is left");
             // One that a lost command left ends by itself.
-            assert!(!self.mark || self.faulted, "a mark is left");
+            assert!(!self.mark || self.faulted, "a note is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
                 assert!(self.gate.is_unused(), "a gate is left");

@@ -11,7 +11,7 @@ impl World {
         let step = self.at(|gate, effects| gate.step(now, RULES, listening, effects));
         match step {
             Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
-                if self.told(command) == Told::InFlight =>
+                if self.reply_of(command) == ReplyState::InFlight =>
             {
                 self.asleep = Asleep::Command(command);
             }
@@ -55,7 +55,7 @@ impl World {
                 self.mark_again();
                 self.listen();
                 // What is heard now leads to a question at most.
-                self.places.told = false;
+                self.places.woken = false;
                 // The job waits until then, and takes the grant back: it must be there to be taken.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected

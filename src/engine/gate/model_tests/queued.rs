@@ -7,7 +7,7 @@ use super::*;
 use crate::engine::gate::fair::PlaceCommand;
 use crate::script::{Call, Place, Reply};
 
-/// So many of those who wait are told of their turn, as `keeper::waiting` has it.
+/// So many of those who wait are woken when it is their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
 
 /// The queue, and what the job does for it.
@@ -23,10 +23,10 @@ pub(super) struct Places {
     pub(super) asked: Vec<usize>,
     /// They are to be asked for again.
     lost: bool,
-    /// Whose turn the job is told of.
+    /// Whose turn wakes the job.
     pub(super) channels: Vec<u64>,
-    /// It was, or began to listen.
-    pub(super) told: bool,
+    /// The job was woken, or began to listen.
+    pub(super) woken: bool,
 }
 
 impl RedisQueue for Side {
@@ -68,7 +68,7 @@ impl Places {
     pub(super) fn end_job(&mut self) {
         self.asked.extend(self.asking.take());
         self.channels.clear();
-        (self.given, self.lost, self.told) = (false, false, false);
+        (self.given, self.lost, self.woken) = (false, false, false);
     }
 
     /// All that the future depends on.
@@ -78,7 +78,7 @@ impl Places {
         let commands = self.asking.iter().chain(&self.asked);
         let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
         let asks = self.asking.is_some();
-        let rest = (self.given, asks, self.lost, self.told, self.forgotten);
+        let rest = (self.given, asks, self.lost, self.woken, self.forgotten);
         format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
     }
 }
@@ -137,8 +137,8 @@ impl World {
 
     /// As `Places::see`.
     pub(super) fn see_places(&mut self) {
-        let told = |command: &usize| self.told(*command) != Told::InFlight;
-        if let Some(command) = self.places.asking.filter(told) {
+        let reply = |command: &usize| self.reply_of(*command) != ReplyState::InFlight;
+        if let Some(command) = self.places.asking.filter(reply) {
             self.places.asking = None;
             self.places_answered(command);
         }
@@ -156,25 +156,27 @@ impl World {
 
     /// As `Places::answered`.
     fn places_answered(&mut self, command: usize) {
-        let told = self.told(command);
+        let reply = self.reply_of(command);
         for hold in &self.commands[command].places {
             hold.with(|state| {
                 state.asks_for_place(false);
-                if told == Told::Silence {
+                if reply == ReplyState::Silence {
                     state.taint();
                 }
             });
         }
-        match told {
-            Told::Done(NOT_DONE) => self.places.lost = self.places.given,
-            Told::Done(next) => self.at(|gate, _| gate.wakeups.set_next_is_ours(next == 1)),
+        match reply {
+            ReplyState::Done(NOT_DONE) => self.places.lost = self.places.given,
+            ReplyState::Done(next) => self.at(|gate, _| gate.wakeups.set_next_is_ours(next == 1)),
             _ => self.places.lost = self.places.given,
         }
     }
 
     /// As `settle::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
-        if let (Told::Done(reply @ (-2 | -7)), true) = (self.told(command), self.is_queued()) {
+        if let (ReplyState::Done(reply @ (-2 | -7)), true) =
+            (self.reply_of(command), self.is_queued())
+        {
             self.at(|gate, _| gate.wakeups.set_next_is_ours(reply == -7));
         }
     }
@@ -189,7 +191,7 @@ impl World {
         let first = channels.first();
         if first.is_some_and(|first| !self.places.channels.contains(first)) {
             self.gate.wakeups.channel_added();
-            self.places.told = true;
+            self.places.woken = true;
         }
         self.places.channels = channels;
     }

@@ -9,7 +9,7 @@ impl World {
         self.check(choice);
     }
 
-    /// The step alone.
+    /// Only the step, without the checks.
     pub(super) fn take(&mut self, choice: Choice) {
         match choice {
             Choice::Look(i) => self.look(i),
@@ -33,7 +33,7 @@ impl World {
                 self.job_step();
             }
             Choice::JobPoll => {
-                if !std::mem::take(&mut self.places.told) {
+                if !std::mem::take(&mut self.places.woken) {
                     self.polls -= 1;
                 }
                 self.gate.try_at_once = true;
@@ -84,7 +84,7 @@ impl World {
                     self.at(|gate, effects| gate.expire_read(&share, now, effects));
                 }
             }
-            Choice::Turn(i) => self.turn_on(i),
+            Choice::Downgrade(i) => self.downgrade_on(i),
             Choice::Unmarked(i) => {
                 let (_, since) = self.unmarks.remove(i);
                 self.at(|gate, _| gate.writer_waits_withdrawn(since));

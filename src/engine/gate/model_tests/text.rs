@@ -61,7 +61,7 @@ impl World {
             };
             let _ = write!(text, "|reap {} {reaping}", hold_text(of));
         }
-        for (hold, command) in &self.turns {
+        for (hold, command) in &self.downgrades {
             let command = command.map(|command| format!("c{command}"));
             let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
         }
@@ -103,7 +103,7 @@ impl World {
             (
                 self.laters,
                 self.asks,
-                self.ends_row.is_some(),
+                self.closes_window.is_some(),
                 self.now < self.left_until
             ),
             (self.strangers, self.deaths, self.forgets),
@@ -111,7 +111,7 @@ impl World {
         );
         text.push_str(&self.marks_text());
         let waiting = self
-            .busy_told
+            .found_busy
             .iter()
             .filter(|ticket| ticket.is_waiting())
             .count();

@@ -80,7 +80,7 @@ impl Places {
                 has_new,
             } if has_new || now >= self.next => {
                 self.lost = false;
-                self.ask(core, ahead, holds, now);
+                self.ask(core, ahead.as_ref(), holds, now);
             }
             PlaceCommand::Nothing | PlaceCommand::Vouch(..) | PlaceCommand::Enqueue { .. } => {}
         }
@@ -94,7 +94,7 @@ impl Places {
     fn ask(
         &mut self,
         core: &Core,
-        ahead: Option<Arc<Hold>>,
+        ahead: Option<&Arc<Hold>>,
         asks_for: Vec<Arc<Hold>>,
         now: Moment,
     ) {
@@ -105,7 +105,7 @@ impl Places {
             return;
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
-        let ahead = ahead.as_ref().map(|hold| &*hold.id);
+        let ahead = ahead.map(|hold| &*hold.id);
         let call = queue.enqueue(kind.names(), ahead, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {

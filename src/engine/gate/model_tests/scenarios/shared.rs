@@ -1,4 +1,4 @@
-//! Readers, writers, and the marks of those who wait.
+//! Readers, writers, and the notes of writers that wait.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn writers_come_and_give_up_among_readers() {
             ticks: 0,
             ..QUIET
         };
-        all_orders("marks", scenario, 1_000);
+        all_orders("writers that wait", scenario, 1_000);
     }
 }
 
@@ -92,7 +92,7 @@ fn a_stranger_waits_to_write_while_readers_come_and_go() {
             ticks: 0,
             ..QUIET
         };
-        all_orders("a stranger's mark", scenario, 1_000);
+        all_orders("a writer waits elsewhere", scenario, 1_000);
     }
 }
 
@@ -106,7 +106,7 @@ fn a_client_that_ends_takes_its_mark_with_it() {
         ticks: 0,
         ..QUIET
     };
-    all_orders("marked, closed", scenario, 200);
+    all_orders("a writer waits, closed", scenario, 200);
 }
 
 #[test]
