@@ -10,8 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use super::gate::gates::Gates;
-use super::gate::{Gate, Rules};
+use super::gate::{Gate, Gates, Rules};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::schedule::Schedule;
@@ -254,7 +253,7 @@ impl Core {
     fn reads(&self) -> Vec<Arc<Hold>> {
         let mut reads = Vec::new();
         self.gates
-            .for_each(|gate| reads.extend(gate.shares().cloned()));
+            .for_each(|gate| reads.extend(gate.reads().cloned()));
         reads
     }
 
@@ -274,7 +273,7 @@ impl Core {
     /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
         let lost = self.at(hold.kind.names(), |gate, effects| {
-            let hold = gate.present(hold.in_redis());
+            let hold = gate.current_hold(hold.in_redis());
             let lost = effects.change(&hold, |state| state.lose(reason));
             lost.then_some(hold)
         });
@@ -290,7 +289,7 @@ impl Core {
             self.clean_up_lost_read(hold)
         } else {
             let (first, reads) = self.at(names, |gate, effects| {
-                let reads = gate.shares_of(hold);
+                let reads = gate.reads_of(hold);
                 for read in &reads {
                     effects.change(read, |state| state.lose(reason));
                 }
@@ -319,7 +318,7 @@ impl Core {
     fn clean_up_lost_read(&self, read: &Arc<Hold>) -> bool {
         let now = self.now();
         let ended = self.at(read.kind.names(), |gate, effects| {
-            gate.expire_share(read, now, effects)
+            gate.expire_read(read, now, effects)
         });
         let shared = read.in_redis();
         if matches!(shared.phase(), Phase::Lost(_)) {

@@ -284,7 +284,7 @@ impl Waiting<'_> {
         })
         .await;
         if let Some(outcome) = outcome {
-            self.ticket.is_awake();
+            self.ticket.forget_waker();
             settle_attempt(self.core, hold, &pending, outcome);
         }
     }
@@ -298,7 +298,7 @@ impl Waiting<'_> {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => return,
         };
-        self.ticket.is_awake();
+        self.ticket.forget_waker();
         settle_attempt(self.core, hold, &pending, outcome);
     }
 
@@ -362,7 +362,7 @@ impl Waiting<'_> {
                     return (is_end && !self.ticket.is_decided())
                         .then(|| Verdict::failed(Failure::silence()));
                 }
-                let verdict = gate.last_word(&self.ticket, now);
+                let verdict = gate.final_verdict(&self.ticket, now);
                 verdict.or_else(|| is_end.then(|| Verdict::failed(Failure::silence())))
             })
     }

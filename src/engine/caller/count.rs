@@ -54,7 +54,7 @@ pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at
     if count.is_none() {
         let rules = core.rules();
         core.at(hold.kind.names(), |gate, effects| {
-            gate.turned(hold, sent_at, rules, effects);
+            gate.downgraded(hold, sent_at, rules, effects);
         });
     }
 }

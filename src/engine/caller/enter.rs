@@ -81,7 +81,7 @@ fn add_level(core: &Core, hold: &Arc<Hold>, level: Level) -> Result<u32, NoEntry
         return hold.with(|state| state.enter(level, now));
     }
     core.at(hold.kind.names(), |gate, effects| {
-        gate.enter_share(hold, level, now, effects)
+        gate.enter_read(hold, level, now, effects)
     })
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn enter_beside(
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
     let read = core.at(own.kind.names(), |gate, effects| {
-        gate.share_beside(own, request, number, term, now, effects)
+        gate.read_beside(own, request, number, term, now, effects)
     });
     let Some(read) = read else {
         let lost = own.lost_reason(core.now());
@@ -163,7 +163,7 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     };
     let number = core.number();
     let read = core.at(names, |gate, effects| {
-        gate.share_beside(hold, &request, number, term, now, effects)
+        gate.read_beside(hold, &request, number, term, now, effects)
     });
     read.map(|read| request.entered(read))
 }

@@ -71,11 +71,11 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     let fleet = core.backend.callers_fleet().ok();
     match (part_with(core, entered, fleet.as_ref(), since), fleet) {
         (GivenBack::Lost(reason), _) => ReleaseStart::Over(Err(Error::lost(reason))),
-        (GivenBack::Done | GivenBack::PassedOn, _) => ReleaseStart::Over(Ok(())),
-        (GivenBack::Turn, Some(fleet)) => {
+        (GivenBack::ReadEnded | GivenBack::PassedOn, _) => ReleaseStart::Over(Ok(())),
+        (GivenBack::Downgrade, Some(fleet)) => {
             ReleaseStart::Slow(write(core, hold.in_redis(), None, fleet).boxed())
         }
-        (GivenBack::Turn, None) => {
+        (GivenBack::Downgrade, None) => {
             leave_to_keeper(core, hold.in_redis(), None);
             ReleaseStart::Over(Ok(()))
         }
@@ -91,8 +91,8 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
             hold: Some(hold.in_redis()),
             command,
         }),
-        (GivenBack::Left, None) => ReleaseStart::Slow(hold.in_redis().ended().boxed()),
-        (GivenBack::Left, Some(_)) => {
+        (GivenBack::LeftToKeeper, None) => ReleaseStart::Slow(hold.in_redis().ended().boxed()),
+        (GivenBack::LeftToKeeper, Some(_)) => {
             let deadline = since + core.config.command_timeout;
             let hold = hold.in_redis();
             ReleaseStart::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
@@ -116,7 +116,7 @@ pub(crate) fn drop_level(core: &Core, entered: &HeldLevel) {
     let hold = &entered.hold;
     match part_with(core, entered, None, core.now()) {
         GivenBack::Levels(count) => leave_to_keeper(core, hold, Some(count)),
-        GivenBack::Turn => leave_to_keeper(core, hold.in_redis(), None),
+        GivenBack::Downgrade => leave_to_keeper(core, hold.in_redis(), None),
         _ => {}
     }
 }
@@ -137,7 +137,7 @@ fn part_with(
         gate.give_back(hold, *level, now, core.rules(), send, effects)
     });
     match given_back {
-        GivenBack::Sent(_) | GivenBack::Left => {
+        GivenBack::Sent(_) | GivenBack::LeftToKeeper => {
             core.look_by(hold.in_redis(), now + core.config.command_timeout);
         }
         GivenBack::PassedOn => core.schedule.forget(hold),
@@ -247,7 +247,7 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
     } else if left && core.is_closing() {
         // The end of a client waits for holds that somebody has. Nobody has this read any more.
-        core.at(hold.kind.names(), Gate::let_go);
+        core.at(hold.kind.names(), Gate::leave_abandoned_reads);
     }
     left
 }

@@ -26,7 +26,7 @@ pub(crate) fn settle_attempt(
     let settled = core.at(names, |gate, effects| {
         let settled = gate.answered(command, answered, now, core.rules(), effects);
         if let Some(ours) = next_is_ours {
-            gate.next_is_ours(ours);
+            gate.set_next_is_ours(ours);
         }
         settled
     });

@@ -1,40 +1,36 @@
-//! What the outcome of an attempt, or of a last release, means at its gate. Decided once, under the gate's
-//! lock, by whoever sees it first: its caller, the keeper's job, or the keeper's reaper.
+//! What the answer to an attempt, or to a last release, means at its gate. Whoever sees it first applies it under the
+//! gate's lock: its caller, the keeper's job, or the keeper's reaper.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::known::Known;
 use super::seat::Attempt;
-use super::shares::Parted;
-use super::ticket::{Patience, Verdict};
+use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, Rules};
+use crate::engine::gate::{Gate, LastAnswer, Rules};
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::state::{HoldState, Left, Level};
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 
-/// An attempt is made on the lane of its caller, then on the keeper's.
+/// An attempt may meet two broken connections: its caller's lane, and the keeper's.
 const LANES: u8 = 2;
 
-/// What an attempt was answered.
+/// The answer to an attempt.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
     Got(Grant),
     /// Held by a stranger; how much longer, if its lease ends.
     Busy(Option<Duration>),
     Rejected(Error),
-    /// The hold that was to be joined is not there.
+    /// The hold to be joined does not exist.
     Missing,
     /// A later try may do better.
     Failed(Failure),
 }
 
-/// What was granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     /// Just before the command was sent.
@@ -43,7 +39,7 @@ pub(crate) struct Grant {
     pub(crate) server_age: Option<Duration>,
     /// The hold's, if the kind has any.
     pub(crate) token: Option<FencingToken>,
-    /// Others who share it need not ask.
+    /// No writer waits, so other readers need not ask.
     pub(crate) open: bool,
 }
 
@@ -56,10 +52,10 @@ pub(crate) enum SentAs<'a, C> {
     Keeper(Moment),
 }
 
-/// What a last release was answered.
+/// The answer to a last release.
 #[derive(Debug, Clone)]
 pub(crate) enum ReleaseAnswer {
-    /// So many clients heard it, when it could be published.
+    /// How many clients heard it, if it was published.
     Ended {
         heard_by: Option<u32>,
     },
@@ -73,39 +69,39 @@ pub(crate) enum ReleaseAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
     Held,
-    /// Got, and nobody wants it (any more): it is released.
+    /// Granted, but nobody wants it any more: it is released.
     Unwanted,
-    /// Certainly not got.
+    /// Certainly not granted.
     Over,
-    /// Unknown, or it has a place: to be tried again under the same hold id.
+    /// The outcome is unknown, or the attempt has a place: it is made again under the same hold id.
     Unsettled,
-    /// A join was answered: the hold is there.
+    /// A join was answered: the shared hold exists.
     Joined,
-    /// The hold that was to be joined is lost.
+    /// The shared hold is lost.
     Missing,
-    /// A join that came to nothing; of the hold it says nothing.
+    /// A join failed, which says nothing about the shared hold.
     NotJoined,
 }
 
 /// What became of a level that was given back.
 pub(crate) enum GivenBack<C> {
-    /// Others are left.
+    /// How many levels are left.
     Levels(u32),
-    Lost(crate::error::LostReason),
-    /// It was the last one: the release is started.
+    Lost(LostReason),
+    /// It was the last one, and its release was sent.
     Sent(C),
-    /// It was the last one: the keeper sends the release.
-    Left,
-    /// It was the last one: the next one here has the lock, and Redis need not be told.
+    /// It was the last one, and the keeper sends the release.
+    LeftToKeeper,
+    /// It was the last one, and the next waiter here has the lock, without a command to Redis.
     PassedOn,
-    /// Others share the hold: there is nothing to say to Redis.
-    Done,
-    /// It was the last one of those who had the hold alone: it is to be turned into a shared one.
-    Turn,
+    /// The read is over; others go on reading, so there is nothing to send.
+    ReadEnded,
+    /// The writer's read is over; the hold is to be downgraded for the others.
+    Downgrade,
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// The attempt whose command this is was answered; `None` when somebody else saw it before.
+    /// Applies the answer to the attempt that `command` is of. `None` if somebody else did.
     pub(crate) fn answered(
         &mut self,
         command: &C,
@@ -115,32 +111,28 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Settled)> {
         let attempt = self.seat.answered(command)?;
-        self.prompt = false;
+        self.try_at_once = false;
         let hold = Arc::clone(&attempt.hold);
-        let mut scene = Scene {
+        let held = self.seat.held();
+        let is_join = held.is_some_and(|held| Arc::ptr_eq(held, &hold));
+        let answered = AnsweredAttempt {
             gate: self,
             attempt,
+            is_join,
             now,
             rules,
             effects,
         };
-        let settled = match answer {
-            Answered::Got(grant) if scene.is_join() => scene.joined(grant),
-            Answered::Got(grant) => scene.got(grant),
-            Answered::Missing => scene.missing(),
-            Answered::Busy(ttl) => scene.busy(ttl),
-            Answered::Rejected(error) => scene.rejected(error),
-            Answered::Failed(failure) => scene.failed(failure),
-        };
+        let settled = answered.settle(answer);
         if !self.queue.is_empty() {
-            // It may have had nothing to do until now.
-            self.tell_job();
+            // The job may have had nothing to do until now.
+            self.notify_job();
         }
         Some((hold, settled))
     }
 
-    /// Gives a level of `hold` back. With the last one the hold is passed on; or the release is started by `send`, if
-    /// there is one, or left to the job, which sends the next try along with it, or to the keeper.
+    /// Gives a level of `hold` back. With the last one the hold is passed on, or its release is started by `send`, or
+    /// left to the job, which sends the next try along with it, or to the keeper.
     pub(crate) fn give_back(
         &mut self,
         hold: &Arc<Hold>,
@@ -151,34 +143,38 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> GivenBack<C> {
         let finish_by = now + rules.command_timeout;
-        if hold.shared_hold().is_some() {
-            match self.leave_share(hold, level, now, finish_by, effects) {
-                Ok(count) => return GivenBack::Levels(count),
-                Err(Parted::Lost(reason)) => return GivenBack::Lost(reason),
-                Err(Parted::Done) => return GivenBack::Done,
-                Err(Parted::Turn) => return GivenBack::Turn,
-                Err(Parted::Last) => {}
-            }
+        let left = if hold.shared_hold().is_some() {
+            self.leave_read(hold, level, now, finish_by, effects)
         } else {
             match effects.change(hold, |state| state.leave(level, now, finish_by)) {
-                Left::Levels(count) => return GivenBack::Levels(count),
-                Left::Lost(reason) => return GivenBack::Lost(reason),
-                Left::Last => {}
+                Left::Levels(count) => Some(GivenBack::Levels(count)),
+                Left::Lost(reason) => Some(GivenBack::Lost(reason)),
+                Left::Last => None,
             }
-        }
-        let hold = hold.in_redis();
+        };
+        left.unwrap_or_else(|| self.begin_release(hold.in_redis(), now, rules, send, effects))
+    }
+
+    /// The last level of `hold` was given back.
+    fn begin_release(
+        &mut self,
+        hold: &Arc<Hold>,
+        now: Moment,
+        rules: Rules,
+        send: Option<impl FnOnce() -> C>,
+        effects: &mut Effects,
+    ) -> GivenBack<C> {
         if !self.seat.held().is_some_and(|held| Arc::ptr_eq(held, hold)) {
-            // Not the seat's any more: what has it now is left alone.
             effects.release(hold);
-            return GivenBack::Left;
+            return GivenBack::LeftToKeeper;
         }
         if self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
-        self.tell_job();
+        self.notify_job();
         if self.may_hand_over(hold, now) {
             self.seat.hand_over(hold);
-            return GivenBack::Left;
+            return GivenBack::LeftToKeeper;
         }
         let command = send.map(|send| send());
         self.seat.release(hold, command.clone(), None, now);
@@ -187,24 +183,29 @@ impl<C: Clone + PartialEq> Gate<C> {
             GivenBack::Sent(command)
         } else {
             effects.release(hold);
-            GivenBack::Left
+            GivenBack::LeftToKeeper
         }
     }
 
-    /// The job sent the release of a hold that is handed over, and `next` along with it.
+    /// The job sent the last release of `hold` as `command`, and with it the try `next` for the head of the queue.
     pub(crate) fn handed_over(
         &mut self,
         hold: &Arc<Hold>,
         command: C,
-        next: Option<Attempt<C>>,
+        next: Option<(Arc<Ticket>, Arc<Hold>, C)>,
         now: Moment,
     ) {
         self.expect_echo(hold);
+        let next = next.map(|(ticket, hold, command)| Attempt {
+            early: true,
+            ..Attempt::new(hold, ticket, command, now)
+        });
         self.seat.release(hold, Some(command), next, now);
     }
 
-    /// A last release of `hold` was answered. Whether that was the end: what failed is repeated by the keeper, and
-    /// those who wait behind it hear of it when it goes on for too long. After the end an answer changes nothing.
+    /// Applies the answer to a last release of `hold`. Returns whether that was the end. The keeper repeats a release
+    /// that failed; if releases fail for too long, those who wait behind it get the error. After the end an answer
+    /// changes nothing.
     pub(crate) fn release_answered(
         &mut self,
         hold: &Arc<Hold>,
@@ -217,7 +218,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if hold.has_ended() {
             return !matches!(answer, ReleaseAnswer::Failed(_));
         }
-        let (result, told) = match answer {
+        let (result, heard_by) = match answer {
             ReleaseAnswer::Ended { heard_by } => (Ok(()), heard_by),
             ReleaseAnswer::Missing => {
                 let found = effects.change(hold, |state| state.found_nothing());
@@ -225,69 +226,80 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             ReleaseAnswer::Rejected(error) => (Err(error), None),
             ReleaseAnswer::Failed(failure) => {
-                let (command, sent_at) = match *sent {
-                    SentAs::Seat(command) => (Some(command), self.seat.released_since(hold)),
-                    SentAs::Keeper(sent_at) => (None, Some(sent_at)),
-                };
-                if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {
-                    effects.change(hold, |state| state.release_may_have_run(sent_at));
-                }
-                self.wakeups.release_answered(hold.number, None);
-                if self.seat.release_failed(hold, command) {
-                    let since = self.failing_since.or(sent_at).unwrap_or(now);
-                    self.fails(failure, since);
-                    self.give_up(now, rules, effects);
-                    self.tell_job();
-                }
-                effects.release(hold);
+                self.release_failed(hold, sent, failure, now, rules, effects);
                 return false;
             }
         };
-        self.row.freed(now);
-        self.end_release(hold, result, told, effects);
+        self.pass_on_window.lock_freed(now);
+        self.end_release(hold, result, heard_by, effects);
         true
     }
 
-    /// The last release of `hold` is answered, or given up: the name is free for the next one here. `told`: so
-    /// many clients, when it was published.
+    fn release_failed(
+        &mut self,
+        hold: &Arc<Hold>,
+        sent: &SentAs<'_, C>,
+        failure: Failure,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) {
+        let (command, sent_at) = match *sent {
+            SentAs::Seat(command) => (Some(command), self.seat.release_of(hold).map(|of| of.1)),
+            SentAs::Keeper(sent_at) => (None, Some(sent_at)),
+        };
+        if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {
+            effects.change(hold, |state| state.release_may_have_run(sent_at));
+        }
+        self.wakeups.release_answered(hold.number, None);
+        if self.seat.release_failed(hold, command) {
+            self.command_failed(failure, sent_at.unwrap_or(now));
+            self.give_up(now, rules, effects);
+            self.notify_job();
+        }
+        effects.release(hold);
+    }
+
+    /// The last release of `hold` is answered, or given up: the next one here may try. `heard_by`: how many clients heard
+    /// it, if it was published.
     pub(crate) fn end_release(
         &mut self,
         hold: &Arc<Hold>,
         result: Result<(), Error>,
-        told: Option<u32>,
+        heard_by: Option<u32>,
         effects: &mut Effects,
     ) {
-        self.wakeups.release_answered(hold.number, told);
+        self.wakeups.release_answered(hold.number, heard_by);
         if result.is_ok() {
             self.failing_since = None;
         }
         effects.change(hold, |state| state.end(result));
         self.vacate(hold);
         if effects.change(hold, |state| state.is_tainted() | state.takes_place_back()) {
-            // What was sent for it may still run, after this, or ran after it.
+            // An acquire that was sent for it may run, or have run, after this release.
             effects.release(hold);
         }
     }
 
-    /// The try, or release, that began at `since` failed: nobody knows whether the lock is free.
-    fn fails(&mut self, failure: Failure, since: Moment) {
+    /// A try, or release, that began at `since` failed: nobody knows whether the lock is free.
+    fn command_failed(&mut self, failure: Failure, since: Moment) {
         self.failing_since.get_or_insert(since);
-        self.known = Known::Failed(failure);
+        self.last_answer = LastAnswer::Failed(failure);
     }
 
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
-    pub(super) fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
-        let patience = rules.unavailable_after;
-        let failing = self
-            .failing_since
-            .filter(|since| since.until(now) >= patience);
-        let (Known::Failed(failure), Some(_)) = (&self.known, failing) else {
+    fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
+        let is_long = |since: Moment| since.until(now) >= rules.unavailable_after;
+        let LastAnswer::Failed(failure) = &self.last_answer else {
             return;
         };
+        if !self.failing_since.is_some_and(is_long) {
+            return;
+        }
         let error = Error::from(failure.clone());
         let over = self.queue.take_if(|ticket| {
             let request = &ticket.request;
-            request.patience == Patience::Forever && request.since.until(now) >= patience
+            request.patience == Patience::Forever && is_long(request.since)
         });
         for ticket in over {
             self.conclude(&ticket, Verdict::failed(error.clone()), effects);
@@ -295,37 +307,50 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 }
 
-/// One outcome at one gate; the seat is free.
-struct Scene<'a, C> {
+/// An attempt that left the seat, with all that its answer changes.
+struct AnsweredAttempt<'a, C> {
     gate: &'a mut Gate<C>,
     attempt: Attempt<C>,
+    /// Whether it is a join of the hold that has the seat.
+    is_join: bool,
     now: Moment,
     rules: Rules,
     effects: &'a mut Effects,
 }
 
-impl<C: Clone + PartialEq> Scene<'_, C> {
+impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
+    fn settle(mut self, answer: Answered) -> Settled {
+        match answer {
+            Answered::Got(grant) if self.is_join => self.joined(grant),
+            Answered::Got(grant) => self.got(grant),
+            Answered::Missing => self.missing(),
+            Answered::Busy(ttl) => self.busy(ttl),
+            Answered::Rejected(error) => self.rejected(error),
+            Answered::Failed(failure) => self.failed(failure),
+        }
+    }
+
     fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
-        let (now, level) = (self.now, ticket.request.level);
-        let term = ticket.request.lease.term(grant.sent_at);
-        let commands = &ticket.request.kind.commands;
+        let (now, request) = (self.now, &ticket.request);
+        let term = request.lease.term(grant.sent_at);
+        let commands = &request.kind.commands;
         if commands.is_shared() {
             let most = self.rules.plan.lease;
             self.effects
                 .change(hold, |state| state.assure(most, grant.sent_at));
         }
         ticket.set_unsettled(None);
-        self.gate.known = Known::Nothing;
+        self.gate.last_answer = LastAnswer::Nothing;
         if !ticket.is_waiting() {
             return self.unwanted();
         }
-        if !self
+        let in_time = self
             .effects
-            .change(hold, |state| state.grant(level, term, now))
-        {
+            .change(hold, |state| state.grant(request.level, term, now));
+        if !in_time {
             let since = self.attempt.since;
-            self.gate.fails(Failure::too_late(), since);
+            self.gate.command_failed(Failure::too_late(), since);
             let settled = self.unwanted();
             self.requeue(|| Verdict::failed(Failure::too_late()));
             self.gate.give_up(now, self.rules, self.effects);
@@ -334,58 +359,44 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         hold.keep(grant.token, grant.server_age);
         self.gate.failing_since = None;
         if !self.attempt.early {
-            self.gate.row.begin(now);
+            self.gate.pass_on_window.open(now);
         }
         if commands.has_reads() {
-            let (open, rules) = (grant.open, self.rules);
             self.gate
-                .grant_shares(hold, ticket, term, open, now, rules, self.effects);
+                .grant_reads(hold, ticket, grant, now, self.rules, self.effects);
             return Settled::Held;
         }
-        // While a job runs it sees to it that the grant is collected.
-        let uncollected = self.gate.job.is_some();
-        let uncollected = uncollected.then(|| (Arc::clone(ticket), now));
-        self.gate.seat.hold(Arc::clone(hold), uncollected);
-        if let Some(owner) = &ticket.request.owner {
-            owner.insert(hold);
-            self.gate.admit(owner.number, self.effects);
-        }
-        self.gate.tell_busy(now, self.effects);
-        // The ticket waits, and we have its gate's lock: it is delivered.
-        ticket.decide(Verdict::Granted(Arc::clone(hold)), self.effects);
+        self.gate.seat.hold(Arc::clone(hold));
+        self.gate
+            .owner_holds(request.owner.as_ref(), hold, self.effects);
+        self.gate.conclude_late(now, self.effects);
+        self.gate
+            .deliver(ticket, Arc::clone(hold), now, self.effects);
         Settled::Held
     }
 
-    /// Whether what was answered is a join of the hold that has the seat.
-    fn is_join(&self) -> bool {
-        let held = self.gate.seat.held();
-        held.is_some_and(|held| Arc::ptr_eq(held, &self.attempt.hold))
-    }
-
-    /// The hold in the seat may be shared with the ticket, and with others who wait.
+    /// The ticket, and others who wait, may read the hold in the seat.
     fn joined(&mut self, grant: Grant) -> Settled {
-        let ticket = &self.attempt.ticket;
-        let term = ticket.request.lease.term(grant.sent_at);
-        self.gate.known = Known::Nothing;
+        self.gate.last_answer = LastAnswer::Nothing;
         self.gate.failing_since = None;
-        let (open, now, rules) = (grant.open, self.now, self.rules);
+        let ticket = &self.attempt.ticket;
         self.gate
-            .join_granted(ticket, term, open, now, rules, self.effects);
+            .join_granted(ticket, grant, self.now, self.rules, self.effects);
         Settled::Joined
     }
 
-    /// Redis does not have the hold that was to be joined: whoever wants one starts afresh.
+    /// Redis does not have the hold that was to be joined, so its ticket tries for a new one.
     fn missing(&mut self) -> Settled {
         let ticket = &self.attempt.ticket;
         if ticket.is_waiting() {
-            // Also who tries once: it was not told of the lock yet.
+            // A single try, too: this answer says nothing about the lock.
             self.gate.queue.insert(Arc::clone(ticket));
         }
-        self.gate.prompt = true;
+        self.gate.try_at_once = true;
         Settled::Missing
     }
 
-    /// Released by the keeper; the seat is kept until that is answered.
+    /// The keeper releases the hold, which keeps the seat until that is answered.
     fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
         self.effects.change(hold, HoldState::give_up);
@@ -395,54 +406,49 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
     }
 
     fn busy(&mut self, ttl: Option<Duration>) -> Settled {
-        if self.is_join() {
+        if self.is_join {
             self.gate.join_refused();
         }
         self.gate.failing_since = None;
         let until = ttl.map(|ttl| self.now + ttl);
-        self.gate.known = Known::Busy(until);
-        self.gate.tell_busy(self.now, self.effects);
+        self.gate.last_answer = LastAnswer::Busy(until);
+        self.gate.conclude_late(self.now, self.effects);
         self.requeue(|| Verdict::Busy(until));
         if self.attempt.early {
-            // It may have been answered by the hold before.
-            self.gate.known = Known::Nothing;
-            self.gate.prompt = true;
+            // The hold before it may have been the busy one.
+            self.gate.last_answer = LastAnswer::Nothing;
+            self.gate.try_at_once = true;
         }
         self.not_got()
     }
 
     fn rejected(&mut self, error: Error) -> Settled {
-        self.gate.known = Known::Nothing;
-        self.gate.prompt = true;
-        self.attempt
-            .ticket
-            .decide(Verdict::failed(error), self.effects);
+        self.gate.last_answer = LastAnswer::Nothing;
+        self.gate.try_at_once = true;
+        let ticket = &self.attempt.ticket;
+        ticket.decide(Verdict::failed(error), self.effects);
         self.not_got()
     }
 
     fn failed(&mut self, failure: Failure) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         // A join starts nothing that would have to be undone.
-        if failure.is_unanswered() && !self.is_join() {
-            self.effects.change(hold, HoldState::taint);
+        if !self.is_join {
+            if failure.is_unanswered() {
+                self.effects.change(hold, HoldState::taint);
+            }
+            if hold.is_tainted() {
+                ticket.set_unsettled(Some(hold));
+            }
         }
-        if hold.is_tainted() && !self.is_join() {
-            ticket.set_unsettled(Some(hold));
-        }
-        // Relaxed: only counted under the gate's lock.
-        let breaks = ticket
-            .breaks
-            .fetch_add(u8::from(failure.is_of_connection()), Ordering::Relaxed);
-        let cut = failure.is_of_connection() && breaks < LANES;
-        self.gate.fails(failure.clone(), self.attempt.since);
-        if cut
-            && ticket.request.patience == Patience::Once
-            && self.is_early()
-            && ticket.is_waiting()
-        {
-            // An idle connection that was cut says so at the first command, on each lane.
+        let connection_broke = failure.is_of_connection() && ticket.connection_broke() < LANES;
+        self.gate
+            .command_failed(failure.clone(), self.attempt.since);
+        let once = ticket.request.patience == Patience::Once;
+        if connection_broke && once && self.is_early() && ticket.is_waiting() {
+            // Only the first command on an idle connection finds out that it was cut, on each lane.
             self.gate.queue.insert(Arc::clone(ticket));
-            self.gate.prompt = true;
+            self.gate.try_at_once = true;
         } else {
             self.requeue(|| Verdict::failed(failure));
         }
@@ -455,7 +461,7 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
         self.attempt.ticket.request.since + self.rules.command_timeout / 2 > self.now
     }
 
-    /// Back to the queue, or the end of the wait.
+    /// Puts the ticket back into the queue, or ends its wait.
     fn requeue(&mut self, verdict: impl FnOnce() -> Verdict) {
         let ticket = &self.attempt.ticket;
         if ticket.is_over(self.now) {
@@ -467,14 +473,13 @@ impl<C: Clone + PartialEq> Scene<'_, C> {
 
     fn not_got(&mut self) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
-        let has_place = ticket
-            .unsettled()
-            .is_some_and(|kept| Arc::ptr_eq(&kept, hold));
+        let unsettled = ticket.unsettled();
+        let has_place = unsettled.is_some_and(|kept| Arc::ptr_eq(&kept, hold));
         let unsettled = hold.is_tainted() || has_place;
         if !self.gate.queue.contains(ticket.number) {
             self.gate.abandon(ticket, self.effects);
         }
-        if self.is_join() {
+        if self.is_join {
             Settled::NotJoined
         } else if unsettled {
             Settled::Unsettled

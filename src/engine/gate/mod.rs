@@ -1,62 +1,56 @@
 //! The gate: the local front of one name in one client.
 //!
-//! 1. One of {an attempt, a hold, a release} of a name is in the [seat](super::gate::seat) at a time, so that a
-//!    process asks Redis for a name with one voice. Late releases of lost or tainted holds need no seat: by
-//!    I3 they can touch nothing but their own field.
-//! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it, so no caller
-//!    that is not polled holds anybody up (I9).
-//! 3. Busy is said only on knowledge: a hold of this client that is valid, or an answer to somebody who still
-//!    waits for the lock and listens for its release, whose holder's lease is not over, and since which nobody was
-//!    heard to release.
-//! 4. Nobody waits behind a hold that its own owner has: an owner is sent to enter it, whether it comes when
-//!    the hold is there already or waits when it is granted.
-//! 5. The gate does no I/O and wakes nobody: it is changed under a lock, and its [`Effects`] are carried out
-//!    afterwards.
+//! 1. One attempt, hold or release of a name is in the [seat](seat::Seat) at a time, so a process sends one command for
+//!    a name at a time. Late releases of lost or tainted holds need no seat (I3: only our own field is touched).
+//! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it (I9: a future that is not
+//!    polled delays nobody).
+//! 3. The gate answers "busy" by itself only if it knows: this client has a valid hold, or Redis answered "busy" to
+//!    somebody who still waits and listens for the release, the holder's lease has not ended, and no release was heard
+//!    since.
+//! 4. Nobody waits behind a hold of its own owner. A ticket of that owner is sent to enter the hold, both when it
+//!    arrives later and when it waits while the hold is granted.
+//! 5. The gate does no I/O and wakes nobody. It changes under a lock, and its [`Effects`] are carried out afterwards.
 //!
-//! This file is who comes and goes; what answers mean is in [`outcomes`](super::gate::answers), what the keeper's
-//! job does next in [`steps`](super::gate::next). `C` is a command in flight.
+//! `C` is a command in flight.
 
 pub(crate) mod answers;
 pub(crate) mod fair;
-pub(crate) mod gates;
 pub(crate) mod handover;
-mod joining;
-pub(crate) mod joint;
-pub(crate) mod known;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
-mod passing;
-pub(crate) mod queue;
-pub(crate) mod row;
-pub(crate) mod seat;
-pub(crate) mod shares;
+mod pass_on;
+mod queue;
+mod readers;
+mod seat;
+mod shared_hold;
 pub(crate) mod ticket;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::handover::Wakeups;
-use self::known::Known;
-use self::queue::{Queue, Waits};
-use self::row::Row;
+use self::handover::{PassOnWindow, Wakeups};
+use self::queue::Queue;
 use self::seat::{Attempt, Seat, Vacated};
 use self::ticket::{Patience, Ticket, Verdict};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::kind::Kind;
 use super::hold::state::{HoldState, RenewalPlan};
+use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::names::{ByNames, Names};
 
-/// So many waiters of a client, at most, have a place in a queue that Redis keeps; the others wait behind them. Each
-/// grant costs Redis a pass over that queue.
-const PLACES: usize = 64;
+/// The most waiters of a client that have a place in a queue that Redis keeps; the others wait behind them. Each grant
+/// makes Redis walk that queue.
+const MOST_PLACES: usize = 64;
 
-/// The times that a gate goes by.
+/// The settings of a gate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
@@ -67,36 +61,39 @@ pub(crate) struct Rules {
     pub(crate) passes_on: bool,
 }
 
-/// The keeper's job for a name, as the gate sees it.
-#[derive(Default)]
-pub(crate) struct Job {
-    /// Told when something changed at the gate; a permit is kept.
-    pub(crate) changed: Notify,
+/// What is known of the lock from the last answer of Redis.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum LastAnswer {
+    #[default]
+    Nothing,
+    /// Held by a stranger; when its lease ends, if it does.
+    Busy(Option<Moment>),
+    Failed(Failure),
 }
 
 pub(crate) struct Gate<C> {
     seat: Seat<C>,
     queue: Queue<Arc<Ticket>>,
-    job: Option<Arc<Job>>,
-    known: Known,
-    /// Since when every try failed, instead of being answered "got it" or "busy": the start of the first of them.
+    /// Wakes the keeper's job when something changes at the gate. It stores one permit.
+    job: Option<Arc<Notify>>,
+    last_answer: LastAnswer,
+    /// The start of the first of the tries that failed since the last "got it" or "busy".
     failing_since: Option<Moment>,
     wakeups: Wakeups,
-    /// Whether the head must try at once: it is new, or the seat was just given up.
-    prompt: bool,
-    row: Row,
-    /// By when the job looks at the gate without being told, while it only waits.
-    looks_at: Moment,
-    marked: Option<Mark>,
+    /// Whether the head must try at once: it is new, or the seat was just vacated.
+    try_at_once: bool,
+    pass_on_window: PassOnWindow,
+    /// When the job looks at the gate next if nobody wakes it.
+    job_sleeps_until: Moment,
+    writer_waits: Option<WriterWaits>,
 }
 
-/// Redis is told that somebody here waits to have the lock alone.
-struct Mark {
+/// The note in Redis that a writer of this client waits.
+struct WriterWaits {
     since: Moment,
-    /// Of which kind the lock is for that one.
     kind: Kind,
-    /// Redis is being told that nobody does any more.
-    leaves: bool,
+    /// The command that removes it is under way.
+    withdrawn: bool,
 }
 
 impl<C> Default for Gate<C> {
@@ -105,24 +102,24 @@ impl<C> Default for Gate<C> {
             seat: Seat::Free,
             queue: Queue::default(),
             job: None,
-            known: Known::Nothing,
+            last_answer: LastAnswer::Nothing,
             failing_since: None,
             wakeups: Wakeups::default(),
-            prompt: false,
-            row: Row::default(),
-            looks_at: Moment::NEVER,
-            marked: None,
+            try_at_once: false,
+            pass_on_window: PassOnWindow::default(),
+            job_sleeps_until: Moment::NEVER,
+            writer_waits: None,
         }
     }
 }
 
-/// Where an acquire finds itself.
+/// What becomes of an acquire that arrives.
 pub(crate) enum Arrival<C> {
-    /// In the seat: the caller sends the first try.
+    /// It has the seat: the caller sends the first try.
     First(C),
-    /// Beside the hold in the seat: the caller sends the join.
+    /// Its join has a place beside the hold in the seat: the caller sends the join.
     Join(Arc<Hold>, C),
-    /// It has a share of the hold in the seat.
+    /// It has a read of the hold in the seat.
     In(Arc<Hold>),
     Queued,
     Busy,
@@ -131,7 +128,7 @@ pub(crate) enum Arrival<C> {
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// An acquire arrives. `attempt` makes what is put into a free seat, or a join of the hold that it is given.
+    /// An acquire arrives. `attempt` makes what is put into a free seat, or a join of the hold that it gets.
     pub(crate) fn arrive(
         &mut self,
         ticket: &Arc<Ticket>,
@@ -143,49 +140,44 @@ impl<C: Clone + PartialEq> Gate<C> {
         if self.may_enter(ticket, now) {
             return Arrival::Again;
         }
-        if let Some(share) = self.enter_unasked(ticket, now, rules, effects) {
-            return Arrival::In(share);
+        if let Some(read) = self.read_without_asking(ticket, now, rules, effects) {
+            return Arrival::In(read);
         }
-        let is_open = self.seat.is_free() && !self.row.is_left(now);
+        let is_open = self.seat.is_free() && !self.pass_on_window.leaves_free(now);
         if is_open && self.queue.is_empty() {
-            // By 3: whoever was told what is known is gone.
-            self.known = Known::Nothing;
+            // Nobody waits any more who got the last answer (3: "busy" only if somebody still listens).
+            self.last_answer = LastAnswer::Nothing;
             self.failing_since = None;
             let (hold, command) = attempt(None);
-            self.sit(hold, ticket, command.clone(), now);
+            self.start_attempt(hold, ticket, command.clone(), now);
             return Arrival::First(command);
         }
-        let unasked = matches!(&self.seat, Seat::Shared { join: None, .. });
-        if unasked && self.queue.is_empty() && self.is_joinable(ticket, now) {
+        if self.seat.may_join() && self.queue.is_empty() && self.may_read(ticket, now) {
             let (hold, command) = attempt(self.seat.held());
-            self.sit(Arc::clone(&hold), ticket, command.clone(), now);
+            self.start_attempt(Arc::clone(&hold), ticket, command.clone(), now);
             return Arrival::Join(hold, command);
         }
         if ticket.request.patience == Patience::Once {
             if self.knows_busy(ticket, now) {
                 return Arrival::Busy;
             }
-            self.doubt();
+            self.recheck_busy();
         }
-        // Those ahead may be of kinds that only poll: from now on the job is to listen, too.
-        let first_to_listen = ticket.place().listens && !self.queue.has_listeners();
-        if self.queue.is_empty() || first_to_listen || self.has_place_for(ticket) {
-            self.tell_job();
+        // The kinds of those ahead may only poll. The job listens as soon as one waits that does.
+        let first_to_listen = ticket.listens() && !self.queue.has_listeners();
+        let gets_place = ticket.may_have_place() && self.queue.len() < MOST_PLACES;
+        if self.queue.is_empty() || first_to_listen || gets_place {
+            self.notify_job();
         }
         self.queue.insert(Arc::clone(ticket));
         Arrival::Queued
-    }
-
-    /// Whether the job is to give `ticket`, which is about to wait, a place in the queue that Redis keeps.
-    fn has_place_for(&self, ticket: &Ticket) -> bool {
-        ticket.may_have_place() && self.queue.len() < PLACES
     }
 
     pub(crate) fn head(&self) -> Option<Arc<Ticket>> {
         self.queue.head().cloned()
     }
 
-    /// By 4: whether `ticket` can enter the hold in the seat.
+    /// Whether `ticket` can enter the hold in the seat (4: nobody waits behind its own owner).
     fn may_enter(&self, ticket: &Ticket, now: Moment) -> bool {
         let request = &ticket.request;
         if let Seat::Shared { .. } = &self.seat {
@@ -197,52 +189,44 @@ impl<C: Clone + PartialEq> Gate<C> {
         held.is_some_and(|hold| commands.may_enter(hold.owner, request.owner_number()))
     }
 
-    /// Takes the seat for an attempt, or a place beside the hold in it for a join.
-    fn sit(&mut self, hold: Arc<Hold>, ticket: &Arc<Ticket>, command: C, now: Moment) {
-        let attempt = Attempt {
-            hold,
-            ticket: Arc::clone(ticket),
-            command,
-            since: now,
-            early: false,
-            overdue: false,
-        };
+    /// Puts an attempt into the free seat, or a join beside the shared hold in it.
+    fn start_attempt(&mut self, hold: Arc<Hold>, ticket: &Arc<Ticket>, command: C, now: Moment) {
+        let attempt = Attempt::new(hold, Arc::clone(ticket), command, now);
         match &mut self.seat {
             Seat::Shared { join, .. } => *join = Some(attempt),
-            seat => seat.try_for(attempt),
+            seat => *seat = Seat::Trying(attempt),
         }
     }
 
-    /// The caller of `ticket` is gone. A grant that it did not collect, to be given back.
+    /// The caller of `ticket` is gone. Returns a grant that it did not collect, to be given back.
     pub(crate) fn withdraw(
         &mut self,
         ticket: &Arc<Ticket>,
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let uncollected = ticket.close();
-        let told = self.seat.is_trying_for(ticket) || self.is_head(ticket) || self.is_marked();
-        if self.queue.remove(ticket.number).is_some() && told {
-            self.prompt = true;
+        let concerns_job =
+            self.seat.is_trying_for(ticket) || self.is_head(ticket) || self.has_writer_waits();
+        if self.queue.remove(ticket.number).is_some() && concerns_job {
+            self.try_at_once = true;
         }
-        if told {
-            // The next one is the head now, or the attempt is the job's to see through.
-            self.tell_job();
-        }
-        if told && matches!(self.known, Known::Busy(_)) {
-            // By 3: it was known by what this one was told.
-            self.known = Known::Nothing;
+        if concerns_job {
+            // The job serves the next head, or completes the attempt.
+            self.notify_job();
+            // Nobody is left who got this answer and listens for the release (3).
+            self.forget_busy();
         }
         self.abandon(ticket, effects);
         uncollected
     }
 
-    /// Decides the wait of one who does not get the lock now.
+    /// Decides a ticket that does not get the lock now.
     fn conclude(&self, ticket: &Arc<Ticket>, verdict: Verdict, effects: &mut Effects) {
         ticket.decide(verdict, effects);
         self.abandon(ticket, effects);
     }
 
-    /// Nobody will repeat the attempt of `ticket` whose outcome is unknown. One that is in flight is seen to
+    /// Gives up an attempt of `ticket` whose outcome is unknown and that nobody will repeat. One in flight is given up
     /// when it is answered.
     fn abandon(&self, ticket: &Arc<Ticket>, effects: &mut Effects) {
         if !self.seat.is_trying_for(ticket)
@@ -253,73 +237,79 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// By 3: what is known may be over by now, and nobody would have heard of it. Those who wait, ask.
-    fn doubt(&mut self) {
-        if self.seat.is_free() && matches!(self.known, Known::Busy(_)) {
-            self.known = Known::Nothing;
-            self.prompt = true;
-            self.tell_job();
+    fn forget_busy(&mut self) -> bool {
+        let busy = matches!(self.last_answer, LastAnswer::Busy(_));
+        if busy {
+            self.last_answer = LastAnswer::Nothing;
+        }
+        busy
+    }
+
+    /// The last "busy" may be outdated without anybody having heard a release, so the head asks again.
+    fn recheck_busy(&mut self) {
+        if self.seat.is_free() && self.forget_busy() {
+            self.try_at_once = true;
+            self.notify_job();
         }
     }
 
-    /// Whether somebody who was told that the lock is busy hears of its release.
-    fn hears(&self) -> bool {
-        let tries = match &self.seat {
-            Seat::Trying(attempt) => attempt.ticket.place().listens,
-            _ => false,
-        };
+    /// Whether somebody who got "busy" listens for the release.
+    fn would_hear_release(&self) -> bool {
+        let tries = matches!(&self.seat, Seat::Trying(attempt) if attempt.ticket.listens());
         tries || self.queue.has_listeners()
     }
 
-    /// By 3.
+    /// Whether the lock is known to be busy for `ticket` (rule 3).
     fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
             Seat::Held { hold, .. } if now < hold.valid_until() => true,
-            Seat::Shared { joint, .. } if joint.is_valid(now) && !self.is_joinable(ticket, now) => {
+            Seat::Shared { shared, .. } if shared.is_valid(now) && !self.may_read(ticket, now) => {
                 true
             }
             Seat::HandingOver { .. } | Seat::Releasing { .. } => false,
-            _ => match self.known {
-                Known::Busy(until) => self.hears() && until.is_none_or(|until| now < until),
-                Known::Nothing | Known::Failed(_) => false,
+            _ => match self.last_answer {
+                LastAnswer::Busy(until) => {
+                    self.would_hear_release() && until.is_none_or(|until| now < until)
+                }
+                LastAnswer::Nothing | LastAnswer::Failed(_) => false,
             },
         }
     }
 
-    /// What one whose wait is over hears: the last error, or busy.
-    pub(crate) fn last_word(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
+    /// The result of a ticket whose wait is over: the last error, or busy.
+    pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
         if self.knows_busy(ticket, now) {
             return Some(Verdict::Busy(None));
         }
-        match &self.known {
-            Known::Nothing => None,
-            Known::Busy(until) => Some(Verdict::Busy(*until)),
-            Known::Failed(failure) => Some(Verdict::failed(failure.clone())),
+        match &self.last_answer {
+            LastAnswer::Nothing => None,
+            LastAnswer::Busy(until) => Some(Verdict::Busy(*until)),
+            LastAnswer::Failed(failure) => Some(Verdict::failed(failure.clone())),
         }
     }
 
-    /// Messages came on the channel: how many are not the echo of our own releases.
-    pub(crate) fn hear(&mut self, messages: u32) -> u32 {
+    /// Messages came on the channel. Returns how many are not the echo of our own releases.
+    pub(crate) fn received(&mut self, messages: u32) -> u32 {
         let news = self.wakeups.news(messages);
-        if news > 0 && matches!(self.known, Known::Busy(_)) {
-            self.known = Known::Nothing;
+        if news > 0 {
+            self.forget_busy();
         }
         news
     }
 
     /// Whether messages of the channel arrive from now on.
-    pub(crate) fn listening(&mut self, live: bool) {
-        self.wakeups.listening(live);
+    pub(crate) fn set_listening(&mut self, live: bool) {
+        self.wakeups.set_listening(live);
     }
 
     /// One more channel is subscribed.
-    pub(crate) fn hears_more(&mut self) {
-        self.wakeups.hears_more();
+    pub(crate) fn channel_added(&mut self) {
+        self.wakeups.channel_added();
     }
 
-    /// A queue that Redis keeps says whether the next wake-up is for this client.
-    pub(crate) fn next_is_ours(&mut self, ours: bool) {
-        self.wakeups.next_is_ours(ours);
+    /// Whether the next place in a queue that Redis keeps is of this client.
+    pub(crate) fn set_next_is_ours(&mut self, ours: bool) {
+        self.wakeups.set_next_is_ours(ours);
     }
 
     /// Ends everybody's wait.
@@ -327,36 +317,31 @@ impl<C: Clone + PartialEq> Gate<C> {
         for ticket in self.queue.take_if(|_| true) {
             self.conclude(&ticket, Verdict::failed(Error::Closed), effects);
         }
-        if let Seat::Trying(attempt)
-        | Seat::Shared {
-            join: Some(attempt),
-            ..
-        } = &self.seat
-        {
+        if let Some(attempt) = self.seat.attempt() {
             self.conclude(&attempt.ticket, Verdict::failed(Error::Closed), effects);
         }
-        self.let_go(effects);
-        self.tell_job();
+        self.leave_abandoned_reads(effects);
+        self.notify_job();
     }
 
     /// Frees the seat of a hold that is lost, or left to its lease; the next one here may try.
     pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) {
-        self.take_join_back(hold);
+        self.requeue_join(hold);
         match self.seat.vacate(hold) {
             Vacated::NotHere => return,
-            Vacated::Free => self.prompt = true,
+            Vacated::Free => self.try_at_once = true,
             Vacated::Next(ticket) => {
                 self.queue.remove(ticket.number);
-                self.prompt = false;
-                // It was told to the next try already.
-                self.wakeups.take_released();
+                self.try_at_once = false;
+                // The next try is under way already, so it is not planned by who heard this release.
+                self.wakeups.take_others_heard();
             }
         }
-        self.known = Known::Nothing;
-        self.tell_job();
+        self.last_answer = LastAnswer::Nothing;
+        self.notify_job();
     }
 
-    /// The attempt of `ticket`, while its command is in flight.
+    /// Whether a command of `ticket` is in flight.
     pub(crate) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
         self.seat.is_trying_for(ticket)
     }
@@ -379,27 +364,26 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.seat.held().filter(|_| self.has_queue())
     }
 
-    /// Whether somebody who waits is to be woken by messages.
+    /// Whether messages are to wake somebody who waits.
     pub(crate) fn has_listeners(&self) -> bool {
         self.queue.has_listeners()
     }
 
-    /// What is known of others' holds, by which the next try is planned. A look at our own hold is planned without it:
-    /// what a refused join was told says nothing of that.
-    pub(crate) fn known(&self, now: Moment) -> &Known {
-        let looks = self.seat.held().is_some() && !self.is_head_joinable(now);
-        if looks { &Known::Nothing } else { &self.known }
-    }
-
-    /// The hold, or attempt, in the seat.
-    pub(crate) fn occupant(&self) -> Option<&Arc<Hold>> {
-        self.seat.occupant()
+    /// The last answer about others' holds, by which the next try is planned. Nothing while this client's own hold is
+    /// watched: the refusal of a join says nothing of that hold.
+    pub(crate) fn last_answer(&self, now: Moment) -> &LastAnswer {
+        let watches = self.seat.held().is_some() && !self.head_may_read(now);
+        if watches {
+            &LastAnswer::Nothing
+        } else {
+            &self.last_answer
+        }
     }
 
     /// The attempts and the hold of this client: what is in the seat, and the try sent along with a release.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
         let others = self.seat.commands().map(|(hold, _)| hold);
-        let occupant = self.occupant();
+        let occupant = self.seat.occupant();
         let others =
             others.filter(move |hold| occupant.is_none_or(|occupant| !Arc::ptr_eq(hold, occupant)));
         occupant.into_iter().chain(others)
@@ -412,14 +396,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The command of `hold`'s last release, while it is in flight.
     pub(crate) fn release_of(&self, hold: &Arc<Hold>) -> Option<C> {
-        match &self.seat {
-            Seat::Releasing {
-                hold: releasing,
-                command,
-                ..
-            } if Arc::ptr_eq(releasing, hold) => command.clone(),
-            _ => None,
-        }
+        self.seat.release_of(hold)?.0.cloned()
     }
 
     /// The commands in flight.
@@ -427,36 +404,27 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.seat.commands().map(|(_, command)| command)
     }
 
-    /// Whether something is under way that must be seen through before the client ends.
+    /// Whether something is under way that must be completed before the client ends.
     pub(crate) fn is_in_flight(&self) -> bool {
-        self.seat.is_in_flight() || self.is_marked()
+        self.seat.is_in_flight() || self.has_writer_waits()
     }
 
-    /// Whether a task waits that holds the name itself, for long enough, and was not told of before.
-    pub(crate) fn waits_for_itself(&self, now: Moment) -> bool {
-        let mut tasks = HashSet::new();
-        match &self.seat {
-            Seat::Shared { joint, .. } => {
-                tasks.extend(joint.shares().filter_map(|share| share.task));
-            }
-            seat => tasks.extend(seat.held().and_then(|hold| hold.task)),
-        }
+    /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
+    pub(crate) fn report_self_wait(&self, now: Moment) -> bool {
+        let own = self.seat.held().and_then(|hold| hold.task);
+        let reads = self.reads().filter_map(|read| read.task);
+        let tasks: HashSet<_> = reads.chain(own).collect();
         let mut waiters = self.queue.iter();
-        let its_own = |task: &tokio::task::Id| tasks.contains(task);
-        waiters
-            .any(|ticket| ticket.task.as_ref().is_some_and(its_own) && ticket.told_of_itself(now))
+        waiters.any(|ticket| {
+            let waits_for_itself = ticket.task.is_some_and(|task| tasks.contains(&task));
+            waits_for_itself && ticket.report_self_wait(now)
+        })
     }
 
-    /// Whether a job has to be started: somebody waits, or an attempt is left that nobody sees through.
+    /// Whether a job has to be started: somebody waits, or nobody completes an attempt.
     pub(crate) fn start_job(&mut self) -> bool {
-        let left = match &self.seat {
-            Seat::Trying(attempt)
-            | Seat::Shared {
-                join: Some(attempt),
-                ..
-            } => attempt.overdue || !attempt.ticket.is_waiting(),
-            _ => false,
-        };
+        let attempt = self.seat.attempt();
+        let left = attempt.is_some_and(|attempt| attempt.overdue || !attempt.ticket.is_waiting());
         let start = self.job.is_none() && (left || !self.queue.is_empty());
         if start {
             self.job = Some(Arc::default());
@@ -464,56 +432,139 @@ impl<C: Clone + PartialEq> Gate<C> {
         start
     }
 
-    pub(crate) fn job(&self) -> Option<Arc<Job>> {
+    /// Wakes the job, if there is one.
+    pub(crate) fn job(&self) -> Option<Arc<Notify>> {
         self.job.clone()
     }
 
-    /// The job waits, and looks at the gate again at `moment`.
-    pub(crate) fn job_looks_at(&mut self, moment: Moment) {
-        self.looks_at = moment;
+    /// When the job looks at the gate next if nobody wakes it.
+    pub(crate) fn job_sleeps_until(&mut self, moment: Moment) {
+        self.job_sleeps_until = moment;
     }
 
-    fn tell_job(&self) {
+    fn notify_job(&self) {
         if let Some(job) = &self.job {
-            job.changed.notify_one();
+            job.notify_one();
         }
     }
 
-    pub(crate) fn is_unused(&self) -> bool {
+    fn is_unused(&self) -> bool {
         let at_rest = self.seat.is_free() && self.queue.is_empty();
-        at_rest && self.job.is_none() && !self.is_marked()
+        at_rest && self.job.is_none() && !self.has_writer_waits()
+    }
+}
+
+type Shard = Mutex<ByNames<Gate<Pending>>>;
+
+/// All gates of a client, by name. A gate exists for as long as it is used.
+pub(crate) struct Gates {
+    shards: Box<[Shard]>,
+}
+
+/// Enough that two names rarely share a mutex.
+const SHARDS: u64 = 32;
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn shard(&self, names: &Names) -> &Shard {
+        // The map takes the low bits.
+        let shard = usize::try_from((names.hash_code() >> 32) % SHARDS).unwrap_or(0);
+        &self.shards[shard]
+    }
+
+    /// Lets `change` act on the gate of `names`.
+    pub(crate) fn with<R>(
+        &self,
+        names: &Arc<Names>,
+        change: impl FnOnce(&mut Gate<Pending>) -> R,
+    ) -> R {
+        let mut gates = self.shard(names).lock();
+        if let Some(gate) = gates.get_mut(names) {
+            let result = change(gate);
+            if gate.is_unused() {
+                gates.remove(names);
+            }
+            return result;
+        }
+        let mut gate = Gate::default();
+        let result = change(&mut gate);
+        if !gate.is_unused() {
+            gates.insert(Arc::clone(names), gate);
+        }
+        result
+    }
+
+    /// The gate's copy of these names, if it has the same keys, so that waiters who each made a handle share one copy.
+    /// Kinds of one family share a gate and may have different further keys.
+    pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
+        let gates = self.shard(&names).lock();
+        let known = gates.get_key_value(&names).map(|(known, _)| known);
+        let known = known.filter(|known| known.has_the_keys_of(&names));
+        known.map_or(names, Arc::clone)
+    }
+
+    /// The names that have a gate now.
+    pub(crate) fn names(&self) -> Vec<Arc<Names>> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| shard.lock().keys().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Lets `look` see every gate there is.
+    pub(crate) fn for_each(&self, mut look: impl FnMut(&Gate<Pending>)) {
+        for shard in &self.shards {
+            shard.lock().values().for_each(&mut look);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Failure;
+    use crate::names::Family;
 
     /// Listens, and expects the message of one release of its own.
-    fn gate(known: Known) -> Gate<u32> {
+    fn gate(last_answer: LastAnswer) -> Gate<u32> {
         let mut gate = Gate {
-            known,
+            last_answer,
             ..Gate::default()
         };
-        gate.wakeups.listening(true);
+        gate.wakeups.set_listening(true);
         gate.wakeups.expect_echo(1);
         gate
     }
 
     #[test]
     fn a_message_of_somebody_else_ends_what_is_known_of_a_busy_lock() {
-        let mut busy = gate(Known::Busy(None));
-        assert_eq!(busy.hear(1), 0, "the echo of our own release");
-        assert!(matches!(busy.known, Known::Busy(_)));
-        assert_eq!(busy.hear(2), 2);
-        assert!(matches!(busy.known, Known::Nothing));
+        let mut busy = gate(LastAnswer::Busy(None));
+        assert_eq!(busy.received(1), 0, "the echo of our own release");
+        assert!(matches!(busy.last_answer, LastAnswer::Busy(_)));
+        assert_eq!(busy.received(2), 2);
+        assert!(matches!(busy.last_answer, LastAnswer::Nothing));
     }
 
     #[test]
     fn a_message_says_nothing_of_what_failed() {
-        let mut failed = gate(Known::Failed(Failure::no_reply()));
-        assert_eq!(failed.hear(3), 2);
-        assert!(matches!(failed.known, Known::Failed(_)));
+        let mut failed = gate(LastAnswer::Failed(Failure::no_reply()));
+        assert_eq!(failed.received(3), 2);
+        assert!(matches!(failed.last_answer, LastAnswer::Failed(_)));
+    }
+
+    #[test]
+    fn a_gate_exists_for_as_long_as_it_is_used() {
+        let gates = Gates::new();
+        let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
+        gates.with(&names, |_| ());
+        assert!(gates.names().is_empty(), "a look leaves nothing");
+        gates.with(&names, |gate| gate.job = Some(Arc::default()));
+        assert_eq!(gates.names().len(), 1);
+        gates.with(&names, |gate| gate.job = None);
+        assert!(gates.names().is_empty());
     }
 }

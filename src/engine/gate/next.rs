@@ -1,14 +1,13 @@
 //! What the keeper's job for a name does next.
 //!
-//! 1. Every step but the last either changes the gate or waits for something: the step that finds nothing to
-//!    do ends the job, under the same lock.
-//! 2. Who waits can rely on a job: it ends only when there is no queue, no attempt, no grant that lies
-//!    uncollected, and no release that somebody's next try depends on.
+//! 1. Every step but the last changes the gate or waits for something. The step that finds nothing to do ends the job,
+//!    under the same lock.
+//! 2. Whoever waits can rely on a job: it ends only when there is no queue, no attempt, no uncollected grant, and no
+//!    release that somebody's next try depends on.
 
 use std::sync::Arc;
 
-use super::joint::Joint;
-use super::seat::{Attempt, Seat};
+use super::seat::Seat;
 use super::ticket::{Patience, Ticket};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
@@ -17,37 +16,38 @@ use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 
 pub(crate) enum Step<C> {
-    /// See the attempt at the hold through whose command this is, started at that time.
+    /// Complete the attempt at the hold, whose command was started at that time.
     FinishAttempt(Arc<Hold>, C, Moment),
-    /// See the last release of the hold through that was started at that time.
+    /// Complete the last release of the hold, whose command was started at that time.
     FinishRelease(Arc<Hold>, C, Moment),
     /// The keeper repeats the release in the seat: wait for a change.
     AwaitRelease,
     /// Send the last release, and right behind it the try for the head of the queue.
     HandOver { hold: Arc<Hold> },
-    /// Watch over our own hold, whichever that is: others wait behind it, or its grant is not collected, which it is to be by
-    /// `collect_by`.
+    /// Watch over our own hold: others wait behind it, or its grant is to be collected by `collect_by`.
     Watch { collect_by: Option<Moment> },
-    /// Get the lock for the head of the queue; at once when `prompt`. When that is because of a release of
-    /// ours: how many other clients heard it.
+    /// Get the lock for the head of the queue.
     Serve {
         head: Arc<Ticket>,
-        prompt: bool,
-        released: Option<u32>,
-        /// By when a share is to be collected that was granted before.
+        at_once: bool,
+        /// How many other clients heard our release, if that is why the head is served.
+        others_heard: Option<u32>,
+        /// By when the oldest uncollected read is to be collected.
         collect_by: Option<Moment>,
     },
     /// Somebody waits, and the lock is left to others until then.
-    Leave(Moment),
+    LeaveFree(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
-    /// The job has ended, and with it the mark of a waiting writer, if there was one: its kind, and when it was first
-    /// left. Redis is to be told.
-    Over { mark: Option<(Kind, Moment)> },
+    /// The job has ended. The note that a writer waits is to be removed from Redis, if there is one: its kind, and since
+    /// when it is there.
+    Over {
+        writer_waits: Option<(Kind, Moment)>,
+    },
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// What the job has to do next. One that still listens to the channel does not end yet.
+    /// What the job has to do next. A job that still listens to the channel does not end yet.
     pub(crate) fn step(
         &mut self,
         now: Moment,
@@ -55,11 +55,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         listening: bool,
         effects: &mut Effects,
     ) -> Step<C> {
-        self.looks_at = Moment::NEVER;
+        self.job_sleeps_until = Moment::NEVER;
         if let Some(step) = self.under_way(now, rules) {
             return step;
         }
-        if (self.seat.is_free() || self.is_head_joinable(now))
+        if (self.seat.is_free() || self.head_may_read(now))
             && let Some(step) = self.next_in_line(now, rules, effects)
         {
             return step;
@@ -68,38 +68,21 @@ impl<C: Clone + PartialEq> Gate<C> {
             return Step::Linger;
         }
         self.job = None;
-        self.wakeups.listening(false);
-        // Under the same lock: without a job nobody would take it away.
-        let mark = self.take_mark_away();
-        Step::Over { mark }
+        self.wakeups.set_listening(false);
+        // Under the same lock: without a job nobody would remove the note.
+        let writer_waits = self.withdraw_writer_waits();
+        Step::Over { writer_waits }
     }
 
     /// What is to be done for what has the seat, if anything.
     fn under_way(&mut self, now: Moment, rules: Rules) -> Option<Step<C>> {
+        if let Some(attempt) = self.seat.attempt() {
+            let (hold, command) = (Arc::clone(&attempt.hold), attempt.command.clone());
+            return Some(Step::FinishAttempt(hold, command, attempt.since));
+        }
         let others = !self.queue.is_empty();
-        let joinable = self.is_head_joinable(now);
-        match &mut self.seat {
-            Seat::Free => None,
-            Seat::Trying(Attempt {
-                hold,
-                command,
-                since,
-                ..
-            })
-            | Seat::Shared {
-                join:
-                    Some(Attempt {
-                        hold,
-                        command,
-                        since,
-                        ..
-                    }),
-                ..
-            } => Some(Step::FinishAttempt(
-                Arc::clone(hold),
-                command.clone(),
-                *since,
-            )),
+        match &self.seat {
+            Seat::Free | Seat::Trying(_) => None,
             Seat::HandingOver { hold } => Some(Step::HandOver {
                 hold: Arc::clone(hold),
             }),
@@ -116,28 +99,21 @@ impl<C: Clone + PartialEq> Gate<C> {
             Seat::Releasing { next, .. } => {
                 (others || next.is_some()).then_some(Step::AwaitRelease)
             }
-            Seat::Shared { .. } if joinable => None,
-            Seat::Shared { joint, .. } => {
-                let collect_by = collect_by(joint, rules);
-                (others || collect_by.is_some()).then_some(Step::Watch { collect_by })
-            }
-            Seat::Held { uncollected, .. } => {
-                uncollected.take_if(|(ticket, _)| !ticket.is_decided());
-                let collect_by = uncollected
-                    .as_ref()
-                    .map(|(_, since)| *since + rules.command_timeout);
+            Seat::Shared { .. } if self.head_may_read(now) => None,
+            Seat::Shared { .. } | Seat::Held { .. } => {
+                let collect_by = self.collect_by(rules);
                 (others || collect_by.is_some()).then_some(Step::Watch { collect_by })
             }
         }
     }
 
-    /// Whether the first who waits may share the hold in the seat.
-    pub(super) fn is_head_joinable(&self, now: Moment) -> bool {
-        let head = self.queue.head();
-        head.is_some_and(|head| self.is_joinable(head, now))
+    /// By when the oldest uncollected grant is to be collected.
+    fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
+        let since = self.seat.uncollected_since()?;
+        Some(since + rules.command_timeout)
     }
 
-    /// The seat is free, or is to be shared: the first who still waits.
+    /// Serves the first who still waits: the seat is free, or is to be shared.
     fn next_in_line(
         &mut self,
         now: Moment,
@@ -146,72 +122,68 @@ impl<C: Clone + PartialEq> Gate<C> {
     ) -> Option<Step<C>> {
         while let Some(head) = self.queue.head().cloned() {
             let late = matches!(head.request.patience, Patience::Until(end) if now >= end);
-            // Its caller would say so itself, if anybody polled it.
-            let Some(word) = self.last_word(&head, now).filter(|_| late) else {
-                let collect_by = match &mut self.seat {
-                    Seat::Shared { joint, .. } => collect_by(joint, rules),
-                    _ => None,
-                };
-                if self.seat.is_free()
-                    && let Some(until) = self.row.leave(now)
-                {
-                    return Some(Step::Leave(until));
-                }
-                return Some(Step::Serve {
-                    head,
-                    prompt: std::mem::take(&mut self.prompt),
-                    released: self.wakeups.take_released(),
-                    collect_by,
-                });
-            };
-            self.queue.remove(head.number);
-            self.conclude(&head, word, effects);
-            self.prompt = true;
+            // Its caller would return by itself, if anybody polled it.
+            if let Some(verdict) = self.final_verdict(&head, now).filter(|_| late) {
+                self.queue.remove(head.number);
+                self.conclude(&head, verdict, effects);
+                self.try_at_once = true;
+                continue;
+            }
+            if self.seat.is_free()
+                && let Some(until) = self.pass_on_window.leave_free(now)
+            {
+                return Some(Step::LeaveFree(until));
+            }
+            return Some(Step::Serve {
+                head,
+                at_once: std::mem::take(&mut self.try_at_once),
+                others_heard: self.wakeups.take_others_heard(),
+                collect_by: self.collect_by(rules),
+            });
         }
         None
     }
 
-    /// The head of the queue gets the free seat, or asks for a share of the hold in it, by the attempt that
-    /// `attempt` makes. False when it is not its turn any more.
-    pub(crate) fn call_up(
+    /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared
+    /// hold. Returns false if it is not the head's turn any more.
+    pub(crate) fn try_head(
         &mut self,
         head: &Arc<Ticket>,
         now: Moment,
         attempt: impl FnOnce(Option<&Arc<Hold>>) -> (Arc<Hold>, C),
     ) -> bool {
-        let joins = matches!(&self.seat, Seat::Shared { join: None, .. });
-        let open = self.seat.is_free() || (joins && self.is_joinable(head, now));
-        let free = open && self.queue.remove(head.number).is_some();
-        if free {
+        let joins = self.seat.may_join() && self.may_read(head, now);
+        let open = self.seat.is_free() || joins;
+        let starts = open && self.queue.remove(head.number).is_some();
+        if starts {
             let (hold, command) = attempt(self.seat.held());
-            self.sit(hold, head, command, now);
+            self.start_attempt(hold, head, command, now);
         }
-        free
+        starts
     }
 
-    /// Takes a grant back that lies uncollected for too long; its hold is to be given back by one level.
+    /// Takes back a grant that was not collected in time; its hold is to be given back by one level.
     pub(crate) fn take_back(
         &mut self,
         now: Moment,
         rules: Rules,
     ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
-        let ticket = self
-            .seat
-            .take_uncollected(now.minus(rules.command_timeout))?;
+        let oldest = now.minus(rules.command_timeout);
+        let ticket = self.seat.take_uncollected(oldest)?;
         Some((ticket.revoke()?, ticket))
     }
 
-    /// Nothing was heard of `hold`'s command in time: the command, to be ended. By 2, a job sees to the rest.
-    /// A release is left to the keeper, who awaits what was sent first.
+    /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the
+    /// keeper completes a release, and awaits what was sent first.
     pub(crate) fn overdue(&mut self, hold: &Arc<Hold>, effects: &mut Effects) -> Option<C> {
-        let command = self
-            .seat
-            .commands()
-            .find_map(|(of, command)| Arc::ptr_eq(of, hold).then(|| command.clone()));
+        let mut commands = self.seat.commands();
+        let command = commands.find_map(|(of, command)| Arc::ptr_eq(of, hold).then_some(command));
+        let command = command.cloned();
+        drop(commands);
         match &mut self.seat {
             Seat::Trying(attempt) if Arc::ptr_eq(&attempt.hold, hold) => {
                 attempt.overdue = true;
-                self.tell_job();
+                self.notify_job();
             }
             Seat::Releasing { hold: over, .. } if Arc::ptr_eq(over, hold) => {
                 effects.release(hold);
@@ -220,12 +192,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         command
     }
-}
-
-/// By when the share is to be collected that was granted first.
-fn collect_by(joint: &mut Joint, rules: Rules) -> Option<Moment> {
-    let (_, since) = joint.uncollected()?;
-    Some(since + rules.command_timeout)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Steps of a job at a gate that was set up for them.
 
 use super::*;
-use crate::engine::gate::known::Known;
+use crate::engine::gate::LastAnswer;
+use crate::engine::gate::seat::Attempt;
+use crate::engine::gate::shared_hold::SharedHold;
 use crate::engine::gate::ticket::Verdict;
 use crate::engine::hold::state::{Left, Level};
 use crate::engine::made_tests::{RULES, Sort, at, held, hold, request, ticket};
@@ -14,21 +16,14 @@ fn step(gate: &mut Gate<u32>, now: Moment, listening: bool) -> Step<u32> {
 }
 
 fn attempt(number: u64) -> Attempt<u32> {
-    Attempt {
-        hold: hold(number),
-        ticket: ticket(number, Sort::Plain),
-        command: 20,
-        since: at(0),
-        early: false,
-        overdue: false,
-    }
+    Attempt::new(hold(number), ticket(number, Sort::Plain), 20, at(0))
 }
 
 /// Read by somebody here, and nothing is known of others who wait.
 fn read() -> Gate<u32> {
-    let joint = Joint::new(held(1, Level::Watchdog), false);
+    let shared = SharedHold::new(held(1, Level::Watchdog), false);
     Gate {
-        seat: Seat::Shared { joint, join: None },
+        seat: Seat::Shared { shared, join: None },
         ..Gate::default()
     }
 }
@@ -39,24 +34,24 @@ fn a_job_without_work_listens_for_a_while_and_is_over_then() {
         job: Some(Arc::default()),
         ..Gate::default()
     };
-    gate.wakeups.listening(true);
+    gate.wakeups.set_listening(true);
     gate.wakeups.expect_echo(1);
-    gate.job_looks_at(at(5));
+    gate.job_sleeps_until(at(5));
     assert!(matches!(step(&mut gate, at(1), true), Step::Linger));
-    assert_eq!(gate.looks_at, Moment::NEVER);
+    assert_eq!(gate.job_sleeps_until, Moment::NEVER);
     assert!(gate.job.is_some());
     assert!(matches!(
         step(&mut gate, at(1), false),
-        Step::Over { mark: None }
+        Step::Over { writer_waits: None }
     ));
     assert!(gate.job.is_none());
-    assert_eq!(gate.hear(1), 1, "it is nobody's echo any more");
+    assert_eq!(gate.received(1), 1, "it is nobody's echo any more");
 }
 
 #[test]
-fn who_is_late_is_told_and_the_next_one_tries_at_once() {
+fn who_is_late_is_answered_and_the_next_one_tries_at_once() {
     let mut gate = Gate {
-        known: Known::Busy(None),
+        last_answer: LastAnswer::Busy(None),
         ..Gate::default()
     };
     let late = Ticket::new(1, request(Sort::Plain, Patience::Until(at(2))));
@@ -65,53 +60,51 @@ fn who_is_late_is_told_and_the_next_one_tries_at_once() {
         gate.queue.insert(Arc::clone(waiter));
     }
     match step(&mut gate, at(2), true) {
-        Step::Serve { head, prompt, .. } => assert!(Arc::ptr_eq(&head, &next) && prompt),
+        Step::Serve { head, at_once, .. } => assert!(Arc::ptr_eq(&head, &next) && at_once),
         _ => panic!("somebody waits"),
     }
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let word = late.poll(&mut context);
     assert!(matches!(word, std::task::Poll::Ready(Verdict::Busy(_))));
     match step(&mut gate, at(2), true) {
-        Step::Serve { prompt, .. } => assert!(!prompt, "it was told that"),
+        Step::Serve { at_once, .. } => assert!(!at_once, "it tries already"),
         _ => panic!("somebody waits"),
     }
 }
 
 #[test]
-fn while_somebody_asks_for_a_share_those_that_lie_there_are_watched() {
+fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     let mut gate = read();
     let decided = ticket(2, Sort::Reads);
     let mut effects = Effects::default();
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
-    if let Seat::Shared { joint, .. } = &mut gate.seat {
-        joint.await_collection(&decided, at(3));
-    }
+    gate.seat.await_collection(&decided, at(3));
     let by = at(3) + RULES.command_timeout;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));
     assert!(watches(step(&mut gate, at(3), true)));
     gate.queue.insert(ticket(3, Sort::Reads));
     match step(&mut gate, at(3), true) {
         Step::Serve { collect_by, .. } => assert_eq!(collect_by, Some(by)),
-        _ => panic!("somebody may have a share"),
+        _ => panic!("somebody may have a read"),
     }
 }
 
 #[test]
-fn a_share_is_asked_for_by_one_at_a_time_who_may_have_one() {
+fn a_read_is_asked_for_by_one_at_a_time_who_may_have_one() {
     let mut gate = read();
     let (reader, writer) = (ticket(2, Sort::Reads), ticket(3, Sort::Writes));
     for waiter in [&reader, &writer] {
         gate.queue.insert(Arc::clone(waiter));
     }
-    let call_up = |gate: &mut Gate<u32>, head: &Arc<Ticket>| {
-        gate.call_up(head, at(1), |joint| (Arc::clone(joint.unwrap()), 20))
+    let try_head = |gate: &mut Gate<u32>, head: &Arc<Ticket>| {
+        gate.try_head(head, at(1), |shared| (Arc::clone(shared.unwrap()), 20))
     };
-    assert!(!call_up(&mut gate, &writer));
-    assert!(call_up(&mut gate, &reader));
+    assert!(!try_head(&mut gate, &writer));
+    assert!(try_head(&mut gate, &reader));
     let second = ticket(1, Sort::Reads);
     gate.queue.insert(Arc::clone(&second));
-    assert!(!call_up(&mut gate, &second), "another one asks");
+    assert!(!try_head(&mut gate, &second), "another one asks");
     assert!(gate.is_queued(&second) && gate.is_queued(&writer));
 }
 

@@ -1,40 +1,38 @@
-//! Who waits behind a gate: first come first served.
+//! The tickets that wait at a gate: first come, first served.
 //!
-//! Thousands may wait, so nothing that happens at each grant walks the whole queue: those whose wait ends are
-//! found by when it ends, those of an owner by the owner.
+//! Thousands may wait, so nothing that happens at each grant walks the whole queue. Waiters are found by the end of
+//! their wait, and by their owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::clock::Moment;
 
-/// What the queue knows of one who waits.
+/// What the queue knows of a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(super) struct QueueEntry {
     /// Numbers grow by arrival.
-    pub(crate) number: u64,
+    pub(super) number: u64,
     /// When the wait ends, unless it is for ever.
-    pub(crate) end: Option<Moment>,
+    pub(super) end: Option<Moment>,
     /// The owner's number, if there is one.
-    pub(crate) owner: Option<u64>,
-    /// Whether it is to be woken by messages.
-    pub(crate) listens: bool,
-    /// Whether it wants to have alone what others share.
-    pub(crate) alone: bool,
+    pub(super) owner: Option<u64>,
+    /// Whether messages are to wake it.
+    pub(super) listens: bool,
+    /// Whether it wants exclusively what others share.
+    pub(super) writes: bool,
 }
 
-/// One who can wait in a queue.
-pub(crate) trait Waits {
-    fn place(&self) -> Place;
+pub(super) trait Queued {
+    fn entry(&self) -> QueueEntry;
 }
 
-pub(crate) struct Queue<T> {
+pub(super) struct Queue<T> {
     waiters: BTreeMap<u64, T>,
     ends: BTreeSet<(Moment, u64)>,
     owners: BTreeSet<(u64, u64)>,
-    /// How many are to be woken by messages.
     listeners: usize,
-    alone: BTreeSet<u64>,
+    writers: BTreeSet<u64>,
 }
 
 impl<T> Default for Queue<T> {
@@ -44,71 +42,70 @@ impl<T> Default for Queue<T> {
             ends: BTreeSet::new(),
             owners: BTreeSet::new(),
             listeners: 0,
-            alone: BTreeSet::new(),
+            writers: BTreeSet::new(),
         }
     }
 }
 
-impl<T: Waits> Queue<T> {
-    pub(crate) fn is_empty(&self) -> bool {
+impl<T: Queued> Queue<T> {
+    pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Whether anybody is to be woken by messages.
-    pub(crate) fn has_listeners(&self) -> bool {
+    /// Whether messages are to wake anybody.
+    pub(super) fn has_listeners(&self) -> bool {
         self.listeners > 0
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    pub(crate) fn head(&self) -> Option<&T> {
+    pub(super) fn head(&self) -> Option<&T> {
         self.waiters.first_key_value().map(|(_, first)| first)
     }
 
-    pub(crate) fn contains(&self, number: u64) -> bool {
+    pub(super) fn contains(&self, number: u64) -> bool {
         self.waiters.contains_key(&number)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.waiters.values()
     }
 
-    /// By arrival: a head that tried in vain goes back to the front.
-    pub(crate) fn insert(&mut self, waiter: T) {
-        let place = waiter.place();
-        self.ends.extend(place.end.map(|end| (end, place.number)));
-        self.owners
-            .extend(place.owner.map(|owner| (owner, place.number)));
-        if self.waiters.insert(place.number, waiter).is_none() {
-            self.listeners += usize::from(place.listens);
+    /// Inserts in the order of arrival, so a head that tried in vain goes back to the front.
+    pub(super) fn insert(&mut self, waiter: T) {
+        let entry = waiter.entry();
+        let number = entry.number;
+        self.ends.extend(entry.end.map(|end| (end, number)));
+        self.owners.extend(entry.owner.map(|owner| (owner, number)));
+        self.writers.extend(entry.writes.then_some(number));
+        if self.waiters.insert(number, waiter).is_none() {
+            self.listeners += usize::from(entry.listens);
         }
-        self.alone.extend(place.alone.then_some(place.number));
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         let waiter = self.waiters.remove(&number)?;
-        let place = waiter.place();
-        self.listeners -= usize::from(place.listens);
-        if let Some(end) = place.end {
+        let entry = waiter.entry();
+        self.listeners -= usize::from(entry.listens);
+        if let Some(end) = entry.end {
             self.ends.remove(&(end, number));
         }
-        if let Some(owner) = place.owner {
+        if let Some(owner) = entry.owner {
             self.owners.remove(&(owner, number));
         }
-        self.alone.remove(&number);
+        self.writers.remove(&number);
         Some(waiter)
     }
 
-    /// The first who wants to have alone what others share.
-    pub(crate) fn first_alone(&self) -> Option<&T> {
-        self.waiters.get(self.alone.first()?)
+    pub(super) fn first_writer(&self) -> Option<&T> {
+        self.waiters.get(self.writers.first()?)
     }
 
-    /// The first behind `number` who shares, unless somebody who does not is ahead.
-    pub(crate) fn next_sharing(&self, number: u64) -> Option<&T> {
-        let end = self.alone.first().copied().unwrap_or(u64::MAX);
+    /// The first reader behind `number`, if no writer is ahead of it.
+    pub(super) fn next_reader(&self, number: u64) -> Option<&T> {
+        let end = self.writers.first().copied().unwrap_or(u64::MAX);
         let behind = (
             Bound::Excluded(number),
             Bound::Excluded(end.max(number + 1)),
@@ -116,8 +113,8 @@ impl<T: Waits> Queue<T> {
         self.waiters.range(behind).next().map(|(_, waiter)| waiter)
     }
 
-    /// Takes one out whose wait is over at `now`, if there is one.
-    pub(crate) fn take_over(&mut self, now: Moment) -> Option<T> {
+    /// Takes out a waiter whose wait is over at `now`, if there is one.
+    pub(super) fn take_late(&mut self, now: Moment) -> Option<T> {
         let (end, number) = *self.ends.first()?;
         if end > now {
             return None;
@@ -125,24 +122,21 @@ impl<T: Waits> Queue<T> {
         self.remove(number)
     }
 
-    /// Takes one of `owner` out, if there is one.
-    pub(crate) fn take_of(&mut self, owner: u64) -> Option<T> {
+    /// Takes out a waiter of `owner`, if there is one.
+    pub(super) fn take_of(&mut self, owner: u64) -> Option<T> {
         let (_, number) = *self.owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
         self.remove(number)
     }
 
     /// Takes out all that `chosen` is true for. Walks the whole queue.
-    pub(crate) fn take_if(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
-        let numbers: Vec<u64> = self
-            .waiters
-            .iter()
+    pub(super) fn take_if(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
+        let waiters = self.waiters.iter();
+        let numbers: Vec<u64> = waiters
             .filter(|(_, waiter)| chosen(waiter))
             .map(|(number, _)| *number)
             .collect();
-        numbers
-            .into_iter()
-            .filter_map(|number| self.remove(number))
-            .collect()
+        let taken = numbers.into_iter().filter_map(|number| self.remove(number));
+        taken.collect()
     }
 }
 
@@ -154,17 +148,17 @@ mod tests {
 
     use super::*;
 
-    impl Waits for Place {
-        fn place(&self) -> Place {
+    impl Queued for QueueEntry {
+        fn entry(&self) -> QueueEntry {
             *self
         }
     }
 
     /// One who counts how often anybody looks at it.
-    struct Watched<'a>(Place, &'a Cell<usize>);
+    struct Watched<'a>(QueueEntry, &'a Cell<usize>);
 
-    impl Waits for Watched<'_> {
-        fn place(&self) -> Place {
+    impl Queued for Watched<'_> {
+        fn entry(&self) -> QueueEntry {
             self.1.set(self.1.get() + 1);
             self.0
         }
@@ -174,14 +168,14 @@ mod tests {
     fn a_grant_looks_at_nobody_whom_it_does_not_concern() {
         let (looks, mut queue) = (Cell::new(0), Queue::default());
         for number in 0..10_000 {
-            let place = Place {
+            let entry = QueueEntry {
                 number,
                 end: Some(Moment::from_nanos(1_000 + number)),
                 owner: Some(number),
                 listens: true,
-                alone: false,
+                writes: false,
             };
-            queue.insert(Watched(place, &looks));
+            queue.insert(Watched(entry, &looks));
         }
         looks.set(0);
         for number in 0..100 {
@@ -189,47 +183,47 @@ mod tests {
             let granted = queue.remove(number).unwrap();
             assert!(queue.take_of(granted.0.number).is_none(), "one each");
             assert!(
-                queue.take_over(Moment::from_nanos(999)).is_none(),
+                queue.take_late(Moment::from_nanos(999)).is_none(),
                 "in time"
             );
         }
         assert_eq!(looks.get(), 100, "at each that was granted");
     }
 
-    fn places() -> impl Strategy<Value = Vec<Place>> {
-        let place = (
+    fn entries() -> impl Strategy<Value = Vec<QueueEntry>> {
+        let entry = (
             0u64..50,
             proptest::option::of(0u64..20),
             proptest::option::of(0u64..4),
             any::<bool>(),
             any::<bool>(),
         );
-        let place = place.prop_map(|(number, end, owner, listens, alone)| Place {
+        let entry = entry.prop_map(|(number, end, owner, listens, writes)| QueueEntry {
             number,
             end: end.map(Moment::from_nanos),
             owner,
             listens,
-            alone,
+            writes,
         });
-        proptest::collection::vec(place, 0..40)
+        proptest::collection::vec(entry, 0..40)
     }
 
     proptest! {
         /// Whatever is taken by one index is gone from the others, and nothing else is.
         #[test]
-        fn all_indexes_tell_the_same(places in places(), now in 0u64..20, owner in 0u64..4) {
+        fn all_indexes_agree(entries in entries(), now in 0u64..20, owner in 0u64..4) {
             let now = Moment::from_nanos(now);
             let mut queue = Queue::default();
             let mut all = BTreeMap::new();
-            for place in places {
+            for entry in entries {
                 // A number is used once.
-                if all.insert(place.number, place).is_none() {
-                    queue.insert(place);
+                if all.insert(entry.number, entry).is_none() {
+                    queue.insert(entry);
                 } else {
-                    all.insert(place.number, *queue.iter().find(|p| p.number == place.number).unwrap());
+                    all.insert(entry.number, *queue.iter().find(|p| p.number == entry.number).unwrap());
                 }
             }
-            while let Some(over) = queue.take_over(now) {
+            while let Some(over) = queue.take_late(now) {
                 prop_assert!(over.end.unwrap() <= now);
                 all.remove(&over.number);
             }
@@ -240,23 +234,23 @@ mod tests {
             prop_assert!(all.values().all(|p| p.end.is_none_or(|end| end > now) && p.owner != Some(owner)));
             prop_assert!(queue.iter().eq(all.values()));
             prop_assert_eq!(queue.len(), all.len());
-            prop_assert_eq!(queue.has_listeners(), all.values().any(|place| place.listens));
-            let alone = all.values().find(|place| place.alone);
-            prop_assert_eq!(queue.first_alone(), alone);
+            prop_assert_eq!(queue.has_listeners(), all.values().any(|entry| entry.listens));
+            let writer = all.values().find(|entry| entry.writes);
+            prop_assert_eq!(queue.first_writer(), writer);
             for after in 0..50 {
-                let ahead = |place: &&Place| alone.is_none_or(|alone| place.number < alone.number);
-                let next = all.values().filter(ahead).find(|place| place.number > after);
-                prop_assert_eq!(queue.next_sharing(after), next);
+                let ahead = |entry: &&QueueEntry| writer.is_none_or(|writer| entry.number < writer.number);
+                let next = all.values().filter(ahead).find(|entry| entry.number > after);
+                prop_assert_eq!(queue.next_reader(after), next);
             }
-            let odd = queue.take_if(|place| place.number % 2 == 1);
-            prop_assert!(odd.iter().all(|place| place.number % 2 == 1));
-            prop_assert!(queue.iter().all(|place| place.number % 2 == 0));
+            let odd = queue.take_if(|entry| entry.number % 2 == 1);
+            prop_assert!(odd.iter().all(|entry| entry.number % 2 == 1));
+            prop_assert!(queue.iter().all(|entry| entry.number % 2 == 0));
             while let Some(head) = queue.head().copied() {
                 prop_assert!(queue.contains(head.number));
                 queue.remove(head.number);
             }
             prop_assert!(queue.ends.is_empty() && queue.owners.is_empty() && !queue.has_listeners());
-            prop_assert!(queue.alone.is_empty());
+            prop_assert!(queue.writers.is_empty());
         }
     }
 }

@@ -1,58 +1,57 @@
-//! The seat of a gate: what of a name is under way in this client, one thing at a time.
+//! The seat of a gate: what this client does about a name, one thing at a time.
 //!
 //! ```text
 //!            attempt                granted
 //! Free ──────────────▶ Trying ──────────────────▶ Held ──────────────▶ HandingOver
-//!  ▲  ▲                  │ │  nobody wants it       │    last level,         │ the keeper sent it,
-//!  │  └──── not granted ─┘ └───────────────┐        │    left to the keeper  │ and the next try with it
+//!  ▲  ▲                  │ │  nobody wants it       │    last level,         │ the job sent it,
+//!  │  └──── not granted ─┘ └───────────────┐        │    left to the job     │ and the next try with it
 //!  │                                       ▼        ▼ last level             ▼
 //!  └───────────── answered ──────────── Releasing ◀──────────────────────────┘
 //!                                          └── answered, and a next try was sent along ──▶ Trying
 //! ```
 //!
-//! 1. A hold of this client that is valid has the seat of its name. A lost one leaves it at once.
+//! 1. A valid hold of this client has the seat of its name. A lost one leaves it at once.
 //! 2. An answer belongs to a command, not to a hold: of two tries of one attempt only the present one counts.
-//! 3. A try that was sent along with a release waits in `Releasing` and gets the seat with its answer, also
-//!    when its caller is gone by then: it may have got the lock.
-//! 4. A hold that is shared has the seat together with all its shares. Whoever wants a share, and may not have it
-//!    without asking, asks by a *join*: one at a time, beside the hold.
+//! 3. A try that was sent along with a release waits in `Releasing` and gets the seat when the release is answered, even
+//!    if its caller is gone by then: Redis may have granted it.
+//! 4. A shared hold has the seat together with all its reads. Who wants a read and may not take it without asking sends
+//!    a *join*: one at a time, beside the hold.
 
 use std::sync::Arc;
 
-use super::joint::Joint;
-use super::ticket::Ticket;
+use super::shared_hold::SharedHold;
+use super::ticket::{Ticket, Uncollected};
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 
 /// A try for a ticket, with its command in flight.
 #[derive(Clone)]
-pub(crate) struct Attempt<C> {
-    pub(crate) hold: Arc<Hold>,
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) command: C,
+pub(super) struct Attempt<C> {
+    pub(super) hold: Arc<Hold>,
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) command: C,
     /// When the command was started.
-    pub(crate) since: Moment,
-    /// Sent before the seat was free: if it was answered busy, then maybe by the hold before it.
-    pub(crate) early: bool,
-    /// No answer came in time, and its caller may not be polled: somebody else must see it through.
-    pub(crate) overdue: bool,
+    pub(super) since: Moment,
+    /// Sent before the seat was free, so "busy" may mean the hold before it.
+    pub(super) early: bool,
+    /// No answer came in time, and its caller may not be polled: somebody else must complete it.
+    pub(super) overdue: bool,
 }
 
 /// What occupies a name.
-pub(crate) enum Seat<C> {
+pub(super) enum Seat<C> {
     Free,
     Trying(Attempt<C>),
     Held {
         hold: Arc<Hold>,
-        /// Whom it was granted to, and when, until that one took it.
-        uncollected: Option<(Arc<Ticket>, Moment)>,
+        uncollected: Option<Uncollected>,
     },
-    /// Held by those who have shares of it, and asked for by one more.
+    /// Held by those who have reads of it; one more may ask for a read.
     Shared {
-        joint: Joint,
+        shared: SharedHold,
         join: Option<Attempt<C>>,
     },
-    /// The last release is decided, and left to the job, which sends the next try along with it.
+    /// The last release is left to the job, which sends the next try along with it.
     HandingOver {
         hold: Arc<Hold>,
     },
@@ -65,8 +64,8 @@ pub(crate) enum Seat<C> {
     },
 }
 
-/// What the seat of a hold that is over became.
-pub(crate) enum Vacated {
+/// What the seat became when a hold left it.
+pub(super) enum Vacated {
     /// The hold did not have it.
     NotHere,
     Free,
@@ -74,17 +73,30 @@ pub(crate) enum Vacated {
     Next(Arc<Ticket>),
 }
 
+impl<C> Attempt<C> {
+    pub(super) fn new(hold: Arc<Hold>, ticket: Arc<Ticket>, command: C, since: Moment) -> Self {
+        Self {
+            hold,
+            ticket,
+            command,
+            since,
+            early: false,
+            overdue: false,
+        }
+    }
+}
+
 impl<C: Clone + PartialEq> Seat<C> {
-    pub(crate) fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         matches!(self, Self::Free)
     }
 
     /// The hold, or attempt, that has the seat.
-    pub(crate) fn occupant(&self) -> Option<&Arc<Hold>> {
+    pub(super) fn occupant(&self) -> Option<&Arc<Hold>> {
         match self {
             Self::Free => None,
             Self::Trying(attempt) => Some(&attempt.hold),
-            Self::Shared { joint, .. } => Some(&joint.hold),
+            Self::Shared { shared, .. } => Some(shared.hold()),
             Self::Held { hold, .. } | Self::HandingOver { hold } | Self::Releasing { hold, .. } => {
                 Some(hold)
             }
@@ -92,75 +104,75 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 
     /// The hold in the seat, while it is held.
-    pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
+    pub(super) fn held(&self) -> Option<&Arc<Hold>> {
         match self {
             Self::Held { hold, .. } => Some(hold),
-            Self::Shared { joint, .. } => Some(&joint.hold),
+            Self::Shared { shared, .. } => Some(shared.hold()),
             _ => None,
         }
     }
 
-    /// The joint hold that is `hold`, while it is held.
-    pub(crate) fn joint(&mut self, hold: &Arc<Hold>) -> Option<&mut Joint> {
+    /// The shared hold that is `hold`, while it is held.
+    pub(super) fn shared_hold(&mut self, hold: &Arc<Hold>) -> Option<&mut SharedHold> {
         match self {
-            Self::Shared { joint, .. } if Arc::ptr_eq(&joint.hold, hold) => Some(joint),
+            Self::Shared { shared, .. } if Arc::ptr_eq(shared.hold(), hold) => Some(shared),
             _ => None,
         }
     }
 
-    /// The commands in flight, and the holds that they are of.
-    pub(crate) fn commands(&self) -> impl Iterator<Item = (&Arc<Hold>, &C)> {
-        let (first, second) = match self {
-            Self::Trying(attempt)
-            | Self::Shared {
-                join: Some(attempt),
-                ..
-            } => (Some((&attempt.hold, &attempt.command)), None),
+    /// Whether it has a shared hold that nobody asks to join.
+    pub(super) fn may_join(&self) -> bool {
+        matches!(self, Self::Shared { join: None, .. })
+    }
+
+    /// The attempt in the seat, or the join beside its hold.
+    pub(super) fn attempt(&self) -> Option<&Attempt<C>> {
+        match self {
+            Self::Trying(attempt) => Some(attempt),
+            Self::Shared { join, .. } => join.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The try that was sent along with a release.
+    pub(super) fn next(&self) -> Option<&Attempt<C>> {
+        match self {
+            Self::Releasing { next, .. } => next.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The commands in flight, and their holds.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (&Arc<Hold>, &C)> {
+        let release = match self {
             Self::Releasing {
                 hold,
-                command,
-                next,
+                command: Some(command),
                 ..
-            } => (
-                command.as_ref().map(|command| (hold, command)),
-                next.as_ref().map(|next| (&next.hold, &next.command)),
-            ),
-            _ => (None, None),
+            } => Some((hold, command)),
+            _ => None,
         };
-        first.into_iter().chain(second)
+        let tries = self.attempt().or(self.next());
+        let tries = tries.map(|attempt| (&attempt.hold, &attempt.command));
+        release.into_iter().chain(tries)
     }
 
     /// Whether a command of `ticket` is in flight, here or along with a release.
-    pub(crate) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
-        match self {
-            Self::Trying(attempt)
-            | Self::Shared {
-                join: Some(attempt),
-                ..
-            }
-            | Self::Releasing {
-                next: Some(attempt),
-                ..
-            } => Arc::ptr_eq(&attempt.ticket, ticket),
-            _ => false,
-        }
+    pub(super) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
+        let attempt = self.attempt().or(self.next());
+        attempt.is_some_and(|attempt| Arc::ptr_eq(&attempt.ticket, ticket))
     }
 
     /// Whether something is under way that leaves a key behind if it is forgotten.
-    pub(crate) fn is_in_flight(&self) -> bool {
+    pub(super) fn is_in_flight(&self) -> bool {
         matches!(
             self,
             Self::Trying(_) | Self::HandingOver { .. } | Self::Releasing { .. }
         )
     }
 
-    /// An attempt takes the free seat.
-    pub(crate) fn try_for(&mut self, attempt: Attempt<C>) {
-        *self = Self::Trying(attempt);
-    }
-
-    /// The attempt that `command` is of, if it has the seat; the seat is free then, unless it was a join.
-    pub(crate) fn answered(&mut self, command: &C) -> Option<Attempt<C>> {
+    /// Takes out the attempt that `command` is of. That frees the seat, unless the attempt was a join.
+    pub(super) fn answered(&mut self, command: &C) -> Option<Attempt<C>> {
         if let Self::Shared { join, .. } = self {
             return join.take_if(|join| join.command == *command);
         }
@@ -174,31 +186,56 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 
     /// An attempt became a hold.
-    pub(crate) fn hold(&mut self, hold: Arc<Hold>, uncollected: Option<(Arc<Ticket>, Moment)>) {
-        *self = Self::Held { hold, uncollected };
+    pub(super) fn hold(&mut self, hold: Arc<Hold>) {
+        *self = Self::Held {
+            hold,
+            uncollected: None,
+        };
     }
 
-    /// The grant that nobody took since `moment`, or before. It counts as collected from now on.
-    pub(crate) fn take_uncollected(&mut self, moment: Moment) -> Option<Arc<Ticket>> {
+    /// Somebody must see to it that `ticket` collects its grant.
+    pub(super) fn await_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+        let grant = (Arc::clone(ticket), now);
+        match self {
+            Self::Held { uncollected, .. } => *uncollected = Some(grant),
+            Self::Shared { shared, .. } => shared.await_collection(grant),
+            _ => {}
+        }
+    }
+
+    /// Since when the oldest grant is not collected, if there is one.
+    pub(super) fn uncollected_since(&mut self) -> Option<Moment> {
+        match self {
+            Self::Held { uncollected, .. } => {
+                uncollected.take_if(|(ticket, _)| !ticket.is_decided());
+                uncollected.as_ref().map(|(_, since)| *since)
+            }
+            Self::Shared { shared, .. } => shared.uncollected_since(),
+            _ => None,
+        }
+    }
+
+    /// Takes out the grant that was delivered at `moment`, or before, and not collected.
+    pub(super) fn take_uncollected(&mut self, moment: Moment) -> Option<Arc<Ticket>> {
         match self {
             Self::Held { uncollected, .. } => {
                 let (ticket, _) = uncollected.take_if(|(_, since)| *since <= moment)?;
                 Some(ticket)
             }
-            Self::Shared { joint, .. } => joint.take_uncollected(moment),
+            Self::Shared { shared, .. } => shared.take_uncollected(moment),
             _ => None,
         }
     }
 
-    /// The last release of `hold`, which has the seat, is decided, and left to the job.
-    pub(crate) fn hand_over(&mut self, hold: &Arc<Hold>) {
+    /// The last release of `hold`, which has the seat, is left to the job.
+    pub(super) fn hand_over(&mut self, hold: &Arc<Hold>) {
         *self = Self::HandingOver {
             hold: Arc::clone(hold),
         };
     }
 
     /// The last release of `hold` is under way.
-    pub(crate) fn release(
+    pub(super) fn release(
         &mut self,
         hold: &Arc<Hold>,
         command: Option<C>,
@@ -213,20 +250,21 @@ impl<C: Clone + PartialEq> Seat<C> {
         };
     }
 
-    /// Since when the last release of `hold` is under way, if it has the seat.
-    pub(crate) fn released_since(&self, hold: &Arc<Hold>) -> Option<Moment> {
+    /// The command of the last release of `hold`, and since when the release is under way, if it has the seat.
+    pub(super) fn release_of(&self, hold: &Arc<Hold>) -> Option<(Option<&C>, Moment)> {
         match self {
             Self::Releasing {
                 hold: releasing,
+                command,
                 since,
                 ..
-            } if Arc::ptr_eq(releasing, hold) => Some(*since),
+            } if Arc::ptr_eq(releasing, hold) => Some((command.as_ref(), *since)),
             _ => None,
         }
     }
 
-    /// A release of `hold` failed; its command counts no more. False when the hold has no seat.
-    pub(crate) fn release_failed(&mut self, hold: &Arc<Hold>, failed: Option<&C>) -> bool {
+    /// A release of `hold` failed, so its command counts no more. Returns false if the hold does not have the seat.
+    pub(super) fn release_failed(&mut self, hold: &Arc<Hold>, failed: Option<&C>) -> bool {
         match self {
             Self::Releasing {
                 hold: releasing,
@@ -241,28 +279,20 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 
     /// `hold` is over, one way or the other.
-    pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) -> Vacated {
+    pub(super) fn vacate(&mut self, hold: &Arc<Hold>) -> Vacated {
+        let trying = matches!(self, Self::Free | Self::Trying(_));
+        if trying || !self.occupant().is_some_and(|over| Arc::ptr_eq(over, hold)) {
+            return Vacated::NotHere;
+        }
         match std::mem::replace(self, Self::Free) {
-            Self::Held { hold: over, .. } | Self::HandingOver { hold: over }
-                if Arc::ptr_eq(&over, hold) =>
-            {
-                Vacated::Free
-            }
-            Self::Shared { joint, .. } if Arc::ptr_eq(&joint.hold, hold) => Vacated::Free,
             Self::Releasing {
-                hold: over, next, ..
-            } if Arc::ptr_eq(&over, hold) => match next {
-                Some(next) => {
-                    let ticket = Arc::clone(&next.ticket);
-                    self.try_for(next);
-                    Vacated::Next(ticket)
-                }
-                None => Vacated::Free,
-            },
-            other => {
-                *self = other;
-                Vacated::NotHere
+                next: Some(next), ..
+            } => {
+                let ticket = Arc::clone(&next.ticket);
+                *self = Self::Trying(next);
+                Vacated::Next(ticket)
             }
+            _ => Vacated::Free,
         }
     }
 }

@@ -7,19 +7,12 @@ use crate::engine::hold::state::Level;
 use crate::engine::made_tests::{Sort, at, held, hold, ticket};
 
 fn attempt(number: u64, command: u32) -> Attempt<u32> {
-    Attempt {
-        hold: hold(number),
-        ticket: ticket(number, Sort::Reads),
-        command,
-        since: at(0),
-        early: false,
-        overdue: false,
-    }
+    Attempt::new(hold(number), ticket(number, Sort::Reads), command, at(0))
 }
 
 fn shared(join: Option<Attempt<u32>>) -> Seat<u32> {
-    let joint = Joint::new(held(1, Level::Watchdog), false);
-    Seat::Shared { joint, join }
+    let shared = SharedHold::new(held(1, Level::Watchdog), false);
+    Seat::Shared { shared, join }
 }
 
 fn releasing(hold: &Arc<Hold>, next: Option<Attempt<u32>>) -> Seat<u32> {
@@ -34,16 +27,19 @@ fn commands(seat: &Seat<u32>) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_joint_hold_is_found_by_itself_alone() {
+fn a_shared_hold_is_found_by_itself_alone() {
     let (one, other) = (hold(1), hold(2));
-    let joint = Joint::new(Arc::clone(&one), true);
-    let mut seat = Seat::<u32>::Shared { joint, join: None };
-    assert!(seat.joint(&one).is_some());
-    assert!(seat.joint(&other).is_none(), "one that is over asks late");
+    let shared = SharedHold::new(Arc::clone(&one), true);
+    let mut seat = Seat::<u32>::Shared { shared, join: None };
+    assert!(seat.shared_hold(&one).is_some());
+    assert!(
+        seat.shared_hold(&other).is_none(),
+        "one that is over asks late"
+    );
 }
 
 #[test]
-fn what_is_in_flight_is_told_with_the_hold_that_it_is_of() {
+fn commands_in_flight_come_with_their_holds() {
     assert_eq!(commands(&Seat::Free), []);
     assert_eq!(commands(&Seat::Trying(attempt(2, 20))), [(2, 20)]);
     assert_eq!(commands(&shared(Some(attempt(2, 20)))), [(2, 20)]);
@@ -94,14 +90,10 @@ fn a_grant_lies_there_until_its_time_is_over() {
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
     let mut seat = shared(None);
-    if let Seat::Shared { joint, .. } = &mut seat {
-        joint.await_collection(&decided, at(3));
-    }
+    seat.await_collection(&decided, at(3));
     let mut alone = Seat::<u32>::Free;
-    alone.hold(
-        held(1, Level::Watchdog),
-        Some((Arc::clone(&decided), at(3))),
-    );
+    alone.hold(held(1, Level::Watchdog));
+    alone.await_collection(&decided, at(3));
     for mut seat in [seat, alone] {
         assert!(seat.take_uncollected(at(2)).is_none());
         assert!(seat.take_uncollected(at(3)).is_some());
@@ -113,9 +105,9 @@ fn a_grant_lies_there_until_its_time_is_over() {
 fn a_release_is_that_of_its_hold() {
     let (one, other) = (hold(1), hold(2));
     let mut seat = releasing(&one, None);
-    assert_eq!(seat.released_since(&one), Some(at(3)));
-    assert_eq!(seat.released_since(&other), None);
-    assert_eq!(Seat::<u32>::Free.released_since(&one), None);
+    assert_eq!(seat.release_of(&one), Some((Some(&7), at(3))));
+    assert_eq!(seat.release_of(&other), None);
+    assert_eq!(Seat::<u32>::Free.release_of(&one), None);
     assert!(!seat.release_failed(&other, Some(&7)));
     assert!(seat.release_failed(&one, Some(&6)), "it has the seat");
     assert_eq!(commands(&seat), [(1, 7)], "and another command");

@@ -1,9 +1,9 @@
 //! A ticket: one caller's acquire, from its call until somebody took its result.
 //!
-//! 1. A result is put into the ticket and the caller woken. A hold that is not collected in time is taken
-//!    back again, so that a future that nobody polls keeps the lock from nobody (I9).
-//! 2. A ticket that waits is decided or closed only under the lock of its gate; a decided one is its caller's.
-//!    So whoever has that lock and sees it wait can rely on it: a grant is delivered, or not made.
+//! 1. The result is put into the ticket and the caller woken. A hold that is not collected in time is taken back (I9: a
+//!    future that is not polled delays nobody).
+//! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So whoever
+//!    has that lock and sees the ticket wait knows that a grant reaches it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::queue::{Place, Waits};
+use super::queue::{QueueEntry, Queued};
 use crate::clock::Moment;
-use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
+use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 
@@ -41,7 +41,7 @@ pub(crate) enum Verdict {
     Busy(Option<Moment>),
     /// Boxed: thousands may wait, and few fail.
     Failed(Box<Error>),
-    /// Look again from the start: the owner holds the name now, or the grant was not collected.
+    /// Start again: the owner holds the name now, or the grant was not collected.
     Again,
 }
 
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-enum State {
+enum TicketState {
     Waiting(Option<Waker>),
     Decided(Verdict),
     /// The caller took the result, or is gone.
@@ -70,31 +70,28 @@ pub(crate) struct Request {
     pub(crate) since: Moment,
 }
 
-struct Inner {
-    state: State,
-    /// An attempt of this ticket whose outcome is unknown, or that has a place in a queue that Redis keeps; it is
-    /// tried again under the same hold id.
-    unsettled: Option<Arc<Hold>>,
-}
-
 pub(crate) struct Ticket {
     pub(crate) number: u64,
     pub(crate) request: Request,
     pub(crate) task: Option<tokio::task::Id>,
-    inner: Mutex<Inner>,
-    /// Whether a broken connection was made up for already.
-    pub(crate) breaks: AtomicU8,
-    /// Whether it was said that its task waits for itself.
-    told: AtomicBool,
-    /// Its caller's alone: whether it took the result.
+    state: Mutex<TicketState>,
+    /// An attempt whose outcome is unknown, or that has a place in a queue that Redis keeps. It is tried again under the
+    /// same hold id.
+    unsettled: Mutex<Option<Arc<Hold>>>,
+    /// How many of its tries failed because the connection broke.
+    pub(super) breaks: AtomicU8,
+    /// Whether it was reported that its task waits for itself.
+    self_wait_reported: AtomicBool,
     collected: AtomicBool,
 }
 
-/// After how long a task that waits for itself is told of.
+/// A grant that was delivered and not collected yet: whose it is, and since when.
+pub(super) type Uncollected = (Arc<Ticket>, Moment);
+
+/// After how long a task that waits for itself is reported.
 const SELF_CHECK: Duration = Duration::from_secs(1);
 
 impl Request {
-    /// The number of its owner.
     pub(crate) fn owner_number(&self) -> Option<u64> {
         self.owner.as_ref().map(|owner| owner.number)
     }
@@ -108,11 +105,29 @@ impl Request {
             open: true,
         }
     }
+
+    /// What a hold is made of that shares the field `id` in Redis, or takes it over.
+    pub(super) fn origin(
+        &self,
+        id: &Arc<str>,
+        number: u64,
+        task: Option<tokio::task::Id>,
+    ) -> Origin {
+        Origin {
+            kind: self.kind.clone(),
+            id: Arc::clone(id),
+            number,
+            lease: self.lease,
+            owner: self.owner_number(),
+            entered_by: number,
+            task,
+        }
+    }
 }
 
-impl Waits for Arc<Ticket> {
-    fn place(&self) -> Place {
-        Place {
+impl Queued for Arc<Ticket> {
+    fn entry(&self) -> QueueEntry {
+        QueueEntry {
             number: self.number,
             end: match self.request.patience {
                 Patience::Once => Some(self.request.since),
@@ -120,8 +135,8 @@ impl Waits for Arc<Ticket> {
                 Patience::Forever => None,
             },
             owner: self.request.owner_number(),
-            listens: self.request.kind.commands.backoff().is_none(),
-            alone: self.request.kind.commands.wants_it_alone(),
+            listens: self.listens(),
+            writes: self.request.kind.commands.is_writer(),
         }
     }
 }
@@ -132,46 +147,47 @@ impl Ticket {
             number,
             request,
             task: tokio::task::try_id(),
-            inner: Mutex::new(Inner {
-                state: State::Waiting(None),
-                unsettled: None,
-            }),
+            state: Mutex::new(TicketState::Waiting(None)),
+            unsettled: Mutex::new(None),
             breaks: AtomicU8::new(0),
-            told: AtomicBool::new(false),
+            self_wait_reported: AtomicBool::new(false),
             collected: AtomicBool::new(false),
         })
     }
 
-    /// Whose the hold is that it asks for: nobody's, where callers get shares.
+    /// The owner of the hold that it asks for: nobody, where callers get reads of it.
     pub(crate) fn owner_of_hold(&self) -> Option<u64> {
-        let shares = self.request.kind.commands.has_reads();
-        self.request.owner_number().filter(|_| !shares)
+        let has_reads = self.request.kind.commands.has_reads();
+        self.request.owner_number().filter(|_| !has_reads)
     }
 
-    /// Whether its caller still waits for a result.
+    /// Whether messages are to wake it.
+    pub(super) fn listens(&self) -> bool {
+        self.request.kind.commands.backoff().is_none()
+    }
+
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.inner.lock().state, State::Waiting(_))
+        matches!(*self.state.lock(), TicketState::Waiting(_))
     }
 
-    /// Whether a result lies there uncollected.
+    /// Whether it has a result that is not collected.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.inner.lock().state, State::Decided(_))
+        matches!(*self.state.lock(), TicketState::Decided(_))
     }
 
-    /// Puts the result in, if the caller still waits for one. By 2: under the lock of its gate.
+    /// Puts the result in, if the caller still waits for one. Only under the lock of its gate (2).
     pub(crate) fn decide(&self, verdict: Verdict, effects: &mut Effects) {
-        let state = &mut self.inner.lock().state;
-        if let State::Waiting(waker) = state {
+        let mut state = self.state.lock();
+        if let TicketState::Waiting(waker) = &mut *state {
             effects.wake(waker.take());
-            *state = State::Decided(verdict);
+            *state = TicketState::Decided(verdict);
         }
     }
 
     /// Takes an uncollected grant back.
-    pub(crate) fn revoke(&self) -> Option<Arc<Hold>> {
-        let state = &mut self.inner.lock().state;
-        match state {
-            State::Decided(verdict @ Verdict::Granted(_)) => {
+    pub(super) fn revoke(&self) -> Option<Arc<Hold>> {
+        match &mut *self.state.lock() {
+            TicketState::Decided(verdict @ Verdict::Granted(_)) => {
                 match std::mem::replace(verdict, Verdict::Again) {
                     Verdict::Granted(hold) => Some(hold),
                     _ => None,
@@ -183,22 +199,22 @@ impl Ticket {
 
     /// Whether its caller took the result.
     pub(crate) fn is_collected(&self) -> bool {
-        // Relaxed: who asks is who set it.
+        // Relaxed: only the caller sets and reads it.
         self.collected.load(Ordering::Relaxed)
     }
 
-    /// The caller is gone; a grant it did not collect. By 2: under the lock of its gate.
-    pub(crate) fn close(&self) -> Option<Arc<Hold>> {
-        match std::mem::replace(&mut self.inner.lock().state, State::Closed) {
-            State::Decided(Verdict::Granted(hold)) => Some(hold),
+    /// The caller is gone. Returns a grant that it did not collect. Only under the lock of its gate (2).
+    pub(super) fn close(&self) -> Option<Arc<Hold>> {
+        match std::mem::replace(&mut *self.state.lock(), TicketState::Closed) {
+            TicketState::Decided(Verdict::Granted(hold)) => Some(hold),
             _ => None,
         }
     }
 
     /// Waits until there is a result, and leaves it there.
     pub(crate) fn poll_decided(&self, context: &mut Context<'_>) -> Poll<()> {
-        let state = &mut self.inner.lock().state;
-        let State::Waiting(waker) = state else {
+        let mut state = self.state.lock();
+        let TicketState::Waiting(waker) = &mut *state else {
             return Poll::Ready(());
         };
         match waker {
@@ -211,49 +227,55 @@ impl Ticket {
     /// Waits for the result, and collects it.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
         self.poll_decided(context).map(|()| {
-            let state = std::mem::replace(&mut self.inner.lock().state, State::Closed);
+            let state = std::mem::replace(&mut *self.state.lock(), TicketState::Closed);
             self.collected.store(true, Ordering::Relaxed);
             match state {
-                State::Decided(verdict) => verdict,
-                State::Waiting(_) | State::Closed => Verdict::Again,
+                TicketState::Decided(verdict) => verdict,
+                TicketState::Waiting(_) | TicketState::Closed => Verdict::Again,
             }
         })
     }
 
-    /// The caller itself is about to see to the result: it need not be woken for it.
-    pub(crate) fn is_awake(&self) {
-        if let State::Waiting(waker) = &mut self.inner.lock().state {
+    /// The caller looks at the result next without being woken.
+    pub(crate) fn forget_waker(&self) {
+        if let TicketState::Waiting(waker) = &mut *self.state.lock() {
             *waker = None;
         }
     }
 
     /// Keeps an attempt whose outcome is unknown, or that has a place; or forgets it.
     pub(crate) fn set_unsettled(&self, hold: Option<&Arc<Hold>>) {
-        self.inner.lock().unsettled = hold.cloned();
+        *self.unsettled.lock() = hold.cloned();
     }
 
     pub(crate) fn unsettled(&self) -> Option<Arc<Hold>> {
-        self.inner.lock().unsettled.clone()
+        self.unsettled.lock().clone()
     }
 
-    /// Whether it may have a place in a queue that Redis keeps: for one try nobody queues.
+    /// Whether it may have a place in a queue that Redis keeps. A single try takes none.
     pub(crate) fn may_have_place(&self) -> bool {
         self.request.patience != Patience::Once && self.request.kind.has_queue()
     }
 
-    /// For an attempt that nobody will make again.
-    pub(crate) fn take_unsettled(&self) -> Option<Arc<Hold>> {
-        self.inner.lock().unsettled.take()
+    /// Takes the attempt that nobody will make again.
+    pub(super) fn take_unsettled(&self) -> Option<Arc<Hold>> {
+        self.unsettled.lock().take()
     }
 
-    /// Whether it waits for long enough to be told that its task waits for itself, and was not told before.
-    pub(crate) fn told_of_itself(&self, now: Moment) -> bool {
+    /// One more try failed because the connection broke. Returns how many did before.
+    pub(super) fn connection_broke(&self) -> u8 {
+        // Relaxed: only counted under the gate's lock.
+        self.breaks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether it is time to report that its task waits for itself. True once.
+    pub(super) fn report_self_wait(&self, now: Moment) -> bool {
         let long = now >= self.request.since + SELF_CHECK;
         // Relaxed: it only has to be true once.
-        long && !self.told.swap(true, Ordering::Relaxed)
+        long && !self.self_wait_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether waiting is over at `now`.
+    /// Whether its wait is over at `now`.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         match self.request.patience {
             Patience::Once => true,

@@ -35,7 +35,7 @@ fn who_sees_to_the_result_itself_is_not_woken() {
     let ticket = ticket(1, Sort::Plain);
     let (woken, waker) = Woken::new();
     assert!(!polled(&ticket, &waker));
-    ticket.is_awake();
+    ticket.forget_waker();
     granted(&ticket);
     assert_eq!(woken.times(), 0);
     assert!(polled(&ticket, &waker));
@@ -62,16 +62,16 @@ fn a_wait_is_over_at_its_end() {
 }
 
 #[test]
-fn a_task_is_told_once_that_it_waits_for_itself() {
+fn a_task_that_waits_for_itself_is_reported_once() {
     let ticket = ticket(1, Sort::Plain);
     let long = at(0) + SELF_CHECK;
-    assert!(!ticket.told_of_itself(long.minus(INSTANT)));
-    assert!(ticket.told_of_itself(long));
-    assert!(!ticket.told_of_itself(long));
+    assert!(!ticket.report_self_wait(long.minus(INSTANT)));
+    assert!(ticket.report_self_wait(long));
+    assert!(!ticket.report_self_wait(long));
 }
 
 #[test]
-fn a_hold_that_is_shared_has_no_owner_and_its_shares_have() {
+fn a_hold_that_is_shared_has_no_owner_and_its_reads_have() {
     let owner = OwnerState::new();
     let owned = |sort| Ticket::new(1, of_owner(request(sort, Patience::Forever), &owner));
     assert_eq!(owned(Sort::Plain).owner_of_hold(), Some(owner.number));

@@ -61,7 +61,7 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Whether it wants exclusively what others of its family share, as writers do.
-    fn wants_it_alone(&self) -> bool {
+    fn is_writer(&self) -> bool {
         self.has_reads() && !self.is_shared()
     }
 

@@ -98,12 +98,12 @@ fn only_an_owner_is_let_in_to_what_it_has() {
 #[test]
 fn a_kind_that_says_nothing_is_had_by_one_and_waited_for_here() {
     assert!(!Silent.passes_on() && !Silent.has_reads() && !Silent.is_shared());
-    assert!(!Silent.wants_it_alone(), "there is nobody to share it with");
+    assert!(!Silent.is_writer(), "there is nobody to share it with");
     assert!(!Silent.is_open(&Reply::Integer(-2)));
     assert!(Silent.backoff().is_none() && !kind(Silent).has_queue());
     assert!(Silent.downgraded().is_none());
-    assert!(Shares { reads: false }.wants_it_alone());
-    assert!(!Shares { reads: true }.wants_it_alone());
+    assert!(Shares { reads: false }.is_writer());
+    assert!(!Shares { reads: true }.is_writer());
 }
 
 #[test]

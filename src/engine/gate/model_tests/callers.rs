@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// As `attempt::enter_own`.
+    /// As `acquire::enter_own`.
     pub(super) fn look(&mut self, i: usize) {
         let (now, names) = (self.now, Arc::clone(&self.names));
         let side = self.callers[i].side;
@@ -18,14 +18,12 @@ impl World {
                 let request = self.request(i);
                 let level = request.level;
                 if shared {
-                    self.share_beside(i, &hold);
+                    self.read_beside(i, &hold);
                     return;
                 }
                 let entered = match hold.shared_hold() {
                     None => hold.with(|state| state.enter(level, now)),
-                    Some(_) => {
-                        self.at(|gate, effects| gate.enter_share(&hold, level, now, effects))
-                    }
+                    Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, now, effects)),
                 };
                 if entered.is_ok() {
                     self.callers[i].at = At::Holding(request.entered(hold));
@@ -38,17 +36,17 @@ impl World {
                 FoundHold::Lost(_) => self.callers[i].at = At::Gone,
                 // It would wait for itself.
                 FoundHold::Live(_) if !shared => self.callers[i].at = At::Gone,
-                FoundHold::Live(own) => self.share_beside(i, &own),
+                FoundHold::Live(own) => self.read_beside(i, &own),
             },
         }
     }
 
     /// As `reentry::enter_beside`.
-    fn share_beside(&mut self, i: usize, own: &Arc<Hold>) {
+    fn read_beside(&mut self, i: usize, own: &Arc<Hold>) {
         let (number, request, now) = (self.number(), self.request(i), self.now);
         let term = DAY.term(now);
         let share =
-            self.at(|gate, effects| gate.share_beside(own, &request, number, term, now, effects));
+            self.at(|gate, effects| gate.read_beside(own, &request, number, term, now, effects));
         if let Some(share) = share {
             self.callers[i].at = At::Holding(request.entered(share));
         }
@@ -74,12 +72,12 @@ impl World {
         let command = self.commands.len();
         let (now, made) = (self.now, Arc::clone(&hold));
         let arrival = self.at(|gate, effects| {
-            gate.arrive(&ticket, now, RULES, effects, |joint| {
-                (joint.cloned().unwrap_or(made), command)
+            gate.arrive(&ticket, now, RULES, effects, |shared| {
+                (shared.cloned().unwrap_or(made), command)
             })
         });
         if matches!(arrival, Arrival::Join(..) | Arrival::In(_)) {
-            let passed = self.gate.first_alone().is_some();
+            let passed = self.gate.first_writer().is_some();
             assert!(!passed, "a reader passes a writer who waits here");
         }
         self.callers[i].at = match arrival {
@@ -92,8 +90,8 @@ impl World {
                 self.send(&hold, what, i);
                 At::Waiting(ticket, Some(command))
             }
-            Arrival::Join(joint, _) => {
-                self.send(&joint, What::Joins, i);
+            Arrival::Join(shared, _) => {
+                self.send(&shared, What::Joins, i);
                 At::Waiting(ticket, Some(command))
             }
             Arrival::In(share) => {
@@ -103,8 +101,8 @@ impl World {
             Arrival::Queued => At::Waiting(ticket, None),
             Arrival::Busy => {
                 let ours = self.gate.seat.held().is_some();
-                let told = self.busy_told.iter().any(|ticket| ticket.is_waiting());
-                assert!(ours || told, "busy by an answer to somebody long gone");
+                let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
+                assert!(ours || waits, "busy by an answer to somebody long gone");
                 At::Gone
             }
             Arrival::Again => {
@@ -118,7 +116,8 @@ impl World {
         match std::mem::replace(&mut self.callers[i].at, At::Gone) {
             At::Waiting(ticket, first) => {
                 if !ticket.is_decided()
-                    && let Some(command) = first.filter(|c| self.told(*c) != Told::InFlight)
+                    && let Some(command) =
+                        first.filter(|c| self.reply_of(*c) != ReplyState::InFlight)
                 {
                     self.settle(command);
                 }
@@ -134,7 +133,7 @@ impl World {
         self.again(i);
     }
 
-    /// A caller that is done begins anew while it has rounds left.
+    /// A caller that is done starts again while it has rounds left.
     pub(super) fn again(&mut self, i: usize) {
         let caller = &mut self.callers[i];
         if matches!(caller.at, At::Gone) && caller.rounds > 0 {
@@ -218,7 +217,7 @@ impl World {
         let (now, command) = (self.now, self.commands.len());
         let send = lane.map(|_| || command);
         let hold = &entered.hold;
-        let ends_row = self.ends_row(hold);
+        let closes_window = self.closes_window(hold);
         let given_back =
             self.at(|gate, effects| gate.give_back(hold, entered.level, now, RULES, send, effects));
         if let Some(owner) = &entered.owner
@@ -226,8 +225,8 @@ impl World {
         {
             owner.remove(hold);
         }
-        if ends_row && matches!(given_back, GivenBack::Sent(_) | GivenBack::Left) {
-            self.ends_row = Some(Arc::clone(hold));
+        if closes_window && matches!(given_back, GivenBack::Sent(_) | GivenBack::LeftToKeeper) {
+            self.closes_window = Some(Arc::clone(hold));
         }
         let at = match given_back {
             GivenBack::Sent(command) => {
@@ -239,9 +238,9 @@ impl World {
                 self.check_passed(hold);
                 At::Gone
             }
-            GivenBack::Left if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
-            GivenBack::Turn => {
-                self.turn(hold.in_redis());
+            GivenBack::LeftToKeeper if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
+            GivenBack::Downgrade => {
+                self.downgrade(hold.in_redis());
                 At::Gone
             }
             _ => At::Gone,

@@ -1,7 +1,7 @@
 //! What holds after every step, and when nothing can happen any more.
 
 use super::*;
-use crate::engine::gate::row::LONGEST;
+use crate::engine::gate::handover::PASS_ON_FOR;
 
 impl World {
     /// By I2: Ok means that a release ended it, or that nobody can know.
@@ -17,19 +17,22 @@ impl World {
         }
     }
 
-    /// Whether the release of `hold` is to end a row: it lasted, and others wait here.
-    pub(super) fn ends_row(&self, hold: &Arc<Hold>) -> bool {
+    /// Whether the release of `hold` is to close the window: it lasted, and others wait here.
+    pub(super) fn closes_window(&self, hold: &Arc<Hold>) -> bool {
         let last = hold.count() == 1 && hold.shared_hold().is_none() && hold.phase() == Phase::Held;
         let in_seat = self.gate.seat.held();
         let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
-        let over = self.row.until(self.now) >= LONGEST;
+        let over = self.window_opened.until(self.now) >= PASS_ON_FOR;
         // Where Redis keeps the queue nobody needs the lock to be left free.
         last && in_seat && over && self.gate.has_queue() && !hold.kind.has_queue()
     }
 
     /// `hold` was passed on.
     pub(super) fn check_passed(&mut self, hold: &Arc<Hold>) {
-        assert!(self.row.until(self.now) < LONGEST, "a row without an end");
+        assert!(
+            self.window_opened.until(self.now) < PASS_ON_FOR,
+            "a window without an end"
+        );
         let next = self.gate.seat.held().unwrap();
         assert_eq!(next.id, hold.id, "what Redis has is of the next one");
         assert!(next.valid_until() > self.now, "the next one has nothing");
@@ -43,7 +46,10 @@ impl World {
     /// An attempt begins: others were left the time that is theirs.
     pub(super) fn check_left(&self) {
         assert!(self.now >= self.left_until, "nobody else had a chance");
-        assert!(self.ends_row.is_none(), "the end of a row is sent alone");
+        assert!(
+            self.closes_window.is_none(),
+            "the end of a window is sent alone"
+        );
     }
 
     /// What holds after every step.
@@ -73,7 +79,7 @@ impl World {
                 !same && (alone || !other.hold.kind.commands.is_shared()) && !own
             };
             let two = certain.iter().any(|(_, other)| beside(other));
-            assert!(!two, "{choice:?}: somebody beside one who has it alone");
+            assert!(!two, "{choice:?}: somebody beside an exclusive hold");
         }
         self.check_shares(choice);
         self.check_places(choice);
@@ -114,11 +120,11 @@ impl World {
             let late = self.asleep == Asleep::Poll && ticket.is_decided();
             assert!(!late, "{choice:?}: a job that comes too late for a grant");
         }
-        if let Seat::Shared { joint, .. } = &self.gate.seat {
-            let lies = joint.lying().next().is_some();
+        if let Seat::Shared { shared, .. } = &self.gate.seat {
+            let lies = shared.uncollected().next().is_some();
             assert!(
                 self.job || !lies,
-                "{choice:?}: a share that nobody takes back"
+                "{choice:?}: a read that nobody takes back"
             );
         }
         let waits = match &self.gate.seat {
@@ -132,7 +138,7 @@ impl World {
         };
         assert!(
             !(self.job && deaf && waits),
-            "{choice:?}: a job that nobody told"
+            "{choice:?}: a job that nobody notified"
         );
         assert!(
             self.job || !self.gate.has_queue(),
@@ -150,37 +156,41 @@ impl World {
 
     /// Without a job nobody would take it away.
     fn check_mark(&self, choice: Choice) {
-        let marked = self.gate.marked.as_ref().filter(|mark| !mark.leaves);
+        let marked = self
+            .gate
+            .writer_waits
+            .as_ref()
+            .filter(|note| !note.withdrawn);
         assert!(
             self.job || marked.is_none(),
-            "{choice:?}: a mark that stays"
+            "{choice:?}: a note that stays"
         );
     }
 
     /// A join that failed is made again at the next poll.
     fn knows_nothing(&self) -> bool {
-        matches!(self.gate.known(self.now), Known::Nothing)
+        matches!(self.gate.last_answer(self.now), LastAnswer::Nothing)
     }
 
-    /// What holds of a hold that is shared.
+    /// What holds for a shared hold.
     fn check_shares(&self, choice: Choice) {
-        let Seat::Shared { joint, join } = &self.gate.seat else {
+        let Seat::Shared { shared, join } = &self.gate.seat else {
             return;
         };
-        let shares: Vec<_> = joint.shares().collect();
+        let shares: Vec<_> = shared.reads().collect();
         let is_watched = |hold: &Arc<Hold>| hold.with(|state| state.is_watched());
-        assert!(!shares.is_empty(), "{choice:?}: nobody has a share");
-        if joint.hold.phase() == Phase::Held {
-            let count = joint.hold.count() as usize;
-            assert_eq!(count, shares.len(), "{choice:?}: a level for each share");
+        assert!(!shares.is_empty(), "{choice:?}: nobody reads");
+        if shared.hold().phase() == Phase::Held {
+            let count = shared.hold().count() as usize;
+            assert_eq!(count, shares.len(), "{choice:?}: a level for each read");
             let watched = shares.iter().any(|share| is_watched(share));
-            assert_eq!(is_watched(&joint.hold), watched, "{choice:?}: watched");
+            assert_eq!(is_watched(shared.hold()), watched, "{choice:?}: watched");
         }
-        let alone = |hold: &&Arc<Hold>| hold.kind.commands.wants_it_alone();
+        let alone = |hold: &&Arc<Hold>| hold.kind.commands.is_writer();
         let writers = shares.iter().copied().filter(alone).count();
         assert!(writers <= 1, "{choice:?}: two writers");
         assert!(
-            writers == 0 || joint.exclusive,
+            writers == 0 || shared.is_exclusive(),
             "{choice:?}: a writer who shares"
         );
         for owner in self
@@ -194,7 +204,7 @@ impl World {
             assert!(!(has && waits), "{choice:?}: an owner waits behind itself");
         }
         let head = self.gate.queue.head();
-        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let joinable = head.is_some_and(|head| self.gate.may_read(head, self.now));
         let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Linger);
         assert!(
             !(joinable && join.is_none() && asleep && self.knows_nothing()),
@@ -240,7 +250,7 @@ impl World {
             assert!(self.read_by.is_empty(), "a read hold is left");
             assert!(!self.places.has_ours(), "a place is left");
             // One that a lost command left ends by itself.
-            assert!(!self.mark || self.faulted, "a mark is left");
+            assert!(!self.mark || self.faulted, "a note is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
                 assert!(self.gate.is_unused(), "a gate is left");

@@ -19,9 +19,9 @@ impl World {
             choices.push(Choice::Job);
         }
         let head = self.gate.queue.head();
-        let joinable = head.is_some_and(|head| self.gate.is_joinable(head, self.now));
+        let joinable = head.is_some_and(|head| self.gate.may_read(head, self.now));
         let serves = self.gate.seat.is_free() || joinable;
-        let wakes = self.polls > 0 || self.places.told;
+        let wakes = self.polls > 0 || self.places.woken;
         let polls = wakes && self.asleep == Asleep::Poll && serves;
         if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
@@ -36,25 +36,27 @@ impl World {
         {
             choices.push(Choice::Tick);
         }
-        if let Seat::Shared { joint, .. } = &self.gate.seat
-            && let Some(ticket) = joint.lying().next()
+        if let Seat::Shared { shared, .. } = &self.gate.seat
+            && let Some(ticket) = shared.uncollected().next()
             && self.job
             && (self.ticks > 0 || self.is_asleep(ticket))
         {
             choices.push(Choice::Tick);
         }
-        choices.extend(self.choices_of_row());
+        choices.extend(self.choices_of_pass_on());
         for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
             match reaping {
                 Reaping::Begun => choices.push(Choice::Reap(i)),
                 Reaping::Again if self.has_no_ghost(hold) => choices.push(Choice::Reap(i)),
-                Reaping::Sent(_, command, ..) if self.told(*command) != Told::InFlight => {
+                Reaping::Sent(_, command, ..)
+                    if self.reply_of(*command) != ReplyState::InFlight =>
+                {
                     choices.push(Choice::Reap(i));
                 }
                 Reaping::Sent(..) | Reaping::Again | Reaping::Over => {}
             }
         }
-        choices.extend(self.choices_of_shares());
+        choices.extend(self.choices_of_reads());
         let mut lanes = BTreeSet::new();
         for (i, command) in self.commands.iter().enumerate() {
             if command.what == What::Asks && !command.ended && command.executed.is_some() {
@@ -107,7 +109,7 @@ impl World {
     }
 
     /// What may happen while holds are passed on.
-    fn choices_of_row(&self) -> Vec<Choice> {
+    fn choices_of_pass_on(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         let held = self.gate.seat.held();
         let passes = held.is_some_and(|hold| hold.kind.commands.passes_on());
@@ -123,17 +125,18 @@ impl World {
         choices
     }
 
-    /// What may happen to a hold that is shared, and to marks.
-    fn choices_of_shares(&self) -> Vec<Choice> {
+    /// What may happen to a hold that is shared, and to notes of writers.
+    fn choices_of_reads(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
-        for (i, (hold, command)) in self.turns.iter().enumerate() {
-            let waits = command.is_some_and(|command| self.told(command) == Told::InFlight);
+        for (i, (hold, command)) in self.downgrades.iter().enumerate() {
+            let waits =
+                command.is_some_and(|command| self.reply_of(command) == ReplyState::InFlight);
             if !waits || hold.phase() != Phase::Held {
-                choices.push(Choice::Turn(i));
+                choices.push(Choice::Downgrade(i));
             }
         }
         for (i, (command, _)) in self.unmarks.iter().enumerate() {
-            if self.told(*command) != Told::InFlight {
+            if self.reply_of(*command) != ReplyState::InFlight {
                 choices.push(Choice::Unmarked(i));
             }
         }
@@ -154,7 +157,8 @@ impl World {
             At::Looked => choices.push(Choice::Arrive(i)),
             At::Waiting(..) if caller.manner == Manner::Sleeps => {}
             At::Waiting(ticket, first) => {
-                let first = first.is_some_and(|command| self.told(command) != Told::InFlight);
+                let first =
+                    first.is_some_and(|command| self.reply_of(command) != ReplyState::InFlight);
                 if ticket.is_decided() || first {
                     choices.push(Choice::Poll(i));
                 }
@@ -177,7 +181,7 @@ impl World {
                 }
             }
             At::Unlocking(_, command, _) => {
-                if self.told(*command) != Told::InFlight {
+                if self.reply_of(*command) != ReplyState::InFlight {
                     choices.push(Choice::Poll(i));
                 }
                 if caller.manner == Manner::Drops || self.faults > 0 {
@@ -218,7 +222,7 @@ impl World {
     pub(super) fn job_is_able(&self) -> bool {
         match self.asleep {
             Asleep::Awake => true,
-            Asleep::Command(command) => self.told(command) != Told::InFlight,
+            Asleep::Command(command) => self.reply_of(command) != ReplyState::InFlight,
             Asleep::Change
             | Asleep::Poll
             | Asleep::Linger

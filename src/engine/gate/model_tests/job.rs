@@ -11,7 +11,7 @@ impl World {
         let step = self.at(|gate, effects| gate.step(now, RULES, listening, effects));
         match step {
             Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
-                if self.told(command) == Told::InFlight =>
+                if self.reply_of(command) == ReplyState::InFlight =>
             {
                 self.asleep = Asleep::Command(command);
             }
@@ -26,31 +26,24 @@ impl World {
                 let release = self.send(&hold, What::Releases, KEEPER);
                 let next = self.gate.head().map(|ticket| {
                     let (hold, command) = self.start_try(&ticket);
-                    Attempt {
-                        hold,
-                        ticket,
-                        command,
-                        since: now,
-                        early: true,
-                        overdue: false,
-                    }
+                    (ticket, hold, command)
                 });
                 self.at(|gate, _| gate.handed_over(&hold, release, next, now));
             }
-            Step::Serve { head, prompt, .. } => {
-                if prompt {
-                    let joint = match &self.gate.seat {
-                        Seat::Shared { joint, .. } => Some(Arc::clone(&joint.hold)),
+            Step::Serve { head, at_once, .. } => {
+                if at_once {
+                    let shared = match &self.gate.seat {
+                        Seat::Shared { shared, .. } => Some(Arc::clone(shared.hold())),
                         _ => None,
                     };
-                    let (hold, command) = if let Some(joint) = joint {
-                        let command = self.send(&joint, What::Joins, KEEPER);
-                        (joint, command)
+                    let (hold, command) = if let Some(shared) = shared {
+                        let command = self.send(&shared, What::Joins, KEEPER);
+                        (shared, command)
                     } else {
                         self.check_left();
                         self.start_try(&head)
                     };
-                    let sits = self.at(|gate, _| gate.call_up(&head, now, |_| (hold, command)));
+                    let sits = self.at(|gate, _| gate.try_head(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
                 } else {
                     self.mark_again();
@@ -62,13 +55,13 @@ impl World {
                 self.mark_again();
                 self.listen();
                 // What is heard now leads to a question at most.
-                self.places.told = false;
+                self.places.woken = false;
                 // The job waits until then, and takes the grant back: it must be there to be taken.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected
                         .as_ref()
                         .is_some_and(|(ticket, _)| ticket.is_decided()),
-                    Seat::Shared { joint, .. } => joint.lying().next().is_some(),
+                    Seat::Shared { shared, .. } => shared.uncollected().next().is_some(),
                     _ => false,
                 };
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");
@@ -79,12 +72,12 @@ impl World {
                 };
                 // Its poll is far away.
                 let far = self.now + RULES.command_timeout * 2;
-                self.at(|gate, _| gate.job_looks_at(far));
+                self.at(|gate, _| gate.job_sleeps_until(far));
             }
-            Step::Leave(until) => self.asleep = Asleep::Left(until),
-            Step::Over { mark } => {
+            Step::LeaveFree(until) => self.asleep = Asleep::Left(until),
+            Step::Over { writer_waits } => {
                 self.job = false;
-                self.unmark(mark.as_ref());
+                self.unmark(writer_waits.as_ref());
                 self.places.end_job();
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
@@ -101,8 +94,8 @@ impl World {
             return;
         }
         let now = self.now;
-        let Some(first) = self.gate.first_alone().cloned() else {
-            let mark = self.at(|gate, _| gate.take_mark_away());
+        let Some(first) = self.gate.first_writer().cloned() else {
+            let mark = self.at(|gate, _| gate.withdraw_writer_waits());
             self.unmark(mark.as_ref());
             return;
         };
@@ -123,10 +116,10 @@ impl World {
         }
     }
 
-    /// As `marks::heeded_for`.
+    /// As `marks::note_writer_waits`.
     pub(super) fn heeded(&mut self, ticket: &Ticket) {
         let (now, kind) = (self.now, ticket.request.kind.clone());
-        self.at(|gate, _| gate.heeded_for(&kind, now, RULES.plan));
+        self.at(|gate, _| gate.note_writer_waits(&kind, now, RULES.plan));
     }
 
     /// Marks, and questions for many places, are no hold's.

@@ -28,8 +28,8 @@ use self::queued::Places;
 use self::world::origin;
 use crate::backend::Failure;
 use crate::clock::Moment;
+use crate::engine::gate::LastAnswer;
 use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
-use crate::engine::gate::known::Known;
 use crate::engine::gate::next::Step;
 use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
@@ -76,7 +76,7 @@ enum Choice {
     JobPoll,
     /// A command time-out passes.
     Tick,
-    /// So much time passes that a row is over.
+    /// So much time passes that the pass-on window is over.
     Later,
     /// The time is over for which the lock was left to others.
     Left,
@@ -94,13 +94,13 @@ enum Choice {
     Refuse(usize),
     /// The reply to a command is lost.
     LoseReply(usize),
-    /// The lease of a caller's share is over.
+    /// The lease of a caller's read is over.
     Expire(usize),
-    /// The keeper goes on with turning a hold into a shared one.
-    Turn(usize),
-    /// The keeper hears that a mark was taken away.
+    /// The keeper goes on with downgrading a hold.
+    Downgrade(usize),
+    /// The keeper hears that the note was removed.
     Unmarked(usize),
-    /// A stranger who waits to have the lock alone says so, or gives up.
+    /// A writer elsewhere notes that it waits, or gives up.
     StrangerMarks,
     /// The key is deleted.
     Vanish,
@@ -123,7 +123,7 @@ enum Choice {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum ReplyState {
     InFlight,
     Done(i64),
     Refused,
@@ -135,7 +135,7 @@ enum Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Acquires {
-        /// Whether it leaves a mark when it finds the lock busy.
+        /// Whether it notes that a writer waits when it finds the lock busy.
         marks: bool,
         /// Whether it takes a place then, where Redis keeps a queue.
         waits: bool,
@@ -144,7 +144,7 @@ enum What {
     Enqueues,
     Joins,
     Releases,
-    Turns,
+    Downgrades,
     Asks,
     Marks,
     Unmarks,
@@ -193,7 +193,7 @@ struct Caller {
 /// Which lock a caller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// One that everybody has alone.
+    /// An exclusive one.
     Plain,
     /// One that is passed on.
     Passed,
@@ -260,12 +260,12 @@ struct World {
     /// Who shares it there.
     read_by: BTreeSet<u64>,
     /// Holds to be turned into shared ones, and the command that does it.
-    turns: Vec<(Arc<Hold>, Option<usize>)>,
-    /// Whether Redis says that others need not ask, while nobody waits to have the lock alone.
+    downgrades: Vec<(Arc<Hold>, Option<usize>)>,
+    /// Whether Redis says that others need not ask, while no writer waits.
     open: bool,
-    /// Whether its last answer to one who shares the hold said that somebody does.
+    /// Whether its last answer to a reader said that a writer waits.
     shut: bool,
-    /// That somebody of this client, or a stranger, waits to have the lock alone, as Redis has it.
+    /// The notes in Redis that a writer of this client, or a stranger, waits.
     mark: bool,
     stranger_mark: bool,
     stranger_marks: u32,
@@ -273,13 +273,13 @@ struct World {
     unmarks: Vec<(usize, Moment)>,
     /// Whether writers who wait say so.
     marking: bool,
-    /// When the job leaves its mark again.
+    /// When the job writes its note again.
     mark_at: Moment,
     /// Whether a command was refused, or ended without a reply.
     faulted: bool,
     /// Releases that found what they were to end.
     ended: BTreeSet<u64>,
-    busy_told: Vec<Arc<Ticket>>,
+    found_busy: Vec<Arc<Ticket>>,
     numbers: u64,
     now: Moment,
     faults: u32,
@@ -288,9 +288,9 @@ struct World {
     laters: u32,
     asks: u32,
     /// Since when the lock goes from one to the next here.
-    row: Moment,
-    /// The release that ends a row is under way; then, until when nobody here may try.
-    ends_row: Option<Arc<Hold>>,
+    window_opened: Moment,
+    /// The release that closes the window is under way; then, until when nobody here may try.
+    closes_window: Option<Arc<Hold>>,
     left_until: Moment,
     /// The fields that were passed on.
     passed: BTreeSet<u64>,

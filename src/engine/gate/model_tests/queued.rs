@@ -4,10 +4,10 @@
 
 use super::turn::{NOT_DONE, Waits};
 use super::*;
-use crate::engine::gate::fair::Asks;
+use crate::engine::gate::fair::PlaceCommand;
 use crate::script::{Call, Placed, Reply};
 
-/// So many of those who wait are told of their turn, as `keeper::waiting` has it.
+/// So many of those who wait are woken when it is their turn, as `keeper::waiting` has it.
 const LISTENS_TO: usize = 2;
 
 /// The queue, and what the job does for it.
@@ -23,10 +23,10 @@ pub(super) struct Places {
     pub(super) asked: Vec<usize>,
     /// They are to be asked for again.
     lost: bool,
-    /// Whose turn the job is told of.
+    /// Whose turn wakes the job.
     pub(super) channels: Vec<u64>,
-    /// It was, or began to listen.
-    pub(super) told: bool,
+    /// The job was woken, or began to listen.
+    pub(super) woken: bool,
 }
 
 impl RedisQueue for Side {
@@ -68,7 +68,7 @@ impl Places {
     pub(super) fn end_job(&mut self) {
         self.asked.extend(self.asking.take());
         self.channels.clear();
-        (self.given, self.lost, self.told) = (false, false, false);
+        (self.given, self.lost, self.woken) = (false, false, false);
     }
 
     /// All that the future depends on.
@@ -78,7 +78,7 @@ impl Places {
         let commands = self.asking.iter().chain(&self.asked);
         let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
         let asks = self.asking.is_some();
-        let rest = (self.given, asks, self.lost, self.told, self.forgotten);
+        let rest = (self.given, asks, self.lost, self.woken, self.forgotten);
         format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
     }
 }
@@ -98,20 +98,20 @@ impl World {
             return;
         }
         let (number, now, lost) = (&mut self.numbers, self.now, self.places.lost);
-        let asks = self.gate.asks(lost, |ticket| {
+        let command = self.gate.place_command(lost, |ticket| {
             *number += 1;
             Hold::trying(origin(ticket, *number), now + RULES.command_timeout)
         });
-        let Asks::Places(asked) = asks else {
+        let PlaceCommand::Enqueue { ahead, holds, .. } = command else {
             return;
         };
-        for hold in &asked.holds {
+        for hold in &holds {
             hold.with(|state| state.asks_for_place(true));
         }
         let nobodys = self.nobodys_hold();
         let command = self.send(&nobodys, What::Enqueues, KEEPER);
-        self.commands[command].ahead = asked.ahead.as_ref().map(|hold| field(hold));
-        self.commands[command].places = asked.holds;
+        self.commands[command].ahead = ahead.as_ref().map(|hold| field(hold));
+        self.commands[command].places = holds;
         (self.places.asking, self.places.lost) = (Some(command), false);
     }
 
@@ -137,8 +137,8 @@ impl World {
 
     /// As `Places::see`.
     pub(super) fn see_places(&mut self) {
-        let told = |command: &usize| self.told(*command) != Told::InFlight;
-        if let Some(command) = self.places.asking.filter(told) {
+        let reply = |command: &usize| self.reply_of(*command) != ReplyState::InFlight;
+        if let Some(command) = self.places.asking.filter(reply) {
             self.places.asking = None;
             self.places_answered(command);
         }
@@ -156,26 +156,28 @@ impl World {
 
     /// As `Places::answered`.
     fn places_answered(&mut self, command: usize) {
-        let told = self.told(command);
+        let reply = self.reply_of(command);
         for hold in &self.commands[command].places {
             hold.with(|state| {
                 state.asks_for_place(false);
-                if told == Told::Silence {
+                if reply == ReplyState::Silence {
                     state.taint();
                 }
             });
         }
-        match told {
-            Told::Done(NOT_DONE) => self.places.lost = self.places.given,
-            Told::Done(next) => self.at(|gate, _| gate.wakeups.next_is_ours(next == 1)),
+        match reply {
+            ReplyState::Done(NOT_DONE) => self.places.lost = self.places.given,
+            ReplyState::Done(next) => self.at(|gate, _| gate.wakeups.set_next_is_ours(next == 1)),
             _ => self.places.lost = self.places.given,
         }
     }
 
     /// As `settle::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
-        if let (Told::Done(reply @ (-2 | -7)), true) = (self.told(command), self.is_queued()) {
-            self.at(|gate, _| gate.wakeups.next_is_ours(reply == -7));
+        if let (ReplyState::Done(reply @ (-2 | -7)), true) =
+            (self.reply_of(command), self.is_queued())
+        {
+            self.at(|gate, _| gate.wakeups.set_next_is_ours(reply == -7));
         }
     }
 
@@ -188,8 +190,8 @@ impl World {
         let channels: Vec<_> = channels.iter().map(|id| id.parse().unwrap()).collect();
         let first = channels.first();
         if first.is_some_and(|first| !self.places.channels.contains(first)) {
-            self.gate.wakeups.hears_more();
-            self.places.told = true;
+            self.gate.wakeups.channel_added();
+            self.places.woken = true;
         }
         self.places.channels = channels;
     }

@@ -42,12 +42,12 @@ impl World {
                 self.mark = false;
                 1
             }
-            What::Turns if self.has(number) => {
+            What::Downgrades if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.insert(number);
                 1
             }
-            What::Joins | What::Turns => -5,
+            What::Joins | What::Downgrades => -5,
             What::Releases if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.remove(&number);

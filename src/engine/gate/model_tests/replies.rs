@@ -1,13 +1,13 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
-use crate::engine::gate::row::FREE;
+use crate::engine::gate::handover::LEAVE_FREE_FOR;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
         let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
         let request = &ticket.request;
-        let waits = request.kind.commands.wants_it_alone() && request.patience != Patience::Once;
+        let waits = request.kind.commands.is_writer() && request.patience != Patience::Once;
         let marks = self.marking && waits;
         if marks {
             self.heeded(ticket);
@@ -22,10 +22,10 @@ impl World {
 
     /// As `Core::lose` and `Core::bury`.
     pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
-        let hold = self.gate.present(hold);
+        let hold = self.gate.current_hold(hold);
         if hold.with(|state| state.lose(LostReason::Missing)) {
             self.at(|gate, effects| {
-                for share in gate.shares_of(&hold) {
+                for share in gate.reads_of(&hold) {
                     effects.change(&share, |state| state.lose(LostReason::Missing));
                 }
                 gate.vacate(&hold);
@@ -37,7 +37,7 @@ impl World {
     /// As `keeper::renewals`.
     pub(super) fn hear(&mut self, command: usize) {
         let hold = Arc::clone(&self.commands[command].hold);
-        let gone = self.told(command) == Told::Done(0);
+        let gone = self.reply_of(command) == ReplyState::Done(0);
         self.commands[command].ended = true;
         if gone {
             self.lose(&hold);
@@ -48,52 +48,52 @@ impl World {
     }
 
     /// As `keeper::counts`.
-    pub(super) fn turn_on(&mut self, i: usize) {
-        let (hold, command) = self.turns[i].clone();
+    pub(super) fn downgrade_on(&mut self, i: usize) {
+        let (hold, command) = self.downgrades[i].clone();
         let Some(command) = command else {
             if hold.phase() == Phase::Held {
-                let command = self.send(&hold, What::Turns, KEEPER);
-                self.turns[i].1 = Some(command);
+                let command = self.send(&hold, What::Downgrades, KEEPER);
+                self.downgrades[i].1 = Some(command);
             } else {
-                self.turns.remove(i);
+                self.downgrades.remove(i);
             }
             return;
         };
-        match self.told(command) {
-            Told::Done(1) => {
+        match self.reply_of(command) {
+            ReplyState::Done(1) => {
                 let sent_at = self.commands[command].at;
-                self.turns.remove(i);
-                self.at(|gate, effects| gate.turned(&hold, sent_at, RULES, effects));
+                self.downgrades.remove(i);
+                self.at(|gate, effects| gate.downgraded(&hold, sent_at, RULES, effects));
             }
-            Told::Done(_) => {
-                self.turns.remove(i);
+            ReplyState::Done(_) => {
+                self.downgrades.remove(i);
                 self.lose(&hold);
             }
-            _ => self.turns[i].1 = None,
+            _ => self.downgrades[i].1 = None,
         }
     }
 
     /// As `settle::settle_attempt`.
     pub(super) fn settle(&mut self, command: usize) {
         let now = self.now;
-        let answer = match self.told(command) {
-            Told::Done(-5) => Answered::Missing,
-            Told::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
+        let answer = match self.reply_of(command) {
+            ReplyState::Done(-5) => Answered::Missing,
+            ReplyState::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 server_age: None,
                 token: None,
                 open: self.open && reply == -2,
             }),
-            Told::Done(_) => Answered::Busy(None),
-            Told::Refused => Answered::Failed(Failure::too_late()),
-            Told::Silence | Told::InFlight => Answered::Failed(Failure::no_reply()),
+            ReplyState::Done(_) => Answered::Busy(None),
+            ReplyState::Refused => Answered::Failed(Failure::too_late()),
+            ReplyState::Silence | ReplyState::InFlight => Answered::Failed(Failure::no_reply()),
         };
         if matches!(answer, Answered::Busy(_)) {
             let mut waiting: Vec<_> = self.gate.queue.iter().cloned().collect();
             if let Seat::Trying(attempt) = &self.gate.seat {
                 waiting.push(Arc::clone(&attempt.ticket));
             }
-            self.busy_told = waiting;
+            self.found_busy = waiting;
         }
         let shut = match &answer {
             Answered::Got(grant) => Some(!grant.open),
@@ -119,7 +119,7 @@ impl World {
             Some((hold, Settled::Held)) => {
                 self.check_turn(&hold, tried_for);
                 if !early {
-                    self.row = now;
+                    self.window_opened = now;
                 }
             }
             _ => {}
@@ -135,7 +135,7 @@ impl World {
             !(trouble && (busy || has_it)),
             "{settled:?}: an answer ends the trouble"
         );
-        let nothing = matches!(self.gate.known, Known::Nothing);
+        let nothing = matches!(self.gate.last_answer, LastAnswer::Nothing);
         assert!(nothing || !has_it, "{settled:?}: it is not a stranger's");
         assert!(nothing || !(busy && early), "answered by the hold before");
     }
@@ -148,13 +148,15 @@ impl World {
         since: Moment,
     ) -> bool {
         let now = self.now;
-        let answer = match self.told(command) {
-            Told::Done(0) => ReleaseAnswer::Missing,
-            Told::Done(told) => ReleaseAnswer::Ended {
-                heard_by: (told > 1).then_some(1),
+        let answer = match self.reply_of(command) {
+            ReplyState::Done(0) => ReleaseAnswer::Missing,
+            ReplyState::Done(clients) => ReleaseAnswer::Ended {
+                heard_by: (clients > 1).then_some(1),
             },
-            Told::Refused => ReleaseAnswer::Failed(Failure::too_late()),
-            Told::Silence | Told::InFlight => ReleaseAnswer::Failed(Failure::no_reply()),
+            ReplyState::Refused => ReleaseAnswer::Failed(Failure::too_late()),
+            ReplyState::Silence | ReplyState::InFlight => {
+                ReleaseAnswer::Failed(Failure::no_reply())
+            }
         };
         let sent = match &in_seat {
             Some(command) => SentAs::Seat(command),
@@ -165,9 +167,9 @@ impl World {
         if over {
             self.check_outcome(hold);
         }
-        let ends_row = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
-        if self.ends_row.take_if(ends_row).is_some() {
-            self.left_until = now + FREE;
+        let closes_window = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
+        if self.closes_window.take_if(closes_window).is_some() {
+            self.left_until = now + LEAVE_FREE_FOR;
         }
         over
     }

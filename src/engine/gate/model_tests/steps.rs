@@ -1,7 +1,7 @@
 //! The steps that may be taken, and what is no caller's and not the keeper's.
 
 use super::*;
-use crate::engine::gate::row::LONGEST;
+use crate::engine::gate::handover::PASS_ON_FOR;
 
 impl World {
     pub(super) fn step(&mut self, choice: Choice) {
@@ -9,7 +9,7 @@ impl World {
         self.check(choice);
     }
 
-    /// The step alone.
+    /// Only the step, without the checks.
     pub(super) fn take(&mut self, choice: Choice) {
         match choice {
             Choice::Look(i) => self.look(i),
@@ -29,14 +29,14 @@ impl World {
             Choice::Job => self.job_step(),
             Choice::JobPoll if self.asleep == Asleep::Linger => {
                 self.listening = false;
-                self.at(|gate, _| gate.wakeups.listening(false));
+                self.at(|gate, _| gate.wakeups.set_listening(false));
                 self.job_step();
             }
             Choice::JobPoll => {
-                if !std::mem::take(&mut self.places.told) {
+                if !std::mem::take(&mut self.places.woken) {
                     self.polls -= 1;
                 }
-                self.gate.prompt = true;
+                self.gate.try_at_once = true;
                 self.job_step();
             }
             Choice::Tick => {
@@ -81,13 +81,13 @@ impl World {
                 };
                 let (share, now) = (Arc::clone(&entered.hold), self.now);
                 if share.with(|state| state.lose(LostReason::Expired)) {
-                    self.at(|gate, effects| gate.expire_share(&share, now, effects));
+                    self.at(|gate, effects| gate.expire_read(&share, now, effects));
                 }
             }
-            Choice::Turn(i) => self.turn_on(i),
+            Choice::Downgrade(i) => self.downgrade_on(i),
             Choice::Unmarked(i) => {
                 let (_, since) = self.unmarks.remove(i);
-                self.at(|gate, _| gate.mark_is_away(since));
+                self.at(|gate, _| gate.writer_waits_withdrawn(since));
             }
             Choice::StrangerMarks => self.stranger_marks(),
             Choice::Vanish => {
@@ -124,7 +124,7 @@ impl World {
         match choice {
             Choice::Later => {
                 self.laters -= 1;
-                self.now = self.now + LONGEST;
+                self.now = self.now + PASS_ON_FOR;
             }
             Choice::Left => {
                 let Asleep::Left(until) = self.asleep else {

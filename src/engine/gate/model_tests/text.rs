@@ -31,10 +31,13 @@ impl World {
             text,
             "|{queue:?} {:?} {:?} {} {} {:?} {:?}",
             (self.job, self.listening, self.asleep_text()),
-            gate.known,
+            gate.last_answer,
             gate.failing_since.is_some(),
-            gate.prompt,
-            (gate.row.lasts(self.now), gate.row.is_left(self.now)),
+            gate.try_at_once,
+            (
+                gate.pass_on_window.is_open(self.now),
+                gate.pass_on_window.leaves_free(self.now)
+            ),
             gate.wakeups,
         );
         for caller in &self.callers {
@@ -58,7 +61,7 @@ impl World {
             };
             let _ = write!(text, "|reap {} {reaping}", hold_text(of));
         }
-        for (hold, command) in &self.turns {
+        for (hold, command) in &self.downgrades {
             let command = command.map(|command| format!("c{command}"));
             let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
         }
@@ -100,7 +103,7 @@ impl World {
             (
                 self.laters,
                 self.asks,
-                self.ends_row.is_some(),
+                self.closes_window.is_some(),
                 self.now < self.left_until
             ),
             (self.strangers, self.deaths, self.forgets),
@@ -108,7 +111,7 @@ impl World {
         );
         text.push_str(&self.marks_text());
         let waiting = self
-            .busy_told
+            .found_busy
             .iter()
             .filter(|ticket| ticket.is_waiting())
             .count();
@@ -117,7 +120,7 @@ impl World {
     }
 
     fn marks_text(&self) -> String {
-        let marked = self.gate.marked.as_ref().map(|mark| mark.leaves);
+        let marked = self.gate.writer_waits.as_ref().map(|note| note.withdrawn);
         let unmarks: Vec<_> = self.unmarks.iter().map(|(c, _)| format!("c{c}")).collect();
         format!(
             "|{:?} {marked:?} {unmarks:?} {} {:?}",
@@ -144,17 +147,17 @@ impl World {
                     .map(|(ticket, _)| format!("t{}", ticket.number));
                 format!("held {} {ticket:?}", hold_text(hold))
             }
-            Seat::Shared { joint, join } => {
-                let shares: Vec<_> = joint.shares().map(|share| hold_text(share)).collect();
+            Seat::Shared { shared, join } => {
+                let shares: Vec<_> = shared.reads().map(|share| hold_text(share)).collect();
                 let join = join.as_ref().map(attempt_text);
-                let open = joint.is_open(self.now);
-                let alone = joint.exclusive;
-                let lying: Vec<_> = joint
-                    .lying()
+                let open = shared.is_open(self.now);
+                let alone = shared.is_exclusive();
+                let lying: Vec<_> = shared
+                    .uncollected()
                     .map(|ticket| format!("t{}", ticket.number))
                     .collect();
-                let joint = hold_text(&joint.hold);
-                format!("shared {joint} {alone} {open} {shares:?} {join:?} {lying:?}")
+                let shared = hold_text(shared.hold());
+                format!("shared {shared} {alone} {open} {shares:?} {join:?} {lying:?}")
             }
             Seat::HandingOver { hold } => format!("over {}", hold_text(hold)),
             Seat::Releasing {

@@ -120,8 +120,8 @@ impl World {
             return false;
         };
         let hears = self.places.channels.contains(&first);
-        if hears && self.at(|gate, _| gate.hear(1)) > 0 {
-            self.places.told = true;
+        if hears && self.at(|gate, _| gate.received(1)) > 0 {
+            self.places.woken = true;
         }
         hears
     }
@@ -135,7 +135,7 @@ impl World {
         let commands = self.places.asking.iter().chain(&self.places.asked);
         for command in commands {
             let asleep = self.places.asking != Some(*command) || self.asleep != Asleep::Awake;
-            if asleep && self.told(*command) != Told::InFlight {
+            if asleep && self.reply_of(*command) != ReplyState::InFlight {
                 choices.push(Choice::Placed(*command));
             }
         }

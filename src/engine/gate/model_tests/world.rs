@@ -36,7 +36,7 @@ impl World {
             commands: Vec::new(),
             held_by: None,
             read_by: BTreeSet::new(),
-            turns: Vec::new(),
+            downgrades: Vec::new(),
             open: scenario.open,
             shut: false,
             mark: false,
@@ -47,7 +47,7 @@ impl World {
             mark_at: Moment::default(),
             faulted: false,
             ended: BTreeSet::new(),
-            busy_told: Vec::new(),
+            found_busy: Vec::new(),
             numbers: 0,
             now: Moment::from_nanos(1_000_000_000_000),
             faults: scenario.faults,
@@ -55,8 +55,8 @@ impl World {
             ticks: scenario.ticks,
             laters: scenario.laters,
             asks: scenario.asks,
-            row: Moment::default(),
-            ends_row: None,
+            window_opened: Moment::default(),
+            closes_window: None,
             left_until: Moment::default(),
             passed: BTreeSet::new(),
             strangers: scenario.strangers,
@@ -68,9 +68,9 @@ impl World {
             names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         };
         if scenario.alone {
-            world.gate.wakeups.listening(true);
+            world.gate.wakeups.set_listening(true);
             world.gate.wakeups.release_answered(0, Some(1));
-            world.gate.wakeups.take_released();
+            world.gate.wakeups.take_others_heard();
         }
         world
     }
@@ -89,9 +89,9 @@ impl World {
             self.listening = !self.places.given;
         }
         if let Some(job) = self.gate.job() {
-            let mut told = std::pin::pin!(job.changed.notified());
+            let mut notified = std::pin::pin!(job.notified());
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            if told.as_mut().poll(&mut context).is_ready() {
+            if notified.as_mut().poll(&mut context).is_ready() {
                 self.asleep = Asleep::Awake;
             }
         }
@@ -100,15 +100,15 @@ impl World {
             self.reaps.push((hold, Reaping::Begun));
         }
         for hold in rest.downgrades {
-            self.turn(&hold);
+            self.downgrade(&hold);
         }
         result
     }
 
-    /// `hold` is to be turned into a shared one; once.
-    pub(super) fn turn(&mut self, hold: &Arc<Hold>) {
+    /// `hold` is to be downgraded; once.
+    pub(super) fn downgrade(&mut self, hold: &Arc<Hold>) {
         if hold.with(HoldState::write_is_due) {
-            self.turns.push((Arc::clone(hold), None));
+            self.downgrades.push((Arc::clone(hold), None));
         }
     }
 
@@ -145,17 +145,17 @@ impl World {
         Hold::trying(origin, self.now + RULES.command_timeout)
     }
 
-    pub(super) fn told(&self, command: usize) -> Told {
+    pub(super) fn reply_of(&self, command: usize) -> ReplyState {
         let command = &self.commands[command];
         match command {
-            Command { ended: true, .. } => Told::Silence,
-            Command { refused: true, .. } => Told::Refused,
+            Command { ended: true, .. } => ReplyState::Silence,
+            Command { refused: true, .. } => ReplyState::Refused,
             Command {
                 executed: Some(reply),
                 reply_lost: false,
                 ..
-            } => Told::Done(*reply),
-            _ => Told::InFlight,
+            } => ReplyState::Done(*reply),
+            _ => ReplyState::InFlight,
         }
     }
 }

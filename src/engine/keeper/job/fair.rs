@@ -19,7 +19,7 @@ use crate::backend::{CommandResult, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::untried_hold;
 use crate::engine::core::Core;
-use crate::engine::gate::fair::{Asked, Asks};
+use crate::engine::gate::fair::PlaceCommand;
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::names::Names;
@@ -65,18 +65,24 @@ impl Places {
             return;
         }
         let (now, lost) = (core.now(), self.lost);
-        let asks = core.at(names, |gate, _| {
-            gate.asks(lost, |ticket| untried_hold(core, ticket, now))
+        let command = core.at(names, |gate, _| {
+            gate.place_command(lost, |ticket| untried_hold(core, ticket, now))
         });
-        match asks {
+        match command {
             // Whoever is tried for is not in the queue, and may come back to it with its place.
-            Asks::Nothing if now >= self.next => self.next = now + AGAIN,
-            Asks::Vouch(kind, places) if now >= self.next => self.vouch(core, kind, places, now),
-            Asks::Places(asked) if asked.has_new || now >= self.next => {
-                self.lost = false;
-                self.ask(core, asked, now);
+            PlaceCommand::Nothing if now >= self.next => self.next = now + AGAIN,
+            PlaceCommand::Vouch(kind, places) if now >= self.next => {
+                self.vouch(core, kind, places, now);
             }
-            Asks::Nothing | Asks::Vouch(..) | Asks::Places(_) => {}
+            PlaceCommand::Enqueue {
+                ahead,
+                holds,
+                has_new,
+            } if has_new || now >= self.next => {
+                self.lost = false;
+                self.ask(core, ahead.as_ref(), holds, now);
+            }
+            PlaceCommand::Nothing | PlaceCommand::Vouch(..) | PlaceCommand::Enqueue { .. } => {}
         }
     }
 
@@ -85,12 +91,13 @@ impl Places {
         self.next = Moment::default();
     }
 
-    fn ask(&mut self, core: &Core, asked: Asked, now: Moment) {
-        let Asked {
-            ahead,
-            holds: asks_for,
-            ..
-        } = asked;
+    fn ask(
+        &mut self,
+        core: &Core,
+        ahead: Option<&Arc<Hold>>,
+        asks_for: Vec<Arc<Hold>>,
+        now: Moment,
+    ) {
         let Some(kind) = asks_for.first().map(|hold| hold.kind.clone()) else {
             return;
         };
@@ -98,7 +105,7 @@ impl Places {
             return;
         };
         let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
-        let ahead = ahead.as_ref().map(|hold| &*hold.id);
+        let ahead = ahead.map(|hold| &*hold.id);
         let call = queue.enqueue(kind.names(), ahead, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         for hold in &asks_for {
@@ -201,7 +208,7 @@ impl Places {
             self.next = self.next.min(now);
         }
         core.at(sent.kind.names(), |gate, _| {
-            gate.next_is_ours(place.next_is_ours);
+            gate.set_next_is_ours(place.next_is_ours);
         });
     }
 

@@ -24,30 +24,30 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) fn of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) -> Duration {
     let kind = &ticket.request.kind;
     let waits = ticket.request.patience != Patience::Once;
-    if waits && kind.commands.wants_it_alone() {
-        heeded_for(gate, kind, core, now)
+    if waits && kind.commands.is_writer() {
+        note_writer_waits(gate, kind, core, now)
     } else {
         Duration::ZERO
     }
 }
 
-fn heeded_for(gate: &mut Gate<Pending>, kind: &Kind, core: &Core, now: Moment) -> Duration {
-    gate.heeded_for(kind, now, core.plan).min(MARK)
+fn note_writer_waits(gate: &mut Gate<Pending>, kind: &Kind, core: &Core, now: Moment) -> Duration {
+    gate.note_writer_waits(kind, now, core.plan).min(MARK)
 }
 
 impl Line {
     /// Leaves the mark again, or takes it away. When that is to be looked at next.
     pub(super) fn mark(&mut self) -> Moment {
         let now = self.now();
-        let first = self.at(|gate, _| gate.first_alone().cloned());
+        let first = self.at(|gate, _| gate.first_writer().cloned());
         let Some(first) = first else {
-            self.unmark(self.at(|gate, _| gate.take_mark_away()));
+            self.unmark(self.at(|gate, _| gate.withdraw_writer_waits()));
             return Moment::NEVER;
         };
         if now >= self.mark_at {
             self.mark_at = now + AGAIN;
             let (kind, core) = (&first.request.kind, &self.keeper.core);
-            let mark = self.at(|gate, _| heeded_for(gate, kind, core, now));
+            let mark = self.at(|gate, _| note_writer_waits(gate, kind, core, now));
             if !mark.is_zero() {
                 self.tell(kind, mark);
             }
@@ -75,7 +75,7 @@ impl Line {
                 // What is lost ends by itself.
                 let _ = pending.within(core.config.command_timeout).await;
             }
-            core.at(kind.names(), |gate, _| gate.mark_is_away(since));
+            core.at(kind.names(), |gate, _| gate.writer_waits_withdrawn(since));
         });
     }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::sync::Notify;
 
 use self::fair::Places;
 use self::listening::{Heard, IsFirst, LINGER, Listening};
@@ -35,11 +36,9 @@ use crate::engine::caller::release;
 use crate::engine::caller::settle::{settle_attempt, settle_release};
 use crate::engine::core::Core;
 use crate::engine::gate::answers::SentAs;
-use crate::engine::gate::known::Known;
 use crate::engine::gate::next::Step;
-use crate::engine::gate::seat::Attempt;
 use crate::engine::gate::ticket::{Patience, Ticket};
-use crate::engine::gate::{Gate, Job};
+use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Try;
@@ -90,7 +89,8 @@ enum Event {
 pub(super) struct Line {
     pub(super) keeper: Arc<Keeper>,
     pub(super) names: Arc<Names>,
-    job: Arc<Job>,
+    /// Notified when something changes at the gate.
+    job: Arc<Notify>,
     listening: Listening,
     /// Of this client's waiters, where Redis keeps a queue.
     places: Option<Places>,
@@ -144,7 +144,7 @@ impl Line {
             }
             Step::HandOver { hold } => self.hand_over(&hold),
             Step::AwaitRelease => tokio::select! {
-                () = self.job.changed.notified() => {}
+                () = self.job.notified() => {}
                 () = is_due(self.places.as_ref(), &self.keeper.core) => {}
             },
             Step::Watch { collect_by } => {
@@ -153,23 +153,23 @@ impl Line {
             }
             Step::Serve {
                 head,
-                prompt,
-                released,
+                at_once,
+                others_heard,
                 collect_by,
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.backoff());
-                if self.is_time(prompt, released, collect_by).await {
+                if self.is_time(at_once, others_heard, collect_by).await {
                     self.try_for(&head);
                 }
             }
-            Step::Leave(until) => {
+            Step::LeaveFree(until) => {
                 self.rested = true;
                 self.event(until).await;
             }
             Step::Linger => self.linger().await,
-            Step::Over { mark } => {
-                self.unmark(mark);
+            Step::Over { writer_waits } => {
+                self.unmark(writer_waits);
                 self.end().await;
                 return false;
             }
@@ -188,7 +188,7 @@ impl Line {
         let left = core.now().until(since + core.config.command_timeout);
         let outcome = tokio::select! {
             outcome = command.clone().within(left) => outcome,
-            () = self.job.changed.notified() => return None,
+            () = self.job.notified() => return None,
             () = is_due(self.places.as_ref(), core) => return None,
         };
         self.policy.again();
@@ -207,16 +207,9 @@ impl Line {
             let next = gate.head().map(|ticket| {
                 let mark = marks::of(gate, &ticket, &core, since);
                 let (hold, command) = start_try(&core, &ticket, mark, since);
-                Attempt {
-                    hold,
-                    ticket,
-                    command,
-                    since,
-                    early: true,
-                    overdue: false,
-                }
+                (ticket, hold, command)
             });
-            let command = next.as_ref().map(|next| next.command.clone());
+            let command = next.as_ref().map(|(_, _, command)| command.clone());
             gate.handed_over(hold, release, next, since);
             command
         });
@@ -229,16 +222,16 @@ impl Line {
     /// Waits for a reason to try for the head of the queue, unless something else comes first.
     async fn is_time(
         &mut self,
-        prompt: bool,
-        released: Option<u32>,
+        at_once: bool,
+        others_heard: Option<u32>,
         collect_by: Option<Moment>,
     ) -> bool {
-        if let Some(others) = released {
+        if let Some(others) = others_heard {
             self.turns.released(others);
         }
         let rested = std::mem::take(&mut self.rested);
-        if prompt {
-            return rested || !(released.is_some() && self.leaves_it_to_others());
+        if at_once {
+            return rested || !(others_heard.is_some() && self.leaves_it_to_others());
         }
         let way = self.way.unwrap_or(Moment::NEVER);
         match self
@@ -277,9 +270,9 @@ impl Line {
         let mut tried = None;
         self.at(|gate, _| {
             let mark = marks::of(gate, head, &core, now);
-            gate.call_up(head, now, |joint| {
-                let (hold, command) = match joint {
-                    Some(joint) => start_join(&core.keeper_fleet, joint, head),
+            gate.try_head(head, now, |shared| {
+                let (hold, command) = match shared {
+                    Some(shared) => start_join(&core.keeper_fleet, shared, head),
                     None => start_try(&core, head, mark, now),
                 };
                 tried = Some(command.clone());
@@ -321,7 +314,7 @@ impl Line {
 
     fn warn_of_self(&self) {
         let now = self.now();
-        if self.at(|gate, _| gate.waits_for_itself(now)) {
+        if self.at(|gate, _| gate.report_self_wait(now)) {
             tracing::warn!(
                 name = self.names.name(),
                 "a task waits for a lock that it holds itself under another owner: \
@@ -339,11 +332,11 @@ impl Line {
         let end = end.min(self.mark());
         let poll_at = self.next_try();
         let look_at = poll_at.min(end);
-        self.at(|gate, _| gate.job_looks_at(look_at));
+        self.at(|gate, _| gate.job_sleeps_until(look_at));
         let timer = tokio::time::sleep(self.now().until(look_at));
         tokio::select! {
             biased;
-            () = self.job.changed.notified() => Event::Changed,
+            () = self.job.notified() => Event::Changed,
             (heard, first) = self.listening.heard() => self.hear(&heard, first),
             () = is_due(self.places.as_ref(), &self.keeper.core) => Event::Nothing,
             () = timer => {
@@ -377,15 +370,15 @@ impl Line {
                 let more = self.places.is_some();
                 self.at(|gate, _| {
                     if more {
-                        gate.hears_more();
+                        gate.channel_added();
                     } else {
-                        gate.listening(true);
+                        gate.set_listening(true);
                     }
                 });
                 Event::Reason
             }
             Heard::Messages(messages) => {
-                let news = self.at(|gate, _| gate.hear(messages));
+                let news = self.at(|gate, _| gate.received(messages));
                 if news == 0 {
                     return Event::Nothing;
                 }
@@ -393,7 +386,7 @@ impl Line {
                 Event::News
             }
             Heard::Broken => {
-                self.at(|gate, _| gate.listening(false));
+                self.at(|gate, _| gate.set_listening(false));
                 // Subscribing anew may fail as well: then the next try must not be as far as was planned.
                 self.policy.again();
                 self.cut = true;
@@ -408,9 +401,10 @@ impl Line {
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
-        let (known, listeners) = self.at(|gate, _| (gate.known(now).clone(), gate.has_listeners()));
+        let (known, listeners) =
+            self.at(|gate, _| (gate.last_answer(now).clone(), gate.has_listeners()));
         let known = if std::mem::take(&mut self.cut) {
-            Known::Failed(Failure::no_connection())
+            LastAnswer::Failed(Failure::no_connection())
         } else {
             known
         };
@@ -433,9 +427,9 @@ impl Line {
     async fn linger(&mut self) {
         self.mark();
         tokio::select! {
-            () = self.job.changed.notified() => {}
+            () = self.job.notified() => {}
             () = tokio::time::sleep(LINGER) => {
-                self.at(|gate, _| gate.listening(false));
+                self.at(|gate, _| gate.set_listening(false));
                 self.listening.stop().await;
             }
         }

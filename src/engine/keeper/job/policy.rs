@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
-use crate::engine::gate::known::Known;
-use crate::engine::gate::row::LONGEST;
+use crate::engine::gate::LastAnswer;
+use crate::engine::gate::handover::PASS_ON_FOR;
 
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);
 
 /// For how long a lock that changed hands is expected to do so again: a row, and what a busy machine adds to it.
-const RESTLESS: Duration = LONGEST.saturating_mul(2);
+const RESTLESS: Duration = PASS_ON_FOR.saturating_mul(2);
 
 /// What is said of the end of one lease differs by less: it is counted in ms, from when the answer came.
 const SAME: Duration = Duration::from_millis(5);
@@ -51,8 +51,8 @@ struct Pace {
 }
 
 impl Pace {
-    fn delay(&mut self, now: Moment, known: &Known) -> Duration {
-        if let Known::Busy(Some(until)) = known {
+    fn delay(&mut self, now: Moment, known: &LastAnswer) -> Duration {
+        if let LastAnswer::Busy(Some(until)) = known {
             let before = self.lease_end.replace(*until);
             if before.is_some_and(|before| before + SAME < *until) {
                 self.restless_until = now + RESTLESS;
@@ -114,7 +114,7 @@ impl WaitPolicy {
     pub(crate) fn next_try(
         &mut self,
         now: Moment,
-        known: &Known,
+        known: &LastAnswer,
         listening: bool,
         listeners: bool,
     ) -> Moment {
@@ -129,7 +129,7 @@ impl WaitPolicy {
         next
     }
 
-    fn plan(&mut self, now: Moment, known: &Known, listening: bool) -> Moment {
+    fn plan(&mut self, now: Moment, known: &LastAnswer, listening: bool) -> Moment {
         let delay = if let Some(own) = &mut self.own {
             own.delay(now, known)
         } else if listening {
@@ -139,9 +139,9 @@ impl WaitPolicy {
             self.delays.step()
         };
         match known {
-            Known::Failed(_) => now + delay.min(OUTAGE),
-            Known::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
-            Known::Busy(None) | Known::Nothing => now + delay,
+            LastAnswer::Failed(_) => now + delay.min(OUTAGE),
+            LastAnswer::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
+            LastAnswer::Busy(None) | LastAnswer::Nothing => now + delay,
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
         let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
         let now = Moment::default() + Duration::from_secs(10);
-        let busy = Known::Busy(None);
+        let busy = LastAnswer::Busy(None);
         let next = |policy: &mut WaitPolicy, now, listeners| {
             policy.next_try(now, &busy, listeners, listeners)
         };
@@ -201,7 +201,7 @@ mod tests {
             // What is said at `now` of a lease that ends then.
             let mut delay = |now: Moment, until| {
                 policy.again();
-                now.until(policy.next_try(now, &Known::Busy(Some(until)), false, false))
+                now.until(policy.next_try(now, &LastAnswer::Busy(Some(until)), false, false))
             };
             let first = start + Duration::from_secs(30);
             let mut grown = Duration::ZERO;
@@ -226,7 +226,7 @@ mod tests {
             // The next one in the queue knows nothing of that.
             policy.serve(2, Some(own.base(ms(50))));
             policy.again();
-            let known = Known::Busy(Some(later + ms(30)));
+            let known = LastAnswer::Busy(Some(later + ms(30)));
             let next = policy.next_try(start + ms(23), &known, false, false);
             assert!((start + ms(23)).until(next) >= ms(25));
         }
@@ -237,7 +237,8 @@ mod tests {
         let now = Moment::default() + Duration::from_secs(10);
         for seed in 0..100 {
             let backoff = Backoff::new();
-            let next = WaitPolicy::new(backoff, seed).next_try(now, &Known::Nothing, true, true);
+            let next =
+                WaitPolicy::new(backoff, seed).next_try(now, &LastAnswer::Nothing, true, true);
             let half = backoff.cap_delay() / 2;
             assert!((half..=half * 2).contains(&now.until(next)), "{seed}");
         }
@@ -252,7 +253,8 @@ mod tests {
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
         assert!(policy.is_open());
         policy.serve(1, Some(own.jitter(false)));
-        let next = |policy: &mut WaitPolicy| policy.next_try(now, &Known::Nothing, true, false);
+        let next =
+            |policy: &mut WaitPolicy| policy.next_try(now, &LastAnswer::Nothing, true, false);
         assert_eq!(now.until(next(&mut policy)), Duration::from_secs(5));
         assert!(!policy.is_open());
         policy.watch();
@@ -305,9 +307,9 @@ mod tests {
                     Event::Ask { ttl_ms, fails, listening } => {
                         let until = ttl_ms.map(|ms| now + Duration::from_millis(ms));
                         let known = if fails {
-                            Known::Failed(Failure::no_reply())
+                            LastAnswer::Failed(Failure::no_reply())
                         } else {
-                            Known::Busy(until)
+                            LastAnswer::Busy(until)
                         };
                         let next = policy.next_try(now, &known, listening, false);
                         if let Some(planned) = planned {
@@ -333,7 +335,7 @@ mod tests {
         let ms = Duration::from_millis;
         let own = Backoff::new().base(ms(1)).cap(ms(4_000)).jitter(false);
         let now = Moment::default() + Duration::from_secs(10);
-        let busy = Known::Busy(None);
+        let busy = LastAnswer::Busy(None);
         for backoff in [None, Some(own)] {
             let mut policy = WaitPolicy::new(Backoff::new(), 7);
             policy.serve(1, backoff);

@@ -57,7 +57,7 @@ fn a_row_that_ends() {
             alone,
             ..QUIET
         };
-        all_orders("a row", scenario, 1_000);
+        all_orders("a pass-on window", scenario, 1_000);
     }
 }
 

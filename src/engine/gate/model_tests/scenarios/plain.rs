@@ -1,4 +1,4 @@
-//! A lock that one has alone.
+//! Exclusive locks.
 
 use super::*;
 

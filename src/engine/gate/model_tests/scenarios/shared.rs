@@ -1,4 +1,4 @@
-//! Readers, writers, and the marks of those who wait.
+//! Readers, writers, and the notes of writers that wait.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn writers_come_and_give_up_among_readers() {
             ticks: 0,
             ..QUIET
         };
-        all_orders("marks", scenario, 1_000);
+        all_orders("writers that wait", scenario, 1_000);
     }
 }
 
@@ -92,7 +92,7 @@ fn a_stranger_waits_to_write_while_readers_come_and_go() {
             ticks: 0,
             ..QUIET
         };
-        all_orders("a stranger's mark", scenario, 1_000);
+        all_orders("a writer waits elsewhere", scenario, 1_000);
     }
 }
 
@@ -106,7 +106,7 @@ fn a_client_that_ends_takes_its_mark_with_it() {
         ticks: 0,
         ..QUIET
     };
-    all_orders("marked, closed", scenario, 200);
+    all_orders("a writer waits, closed", scenario, 200);
 }
 
 #[test]
@@ -114,7 +114,11 @@ fn a_mark_is_heeded_for_a_lease_and_again_after_a_third_of_it() {
     let mut world = World::new(QUIET);
     let (kind, lease) = (world.kind(Side::Writes), DAY.duration());
     let begun = world.now;
-    let mut heeded = |after: Duration| world.gate.heeded_for(&kind, begun + after, RULES.plan);
+    let mut heeded = |after: Duration| {
+        world
+            .gate
+            .note_writer_waits(&kind, begun + after, RULES.plan)
+    };
     for round in 0..3 {
         let since = lease * round + lease / 3 * round;
         assert_eq!(heeded(since), lease);

@@ -5,11 +5,11 @@ use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::effects::KeeperWork;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
 
-/// A lock that is held, its hold in Redis and the first share of it.
+/// A lock that is held, its hold in Redis and the first read of it.
 struct Made {
     gate: Gate<u32>,
     hold: Arc<Hold>,
-    share: Arc<Hold>,
+    read: Arc<Hold>,
     rest: KeeperWork,
 }
 
@@ -24,11 +24,11 @@ fn first_by(request: Request) -> Made {
     let (mut gate, mut effects) = (Gate::default(), Effects::default());
     let hold = held(1, request.level);
     let ticket = Ticket::new(1, request);
-    let share = gate.first_share(&hold, &ticket, LEASE.term(at(0)), &mut effects);
+    let read = gate.first_read(&hold, &ticket, LEASE.term(at(0)), &mut effects);
     Made {
         gate,
         hold,
-        share,
+        read,
         rest: effects.carry_out(),
     }
 }
@@ -50,40 +50,40 @@ impl Made {
     }
 
     /// One more, that lasts from the start for `seconds`.
-    fn share(&mut self, number: u64, request: Request, seconds: u64) -> Option<Arc<Hold>> {
+    fn read(&mut self, number: u64, request: Request, seconds: u64) -> Option<Arc<Hold>> {
         let ticket = Ticket::new(number, request);
         let term = Term {
             valid_until: at(seconds),
             ends_at: at(seconds + 1),
             sent_at: at(0),
         };
-        self.with(|gate, effects| gate.share(&ticket, term, at(0), effects))
+        self.with(|gate, effects| gate.add_read(&ticket, term, at(0), effects))
     }
 
-    /// One more for the holder of `share`, at `now`.
-    fn beside(&mut self, share: &Arc<Hold>, request: &Request, now: Moment) -> Option<Arc<Hold>> {
+    /// One more for the holder of `read`, at `now`.
+    fn beside(&mut self, read: &Arc<Hold>, request: &Request, now: Moment) -> Option<Arc<Hold>> {
         let term = LEASE.term(now);
-        self.with(|gate, effects| gate.share_beside(share, request, 9, term, now, effects))
+        self.with(|gate, effects| gate.read_beside(read, request, 9, term, now, effects))
     }
 
     fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
-        let share = Arc::clone(&self.share);
-        self.with(|gate, effects| gate.enter_share(&share, level, now, effects))
+        let read = Arc::clone(&self.read);
+        self.with(|gate, effects| gate.enter_read(&read, level, now, effects))
     }
 
-    fn leave(&mut self, level: Level, now: Moment) -> Result<u32, Parted> {
-        let share = Arc::clone(&self.share);
-        self.with(|gate, effects| gate.leave_share(&share, level, now, at(90), effects))
+    fn leave(&mut self, level: Level, now: Moment) -> Option<GivenBack<u32>> {
+        let read = Arc::clone(&self.read);
+        self.with(|gate, effects| gate.leave_read(&read, level, now, at(90), effects))
     }
 
     fn expire(&mut self, now: Moment) -> bool {
-        let share = Arc::clone(&self.share);
-        self.with(|gate, effects| gate.expire_share(&share, now, effects))
+        let read = Arc::clone(&self.read);
+        self.with(|gate, effects| gate.expire_read(&read, now, effects))
     }
 
     fn leave_behind(&mut self) -> bool {
-        let share = Arc::clone(&self.share);
-        self.with(|gate, effects| gate.leave_behind(&share, 8, at(1), effects))
+        let read = Arc::clone(&self.read);
+        self.with(|gate, effects| gate.leave_behind(&read, 8, at(1), effects))
     }
 
     fn is_watched(&self) -> bool {
@@ -92,35 +92,38 @@ impl Made {
 }
 
 #[test]
-fn a_share_is_looked_after_and_its_owner_knows_it() {
+fn a_read_is_looked_after_and_its_owner_knows_it() {
     let owners = [OwnerState::new(), OwnerState::new()];
     let by = |index: usize| of_owner(asks(Sort::Reads, Level::Watchdog), &owners[index]);
     let names = Arc::clone(by(0).kind.names());
     let mut made = first_by(by(0));
-    assert!(is_in(&made.rest.looks, &made.share));
+    assert!(is_in(&made.rest.looks, &made.read));
     assert!(owners[0].has(&names, at(1)) && !owners[1].has(&names, at(1)));
-    let another = made.share(2, by(1), 30).unwrap();
+    let another = made.read(2, by(1), 30).unwrap();
     assert!(is_in(&made.rest.looks, &another) && is_in(&made.rest.looks, &made.hold));
     assert!(owners[1].has(&names, at(1)));
     let third = OwnerState::new();
-    let share = Arc::clone(&made.share);
+    let read = Arc::clone(&made.read);
     let asked = of_owner(asks(Sort::Reads, Level::Watchdog), &third);
-    let beside = made.beside(&share, &asked, at(1)).unwrap();
+    let beside = made.beside(&read, &asked, at(1)).unwrap();
     assert!(is_in(&made.rest.looks, &beside) && is_in(&made.rest.looks, &made.hold));
     assert!(third.has(&names, at(1)));
 }
 
 #[test]
-fn the_hold_is_under_the_watchdog_while_a_share_is() {
+fn the_hold_is_under_the_watchdog_while_a_read_is() {
     let mut made = first(Sort::Writes, Level::Fixed);
     assert!(!made.is_watched());
     assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(2)));
     assert!(made.is_watched() && is_in(&made.rest.looks, &made.hold));
     made.hold
         .with(|state| state.prolong(LEASE.term(at(5)), at(5)));
-    assert!(matches!(made.leave(Level::Watchdog, at(6)), Ok(1)));
-    assert!(!made.is_watched() && is_in(&made.rest.looks, &made.share));
-    let left = made.share.with(|state| state.valid_until());
+    assert!(matches!(
+        made.leave(Level::Watchdog, at(6)),
+        Some(GivenBack::Levels(1))
+    ));
+    assert!(!made.is_watched() && is_in(&made.rest.looks, &made.read));
+    let left = made.read.with(|state| state.valid_until());
     assert_eq!(left, made.hold.valid_until(), "it was promised that");
 }
 
@@ -135,7 +138,7 @@ fn nothing_is_entered_or_left_behind_the_end_of_the_hold() {
             assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(2)));
         }
         let left = made.leave(Level::Watchdog, late);
-        assert!(matches!(left, Err(Parted::Lost(LostReason::Expired))));
+        assert!(matches!(left, Some(GivenBack::Lost(LostReason::Expired))));
     }
 }
 
@@ -143,34 +146,34 @@ fn nothing_is_entered_or_left_behind_the_end_of_the_hold() {
 fn a_reader_who_reads_once_more_is_the_same_reader() {
     for (sort, entered_by) in [(Sort::Reads, 1), (Sort::Writes, 9)] {
         let mut made = first(sort, Level::Watchdog);
-        let share = Arc::clone(&made.share);
+        let read = Arc::clone(&made.read);
         let asked = asks(Sort::Reads, Level::Watchdog);
-        let beside = made.beside(&share, &asked, at(1)).unwrap();
+        let beside = made.beside(&read, &asked, at(1)).unwrap();
         assert_eq!(beside.entered_by, entered_by);
-        assert_eq!(made.gate.shares_of(&made.hold).len(), 2);
+        assert_eq!(made.gate.reads_of(&made.hold).len(), 2);
     }
 }
 
 #[test]
-fn a_share_that_is_over_has_none_beside() {
+fn a_read_that_is_over_has_none_beside() {
     let mut made = first(Sort::Reads, Level::Watchdog);
     let short = asks(Sort::Reads, Level::Fixed);
-    let short = made.share(2, short, 2).unwrap();
+    let short = made.read(2, short, 2).unwrap();
     let asked = asks(Sort::Reads, Level::Watchdog);
     assert!(made.beside(&short, &asked, at(3)).is_none());
-    assert_eq!(made.gate.shares().count(), 2);
+    assert_eq!(made.gate.reads().count(), 2);
 }
 
 #[test]
 fn who_wrote_and_goes_on_reading_has_the_hold_turned() {
     for lasts in [true, false] {
         let mut made = first(Sort::Writes, Level::Fixed);
-        let share = Arc::clone(&made.share);
+        let read = Arc::clone(&made.read);
         let asked = asks(Sort::Reads, Level::Watchdog);
-        made.beside(&share, &asked, at(1)).unwrap();
+        made.beside(&read, &asked, at(1)).unwrap();
         if lasts {
             let left = made.leave(Level::Fixed, at(2));
-            assert!(matches!(left, Err(Parted::Turn)));
+            assert!(matches!(left, Some(GivenBack::Downgrade)));
         } else {
             made.hold
                 .with(|state| state.prolong(LEASE.term(at(20)), at(20)));
@@ -178,20 +181,20 @@ fn who_wrote_and_goes_on_reading_has_the_hold_turned() {
             assert!(is_in(&made.rest.downgrades, &made.hold));
         }
         assert_eq!(made.hold.phase(), Phase::Held);
-        assert_eq!(made.gate.shares().count(), 1);
+        assert_eq!(made.gate.reads().count(), 1);
     }
 }
 
 #[test]
-fn the_last_share_that_expires_ends_the_hold_and_what_it_was_promised_is_waited_for() {
+fn the_last_read_that_expires_ends_the_hold_and_what_it_was_promised_is_waited_for() {
     let mut made = first(Sort::Reads, Level::Watchdog);
     let short = asks(Sort::Reads, Level::Fixed);
-    let short = made.share(2, short, 20).unwrap();
+    let short = made.read(2, short, 20).unwrap();
     assert!(matches!(
         made.leave(Level::Watchdog, at(1)),
-        Err(Parted::Done)
+        Some(GivenBack::ReadEnded)
     ));
-    made.share = short;
+    made.read = short;
     assert!(made.expire(at(20)));
     assert_eq!(made.hold.phase(), Phase::Lost(LostReason::Expired));
     assert_eq!(made.hold.with(|state| state.owed_until()), at(21));
@@ -204,41 +207,41 @@ fn the_last_share_that_expires_ends_the_hold_and_what_it_was_promised_is_waited_
 fn who_writes_leaves_the_hold_with_its_only_level() {
     let mut made = first(Sort::Writes, Level::Fixed);
     assert!(made.leave_behind());
-    assert_eq!(made.share.phase(), Phase::Ended);
+    assert_eq!(made.read.phase(), Phase::Ended);
     assert_eq!(made.hold.phase(), Phase::Ended);
     let mut made = first(Sort::Writes, Level::Fixed);
-    let share = Arc::clone(&made.share);
+    let read = Arc::clone(&made.read);
     let asked = asks(Sort::Reads, Level::Watchdog);
-    made.beside(&share, &asked, at(1)).unwrap();
+    made.beside(&read, &asked, at(1)).unwrap();
     assert!(!made.leave_behind());
-    assert_eq!(made.share.phase(), Phase::Held);
+    assert_eq!(made.read.phase(), Phase::Held);
 }
 
 #[test]
-fn who_reads_leaves_a_share_that_nobody_has() {
+fn who_reads_leaves_a_read_that_nobody_has() {
     let mut made = first(Sort::Reads, Level::Fixed);
     let other = asks(Sort::Reads, Level::Watchdog);
-    let other = made.share(2, other, 30).unwrap();
+    let other = made.read(2, other, 30).unwrap();
     assert!(made.leave_behind());
-    assert_eq!(made.share.phase(), Phase::Ended);
-    assert_eq!(made.gate.shares().count(), 2);
-    let left = made.gate.shares().find(|share| share.is_abandoned());
+    assert_eq!(made.read.phase(), Phase::Ended);
+    assert_eq!(made.gate.reads().count(), 2);
+    let left = made.gate.reads().find(|read| read.is_abandoned());
     let left = Arc::clone(left.unwrap());
-    assert!(is_in(&made.rest.looks, &left) && !Arc::ptr_eq(&left, &made.share));
+    assert!(is_in(&made.rest.looks, &left) && !Arc::ptr_eq(&left, &made.read));
     assert_eq!(
         left.with(|state| state.valid_until()),
         LEASE.term(at(0)).valid_until
     );
     // While anybody has one, the client that ends gives the hold back.
-    made.with(Gate::let_go);
+    made.with(Gate::leave_abandoned_reads);
     assert_eq!(made.hold.phase(), Phase::Held);
     assert!(!made.leave_behind(), "it is left already");
-    made.share = other;
+    made.read = other;
     assert!(matches!(
         made.leave(Level::Watchdog, at(2)),
-        Err(Parted::Done)
+        Some(GivenBack::ReadEnded)
     ));
-    made.with(Gate::let_go);
+    made.with(Gate::leave_abandoned_reads);
     assert_eq!(made.hold.phase(), Phase::Ended);
     assert!(made.hold.has_ended() && made.gate.seat.is_free());
 }
@@ -250,26 +253,26 @@ fn a_hold_that_was_turned_is_one_of_those_who_share() {
         .with(|state| state.prolong(LEASE.term(at(20)), at(20)));
     let before = made.hold.valid_until();
     let hold = Arc::clone(&made.hold);
-    made.with(|gate, effects| gate.turned(&hold, at(5), RULES, effects));
-    assert!(matches!(&made.gate.seat, Seat::Shared { joint, .. } if !joint.exclusive));
+    made.with(|gate, effects| gate.downgraded(&hold, at(5), RULES, effects));
+    assert!(matches!(&made.gate.seat, Seat::Shared { shared, .. } if !shared.is_exclusive()));
     assert!(
         made.hold.valid_until() < before,
         "strangers may cut it short"
     );
-    assert!(is_in(&made.rest.looks, &made.hold) && made.gate.prompt);
-    made.gate.prompt = false;
-    made.with(|gate, effects| gate.turned(&hold, at(5), RULES, effects));
-    assert!(!made.gate.prompt && made.rest.looks.is_empty(), "once");
+    assert!(is_in(&made.rest.looks, &made.hold) && made.gate.try_at_once);
+    made.gate.try_at_once = false;
+    made.with(|gate, effects| gate.downgraded(&hold, at(5), RULES, effects));
+    assert!(!made.gate.try_at_once && made.rest.looks.is_empty(), "once");
 }
 
 #[test]
 fn levels_that_are_over_are_not_counted() {
     let mut made = first(Sort::Reads, Level::Fixed);
-    let share = Arc::clone(&made.share);
+    let read = Arc::clone(&made.read);
     let asked = asks(Sort::Reads, Level::Fixed);
-    made.beside(&share, &asked, at(0)).unwrap();
-    made.share(7, asked, 30).unwrap();
-    let end = made.share.valid_until();
-    assert_eq!(made.gate.levels_of(&share, at(1)), 2, "and a stranger's");
-    assert_eq!(made.gate.levels_of(&share, end), 1);
+    made.beside(&read, &asked, at(0)).unwrap();
+    made.read(7, asked, 30).unwrap();
+    let end = made.read.valid_until();
+    assert_eq!(made.gate.levels_of(&read, at(1)), 2, "and a stranger's");
+    assert_eq!(made.gate.levels_of(&read, end), 1);
 }
