@@ -44,7 +44,6 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Try;
 use crate::engine::keeper::shared::Keeper;
-use crate::engine::keeper::watchdog;
 use crate::names::Names;
 
 /// So many waiters with a place in a queue of Redis' are listened for: the next, and the one behind it.
@@ -304,7 +303,7 @@ impl Line {
         if let Some(hold) = held.filter(|_| reason) {
             self.warn_of_self();
             self.policy.again();
-            watchdog::verify(&self.keeper, &hold);
+            self.keeper.watchdog.verify(&hold);
         }
     }
 
