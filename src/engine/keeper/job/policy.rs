@@ -410,7 +410,7 @@ mod tests {
             assert_eq!(
                 policy.next_try(now + ms(1), &busy, true, false),
                 planned,
-                "by 1"
+                "a planned try is not put off"
             );
         }
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
