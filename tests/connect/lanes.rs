@@ -271,3 +271,24 @@ async fn a_batch_of_commands_waits_for_no_other_task() {
     assert_eq!(blocking.await.unwrap(), TASKS);
     drop(holders.join_all().await);
 }
+
+/// Before a command after a quiet spell, the client sends a `PING` without a reply, to find out whether the connection was
+/// cut. One serves all commands that come at the same time.
+#[tokio::test]
+async fn after_a_quiet_spell_one_knock_serves_all_commands() {
+    let server = RedisServer::start();
+    let client = Client::connect(&server.url()).await.unwrap();
+    drop(try_once(&client, "first").await);
+    // The quiet spell.
+    tokio::time::sleep(ms(1_200)).await;
+    server.reset_calls().await;
+    let names: Vec<_> = (0..100).map(|number| format!("knock:{number}")).collect();
+    let tries = names.iter().map(|name| {
+        let lock = client.get_lock(name);
+        async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await }
+    });
+    for granted in futures_util::future::join_all(tries).await {
+        granted.unwrap().expect("it is free").detach().unwrap();
+    }
+    assert!(server.calls_of("ping").await < 10);
+}

@@ -26,7 +26,7 @@ const ENGINE: [&str; 5] = ["hold", "gate", "core", "caller", "keeper"];
 const BACKEND: [&str; 4] = ["failure", "connect", "command", "cluster"];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 20] = [
+const PURE: [&str; 19] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",
@@ -39,8 +39,7 @@ const PURE: [&str; 20] = [
     "engine/gate/handover.rs",
     "engine/hold/schedule.rs",
     "engine/keeper/job/policy.rs",
-    "engine/keeper/job/turns.rs",
-    "engine/keeper/watchdog/asking.rs",
+    "engine/keeper/watchdog/renewal_queue.rs",
     "backend/failure/pace.rs",
     "lock/several/pauses.rs",
     "lock/several/state.rs",

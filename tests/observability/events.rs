@@ -87,18 +87,18 @@ async fn an_outage_is_logged_at_its_beginning_and_at_its_end() {
     proxy.refuse();
     proxy.reset_all();
     eventually("the renewals fail", LONG, async || {
-        log.count(Level::WARN, &["renewals fail"]) > 0
+        log.count(Level::WARN, &["cannot renew leases"]) > 0
     })
     .await;
     tokio::time::sleep(ms(600)).await;
-    assert_eq!(log.count(Level::WARN, &["renewals fail"]), 1);
+    assert_eq!(log.count(Level::WARN, &["cannot renew leases"]), 1);
     proxy.accept();
     eventually("the renewals work", LONG, async || {
         log.count(Level::INFO, &["renewals work again"]) > 0
     })
     .await;
     assert!(guards.iter().all(watchlock::LockGuard::is_valid));
-    assert_eq!(log.count(Level::WARN, &["renewals fail"]), 1);
+    assert_eq!(log.count(Level::WARN, &["cannot renew leases"]), 1);
     assert_eq!(log.count(Level::INFO, &["renewals work again"]), 1);
     drop(guards);
     soon(client.shutdown(LONG)).await;

@@ -247,8 +247,9 @@ impl AckWorker {
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
             let (mut again, mut undone) = (Vec::new(), Vec::new());
+            let mut texts = HashSet::new();
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.command.needs_text(&result) {
+                if entry.command.is_sent_again(&result, &mut texts) {
                     again.push(entry);
                     continue;
                 }
@@ -329,9 +330,9 @@ impl AckWorker {
         }
         while !entries.is_empty() {
             let (results, _) = self.round(connection, &entries, false).await?;
-            let mut again = Vec::new();
+            let (mut again, mut texts) = (Vec::new(), HashSet::new());
             for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.command.needs_text(&result) {
+                if entry.command.is_sent_again(&result, &mut texts) {
                     again.push(entry);
                 } else if read(result).is_ok() {
                     entry.fail(why.clone());
@@ -367,10 +368,21 @@ impl AckCommand {
         }
     }
 
-    /// Whether the script's text must be sent: the server did not know its digest.
-    fn needs_text(&mut self, result: &RedisResult<Value>) -> bool {
+    /// Whether it is sent again, because the server did not know its digest. The first command of a script sends the
+    /// text, and the others their digest again behind it: `texts` has the scripts whose text is sent.
+    fn is_sent_again(
+        &mut self,
+        result: &RedisResult<Value>,
+        texts: &mut HashSet<&'static str>,
+    ) -> bool {
         if !is_unknown_script(result) || self.text.is_some() {
             return false;
+        }
+        let Some(digest) = self.call.digest() else {
+            return false;
+        };
+        if !texts.insert(digest) {
+            return true;
         }
         self.text = self.call.with_text();
         self.text.is_some()

@@ -82,6 +82,8 @@ pub(crate) struct Lane {
     wanted: Notify,
     /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
+    /// When the last knock was taken, by the same clock.
+    knocked_at: AtomicU64,
     /// Lanes to the same server, which rest and end with this one.
     beside: Box<[Arc<Self>]>,
     /// Whether a batch of commands is queued that nobody has driven yet.
@@ -139,6 +141,7 @@ impl Lane {
             link: watch::Sender::new(LaneState::DOWN),
             wanted: Notify::new(),
             heard_at: AtomicU64::new(0),
+            knocked_at: AtomicU64::new(0),
             beside,
             full: AtomicBool::new(false),
             texts: Mutex::default(),
@@ -258,9 +261,20 @@ impl Lane {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection may have been cut since something was last received.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.heard_at().until(self.now()) >= QUIET
+    /// Whether the connection may have been cut since something was last received, and took no knock since. One knock
+    /// serves all commands of a quiet spell.
+    pub(crate) fn needs_knock(&self) -> bool {
+        let now = self.now();
+        // Relaxed: a time that stands for itself. If a task misses a knock, it only sends its own.
+        let knocked_at = Moment::from_nanos(self.knocked_at.load(Ordering::Relaxed));
+        self.heard_at().max(knocked_at).until(now) >= QUIET
+    }
+
+    /// The connection took a knock.
+    pub(crate) fn knocked(&self) {
+        // Relaxed, as in `needs_knock`.
+        self.knocked_at
+            .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// A command had no reply for a command time-out. Replaces the connection if nothing else was received either. A new

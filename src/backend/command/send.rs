@@ -356,7 +356,13 @@ pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             Some(connected) => connected,
             None => Box::pin(lane.connect()).await?,
         };
-        let cut = lane.is_quiet() && Box::pin(is_cut(&mut connected.connection)).await;
+        let mut cut = false;
+        if lane.needs_knock() {
+            cut = Box::pin(is_cut(&mut connected.connection)).await;
+            if !cut {
+                lane.knocked();
+            }
+        }
         if !cut && !connected.term.as_ref().is_some_and(MasterTerm::is_over) {
             return Ok(connected);
         }

@@ -19,11 +19,11 @@ use crate::names::{ByNames, Names};
 pub(crate) struct OwnerState {
     /// Unique among the owners of this process.
     pub(crate) number: u64,
-    inner: Mutex<OwnedHolds>,
+    inner: Mutex<OwnerHolds>,
 }
 
 #[derive(Default)]
-struct OwnedHolds {
+struct OwnerHolds {
     holds: ByNames<Holds>,
     /// Its reads of shared holds. A read may stand beside a hold in `holds` that came first.
     shared: ByNames<Holds>,
@@ -34,15 +34,15 @@ struct OwnedHolds {
 
 /// What an owner has on one name: one hold, or a read for each level. The one with the newest detached level is last
 /// among those that have detached levels.
-type Holds = SmallVec<[OwnedHold; 1]>;
+type Holds = SmallVec<[OwnerHold; 1]>;
 
-struct OwnedHold {
+struct OwnerHold {
     hold: Arc<Hold>,
     /// Levels that the handle gives back, the newest last.
     detached: Vec<Level>,
 }
 
-impl OwnedHold {
+impl OwnerHold {
     /// Whether a guard of it is left.
     fn has_guards(&self) -> bool {
         self.hold.count() as usize > self.detached.len()
@@ -66,7 +66,7 @@ pub(crate) enum FoundHold {
     Lost(LostReason),
 }
 
-impl OwnedHolds {
+impl OwnerHolds {
     fn of(&mut self, shared: bool) -> &mut ByNames<Holds> {
         if shared {
             &mut self.shared
@@ -136,7 +136,7 @@ impl OwnerState {
     }
 
     pub(crate) fn insert(&self, hold: &Arc<Hold>) {
-        let held = OwnedHold {
+        let held = OwnerHold {
             hold: Arc::clone(hold),
             detached: Vec::new(),
         };
@@ -144,7 +144,7 @@ impl OwnerState {
         let shared = hold.kind.commands.is_shared();
         let mut inner = self.inner.lock();
         let holds = inner.of(shared).entry(names).or_default();
-        let goes_on = |held: &OwnedHold| shared && held.hold.phase() == Phase::Held;
+        let goes_on = |held: &OwnerHold| shared && held.hold.phase() == Phase::Held;
         if !holds.iter().any(goes_on) {
             // From now on only guards report lost levels: the handle gives back levels of the new hold.
             holds.retain(|held| shared && held.has_guards());
@@ -209,7 +209,7 @@ impl OwnerState {
     pub(crate) fn end(self: &Arc<Self>) -> Vec<HeldLevel> {
         let mut inner = self.inner.lock();
         inner.ended = true;
-        let OwnedHolds { holds, shared, .. } = &mut *inner;
+        let OwnerHolds { holds, shared, .. } = &mut *inner;
         let held = shared.values_mut().chain(holds.values_mut()).flatten();
         let taken = held.flat_map(|held| {
             let hold = &held.hold;

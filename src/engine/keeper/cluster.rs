@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shared::Keeper;
-use super::watchdog;
 use crate::backend::AttemptPace;
 
 /// The longest time between two questions while there is no doubt.
@@ -38,7 +37,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
         let moved = cluster.take_moved();
         if !moved.is_empty() {
             keeper.hub.moved();
-            watchdog::verify_in(&keeper, &moved);
+            keeper.watchdog.verify_in(&moved);
             core.look.notify_one();
         }
     }

@@ -16,7 +16,6 @@ use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
 use super::shared::Keeper;
-use super::watchdog;
 use crate::backend::{AttemptPace, Class, Failure, Sentinels};
 
 /// The longest pause between two attempts to listen to a sentinel.
@@ -135,6 +134,6 @@ fn switched(keeper: &Keeper) {
     keeper.core.backend.switch();
     keeper.core.keeper_fleet.home().switch();
     keeper.hub.close();
-    watchdog::verify_at(keeper, &BTreeSet::from([0]));
+    keeper.watchdog.verify_at(&BTreeSet::from([0]));
     keeper.core.look.notify_one();
 }

@@ -28,13 +28,10 @@ const GHOST: Duration = Duration::from_secs(60);
 /// Completes the last release of `hold`.
 pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
-    let (phase, lease_ends) = hold.with(|state| (state.phase(), state.lease_ends()));
-    let owed_until = hold.with(|state| state.owed_until());
+    let (phase, lease_ends, owed_until) =
+        hold.with(|state| (state.phase(), state.lease_ends(), state.owed_until()));
     if phase == Phase::Lost(LostReason::Expired) {
-        tokio::select! {
-            () = tokio::time::sleep(core.now().until(owed_until)) => {}
-            () = keeper.closing() => {}
-        }
+        keeper.pause(core.now().until(owed_until)).await;
     }
     let give_up = lease_ends.max(core.now() + core.config.command_timeout + ghost_time(&hold));
     let mut delays = core.config.backoff.delays(hold.number);
@@ -62,10 +59,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         if done || keeper.is_closing() {
             return;
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = keeper.closing() => {}
-        }
+        keeper.pause(pause).await;
     }
 }
 
@@ -120,9 +114,9 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         if !hold.with(HoldState::still_needs_count) {
             return;
         }
-        tokio::select! {
-            () = tokio::time::sleep(delays.step()) => {}
-            () = keeper.closing() => return,
+        keeper.pause(delays.step()).await;
+        if keeper.is_closing() {
+            return;
         }
     }
 }

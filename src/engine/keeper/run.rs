@@ -2,14 +2,13 @@
 //! completes what must not be left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::Keeper;
-use super::{cluster, job, masters, reaper, watchdog};
+use super::{cluster, job, masters, reaper};
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 
@@ -38,20 +37,17 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let mut busy_until = core.now();
     loop {
         let now = core.now();
-        watchdog::look(&keeper);
-        watchdog::reach(&keeper);
-        let next_call = watchdog::ask(&keeper, &mut tasks.all);
+        keeper.watchdog.look();
+        keeper.watchdog.connect_to_all();
+        let next_renewal = keeper.watchdog.renew(&mut tasks.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
-            let quiet = keeper.quiet();
-            if !quiet.is_empty() {
-                tasks.all.spawn(Arc::clone(&keeper).probe(quiet));
-            }
+            keeper.probe_quiet(&mut tasks.all);
         }
         // A client that has held nothing for a while needs no looks at the clock.
         let idle = now >= busy_until;
         let latest = if idle { Moment::NEVER } else { now + LOOK };
-        let next = core.schedule.plan(latest).min(next_call);
+        let next = core.schedule.plan(latest).min(next_renewal);
         tokio::select! {
             mail = mailbox.recv() => match mail {
                 None | Some(Mail::Close) => break,
@@ -61,7 +57,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             () = tokio::time::sleep(now.until(next)) => {}
             nodes = broken.wait() => {
                 core.backend.cluster().doubt();
-                watchdog::verify_at(&keeper, &nodes);
+                keeper.watchdog.verify_at(&nodes);
             }
             Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
@@ -99,9 +95,7 @@ impl Tasks {
 /// Completes, for a moment, what is under way: attempts whose outcome nobody waits for, releases, and hand-overs, which
 /// are both.
 async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
-    // Relaxed: only tasks on this thread read it.
-    keeper.closing.store(true, Ordering::Relaxed);
-    keeper.closed.notify_waiters();
+    keeper.close();
     let at_rest = async {
         while keeper.core.is_in_flight() || !tasks.releases.is_empty() || !mailbox.is_empty() {
             tokio::select! {

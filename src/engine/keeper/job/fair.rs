@@ -1,14 +1,15 @@
-//! The places of this client's waiters in a queue that Redis keeps: given in the order of arrival, and vouched for.
+//! The places of this client's waiters in a queue that Redis keeps.
 //!
-//! 1. One command of these is under way at a time, so waiters that come meanwhile share the next one. It goes over the
-//!    keeper's lane, as the tries do: who is tried for has its place before.
-//! 2. Redis forgets the places of a client that is silent for 15 s, and all of them when it loses its data. So they are
-//!    vouched for every 5 s, whatever else the job does, and when a connection broke. A client that finds fewer than it
-//!    has asks for all of them again, in the order of its waiters.
-//! 3. Until it knows, no later waiter of the client is given a place: it would be ahead of those who lost theirs.
-//! 4. A place that was asked for without an answer may come late: until then its hold counts as tainted, and its
-//!    release is repeated.
-//! 5. The waiter that is being tried for is not in the queue meanwhile, and ahead of those that are.
+//! 1. Places are asked for in the order of arrival. One of these commands is in flight at a time, so waiters that come
+//!    meanwhile share the next one. It goes over the keeper's lane, as the tries do: a waiter has its place before it is
+//!    tried for.
+//! 2. Redis forgets the places of a client that is silent for 15 s, and all places when it loses its data. So the client
+//!    refreshes its places every 5 s, whatever else the job does, and after a connection broke. A client that finds fewer
+//!    places than it has asks for all of them again, in the order of its waiters.
+//! 3. Until it knows, no later waiter of the client asks for a place: it would be ahead of those who lost theirs.
+//! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
+//!    is repeated.
+//! 5. The ticket being tried is out of the queue and counts as first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,44 +25,43 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::names::Names;
 
-/// How often the client vouches for its places.
+/// How often the client refreshes its places.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// After how long places are asked for again when that failed.
+/// The pause before places are asked for again after a failure.
 const AGAIN: Duration = Duration::from_millis(500);
 
-pub(super) struct Places {
-    sent: Option<Sent>,
-    /// When the places are vouched for next, or asked for again.
+pub(super) struct QueuePlaces {
+    in_flight: Option<PlacesCommand>,
+    /// When to refresh the places next, or to ask for them again.
     next: Moment,
-    /// They are to be asked for again.
+    /// All places are to be asked for again.
     lost: bool,
 }
 
-/// A command that is under way.
-struct Sent {
+struct PlacesCommand {
     kind: Kind,
     command: Pending,
     since: Moment,
-    /// Whose places it asks for; none when it vouches.
+    /// The holds for which it asks for places; none if it refreshes those that there are.
     asks_for: Vec<Arc<Hold>>,
-    /// What it is answered when none of the others was lost.
+    /// How many places it finds if none was lost.
     expects: usize,
 }
 
-impl Places {
+impl QueuePlaces {
     pub(super) fn new() -> Self {
         Self {
-            sent: None,
+            in_flight: None,
             next: Moment::NEVER,
             lost: false,
         }
     }
 
-    /// Gives places to those who came, and vouches for them in time.
-    pub(super) fn keep(&mut self, core: &Core, names: &Arc<Names>) {
-        self.see(core);
-        if self.sent.is_some() {
+    /// Asks for the places of waiters that came, and refreshes all in time.
+    pub(super) fn update(&mut self, core: &Core, names: &Arc<Names>) {
+        self.check(core);
+        if self.in_flight.is_some() {
             return;
         }
         let (now, lost) = (core.now(), self.lost);
@@ -69,10 +69,10 @@ impl Places {
             gate.place_command(lost, |ticket| untried_hold(core, ticket, now))
         });
         match command {
-            // Whoever is tried for is not in the queue, and may come back to it with its place.
+            // The ticket being tried may come back to the queue with its place.
             PlaceCommand::Nothing if now >= self.next => self.next = now + AGAIN,
             PlaceCommand::Vouch(kind, places) if now >= self.next => {
-                self.vouch(core, kind, places, now);
+                self.refresh(core, kind, places, now);
             }
             PlaceCommand::Enqueue {
                 ahead,
@@ -86,89 +86,73 @@ impl Places {
         }
     }
 
-    /// A connection broke: Redis may know less than it did.
+    /// Refreshes the places as soon as possible: a connection broke, so Redis may have lost them.
     pub(super) fn doubt(&mut self) {
         self.next = Moment::default();
     }
 
-    fn ask(
-        &mut self,
-        core: &Core,
-        ahead: Option<&Arc<Hold>>,
-        asks_for: Vec<Arc<Hold>>,
-        now: Moment,
-    ) {
-        let Some(kind) = asks_for.first().map(|hold| hold.kind.clone()) else {
+    fn ask(&mut self, core: &Core, ahead: Option<&Arc<Hold>>, holds: Vec<Arc<Hold>>, now: Moment) {
+        let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
             return;
         };
         let Some(queue) = kind.commands.queue() else {
             return;
         };
-        let ids: Vec<&str> = asks_for.iter().map(|hold| &*hold.id).collect();
+        let ids: Vec<&str> = holds.iter().map(|hold| &*hold.id).collect();
         let ahead = ahead.map(|hold| &*hold.id);
         let call = queue.enqueue(kind.names(), ahead, &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
-        for hold in &asks_for {
+        for hold in &holds {
             hold.with(|state| state.asks_for_place(true));
         }
-        let expects = 1;
-        self.send(Sent {
+        self.send(PlacesCommand {
             kind,
             command,
             since: now,
-            asks_for,
-            expects,
+            asks_for: holds,
+            expects: 1,
         });
     }
 
-    fn vouch(&mut self, core: &Core, kind: Kind, expects: usize, now: Moment) {
+    fn refresh(&mut self, core: &Core, kind: Kind, expects: usize, now: Moment) {
         let Some(queue) = kind.commands.queue() else {
             return;
         };
         let call = queue.vouch(kind.names(), core.client_text());
         let command = Pending::start(&core.keeper_fleet, call.in_order());
-        let asks_for = Vec::new();
-        self.send(Sent {
+        self.send(PlacesCommand {
             kind,
             command,
             since: now,
-            asks_for,
+            asks_for: Vec::new(),
             expects,
         });
     }
 
-    fn send(&mut self, sent: Sent) {
+    fn send(&mut self, sent: PlacesCommand) {
         // The first poll sends it.
         let _ = sent.command.clone().now_or_never();
         self.next = sent.since + PERIOD;
-        self.sent = Some(sent);
+        self.in_flight = Some(sent);
     }
 
-    /// When there is something to do, if nothing else happens.
-    fn due(&self, core: &Core) -> Moment {
-        match &self.sent {
-            Some(sent) => sent.since + core.config.command_timeout,
-            None => self.next,
-        }
-    }
-
-    /// Waits until there is something to do.
+    /// Waits until [`update`](Self::update) has something to do.
     pub(super) async fn is_due(&self, core: &Core) {
-        let timer = tokio::time::sleep(core.now().until(self.due(core)));
-        match &self.sent {
+        let until = |moment| tokio::time::sleep(core.now().until(moment));
+        match &self.in_flight {
             Some(sent) => tokio::select! {
                 _ = sent.command.clone() => {}
-                () = timer => {}
+                () = until(sent.since + core.config.command_timeout) => {}
             },
-            None => timer.await,
+            None => until(self.next).await,
         }
     }
 
-    /// Looks whether the command that is under way was answered.
-    pub(super) fn see(&mut self, core: &Core) {
+    /// Handles the answer to the command in flight, if there is one.
+    pub(super) fn check(&mut self, core: &Core) {
         let now = core.now();
         let limit = core.config.command_timeout;
-        let Some(sent) = &self.sent else {
+        let Some(sent) = &self.in_flight else {
             return;
         };
         let mut outcome = sent.command.clone().now_or_never();
@@ -177,13 +161,13 @@ impl Places {
             outcome = sent.command.clone().now_or_never();
         }
         if let Some(outcome) = outcome
-            && let Some(sent) = self.sent.take()
+            && let Some(sent) = self.in_flight.take()
         {
             self.answered(core, &sent, &outcome);
         }
     }
 
-    fn answered(&mut self, core: &Core, sent: &Sent, outcome: &CommandResult) {
+    fn answered(&mut self, core: &Core, sent: &PlacesCommand, outcome: &CommandResult) {
         let unanswered = matches!(outcome, Err(failure) if failure.is_unanswered());
         for hold in &sent.asks_for {
             hold.with(|state| {
@@ -212,9 +196,9 @@ impl Places {
         });
     }
 
-    /// Sees through what is under way.
+    /// Awaits the command in flight.
     pub(super) async fn finish(&mut self, core: &Core) {
-        if let Some(sent) = self.sent.take() {
+        if let Some(sent) = self.in_flight.take() {
             let left = core.now().until(sent.since + core.config.command_timeout);
             let outcome = sent.command.clone().within(left).await;
             self.answered(core, &sent, &outcome);

@@ -1,11 +1,9 @@
-//! How the job of a name listens for wake-ups: subscribes, waits for the confirmation, and tries again when that
-//! failed.
+//! The subscriptions of one name's job.
 //!
-//! Most kinds of lock have one channel, for as long as the job lives. Where Redis keeps a queue, each place in it has
-//! its own: the job listens to those of its first two waiters, so that the second is subscribed when its turn comes.
-//!
-//! A subscription that was refused is tried again too, with longer and longer pauses: rights are given back, and
-//! passwords are mended.
+//! 1. Most kinds of lock have one channel, for as long as the job lives. Where Redis keeps a queue, each place in it has
+//!    its own: the job listens to those of its first two waiters, so that the second is subscribed when its turn comes.
+//! 2. A subscription that was refused is tried again with growing pauses, because permissions may be granted again and
+//!    passwords corrected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +22,11 @@ use crate::names::Names;
 /// How long a subscription outlives its use.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// The channels that a job listens to; the first waiter's is the first.
+/// The channels that a job listens to, that of its first waiter first.
 pub(super) struct Listening {
     keeper: Arc<Keeper>,
     names: Arc<Names>,
-    ears: Vec<Ear>,
+    subscriptions: Vec<Subscription>,
 }
 
 impl Listening {
@@ -36,128 +34,131 @@ impl Listening {
         Self {
             keeper: Arc::clone(keeper),
             names: Arc::clone(names),
-            ears: Vec::new(),
+            subscriptions: Vec::new(),
         }
     }
 
-    /// Listens to these channels, and no others: begins to subscribe, unless that is under way or has just failed.
+    /// Listens to these channels and no others. Begins to subscribe, unless that is under way or failed just now.
     pub(super) fn start(&mut self, channels: &[impl AsRef<str>]) {
         let wanted = channels.iter().map(AsRef::as_ref);
-        if !self.ears.iter().map(|ear| &*ear.channel).eq(wanted) {
+        if !self
+            .subscriptions
+            .iter()
+            .map(|one| &*one.channel)
+            .eq(wanted)
+        {
             self.listen_to(channels);
         }
-        for ear in &mut self.ears {
-            ear.start();
+        for subscription in &mut self.subscriptions {
+            subscription.start();
         }
     }
 
     fn listen_to(&mut self, channels: &[impl AsRef<str>]) {
-        let mut before = std::mem::take(&mut self.ears);
+        let mut before = std::mem::take(&mut self.subscriptions);
         for channel in channels {
             let known = before
                 .iter()
-                .position(|ear| *ear.channel == *channel.as_ref());
-            let ear = known.map(|place| before.swap_remove(place));
-            self.ears
-                .push(ear.unwrap_or_else(|| self.ear(channel.as_ref())));
+                .position(|one| *one.channel == *channel.as_ref());
+            let subscription = known.map(|place| before.swap_remove(place));
+            let new = || self.subscription(channel.as_ref());
+            self.subscriptions.push(subscription.unwrap_or_else(new));
         }
-        before.into_iter().for_each(Ear::leave);
+        before.into_iter().for_each(Subscription::leave);
     }
 
-    /// Ends all subscriptions, those that work a while later.
+    /// Ends all subscriptions, those that are live after a while.
     pub(super) fn leave(&mut self) {
-        self.ears.drain(..).for_each(Ear::leave);
+        self.subscriptions.drain(..).for_each(Subscription::leave);
     }
 
-    fn ear(&self, channel: &str) -> Ear {
-        Ear {
+    fn subscription(&self, channel: &str) -> Subscription {
+        Subscription {
             keeper: Arc::clone(&self.keeper),
             names: Arc::clone(&self.names),
             channel: channel.into(),
-            state: State::Off,
+            state: SubscriptionState::Off,
             refusals: hub::refusals(),
         }
     }
 
     /// Whether messages for the first waiter arrive.
     pub(super) fn is_live(&self) -> bool {
-        self.ears.first().is_some_and(Ear::is_live)
+        self.subscriptions
+            .first()
+            .is_some_and(Subscription::is_live)
     }
 
-    /// A poll: what failed may work now.
+    /// Lets subscriptions that failed start again, if their pause is over.
     pub(super) fn retry(&mut self, now: Moment) {
-        for ear in &mut self.ears {
-            ear.retry(now);
+        for subscription in &mut self.subscriptions {
+            subscription.retry(now);
         }
     }
 
-    /// Waits for what comes next, and whether it is the first waiter's; for ever when nothing is subscribed.
-    pub(super) async fn heard(&mut self) -> (Heard, IsFirst) {
-        match self.ears.as_mut_slice() {
-            [] => std::future::pending().await,
-            [only] => (only.heard().await, IsFirst(true)),
-            ears => {
-                let ears = ears.iter_mut().map(|ear| ear.heard().boxed());
-                let (heard, place, _) = select_all(ears).await;
-                (heard, IsFirst(place == 0))
-            }
+    /// Waits for news of any channel; for ever when nothing is subscribed.
+    pub(super) async fn news(&mut self) -> ChannelNews {
+        if self.subscriptions.is_empty() {
+            return std::future::pending().await;
+        }
+        let all = self.subscriptions.iter_mut().map(|one| one.news().boxed());
+        match select_all(all).await {
+            (ChannelNews::Confirmed, place, _) if place > 0 => ChannelNews::Nothing,
+            (news, ..) => news,
         }
     }
 
-    /// Ends all subscriptions, also those that are not confirmed.
+    /// Ends all subscriptions now, also those that are not confirmed.
     pub(super) async fn stop(&mut self) {
-        for mut ear in self.ears.drain(..) {
-            ear.stop().await;
+        for mut subscription in self.subscriptions.drain(..) {
+            subscription.stop().await;
         }
     }
 }
 
-/// Whether something concerns the channel of the first waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IsFirst(pub(super) bool);
-
-enum State {
+enum SubscriptionState {
     Off,
-    /// By a task of its own: a job that is busy with something else polls nothing, and other jobs wait for the turn to
-    /// connect. With the set ends its task.
+    /// A task of its own subscribes: a job that is busy polls nothing, and other jobs wait for their turn to connect.
+    /// Dropping the set ends the task.
     Starting(Arc<Route>, JoinSet<Result<(), Failure>>),
     Live(Arc<Route>),
-    /// It failed, and is tried again at the first poll from then on.
+    /// It failed. The first poll from then on tries again.
     Failed(Moment),
 }
 
-/// One channel.
-struct Ear {
+/// The subscription to one channel.
+struct Subscription {
     keeper: Arc<Keeper>,
     names: Arc<Names>,
     channel: Box<str>,
-    state: State,
-    /// When a subscription that was refused is tried again.
+    state: SubscriptionState,
+    /// The pauses before a refused subscription is tried again.
     refusals: Delays,
 }
 
-/// What came of listening.
-pub(super) enum Heard {
-    /// From now on messages arrive; what was published before was published before now.
+/// What a subscription reports.
+pub(super) enum ChannelNews {
+    /// The subscription is confirmed: messages that are published from now on arrive.
     Confirmed,
     /// So many messages came.
     Messages(u32),
     /// The connection of the subscription broke.
     Broken,
-    /// Subscribing failed: the polls carry on.
-    Failed,
+    /// Nothing for the head of the queue: subscribing failed, so the polls carry on, or a later waiter's subscription is
+    /// confirmed.
+    Nothing,
 }
 
-/// What came of the one task in `subscribing`.
+/// Awaits the one task in `subscribing`.
 async fn subscribed(subscribing: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
-    // One that panicked has no connection, either.
+    // A task that panicked did not subscribe.
     let over = subscribing.join_next().await.and_then(Result::ok);
     over.unwrap_or_else(|| Err(Failure::no_connection()))
 }
 
-impl Ear {
-    /// Ends the subscription: a while later when it works, so that the connection of all is not closed and opened
-    /// again. One that is being made is given up at once.
+impl Subscription {
+    /// Ends the subscription: after a while if it is live, so that the shared connection is not closed and opened again;
+    /// at once if it is not confirmed.
     fn leave(mut self) {
         tokio::spawn(async move {
             if self.is_live() {
@@ -169,55 +170,56 @@ impl Ear {
 
     /// Whether messages arrive.
     fn is_live(&self) -> bool {
-        matches!(self.state, State::Live(_))
+        matches!(self.state, SubscriptionState::Live(_))
     }
 
-    /// Begins to subscribe, unless that is under way or has just failed.
+    /// Begins to subscribe, unless that is under way or failed just now.
     fn start(&mut self) {
-        if matches!(self.state, State::Off) {
+        if matches!(self.state, SubscriptionState::Off) {
             let keeper = Arc::clone(&self.keeper);
             let channel = self.channel.clone();
             let route = Arc::<Route>::default();
             let starting = Arc::clone(&route);
             let mut subscribing = JoinSet::new();
             subscribing.spawn(async move { keeper.hub.subscribe(&channel, &starting).await });
-            self.state = State::Starting(route, subscribing);
+            self.state = SubscriptionState::Starting(route, subscribing);
         }
     }
 
-    /// A poll: what failed may work now.
     fn retry(&mut self, now: Moment) {
-        if matches!(self.state, State::Failed(until) if now >= until) {
-            self.state = State::Off;
+        if matches!(self.state, SubscriptionState::Failed(until) if now >= until) {
+            self.state = SubscriptionState::Off;
         }
     }
 
-    /// Waits for what comes next; for ever when nothing is subscribed.
-    async fn heard(&mut self) -> Heard {
+    /// Waits for the next news; for ever when nothing is subscribed.
+    async fn news(&mut self) -> ChannelNews {
         match &mut self.state {
-            State::Starting(route, subscribing) => match subscribed(subscribing).await {
-                Ok(()) => {
-                    self.state = State::Live(Arc::clone(route));
-                    self.works();
-                    Heard::Confirmed
+            SubscriptionState::Starting(route, subscribing) => {
+                match subscribed(subscribing).await {
+                    Ok(()) => {
+                        self.state = SubscriptionState::Live(Arc::clone(route));
+                        self.confirmed();
+                        ChannelNews::Confirmed
+                    }
+                    Err(failure) => {
+                        self.failed(&failure);
+                        ChannelNews::Nothing
+                    }
                 }
-                Err(failure) => {
-                    self.failed(&failure);
-                    Heard::Failed
-                }
-            },
-            State::Live(route) => loop {
+            }
+            SubscriptionState::Live(route) => loop {
                 route.changed.notified().await;
                 if route.is_broken() {
-                    self.state = State::Off;
-                    return Heard::Broken;
+                    self.state = SubscriptionState::Off;
+                    return ChannelNews::Broken;
                 }
                 let messages = route.take_messages();
                 if messages > 0 {
-                    return Heard::Messages(messages);
+                    return ChannelNews::Messages(messages);
                 }
             },
-            State::Off | State::Failed(_) => std::future::pending().await,
+            SubscriptionState::Off | SubscriptionState::Failed(_) => std::future::pending().await,
         }
     }
 
@@ -231,26 +233,26 @@ impl Ear {
             }
         }
         tracing::debug!(name, cause = %failure, "not subscribed, polling");
-        self.state = State::Failed(until);
+        self.state = SubscriptionState::Failed(until);
     }
 
-    fn works(&mut self) {
+    fn confirmed(&mut self) {
         self.refusals.reset();
         if self.keeper.hub.granted(&self.channel) {
             tracing::info!(name = self.names.name(), "subscribing works again");
         }
     }
 
-    /// Ends the subscription, also one that is not confirmed. Takes a command time-out at most.
+    /// Ends the subscription, also one that is not confirmed, within a command time-out.
     async fn stop(&mut self) {
         self.keeper.hub.forget(&self.channel);
-        let route = match std::mem::replace(&mut self.state, State::Off) {
-            State::Starting(route, subscribing) => {
+        let route = match std::mem::replace(&mut self.state, SubscriptionState::Off) {
+            SubscriptionState::Starting(route, subscribing) => {
                 drop(subscribing);
                 route
             }
-            State::Live(route) => route,
-            State::Off | State::Failed(_) => return,
+            SubscriptionState::Live(route) => route,
+            SubscriptionState::Off | SubscriptionState::Failed(_) => return,
         };
         let hub = &self.keeper.hub;
         hub.unsubscribe(&self.channel, &route).await;
@@ -267,8 +269,8 @@ mod tests {
     async fn a_subscription_whose_task_died_has_failed() {
         let mut subscribing = JoinSet::new();
         subscribing.spawn(async { panic!("a bug") });
-        let told = subscribed(&mut subscribing).await;
-        assert!(told.is_err_and(|failure| !is_refusal(&failure)));
+        let result = subscribed(&mut subscribing).await;
+        assert!(result.is_err_and(|failure| !is_refusal(&failure)));
         assert!(
             subscribed(&mut subscribing).await.is_err(),
             "nobody is left"

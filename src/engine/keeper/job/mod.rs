@@ -1,23 +1,23 @@
-//! Waiting: the keeper's job for one name that somebody queues for, or that an abandoned attempt left.
+//! The keeper's job for one name that somebody waits for, or whose attempt a caller abandoned.
 //!
-//! For the head of the queue: subscribe, wait for the confirmation, try; then sleep until the first of
-//! a wake-up, the end of the holder's lease, or the poll; try again. By I5 no wake-up is lost: a wake-up is a
-//! permit that is consumed before the try. Without a subscription the jittered poll alone carries on. A kind may
-//! have a backoff of its own: its waiters need no subscription, and while one of them is the head, tries come at
-//! its pace.
+//! For the head of the queue, the job subscribes, waits for the confirmation, and tries. Then it sleeps until the first
+//! of a wake-up, the end of the holder's lease, and the poll, and tries again. No wake-up is lost (I5: a free lock and a
+//! live waiter lead to an acquire): a wake-up is a permit, which is consumed before the try. Without a subscription only
+//! the poll is left. A kind may have a backoff of its own: its waiters need no subscription, and while one of them is the
+//! head, tries come at its pace.
 //!
-//! While the lock is held here and others queue, the hold is verified at each wake-up that is not the
-//! echo of our own release, and at each poll: somebody may have freed it.
+//! While this client has the lock and others of it wait, the job verifies the hold at each poll, and at each wake-up that
+//! is not the echo of our own release, because somebody may have released it by force.
 //!
-//! What is to be done next is decided by the gate ([`steps`](crate::engine::gate::next)); each step awaits something
-//! or changes the gate.
+//! While a writer waits for a shared lock, the job leaves a note in Redis, so that other clients let no reader in for a
+//! while. It lasts for [`NOTE`]. Tries that find the lock busy leave one, and in between the job leaves it again every
+//! [`NOTE_AGAIN`], also while this client's own hold is shared. The gate decides for how long readers heed it.
+//!
+//! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
 mod fair;
-
 mod listening;
-mod marks;
-pub(super) mod policy;
-mod turns;
+mod policy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 
-use self::fair::Places;
-use self::listening::{Heard, IsFirst, LINGER, Listening};
-use self::policy::WaitPolicy;
-use self::turns::{Turns, WAY};
-use crate::backend::{Failure, Pending};
+use self::fair::QueuePlaces;
+use self::listening::{ChannelNews, LINGER, Listening};
+use self::policy::{WaitPolicy, YieldPolicy};
+use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{new_hold, start_join};
 use crate::engine::caller::release;
@@ -41,15 +40,18 @@ use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::Hold;
 use crate::engine::hold::effects::Effects;
-use crate::engine::hold::kind::Try;
+use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::keeper::shared::Keeper;
-use crate::engine::keeper::watchdog;
 use crate::names::Names;
 
-/// So many waiters with a place in a queue of Redis' are listened for: the next, and the one behind it.
-const LISTENS_TO: usize = 2;
+/// For how many waiters with a place in a queue of Redis' the job listens: for the next, and the one behind it.
+const LISTENS_FOR: usize = 2;
 
-pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
+/// How long the note lasts that a writer waits, and how often it is left again.
+const NOTE: Duration = Duration::from_secs(3);
+const NOTE_AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     let (job, has_redis_queue) = keeper
         .core
         .gates
@@ -57,80 +59,72 @@ pub(crate) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     let Some(job) = job else {
         return;
     };
-    let mut line = Line {
+    let mut job = NameJob {
         policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
         listening: Listening::new(&keeper, &names),
-        places: has_redis_queue.then(Places::new),
+        places: has_redis_queue.then(QueuePlaces::new),
         keeper,
         names,
         job,
-        turns: Turns::new(),
-        way: None,
-        rested: false,
-        cut: false,
-        mark_at: Moment::default(),
+        yielding: YieldPolicy::new(),
+        was_left_free: false,
+        note_at: Moment::default(),
     };
-    while line.advance().await {}
+    while job.advance().await {}
 }
 
-/// Why a job looks up.
+/// Why a job stops waiting.
 enum Event {
-    /// Something changed at the gate.
+    /// The gate changed.
     Changed,
     /// Somebody else released.
-    News,
-    /// There is another reason to try, or to verify.
-    Reason,
-    /// Only a look at what is next.
+    Released,
+    /// It is time to try, or to verify.
+    Due,
+    /// It is only time to ask the gate again.
     Nothing,
 }
 
 /// One name's job.
-pub(super) struct Line {
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) names: Arc<Names>,
-    /// Notified when something changes at the gate.
+struct NameJob {
+    keeper: Arc<Keeper>,
+    names: Arc<Names>,
     job: Arc<Notify>,
     listening: Listening,
-    /// Of this client's waiters, where Redis keeps a queue.
-    places: Option<Places>,
-    /// The next try, or look at our own hold, if nothing comes before.
+    /// The places of this client's waiters, if Redis keeps a queue.
+    places: Option<QueuePlaces>,
     policy: WaitPolicy,
-    turns: Turns,
-    /// Until then the lock is left to others.
-    way: Option<Moment>,
-    /// The lock was left to others since our last release.
-    rested: bool,
-    /// The subscription's connection broke, and nothing was planned since.
-    cut: bool,
-    /// When Redis is to be told again that somebody here waits to have the lock alone.
-    pub(super) mark_at: Moment,
+    yielding: YieldPolicy,
+    /// The lock was left free for a moment since our last release.
+    was_left_free: bool,
+    /// When to leave the note again that a writer waits.
+    note_at: Moment,
 }
 
-impl Line {
-    pub(super) fn now(&self) -> Moment {
+impl NameJob {
+    fn now(&self) -> Moment {
         self.keeper.core.now()
     }
 
-    pub(super) fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
+    fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
         self.keeper.core.at(&self.names, change)
     }
 
-    /// One step; false when the job has ended.
+    /// Does one step. Returns false when the job has ended.
     async fn advance(&mut self) -> bool {
         if let Some(places) = &mut self.places {
-            places.keep(&self.keeper.core, &self.names);
+            places.update(&self.keeper.core, &self.names);
         }
         let (now, rules) = (self.now(), self.keeper.core.rules());
-        // Who waits next in a queue of Redis' listens to another channel.
+        // In a queue of Redis', the next waiter listens to another channel.
         let listening = self.listening.is_live() && self.places.is_none();
         let step = self.at(|gate, effects| gate.step(now, rules, listening, effects));
         match step {
             Step::FinishAttempt(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
-                    // Its place was asked for before it: most often that is answered, too.
+                    // Its place was asked for before, so that is most often answered, too.
                     if let Some(places) = &mut self.places {
-                        places.see(&self.keeper.core);
+                        places.check(&self.keeper.core);
                     }
                     settle_attempt(&self.keeper.core, &hold, &command, outcome);
                 }
@@ -138,7 +132,7 @@ impl Line {
             Step::FinishRelease(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
                     let core = &self.keeper.core;
-                    // What is to be repeated is left to the reaper by the gate.
+                    // If the release must be repeated, the gate leaves it to the reaper.
                     let _ = settle_release(core, &hold, &SentAs::Seat(&command), outcome);
                 }
             }
@@ -164,12 +158,12 @@ impl Line {
                 }
             }
             Step::LeaveFree(until) => {
-                self.rested = true;
+                self.was_left_free = true;
                 self.event(until).await;
             }
             Step::Linger => self.linger().await,
             Step::Over { writer_waits } => {
-                self.unmark(writer_waits);
+                self.remove_note(writer_waits);
                 self.end().await;
                 return false;
             }
@@ -177,13 +171,9 @@ impl Line {
         true
     }
 
-    /// Awaits the command in the seat, whoever sent it, so that nobody depends on its caller (I9). `None` when
-    /// something changed meanwhile.
-    async fn outcome(
-        &mut self,
-        command: &Pending,
-        since: Moment,
-    ) -> Option<crate::backend::CommandResult> {
+    /// Awaits the command in the seat, whoever sent it, because its caller may be dropped (I9: that delays nobody).
+    /// `None` if something changed meanwhile.
+    async fn outcome(&mut self, command: &Pending, since: Moment) -> Option<CommandResult> {
         let core = &self.keeper.core;
         let left = core.now().until(since + core.config.command_timeout);
         let outcome = tokio::select! {
@@ -195,7 +185,7 @@ impl Line {
         Some(outcome)
     }
 
-    /// Sends a last release, and right behind it, on the same connection, the try for the next one here.
+    /// Sends a last release, and right behind it, on the same connection, the try for the next ticket.
     fn hand_over(&mut self, hold: &Arc<Hold>) {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
@@ -203,9 +193,9 @@ impl Line {
         let release = Pending::start(&core.keeper_fleet, release);
         let first = release.clone();
         let next = self.at(|gate, _| {
-            // Under the gate's lock: who leaves from now on finds that it is tried for.
+            // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
-                let mark = marks::of(gate, &ticket, &core, since);
+                let mark = note_of(gate, &ticket, &core, since);
                 let (hold, command) = start_try(&core, &ticket, mark, since);
                 (ticket, hold, command)
             });
@@ -219,7 +209,7 @@ impl Line {
         }
     }
 
-    /// Waits for a reason to try for the head of the queue, unless something else comes first.
+    /// Waits until it is time to try for the head of the queue. Returns false if something else comes first.
     async fn is_time(
         &mut self,
         at_once: bool,
@@ -227,39 +217,27 @@ impl Line {
         collect_by: Option<Moment>,
     ) -> bool {
         if let Some(others) = others_heard {
-            self.turns.released(others);
+            self.yielding.released(others);
         }
-        let rested = std::mem::take(&mut self.rested);
+        let was_left_free = std::mem::take(&mut self.was_left_free);
         if at_once {
-            return rested || !(others_heard.is_some() && self.leaves_it_to_others());
+            return was_left_free || others_heard.is_none() || !self.yielding.yields(self.now());
         }
-        let way = self.way.unwrap_or(Moment::NEVER);
-        match self
-            .event(way.min(collect_by.unwrap_or(Moment::NEVER)))
-            .await
-        {
-            Event::News => !self.leaves_it_to_others(),
-            Event::Reason => {
-                self.way = None;
+        let collect_by = collect_by.unwrap_or(Moment::NEVER);
+        let yields_until = self.yielding.until.unwrap_or(Moment::NEVER);
+        match self.event(yields_until.min(collect_by)).await {
+            Event::Released => !self.yielding.yields(self.now()),
+            Event::Due => {
+                self.yielding.until = None;
                 true
             }
             Event::Changed => false,
             Event::Nothing => {
                 let now = self.now();
                 self.take_back();
-                let over = self.way.take_if(|until| now >= *until).is_some();
-                if over {
-                    self.turns.in_vain();
-                }
-                over
+                self.yielding.is_over(now)
             }
         }
-    }
-
-    /// Whether others have their turn first.
-    fn leaves_it_to_others(&mut self) -> bool {
-        self.way = self.turns.leaves_it_to_others().then(|| self.now() + WAY);
-        self.way.is_some()
     }
 
     /// Tries for the head of the queue.
@@ -269,7 +247,7 @@ impl Line {
         let now = core.now();
         let mut tried = None;
         self.at(|gate, _| {
-            let mark = marks::of(gate, head, &core, now);
+            let mark = note_of(gate, head, &core, now);
             gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
                     Some(shared) => start_join(&core.keeper_fleet, shared, head),
@@ -279,29 +257,30 @@ impl Line {
                 (hold, command)
             })
         });
-        // The lock is free until it arrives.
+        // The lock stays free until the try arrives.
         if let Some(command) = tried {
             command.send_at_once();
         }
     }
 
-    /// Watches over our own hold while others wait, and over a grant that nobody collects.
+    /// Waits for a reason to verify our own hold while others wait, and takes back a grant that nobody collects.
     async fn watch(&mut self, collect_by: Option<Moment>) {
         let event = self.event(collect_by.unwrap_or(Moment::NEVER)).await;
         if self.take_back() {
             return;
         }
-        let reason = matches!(event, Event::Reason | Event::News);
-        // It may have been passed on meanwhile.
+        // The hold may have been passed on meanwhile.
         let held = self.at(|gate, _| gate.watched().cloned());
-        if let Some(hold) = held.filter(|_| reason) {
+        if let Some(hold) = held
+            && matches!(event, Event::Due | Event::Released)
+        {
             self.warn_of_self();
             self.policy.again();
-            watchdog::verify(&self.keeper, &hold);
+            self.keeper.watchdog.verify(&hold);
         }
     }
 
-    /// Takes a grant back that nobody collected in time, if there is one.
+    /// Takes back a grant that nobody collected in time. Returns whether there was one.
     fn take_back(&self) -> bool {
         let core = &self.keeper.core;
         let (now, rules) = (core.now(), core.rules());
@@ -323,13 +302,13 @@ impl Line {
         }
     }
 
-    /// The first of: news on the channel, a change at the gate, the poll, `end`.
+    /// Waits for the first of a message, a change at the gate, the poll, and `end`.
     async fn event(&mut self, end: Moment) -> Event {
         if self.policy.is_open() {
             self.listening.retry(self.now());
         }
         self.listen();
-        let end = end.min(self.mark());
+        let end = end.min(self.leave_note());
         let poll_at = self.next_try();
         let look_at = poll_at.min(end);
         self.at(|gate, _| gate.job_sleeps_until(look_at));
@@ -337,19 +316,19 @@ impl Line {
         tokio::select! {
             biased;
             () = self.job.notified() => Event::Changed,
-            (heard, first) = self.listening.heard() => self.hear(&heard, first),
+            news = self.listening.news() => self.hear(&news),
             () = is_due(self.places.as_ref(), &self.keeper.core) => Event::Nothing,
             () = timer => {
                 if self.now() < poll_at {
                     return Event::Nothing;
                 }
                 self.policy.again();
-                Event::Reason
+                Event::Due
             }
         }
     }
 
-    /// Listens to what may wake those who wait here.
+    /// Subscribes to the channels that may wake the waiters of this client.
     fn listen(&mut self) {
         let names = &self.names;
         if self.places.is_none() {
@@ -358,14 +337,13 @@ impl Line {
             }
             return;
         }
-        let channels = self.at(|gate, _| gate.channels(LISTENS_TO));
+        let channels = self.at(|gate, _| gate.channels(LISTENS_FOR));
         self.listening.start(&channels);
     }
 
-    fn hear(&mut self, heard: &Heard, IsFirst(first): IsFirst) -> Event {
-        match *heard {
-            Heard::Confirmed if !first => Event::Nothing,
-            Heard::Confirmed => {
+    fn hear(&mut self, news: &ChannelNews) -> Event {
+        match *news {
+            ChannelNews::Confirmed => {
                 self.policy.again();
                 let more = self.places.is_some();
                 self.at(|gate, _| {
@@ -375,44 +353,91 @@ impl Line {
                         gate.set_listening(true);
                     }
                 });
-                Event::Reason
+                Event::Due
             }
-            Heard::Messages(messages) => {
-                let news = self.at(|gate, _| gate.received(messages));
-                if news == 0 {
+            ChannelNews::Messages(messages) => {
+                let releases = self.at(|gate, _| gate.received(messages));
+                if releases == 0 {
                     return Event::Nothing;
                 }
-                self.turns.heard(news);
-                Event::News
+                self.yielding.heard(releases);
+                Event::Released
             }
-            Heard::Broken => {
+            ChannelNews::Broken => {
                 self.at(|gate, _| gate.set_listening(false));
-                // Subscribing anew may fail as well: then the next try must not be as far as was planned.
+                // Subscribing again may fail, too, so the next try comes sooner than was planned.
                 self.policy.again();
-                self.cut = true;
+                self.plan(&LastAnswer::Failed(Failure::no_connection()));
                 if let Some(places) = &mut self.places {
                     places.doubt();
                 }
                 Event::Nothing
             }
-            Heard::Failed => Event::Nothing,
+            ChannelNews::Nothing => Event::Nothing,
         }
     }
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
-        let (known, listeners) =
-            self.at(|gate, _| (gate.last_answer(now).clone(), gate.has_listeners()));
-        let known = if std::mem::take(&mut self.cut) {
-            LastAnswer::Failed(Failure::no_connection())
-        } else {
-            known
-        };
-        let listening = self.listening.is_live();
-        self.policy.next_try(now, &known, listening, listeners)
+        let known = self.at(|gate, _| gate.last_answer(now).clone());
+        self.plan(&known)
     }
 
-    /// The job is over; another one may have begun for the name.
+    fn plan(&mut self, known: &LastAnswer) -> Moment {
+        let listeners = self.at(|gate, _| gate.has_listeners());
+        let (now, listening) = (self.now(), self.listening.is_live());
+        self.policy.next_try(now, known, listening, listeners)
+    }
+
+    /// Leaves the note that a writer waits, or removes it if none does. Returns when to look at that again.
+    fn leave_note(&mut self) -> Moment {
+        let now = self.now();
+        let Some(first) = self.at(|gate, _| gate.first_writer().cloned()) else {
+            self.remove_note(self.at(|gate, _| gate.withdraw_writer_waits()));
+            return Moment::NEVER;
+        };
+        if now >= self.note_at {
+            self.note_at = now + NOTE_AGAIN;
+            let (kind, core) = (&first.request.kind, &self.keeper.core);
+            let note = self.at(|gate, _| gate.note_writer_waits(kind, now, core.plan).min(NOTE));
+            if !note.is_zero()
+                && let Some(sent) = self.send_note(kind, note)
+            {
+                // If it is lost, the next one makes up for it.
+                tokio::spawn(sent.within(core.config.command_timeout));
+            }
+        }
+        self.note_at
+    }
+
+    /// Removes a note from Redis, if there is one, and then from the gate.
+    fn remove_note(&self, note: Option<(Kind, Moment)>) {
+        let Some((kind, since)) = note else {
+            return;
+        };
+        let core = Arc::clone(&self.keeper.core);
+        let sent = self.send_note(&kind, Duration::ZERO);
+        tokio::spawn(async move {
+            if let Some(sent) = sent {
+                // If it is lost, the note ends by its TTL.
+                let _ = sent.within(core.config.command_timeout).await;
+            }
+            core.at(kind.names(), |gate, _| gate.writer_waits_withdrawn(since));
+        });
+    }
+
+    /// Sends a note at once on the connection of the tries: a try that follows finds it, and removes it if it is granted.
+    /// A new note arrives behind the removal of the one before.
+    fn send_note(&self, kind: &Kind, note: Duration) -> Option<Pending> {
+        let core = &self.keeper.core;
+        let call = kind.commands.mark(kind.names(), core.client_text(), note)?;
+        let pending = Pending::start(&core.keeper_fleet, call.in_order());
+        // The first poll sends it.
+        let _ = pending.clone().now_or_never();
+        Some(pending)
+    }
+
+    /// Ends the job. Another one may have begun for the name.
     async fn end(&mut self) {
         match &mut self.places {
             Some(places) => {
@@ -423,9 +448,9 @@ impl Line {
         }
     }
 
-    /// Nobody waits: listens a while longer, and then no more.
+    /// Nobody waits: listens for a while longer.
     async fn linger(&mut self) {
-        self.mark();
+        self.leave_note();
         tokio::select! {
             () = self.job.notified() => {}
             () = tokio::time::sleep(LINGER) => {
@@ -436,27 +461,37 @@ impl Line {
     }
 }
 
-/// Waits until something is to be done for the places of this client's waiters.
-async fn is_due(places: Option<&Places>, core: &Core) {
+/// Waits until the places have something to do.
+async fn is_due(places: Option<&QueuePlaces>, core: &Core) {
     match places {
         Some(places) => places.is_due(core).await,
         None => std::future::pending().await,
     }
 }
 
-/// Makes a try for `ticket`, under the hold id of the one before when its outcome is unknown.
+/// How long the note lasts that a try for `ticket` leaves if it finds the lock busy; zero for no note.
+fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) -> Duration {
+    let kind = &ticket.request.kind;
+    let waits = ticket.request.patience != Patience::Once;
+    if waits && kind.commands.is_writer() {
+        gate.note_writer_waits(kind, now, core.plan).min(NOTE)
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// Makes a try for `ticket`. If the outcome of the one before is unknown, it has the same hold id.
 fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
     mark: Duration,
     now: Moment,
 ) -> (Arc<Hold>, Pending) {
-    let unsettled = ticket.unsettled();
     let sort = Try {
         waits: ticket.request.patience != Patience::Once,
         mark,
     };
-    let hold = match unsettled {
+    let hold = match ticket.unsettled() {
         Some(hold) => {
             let finish_by = now + core.config.command_timeout;
             hold.with(|state| state.try_again(finish_by));

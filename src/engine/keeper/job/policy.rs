@@ -1,16 +1,18 @@
-//! When a waiter tries next if nothing is heard: arithmetic over time as a value.
+//! When the job of a name tries: [`WaitPolicy`] if it hears nothing, [`YieldPolicy`] if other clients wait, too. Both
+//! are arithmetic, and take time as a value.
 //!
-//! 1. A planned try is never put off, whatever happens meanwhile, until [`WaitPolicy::again`].
-//! 2. Never later than the backoff's cap, so that a missed wake-up costs a bounded delay.
-//! 3. Not later than just after the holder's lease: an expiry wakes nobody.
-//! 4. With a subscription the poll is a safety net and only comes at the cap; without one it is the only
+//! 1. A planned try is not put off, whatever happens meanwhile, until [`WaitPolicy::again`].
+//! 2. It comes no later than the backoff's cap, so that a missed wake-up costs a bounded delay.
+//! 3. It comes no later than just after the holder's lease, because an expiry wakes nobody.
+//! 4. With a subscription the poll is a safety net, and comes in the second half of the cap. Without one it is the only
 //!    way, and begins with the backoff's first delay.
-//! 5. A head whose kind has a backoff of its own is tried for at that pace, from its first delay on. What those
-//!    were promised who wait behind it and have none, 2, holds for it as well then, also when they come later.
-//! 6. That pace does not slow down while the lock changes hands. A lease that ends later than was said before shows it:
-//!    the lock was given back and taken again, or renewed. For [`RESTLESS`] from then on tries come after a quarter of the
-//!    first delay: timers count milliseconds, and the time that an answer takes is not to make it two. A client that
-//!    has the lock in a row leaves it free for a [moment](crate::engine::gate::row) only, which a slow poll meets by luck.
+//! 5. If the kind of the head has a backoff of its own, tries come at that pace, from its first delay on. If a waiter
+//!    without one queues behind it, rule 2 (no later than the cap) holds, too.
+//! 6. That pace does not slow down while the lock changes hands. A lease that ends later than Redis said before shows
+//!    that: the lock was released and acquired again, or renewed. For [`RESTLESS`] from then on, tries come after a
+//!    quarter of the first delay: timers count milliseconds, and with the time of an answer a try must not take two. A
+//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::row), which a slow
+//!    poll would meet by luck.
 
 use std::time::Duration;
 
@@ -22,39 +24,48 @@ use crate::engine::gate::handover::PASS_ON_FOR;
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);
 
-/// For how long a lock that changed hands is expected to do so again: a row, and what a busy machine adds to it.
+/// For how long a lock that changed hands is expected to do so again: as long as one client may pass it on inside, and
+/// what a busy machine adds to that.
 const RESTLESS: Duration = PASS_ON_FOR.saturating_mul(2);
 
-/// What is said of the end of one lease differs by less: it is counted in ms, from when the answer came.
-const SAME: Duration = Duration::from_millis(5);
+/// Two answers about the end of the same lease differ by less: Redis counts in ms, and we add that to the time of the
+/// answer.
+const SAME_LEASE: Duration = Duration::from_millis(5);
 
-/// How much later than the holder's lease a try is made.
+/// How long after the holder's lease a try comes.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 
-pub(crate) struct WaitPolicy {
+/// How long the lock is left to other clients.
+const YIELD_TIME: Duration = Duration::from_millis(1);
+
+/// How many releases are not left to others after nobody took the lock.
+const PAUSE_AFTER_UNUSED: u32 = 16;
+
+/// When to try next if nothing is heard.
+pub(super) struct WaitPolicy {
     cap: Duration,
     delays: Delays,
     random: fastrand::Rng,
     planned: Option<Moment>,
-    /// That of the head of the queue, when its kind has a backoff of its own.
-    own: Option<Pace>,
+    /// The pace of the head of the queue, if its kind has a backoff of its own.
+    own: Option<OwnPace>,
 }
 
-/// How a ticket is tried for whose kind has a backoff of its own.
-struct Pace {
-    /// The ticket's number.
+/// The pace of a ticket whose kind has a backoff of its own.
+struct OwnPace {
+    /// The number of the ticket.
     of: u64,
     delays: Delays,
-    /// By 6: the latest end of a lease that was told.
+    /// When the holder's lease ends, by the last answer.
     lease_end: Option<Moment>,
     restless_until: Moment,
 }
 
-impl Pace {
+impl OwnPace {
     fn delay(&mut self, now: Moment, known: &LastAnswer) -> Duration {
         if let LastAnswer::Busy(Some(until)) = known {
             let before = self.lease_end.replace(*until);
-            if before.is_some_and(|before| before + SAME < *until) {
+            if before.is_some_and(|before| before + SAME_LEASE < *until) {
                 self.restless_until = now + RESTLESS;
             }
         }
@@ -67,7 +78,7 @@ impl Pace {
 }
 
 impl WaitPolicy {
-    pub(crate) fn new(backoff: Backoff, seed: u64) -> Self {
+    pub(super) fn new(backoff: Backoff, seed: u64) -> Self {
         Self {
             cap: backoff.cap_delay(),
             delays: backoff.delays(seed),
@@ -77,13 +88,13 @@ impl WaitPolicy {
         }
     }
 
-    /// It is about the head of the queue, the ticket of that number, with the backoff of its kind.
-    pub(crate) fn serve(&mut self, head: u64, backoff: Option<Backoff>) {
+    /// Plans for the head of the queue from now on: the ticket's number, and the backoff of its kind if it has one.
+    pub(super) fn serve(&mut self, head: u64, backoff: Option<Backoff>) {
         if self.own.as_ref().map(|own| own.of) == backoff.map(|_| head) {
             return;
         }
         let seed = self.random.u64(..);
-        self.own = backoff.map(|backoff| Pace {
+        self.own = backoff.map(|backoff| OwnPace {
             of: head,
             delays: backoff.delays(seed),
             lease_end: None,
@@ -92,26 +103,25 @@ impl WaitPolicy {
         self.planned = None;
     }
 
-    /// It is about a hold of this client: to look at that, the client's own backoff will do.
-    pub(crate) fn watch(&mut self) {
+    /// Plans looks at this client's own hold from now on, by the client's backoff.
+    pub(super) fn watch(&mut self) {
         if self.own.take().is_some() {
             self.planned = None;
         }
     }
 
-    /// A try was made, or there is news: what was planned is void.
-    pub(crate) fn again(&mut self) {
+    /// Makes a new plan next time: a try was made, or something was heard.
+    pub(super) fn again(&mut self) {
         self.planned = None;
     }
 
-    /// Whether a plan is still to be made.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Whether no try is planned.
+    pub(super) fn is_open(&self) -> bool {
         self.planned.is_none()
     }
 
-    /// When to try next; `listening` with a subscription that is confirmed, `listeners` when somebody waits who has
-    /// no backoff of his own.
-    pub(crate) fn next_try(
+    /// When to try next. `listening`: the subscription is confirmed. `listeners`: a waiter has no backoff of its own.
+    pub(super) fn next_try(
         &mut self,
         now: Moment,
         known: &LastAnswer,
@@ -143,6 +153,64 @@ impl WaitPolicy {
             LastAnswer::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
             LastAnswer::Busy(None) | LastAnswer::Nothing => now + delay,
         }
+    }
+}
+
+/// When to leave the lock to other clients.
+///
+/// A release wakes one waiter of every client that listens, and the quickest gets the lock. So a client with many
+/// waiters could have it for long. A client that released leaves the next releases to the others, for a moment each,
+/// until it has heard as many releases as there are others: a release returns how many listen. If nobody takes the lock,
+/// the client stops doing so for a while, because the others may not want it.
+pub(super) struct YieldPolicy {
+    /// How many other clients listened to our last release.
+    others: u32,
+    /// How many releases of others were heard since.
+    heard: u32,
+    /// How many of our releases are not left to others.
+    paused: u32,
+    /// Until when the lock is left to others at the moment.
+    pub(super) until: Option<Moment>,
+}
+
+impl YieldPolicy {
+    /// For a client that had no turn yet.
+    pub(super) fn new() -> Self {
+        Self {
+            others: 0,
+            heard: u32::MAX,
+            paused: 0,
+            until: None,
+        }
+    }
+
+    /// We released, and so many others listened.
+    pub(super) fn released(&mut self, others: u32) {
+        self.others = others;
+        self.heard = 0;
+        self.paused = self.paused.saturating_sub(1);
+    }
+
+    /// Others released.
+    pub(super) fn heard(&mut self, releases: u32) {
+        self.heard = self.heard.saturating_add(releases);
+        self.paused = 0;
+    }
+
+    /// The lock is free. Returns whether it is left to others for a moment.
+    pub(super) fn yields(&mut self, now: Moment) -> bool {
+        let yields = self.heard < self.others && self.paused == 0;
+        self.until = yields.then(|| now + YIELD_TIME);
+        yields
+    }
+
+    /// Whether the moment that was left to others is over and nobody took the lock.
+    pub(super) fn is_over(&mut self, now: Moment) -> bool {
+        let over = self.until.take_if(|until| now >= *until).is_some();
+        if over {
+            self.paused = PAUSE_AFTER_UNUSED;
+        }
+        over
     }
 }
 
@@ -344,7 +412,7 @@ mod tests {
             assert_eq!(
                 policy.next_try(now + ms(1), &busy, true, false),
                 planned,
-                "by 1"
+                "a planned try is not put off"
             );
         }
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
@@ -355,6 +423,70 @@ mod tests {
                 ms(expected)
             );
             policy.again();
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::default() + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn after_our_turn_it_is_the_others() {
+        let mut policy = YieldPolicy::new();
+        assert!(!policy.yields(at(0)), "there was no turn yet");
+        policy.released(0);
+        assert!(!policy.yields(at(0)), "nobody else listens");
+        policy.released(2);
+        assert!(policy.yields(at(0)));
+        policy.heard(1);
+        assert!(policy.yields(at(0)), "one of two had it");
+        policy.heard(1);
+        assert!(!policy.yields(at(0)));
+    }
+
+    #[test]
+    fn nobody_waits_for_those_who_do_not_come() {
+        let mut policy = YieldPolicy::new();
+        policy.released(1);
+        assert!(policy.yields(at(0)));
+        assert!(policy.is_over(at(1)));
+        for _ in 1..PAUSE_AFTER_UNUSED {
+            policy.released(1);
+            assert!(!policy.yields(at(0)));
+        }
+        policy.released(1);
+        assert!(policy.yields(at(0)), "it is tried again now and then");
+        assert!(policy.is_over(at(1)));
+        policy.released(1);
+        policy.heard(1);
+        policy.released(1);
+        assert!(policy.yields(at(0)), "the other one is back");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+        /// The next turn goes to one who does not leave it to others, or to anybody when all do.
+        #[test]
+        fn everybody_has_a_turn_in_every_round(clients in 2_usize..8, picks: [u8; 64]) {
+            let mut all: Vec<_> = (0..clients).map(|_| YieldPolicy::new()).collect();
+            let mut last = vec![0; clients];
+            for (turn, pick) in picks.into_iter().enumerate() {
+                let mut able: Vec<_> = (0..clients).filter(|&c| !all[c].yields(at(0))).collect();
+                if able.is_empty() {
+                    able = (0..clients).collect();
+                }
+                let next = able[usize::from(pick) % able.len()];
+                for (client, policy) in all.iter_mut().enumerate() {
+                    if client == next {
+                        policy.released(u32::try_from(clients - 1).unwrap());
+                    } else {
+                        policy.heard(1);
+                    }
+                }
+                last[next] = turn;
+                let longest = last.iter().map(|last| turn - last).max().unwrap();
+                prop_assert!(longest < 2 * clients, "{last:?}");
+            }
         }
     }
 }

@@ -1,75 +1,89 @@
-//! Keeping holds alive, and telling their holders when that failed.
+//! Keeps holds alive, and reports their loss in time.
 //!
-//! 1. Holds are asked for together; what is due within the next tenth of a period fills up the last batch. Which is
-//!    asked for when, and in which batch, is [`asking`](self::asking)'s; by which calls is [`calls`](self::calls)'s.
-//! 2. A failed renewal is an unknown one: it is repeated until the validity is over, on a new connection
-//!    after a silence. Whatever happens to it, the schedule has an entry not later than that end (I8).
-//! 3. The keeper has a connection to each node of a cluster that has holds, or it would not notice that such a node
-//!    restarted empty. Where no renewal goes, it asks for the holds once, and that opens the connection.
+//! 1. To renew a hold, the keeper asks Redis what a caller asks to verify it. The [`RenewalQueue`] of a node decides
+//!    which hold is asked for when. The questions of a batch are one write of the connection; holds that are due within
+//!    the next tenth of a period fill up the last batch.
+//! 2. A question also asserts the hold (T5): it lengthens the TTL to what the client still vouches for, because a server
+//!    whose clock is ahead ends leases early. The validity grows only by the watchdog's lease (T2: by what an answer
+//!    acknowledged).
+//! 3. After a failed renewal nobody knows whether the hold is there. The keeper repeats it until the validity is over,
+//!    on a new connection after a silence. Meanwhile the schedule has an entry no later than that end (I8: a loss is
+//!    reported before the validity ends).
+//! 4. In a cluster, the keeper keeps a connection to each node that has holds, to notice when such a node restarts
+//!    empty. It verifies the holds of a node that it has no connection to, and that opens one.
 
-mod asking;
-mod calls;
+mod renewal_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use self::asking::{Asking, BATCH, Batch};
-use crate::backend::Failure;
+use self::renewal_queue::{BATCH, RenewalBatch, RenewalOutcome, RenewalQueue};
+use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, Phase};
-use crate::engine::keeper::shared::Keeper;
 use crate::error::LostReason;
+use crate::lease::LeaseMs;
+use crate::script::Call;
 use crate::slot::{Slot, Target};
 
 /// How often the keeper looks for nodes that have holds and that it is not connected to.
-const REACH: Duration = Duration::from_secs(1);
+const CONNECT_PERIOD: Duration = Duration::from_secs(1);
 
-/// The holds of each node of a cluster, by its number; of the one server (0) otherwise. The trouble of one does not
-/// delay the others.
-#[derive(Default)]
-pub(super) struct Wards {
-    nodes: BTreeMap<u32, Ward>,
-    /// When the keeper next looks for nodes that it is not connected to.
-    reach_from: Moment,
+/// Renews all holds of a client.
+pub(super) struct Watchdog {
+    core: Arc<Core>,
+    renewals: Mutex<ByNode>,
 }
 
-struct Ward {
-    asking: Asking<Arc<Hold>>,
-    /// Whether all of them are to be asked for once calls are answered again.
+/// What is to be renewed, by the number of the node; 0 is the one server. The outage of one node does not delay the
+/// holds of another.
+#[derive(Default)]
+struct ByNode {
+    nodes: BTreeMap<u32, NodeRenewals>,
+    /// Renewals fail at the moment, and that was logged.
+    logged_failing: bool,
+    /// When to look again for nodes without a connection.
+    connect_at: Moment,
+}
+
+struct NodeRenewals {
+    queue: RenewalQueue<Arc<Hold>>,
+    /// Verify all holds of the node once it answers again.
     unverified: bool,
 }
 
-impl Ward {
-    fn new(core: &Core) -> Self {
-        // By when a hold ends; nothing once it has ended.
-        let config = &core.config;
-        let clock = config.clock.clone();
-        let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
-        Self {
-            asking: Asking::new(config.backoff, config.command_timeout, end),
-            unverified: false,
+impl ByNode {
+    fn of(&mut self, node: u32, core: &Core) -> &mut NodeRenewals {
+        self.nodes.entry(node).or_insert_with(|| {
+            let (config, clock) = (&core.config, core.config.clock.clone());
+            let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
+            NodeRenewals {
+                queue: RenewalQueue::new(config.backoff, config.command_timeout, end),
+                unverified: false,
+            }
+        })
+    }
+
+    /// Logs the beginning and the end of an outage, once each.
+    fn log_outage(&mut self, failure: Option<Failure>) {
+        let failing = self.nodes.values().any(|node| node.queue.has_trouble());
+        if std::mem::replace(&mut self.logged_failing, failing) == failing {
+            return;
         }
-    }
-}
-
-impl Wards {
-    fn of(&mut self, node: u32, core: &Core) -> &mut Ward {
-        self.nodes.entry(node).or_insert_with(|| Ward::new(core))
-    }
-
-    fn is_failing(&self, node: u32) -> bool {
-        let ward = self.nodes.get(&node);
-        ward.is_some_and(|ward| ward.asking.is_failing())
-    }
-
-    fn is_troubled(&self) -> bool {
-        self.nodes.values().any(|ward| ward.asking.is_troubled())
+        if failing {
+            let cause = failure.map(|failure| failure.to_string());
+            let cause = cause.as_deref().unwrap_or("refused for single holds");
+            tracing::warn!(cause, "cannot renew leases; retrying until they expire");
+        } else {
+            tracing::info!("renewals work again");
+        }
     }
 }
 
@@ -82,160 +96,199 @@ fn node_of(core: &Core, hold: &Hold) -> u32 {
     }
 }
 
-/// Does what is due now, and plans the rest.
-pub(crate) fn look(keeper: &Keeper) {
-    let core = &keeper.core;
-    let now = core.now();
-    if !core.schedule.is_due(now) {
-        // What comes soon is left to share the call of the first that is due.
-        return;
-    }
-    let due = sort_out(keeper, core.schedule.take(now, now, BATCH), now);
-    if due.is_empty() {
-        // Thousands of holds may end at about the same time: none is looked at before its own.
-        return;
-    }
-    for hold in &due {
-        let _ = core.schedule.no_later_than(hold, now);
-    }
-    let period = core.plan.period();
-    let (due_by, soon) = (now + period / 100, now + period / 10);
-    let mut due = sort_out(keeper, core.schedule.take(due_by, soon, BATCH), now);
-    if due.len() > BATCH && core.backend.cluster().is_joined() {
-        // What is renewed together now is so again and again: those of one node are one batch.
-        due.sort_by_cached_key(|hold| node_of(core, hold));
-    }
-    want(keeper, &due, false);
-}
-
-/// Does what those need that were taken from the schedule; gives back which are to be renewed.
-fn sort_out(keeper: &Keeper, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold>> {
-    let core = &keeper.core;
-    // An entry is up to a tenth of a period before its renewal; further only when an answer came late, and
-    // then it is looked at again.
-    let horizon = now + core.plan.period() / 5;
-    let mut due = Vec::new();
-    for hold in holds {
-        let (what, phase) = hold.with(|state| {
-            let what = state.due(core.plan, now, horizon, core.jitter());
-            if what == Due::Lose {
-                state.lose(LostReason::Expired);
-            }
-            (what, state.phase())
-        });
-        match (what, phase) {
-            (Due::Renew, _) => due.push(hold),
-            (Due::Later(moment), _) => drop(core.schedule.no_later_than(&hold, moment)),
-            (Due::Finish, _) => finish(core, &hold),
-            // Its holder knows by now. Thousands may end at about the same time: what else is to be done for one
-            // must not keep the next holder waiting.
-            (Due::Lose | Due::Nothing, Phase::Lost(reason)) => core.post(Mail::Lost(hold, reason)),
-            (Due::Lose | Due::Nothing, _) => {}
+impl Watchdog {
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            renewals: Mutex::default(),
         }
     }
-    due
-}
 
-/// Has every hold at these nodes asked for: a connection was broken, Redis may have restarted. While nothing is
-/// answered that is left to the end of the trouble: connections may break as long as that lasts.
-pub(super) fn verify_at(keeper: &Keeper, nodes: &BTreeSet<u32>) {
-    let core = &keeper.core;
-    let mut nodes = nodes.clone();
-    {
-        let mut wards = keeper.wards.lock();
-        nodes.retain(|node| {
-            let failing = wards.is_failing(*node);
-            wards.of(*node, core).unverified |= failing;
-            !failing
-        });
-    }
-    verify_where(keeper, |hold| nodes.contains(&node_of(core, hold)));
-}
-
-/// Has every hold of these slots asked for: another node has them now, which may know less.
-pub(super) fn verify_in(keeper: &Keeper, slots: &BTreeSet<Slot>) {
-    verify_where(keeper, |hold| match hold.kind.names().target() {
-        Target::Slot(slot) => slots.contains(&slot),
-        _ => false,
-    });
-}
-
-/// Asks for the holds of nodes that the keeper is not connected to, from time to time.
-pub(super) fn reach(keeper: &Keeper) {
-    let core = &keeper.core;
-    let cluster = core.backend.cluster();
-    if core.schedule.is_empty() || !cluster.is_joined() {
-        return;
-    }
-    let now = core.now();
-    {
-        let mut wards = keeper.wards.lock();
-        if now < wards.reach_from {
+    /// Handles the holds that are due now, and queues their renewals.
+    pub(super) fn look(&self) {
+        let core = &self.core;
+        let now = core.now();
+        if !core.schedule.is_due(now) {
+            // A hold that is due soon waits, to share the batch of the first that is due.
             return;
         }
-        wards.reach_from = now + REACH;
+        let due = self.sort_out(core.schedule.take(now, now, BATCH), now);
+        if due.is_empty() {
+            // Thousands of holds may expire at about the same time, so no renewal is moved forward here.
+            return;
+        }
+        for hold in &due {
+            let _ = core.schedule.no_later_than(hold, now);
+        }
+        let period = core.plan.period();
+        let (due_by, soon) = (now + period / 100, now + period / 10);
+        let mut due = self.sort_out(core.schedule.take(due_by, soon, BATCH), now);
+        if due.len() > BATCH && core.backend.cluster().is_joined() {
+            // Holds that are renewed together stay together from now on, so each batch has holds of one node.
+            due.sort_by_cached_key(|hold| node_of(core, hold));
+        }
+        self.want(&due, false);
     }
-    let reached = core.keeper_fleet.reached();
-    let nodes = cluster.nodes().into_iter().map(|node| node.number());
-    let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
-    if !unreached.is_empty() {
-        verify_where(keeper, |hold| unreached.contains(&node_of(core, hold)));
-    }
-}
 
-fn verify_where(keeper: &Keeper, is_meant: impl Fn(&Hold) -> bool) {
-    let mut holds = keeper.core.holds();
-    holds.retain(|hold| hold.phase() == Phase::Held && is_meant(hold));
-    want(keeper, &holds, true);
-}
-
-/// Has one hold asked for, soon.
-pub(crate) fn verify(keeper: &Keeper, hold: &Arc<Hold>) {
-    want(keeper, std::slice::from_ref(hold), true);
-    keeper.core.look.notify_one();
-}
-
-fn want(keeper: &Keeper, holds: &[Arc<Hold>], again: bool) {
-    let core = &keeper.core;
-    let period = core.now() + core.plan.period();
-    for batch in holds.chunks(BATCH) {
-        // When the next renewal will be due, so that one that succeeds need not move the entries; the same
-        // moment for all, so that they stay neighbours.
-        let next = period.minus(core.jitter());
-        let mut wards = keeper.wards.lock();
-        for hold in batch {
-            // One that was passed on is asked for, and not looked at.
-            let end = hold.valid_until();
-            if end > Moment::default() {
-                let _ = core
-                    .schedule
-                    .no_later_than(hold, next.min(end.minus(EARLY)));
+    /// Handles the holds that were taken from the schedule. Returns those to renew.
+    fn sort_out(&self, holds: Vec<Arc<Hold>>, now: Moment) -> Vec<Arc<Hold>> {
+        let core = &self.core;
+        // An entry comes up to a tenth of a period before its renewal. One that comes earlier was late in moving, and
+        // is planned again.
+        let horizon = now + core.plan.period() / 5;
+        let mut due = Vec::new();
+        for hold in holds {
+            let (what, phase) = hold.with(|state| {
+                let what = state.due(core.plan, now, horizon, core.jitter());
+                if what == Due::Lose {
+                    state.lose(LostReason::Expired);
+                }
+                (what, state.phase())
+            });
+            match (what, phase) {
+                (Due::Renew, _) => due.push(hold),
+                (Due::Later(moment), _) => drop(core.schedule.no_later_than(&hold, moment)),
+                (Due::Finish, _) => finish(core, &hold),
+                // The holder knows by now. The clean-up waits, because the next of thousands of holders must learn of
+                // its loss in time.
+                (Due::Lose | Due::Nothing, Phase::Lost(reason)) => {
+                    core.post(Mail::Lost(hold, reason));
+                }
+                (Due::Lose | Due::Nothing, _) => {}
             }
-            let ward = wards.of(node_of(core, hold), core);
-            ward.asking.want(hold.number, Arc::clone(hold), again);
+        }
+        due
+    }
+
+    /// Verifies every hold at these nodes: a connection broke, so Redis may have restarted. A node whose renewals fail
+    /// waits until it answers again, because its connections may break until then.
+    pub(super) fn verify_at(&self, nodes: &BTreeSet<u32>) {
+        let core = &self.core;
+        let mut nodes = nodes.clone();
+        {
+            let mut renewals = self.renewals.lock();
+            nodes.retain(|node| {
+                let node = renewals.of(*node, core);
+                let failing = node.queue.is_failing();
+                node.unverified |= failing;
+                !failing
+            });
+        }
+        self.verify_where(|hold| nodes.contains(&node_of(core, hold)));
+    }
+
+    /// Verifies every hold of these slots: they moved to another node, which may not have all keys.
+    pub(super) fn verify_in(&self, slots: &BTreeSet<Slot>) {
+        self.verify_where(|hold| match hold.kind.names().target() {
+            Target::Slot(slot) => slots.contains(&slot),
+            _ => false,
+        });
+    }
+
+    /// Verifies the holds of nodes that the keeper has no connection to (rule 4: that opens one).
+    pub(super) fn connect_to_all(&self) {
+        let core = &self.core;
+        let cluster = core.backend.cluster();
+        if core.schedule.is_empty() || !cluster.is_joined() {
+            return;
+        }
+        let now = core.now();
+        {
+            let mut renewals = self.renewals.lock();
+            if now < renewals.connect_at {
+                return;
+            }
+            renewals.connect_at = now + CONNECT_PERIOD;
+        }
+        let reached = core.keeper_fleet.reached();
+        let nodes = cluster.nodes().into_iter().map(|node| node.number());
+        let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
+        if !unreached.is_empty() {
+            self.verify_where(|hold| unreached.contains(&node_of(core, hold)));
+        }
+    }
+
+    fn verify_where(&self, is_meant: impl Fn(&Hold) -> bool) {
+        let mut holds = self.core.holds();
+        holds.retain(|hold| hold.phase() == Phase::Held && is_meant(hold));
+        self.want(&holds, true);
+    }
+
+    /// Verifies one hold soon.
+    pub(super) fn verify(&self, hold: &Arc<Hold>) {
+        self.want(std::slice::from_ref(hold), true);
+        self.core.look.notify_one();
+    }
+
+    fn want(&self, holds: &[Arc<Hold>], again: bool) {
+        let core = &self.core;
+        let period = core.now() + core.plan.period();
+        for batch in holds.chunks(BATCH) {
+            // When the next renewal is due, so that a renewal that succeeds need not move its entry. It is the same
+            // moment for the whole batch, so that its holds stay together.
+            let next = period.minus(core.jitter());
+            let mut renewals = self.renewals.lock();
+            for hold in batch {
+                // A hold that was passed on has no validity: it is asked for but not scheduled.
+                let end = hold.valid_until();
+                if end > Moment::default() {
+                    let look = next.min(end.minus(EARLY));
+                    let _ = core.schedule.no_later_than(hold, look);
+                }
+                let node = renewals.of(node_of(core, hold), core);
+                node.queue.want(hold.number, Arc::clone(hold), again);
+            }
+        }
+    }
+
+    /// Starts the renewals that may start now. Returns when the next ones may.
+    pub(super) fn renew(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Moment {
+        let now = self.core.now();
+        let mut renewals = self.renewals.lock();
+        let mut next = Moment::NEVER;
+        for (node, NodeRenewals { queue, .. }) in &mut renewals.nodes {
+            while let Some(batch) = queue.take(now) {
+                tasks.spawn(Arc::clone(self).renew_batch(*node, batch));
+            }
+            next = next.min(queue.next(now));
+        }
+        // A node may have left the cluster.
+        renewals
+            .nodes
+            .retain(|_, node| node.unverified || !node.queue.is_idle());
+        next
+    }
+
+    /// Asks for the holds of one batch.
+    async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch<Arc<Hold>>) {
+        let RenewalBatch { holds, timeout } = batch;
+        let asked = holds.into_iter().map(async |(number, hold)| {
+            let verified = ask_for(&self.core, &hold, timeout).await;
+            (number, hold, verified.err())
+        });
+        let answers = join_all(asked).await;
+        let failure = answers.iter().find_map(|(.., failure)| failure.clone());
+        let outcomes = answers.into_iter().map(|(number, hold, failure)| {
+            let outcome = failure.map_or(RenewalOutcome::Answered, |failure| {
+                outcome_of(&failure, timeout)
+            });
+            (number, hold, outcome)
+        });
+        let verifies_all = {
+            let mut renewals = self.renewals.lock();
+            let node = renewals.of(node, &self.core);
+            node.queue.answered(outcomes, self.core.now());
+            let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
+            renewals.log_outage(failure);
+            verifies_all
+        };
+        if verifies_all {
+            self.verify_at(&BTreeSet::from([node]));
         }
     }
 }
 
-/// Makes the calls that may be made now. When there is one to make next.
-pub(crate) fn ask(keeper: &Arc<Keeper>, chores: &mut JoinSet<()>) -> Moment {
-    let now = keeper.core.now();
-    let mut wards = keeper.wards.lock();
-    let mut next = Moment::NEVER;
-    for (node, Ward { asking, .. }) in &mut wards.nodes {
-        while let Some(batch) = asking.take(now) {
-            chores.spawn(renew_batch(Arc::clone(keeper), *node, batch));
-        }
-        next = next.min(asking.next(now));
-    }
-    // A node may have left.
-    wards
-        .nodes
-        .retain(|_, ward| ward.unverified || !ward.asking.is_idle());
-    next
-}
-
-/// An attempt or a release that is overdue. Callers have no timer for them: this is what ends their wait.
+/// Ends an attempt or a release that is overdue. Its caller has no timer of its own.
 fn finish(core: &Core, hold: &Arc<Hold>) {
     let names = hold.kind.names();
     if let Some(command) = core.at(names, |gate, effects| gate.overdue(hold, effects)) {
@@ -243,36 +296,74 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// Asks for the holds of one batch.
-async fn renew_batch(keeper: Arc<Keeper>, node: u32, batch: Batch<Arc<Hold>>) {
-    let (answers, failure) = calls::ask_for(&keeper, batch).await;
-    let (unverified, troubled) = {
-        let mut wards = keeper.wards.lock();
-        let ward = wards.of(node, &keeper.core);
-        ward.asking.answered(answers.into_iter(), keeper.core.now());
-        let works = !ward.asking.is_failing();
-        let unverified = works && std::mem::take(&mut ward.unverified);
-        (unverified, wards.is_troubled())
-    };
-    keeper.tell_trouble(troubled, failure);
-    if unverified {
-        verify_at(&keeper, &BTreeSet::from([node]));
+/// What a question that failed says about its hold.
+fn outcome_of(failure: &Failure, timeout: Duration) -> RenewalOutcome {
+    let waited = !failure.is_unanswered() || timeout >= MIN_SILENCE;
+    if failure.is_transient() && waited {
+        RenewalOutcome::Failed
+    } else {
+        RenewalOutcome::Refused
     }
 }
 
-impl Keeper {
-    /// Tells the beginning and the end of an outage, once each.
-    fn tell_trouble(&self, troubled: bool, failure: Option<Failure>) {
-        // The flag orders nothing: it is only ever changed here, on the keeper's thread.
-        if self.renewals_failing.swap(troubled, Ordering::Relaxed) == troubled {
-            return;
+/// Asks whether a hold is there, and acts on the answer.
+async fn ask_for(core: &Core, hold: &Arc<Hold>, timeout: Duration) -> Result<(), Failure> {
+    let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+    let renewed = watched.then_some(core.plan.lease);
+    let left = LeaseMs::left(core.now().until(lease_ends));
+    let written = renewed.map_or(left, |lease| lease.max(left));
+    let question = hold.kind.verify(&hold.id, written);
+    let answer = match send(core, question, timeout).await {
+        Err(failure) if failure.class == Class::Split => {
+            ask_key_by_key(core, hold, written, timeout, failure).await
         }
-        if troubled {
-            let cause = failure.map(|failure| failure.to_string());
-            let cause = cause.as_deref().unwrap_or("refused for single holds");
-            tracing::warn!(cause, "renewals fail; repeated until the leases end");
-        } else {
-            tracing::info!("renewals work again");
+        result => result,
+    }?;
+    match hold.kind.found(&answer.reply) {
+        Some(true) => renewed_for(core, hold, renewed, &answer),
+        Some(false) => core.lose(hold, LostReason::Missing),
+        None => return Err(Failure::strange_reply()),
+    }
+    Ok(())
+}
+
+/// Asks by calls with one key each, after a call with all keys failed: the migration of their slot may take longer than
+/// a lease.
+async fn ask_key_by_key(
+    core: &Core,
+    hold: &Hold,
+    lease: LeaseMs,
+    timeout: Duration,
+    split: Failure,
+) -> CommandResult {
+    let Some(first) = hold.kind.verify_apart(&hold.id, lease, None) else {
+        return Err(split);
+    };
+    let answer = send(core, first, timeout).await?;
+    if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(&answer.reply)) {
+        send(core, rest, timeout).await?;
+    }
+    Ok(answer)
+}
+
+async fn send(core: &Core, question: Call<'_>, timeout: Duration) -> CommandResult {
+    let fleet = &core.keeper_fleet;
+    let min_silence = MIN_SILENCE + fleet.acknowledged_within();
+    let sent = Pending::start(fleet, question);
+    sent.within_one_try(timeout, min_silence).await
+}
+
+/// Redis has the hold, and with `lease` it has it for that long.
+fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
+    let now = core.now();
+    let due = hold.with(|state| {
+        match lease {
+            Some(lease) => state.prolong(lease.term(answer.sent_at), now),
+            None => state.asserted(answer.sent_at, now),
         }
+        state.due(core.plan, now, now, Duration::ZERO)
+    });
+    if let Due::Later(moment) = due {
+        let _ = core.schedule.no_later_than(hold, moment);
     }
 }

@@ -1,0 +1,290 @@
+//! Which holds are asked for when, and which of them together: state over time as a value.
+//!
+//! 1. A hold is in one batch at a time. If it is wanted again meanwhile, it is asked for once more after the answer.
+//! 2. The hold that ends first goes first, and never in one batch with holds that may wait longer for the answer.
+//! 3. At most [`IN_FLIGHT`] batches are in flight, so that no answer waits behind all others.
+//! 4. After a whole batch failed, batches have two holds, and come ever more rarely: they find out when the outage is
+//!    over. One hold is the first to end. The other is a random one, because the first may fail for a reason of its own.
+//! 5. A hold that was refused for itself, or that failed while another of its batch was answered, is asked for again
+//!    after a quarter of the time that it has left. It does not delay the others.
+//! 6. A hold that has ended is dropped when its turn comes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
+
+/// How many holds a batch has: about as many commands as the queue of a connection takes at once.
+pub(super) const BATCH: usize = 1000;
+
+/// How many batches are in flight at a time.
+const IN_FLIGHT: usize = 4;
+
+/// The shortest wait for an answer, and before a refused hold is asked for again.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// The least that the pause after a failure is cut to for a hold that ends soon.
+const HURRY: Duration = Duration::from_millis(50);
+
+/// Holds that are asked for together, with their numbers.
+#[derive(Debug)]
+pub(super) struct RenewalBatch<T> {
+    pub(super) holds: Vec<(u64, T)>,
+    /// How long to wait for the answers: short enough to leave time for another try.
+    pub(super) timeout: Duration,
+}
+
+/// What asking for one hold came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RenewalOutcome {
+    /// Redis has the hold, or does not.
+    Answered,
+    /// Redis refused this hold, or did not answer within a time that was too short to blame the server.
+    Refused,
+    /// The call failed, as others may.
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum RenewalState {
+    /// In `wanted` or in `later`.
+    Queued,
+    /// In a batch, and with `again` to be asked for once more.
+    Asked { again: bool },
+}
+
+/// Whole batches fail.
+struct Outage {
+    delays: Delays,
+    /// When the next batch may be sent.
+    next: Moment,
+}
+
+/// The holds to ask for. Each has a number; `wanted` and `later` are sorted by a moment first.
+pub(super) struct RenewalQueue<T> {
+    backoff: Backoff,
+    timeout: Duration,
+    /// When a hold ends; `None` once it has ended.
+    end: Box<dyn Fn(&T) -> Option<Moment> + Send>,
+    states: HashMap<u64, RenewalState>,
+    /// By when the hold ends.
+    wanted: BTreeMap<(Moment, u64), T>,
+    /// By the moment before which the hold is not asked for.
+    later: BTreeMap<(Moment, u64), T>,
+    refused: HashSet<u64>,
+    outage: Option<Outage>,
+    /// How many batches are in flight.
+    in_flight: usize,
+}
+
+impl<T> RenewalQueue<T> {
+    /// `timeout`: the longest wait for an answer. `end`: when a hold ends; `None` once it has ended.
+    pub(super) fn new(
+        backoff: Backoff,
+        timeout: Duration,
+        end: impl Fn(&T) -> Option<Moment> + Send + 'static,
+    ) -> Self {
+        Self {
+            backoff,
+            timeout,
+            end: Box::new(end),
+            states: HashMap::new(),
+            wanted: BTreeMap::new(),
+            later: BTreeMap::new(),
+            refused: HashSet::new(),
+            outage: None,
+            in_flight: 0,
+        }
+    }
+
+    /// Queues a hold. If it is in a batch by now, it is asked for once more only with `again`.
+    pub(super) fn want(&mut self, number: u64, hold: T, again: bool) {
+        match self.states.get_mut(&number) {
+            None => self.queue(number, hold),
+            Some(RenewalState::Asked { again: once_more }) => *once_more |= again,
+            Some(RenewalState::Queued) => {}
+        }
+    }
+
+    /// Takes the next batch, if one may be sent now.
+    pub(super) fn take(&mut self, now: Moment) -> Option<RenewalBatch<T>> {
+        if !self.may_ask(now) {
+            return None;
+        }
+        self.queue_due(now);
+        let first = self.next_end()?;
+        let timeout = self.timeout(first, now);
+        let most = if self.is_failing() { 1 } else { BATCH };
+        let mut holds = Vec::new();
+        while holds.len() < most
+            && let Some(end) = self.next_end()
+            && self.timeout(end, now) <= timeout * 2
+            && let Some(((_, number), hold)) = self.wanted.pop_first()
+        {
+            holds.push((number, hold));
+        }
+        if self.is_failing()
+            && let Some((end, any)) = self.any()
+            && self.timeout(end, now) <= timeout * 2
+            && let Some(hold) = self.wanted.remove(&(end, any))
+        {
+            holds.push((any, hold));
+        }
+        for (number, _) in &holds {
+            self.states
+                .insert(*number, RenewalState::Asked { again: false });
+        }
+        self.in_flight += 1;
+        Some(RenewalBatch { holds, timeout })
+    }
+
+    /// A random wanted hold, unless the end that it is sorted by is out of date.
+    fn any(&self) -> Option<(Moment, u64)> {
+        let (first, last) = (self.wanted.keys().next()?, self.wanted.keys().next_back()?);
+        let from = fastrand::u64(first.0.as_nanos()..=last.0.as_nanos());
+        let mut later = self.wanted.range((Moment::from_nanos(from), 0)..);
+        let (&(end, number), hold) = later.next()?;
+        ((self.end)(hold) == Some(end)).then_some((end, number))
+    }
+
+    /// Records the outcomes of a batch.
+    pub(super) fn answered(
+        &mut self,
+        holds: impl Iterator<Item = (u64, T, RenewalOutcome)>,
+        now: Moment,
+    ) {
+        self.in_flight -= 1;
+        let mut answered = false;
+        let mut failed = Vec::new();
+        for (number, hold, outcome) in holds {
+            let state = self.states.remove(&number);
+            match outcome {
+                RenewalOutcome::Answered => {
+                    answered = true;
+                    self.refused.remove(&number);
+                    if matches!(state, Some(RenewalState::Asked { again: true })) {
+                        self.queue(number, hold);
+                    }
+                }
+                RenewalOutcome::Refused => self.postpone(number, hold, now),
+                RenewalOutcome::Failed => failed.push((number, hold)),
+            }
+        }
+        if failed.is_empty() || answered {
+            self.outage = None;
+            for (number, hold) in failed {
+                self.postpone(number, hold, now);
+            }
+        } else {
+            for (number, hold) in failed {
+                self.queue(number, hold);
+            }
+            self.fail(now);
+        }
+    }
+
+    /// When the next batch may be sent, if nothing changes before.
+    pub(super) fn next(&self, now: Moment) -> Moment {
+        let first = match (self.wanted.is_empty(), self.later.keys().next()) {
+            (false, _) => now,
+            (true, Some((moment, _))) => *moment,
+            (true, None) => return Moment::NEVER,
+        };
+        match &self.outage {
+            // The answer to a batch changes this.
+            Some(_) if self.in_flight > 0 => Moment::NEVER,
+            Some(outage) => first.max(outage.next),
+            None if self.in_flight >= IN_FLIGHT => Moment::NEVER,
+            None => first,
+        }
+    }
+
+    /// Whether calls fail, or a hold was refused.
+    pub(super) fn has_trouble(&self) -> bool {
+        self.outage.is_some() || !self.refused.is_empty()
+    }
+
+    /// Whether there is no hold to ask for, and no trouble to remember.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.states.is_empty() && !self.has_trouble()
+    }
+
+    /// Whether whole batches fail.
+    pub(super) fn is_failing(&self) -> bool {
+        self.outage.is_some()
+    }
+
+    fn may_ask(&self, now: Moment) -> bool {
+        match &self.outage {
+            Some(outage) => self.in_flight == 0 && now >= outage.next,
+            None => self.in_flight < IN_FLIGHT,
+        }
+    }
+
+    /// How long to wait for the answer for a hold that ends at `end`.
+    fn timeout(&self, end: Moment, now: Moment) -> Duration {
+        self.timeout.min(now.until(end) / 3).max(LEAST)
+    }
+
+    fn queue(&mut self, number: u64, hold: T) {
+        let Some(end) = (self.end)(&hold) else {
+            self.refused.remove(&number);
+            return;
+        };
+        self.states.insert(number, RenewalState::Queued);
+        self.wanted.insert((end, number), hold);
+    }
+
+    fn postpone(&mut self, number: u64, hold: T, now: Moment) {
+        let Some(end) = (self.end)(&hold) else {
+            self.refused.remove(&number);
+            return;
+        };
+        self.refused.insert(number);
+        self.states.insert(number, RenewalState::Queued);
+        let longest = self.backoff.cap_delay().max(LEAST);
+        let delay = (now.until(end) / 4).clamp(LEAST, longest);
+        self.later.insert((now + delay, number), hold);
+    }
+
+    fn queue_due(&mut self, now: Moment) {
+        while let Some(entry) = self.later.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, number), hold) = entry.remove_entry();
+            self.states.remove(&number);
+            self.queue(number, hold);
+        }
+    }
+
+    /// When the first wanted hold ends. Sorts holds again whose end has changed.
+    fn next_end(&mut self) -> Option<Moment> {
+        loop {
+            let (&(known, number), hold) = self.wanted.first_key_value()?;
+            if (self.end)(hold) == Some(known) {
+                return Some(known);
+            }
+            let hold = self.wanted.remove(&(known, number))?;
+            self.states.remove(&number);
+            self.queue(number, hold);
+        }
+    }
+
+    fn fail(&mut self, now: Moment) {
+        let backoff = self.backoff;
+        let outage = self.outage.get_or_insert_with(|| Outage {
+            delays: backoff.delays(fastrand::u64(..)),
+            next: now,
+        });
+        let delay = outage.delays.step();
+        // The hold that ends first must be asked for before it ends.
+        let left = self.wanted.keys().next().map(|(end, _)| now.until(*end));
+        let delay = left.map_or(delay, |left| delay.min((left / 4).max(HURRY)));
+        outage.next = now + delay.max(LEAST);
+    }
+}
+
+#[cfg(test)]
+#[path = "renewal_queue_tests.rs"]
+mod tests;
