@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
 use crate::engine::core::Core;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::engine::keeper::Starting;
 use crate::error::{ConfigError, Error};
 use crate::secrets::{Provider, Secrets, Tls, provider};

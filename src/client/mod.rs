@@ -14,7 +14,7 @@ pub use self::builder::ClientBuilder;
 pub use self::quorum::{Quorum, QuorumBuilder};
 pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{

@@ -13,7 +13,7 @@ use super::{Client, ClientBuilder, ShutdownReport};
 use crate::backend::Failure;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::{Cause, ConfigError, Error, QuorumError};
 use crate::lock::kinds::{fenced, plain};
 use crate::lock::quorum::{self, QuorumNode, QuorumNodes, QuorumSettings};

@@ -3,13 +3,12 @@
 //! Whatever takes one round trip runs in the [`caller`], on its own runtime: the first try, re-entry, verification,
 //! giving a level back. Whatever waits, repeats or cleans up runs in the [`keeper`], on a thread of its own, because
 //! user code blocks runtimes and stops polling futures. Both change a [`hold`] only through the [`gate`] of its name,
-//! so they can work on it at the same time. [`core`] is what the two share; [`keep_alive`] ends it with its last user.
+//! so they can work on it at the same time. [`core`] is what the two share.
 
 pub(crate) mod caller;
 pub(crate) mod core;
 pub(crate) mod gate;
 pub(crate) mod hold;
-pub(crate) mod keep_alive;
 pub(crate) mod keeper;
 
 #[cfg(test)]

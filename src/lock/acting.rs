@@ -18,7 +18,7 @@ use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::HoldState;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Forced, Reply};

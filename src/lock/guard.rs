@@ -11,7 +11,7 @@ use super::single::{SingleLevel, SingleView};
 use crate::backend::Timers;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::Lease;

@@ -15,7 +15,7 @@ use super::object::{LockInfo, Ttl, is_a_lock};
 use crate::config::Config;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::OwnerState;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::lease::Lease;
 

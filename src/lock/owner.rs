@@ -12,7 +12,7 @@ use super::scope;
 use crate::backoff::Backoff;
 use crate::engine::caller::release;
 use crate::engine::hold::owner::OwnerState;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 
 /// Who may enter a lock again: one flow of control, like a thread in Java.
 ///

@@ -13,7 +13,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, Phase};
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};

@@ -74,6 +74,13 @@ pub(crate) enum Arg<'a> {
     Number(u64),
 }
 
+impl Script {
+    /// A call of this script for the lock of `names`.
+    pub(crate) fn on<'a>(&'static self, names: &'a Names) -> Call<'a> {
+        Call::script(self).lock(names)
+    }
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn script(script: &'static Script) -> Self {
         let script = Some(script);

@@ -2,9 +2,6 @@
 
 use std::sync::LazyLock;
 
-use super::call::Call;
-use crate::names::Names;
-
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
     /// Its file under `lua/`, after the shared files that its text begins with.
@@ -15,11 +12,6 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// A call of this script on a lock.
-    pub(crate) fn on<'a>(&'static self, names: &'a Names) -> Call<'a> {
-        Call::script(self).lock(names)
-    }
-
     /// The digest by which a server knows it.
     pub(crate) fn sha(&self) -> &str {
         &self.sha

@@ -84,7 +84,7 @@ impl Message for Option<AckCommand> {
         let (Some(acks), Some(command)) = (&route.acks, self.take()) else {
             return Err(Failure::no_reply().into());
         };
-        let sent = acks.send(command.to_send(asking)).await;
+        let sent = acks.send(command.resent(asking)).await;
         sent.map_err(|(wrong, unsent)| {
             *self = unsent.map(|unsent| *unsent);
             wrong

@@ -104,7 +104,7 @@ impl AckLanes {
 
 impl AckCommand {
     /// Ready to be sent to a node; with `asking`, to the one that its slot is migrating to.
-    pub(crate) fn to_send(self, asking: bool) -> Self {
+    pub(crate) fn resent(self, asking: bool) -> Self {
         Self {
             asking,
             text: None,

@@ -207,6 +207,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "an answer may name no master")]
     fn master(port: u16, epoch: u64) -> SentinelAnswer {
         Some((Endpoint::new("h", port), epoch))
     }

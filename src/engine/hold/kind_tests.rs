@@ -6,7 +6,7 @@ use crate::script::Order;
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
-/// KindCommands nothing of its own.
+/// A kind without commands of its own.
 struct Silent;
 
 impl Commands for Silent {}

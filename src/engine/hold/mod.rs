@@ -44,7 +44,7 @@ pub(crate) struct Hold {
     /// The task that asked for it, to detect a task that waits for itself.
     pub(crate) task: Option<tokio::task::Id>,
     /// The shared hold that this is a read of.
-    shared_hold: Option<Arc<Hold>>,
+    read_of: Option<Arc<Hold>>,
     abandoned: bool,
     state: Mutex<HoldState>,
     /// Validity for readers, 0 when there is none.
@@ -132,7 +132,7 @@ impl Hold {
             owner: origin.owner,
             entered_by: origin.entered_by,
             task: origin.task,
-            shared_hold,
+            read_of: shared_hold,
             abandoned: false,
             state: Mutex::new(state),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
@@ -146,7 +146,7 @@ impl Hold {
 
     /// The shared hold that this is a read of.
     pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
-        self.shared_hold.as_ref()
+        self.read_of.as_ref()
     }
 
     /// Whether it is a read that was left to its lease, so that nobody holds it any more.
@@ -156,7 +156,7 @@ impl Hold {
 
     /// The hold in Redis: the shared hold if this is a read, this one otherwise.
     pub(crate) fn in_redis(self: &Arc<Self>) -> &Arc<Self> {
-        self.shared_hold.as_ref().unwrap_or(self)
+        self.read_of.as_ref().unwrap_or(self)
     }
 
     /// Lets `change` act on the state. Readers and waiters see the result.
@@ -172,7 +172,7 @@ impl Hold {
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
         // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
         // so this never holds both locks.
-        let shared = self.shared_hold.as_ref().map(|shared| shared.phase());
+        let shared = self.read_of.as_ref().map(|shared| shared.phase());
         let mut state = self.state.lock();
         let seen =
             |state: &HoldState| (state.phase(), state.announced(), state.outcome().is_some());
@@ -198,7 +198,7 @@ impl Hold {
     pub(crate) fn valid_until(&self) -> Moment {
         // Acquire: pairs with the store in `update`, so that the reader also sees what the grant wrote (I8).
         let own = Moment::from_nanos(self.valid_until.load(Ordering::Acquire));
-        match &self.shared_hold {
+        match &self.read_of {
             Some(shared) => own.min(shared.valid_until()),
             None => own,
         }
@@ -269,7 +269,7 @@ impl Hold {
 
     /// Why it is lost, if it is. The clock counts: a hold whose validity has ended is lost.
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
-        if let Some(shared) = &self.shared_hold {
+        if let Some(shared) = &self.read_of {
             shared.with(|state| state.expire(now));
         }
         self.with(|state| {

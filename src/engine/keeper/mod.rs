@@ -3,9 +3,10 @@
 //! It has its own runtime and its own connections, because user code blocks runtimes and stops polling futures. It runs
 //! a job for every name that somebody waits for ([`job`]), renews holds in time ([`watchdog`]), subscribes to wake-ups
 //! ([`hub`]), completes releases that no caller completes ([`reaper`]), and follows fail-overs ([`masters`]) and slots
-//! that move ([`cluster`]). It holds nothing that keeps the client alive, and ends with it.
+//! that move ([`cluster`]). It holds nothing that keeps the client alive, and ends with the last [`Engine`].
 
 mod cluster;
+mod engine;
 mod hub;
 mod job;
 mod masters;
@@ -15,5 +16,6 @@ mod shared;
 mod thread;
 mod watchdog;
 
+pub(crate) use self::engine::Engine;
 pub(crate) use self::hub::{Hub, Route};
-pub(crate) use self::thread::{Starting, Thread};
+pub(crate) use self::thread::Starting;

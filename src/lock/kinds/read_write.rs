@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::engine::hold::owner::OwnerState;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};

@@ -17,7 +17,7 @@ use crate::clock::Moment;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
-use crate::engine::keep_alive::Engine;
+use crate::engine::keeper::Engine;
 use crate::engine::keeper::Hub;
 use crate::error::Error;
 use crate::lease::Lease;

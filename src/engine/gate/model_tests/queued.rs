@@ -12,6 +12,7 @@ const LISTENS_TO: usize = 2;
 
 /// The queue, and what the job does for it.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Places {
     pub(super) queue: Vec<Waits>,
     /// Whether Redis forgot some of it.

@@ -61,12 +61,14 @@ struct Outage {
     next: Moment,
 }
 
+/// When a hold ends; `None` once it has ended.
+type EndOf<T> = Box<dyn Fn(&T) -> Option<Moment> + Send>;
+
 /// The holds to ask for. Each has a number; `wanted` and `later` are sorted by a moment first.
 pub(super) struct RenewalQueue<T> {
     backoff: Backoff,
     timeout: Duration,
-    /// When a hold ends; `None` once it has ended.
-    end: Box<dyn Fn(&T) -> Option<Moment> + Send>,
+    end: EndOf<T>,
     states: HashMap<u64, RenewalState>,
     /// By when the hold ends.
     wanted: BTreeMap<(Moment, u64), T>,

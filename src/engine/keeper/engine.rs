@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use futures_util::future::select;
 
-use super::core::{Core, Mail};
-use super::keeper;
+use super::thread::Thread;
+use crate::engine::core::{Core, Mail};
 
 /// Keeps a client alive. Its drop ends the keeper.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
-    keeper: keeper::Thread,
+    keeper: Thread,
 }
 
 impl Engine {
-    pub(crate) fn new(core: Arc<Core>, keeper: keeper::Thread) -> Self {
+    pub(crate) fn new(core: Arc<Core>, keeper: Thread) -> Self {
         Self { core, keeper }
     }
 
