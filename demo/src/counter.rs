@@ -33,7 +33,7 @@ pub(crate) async fn scene(stage: &Stage) -> Result<Vec<Row>> {
     ])
 }
 
-/// Lets the processes count, and tells what the counter says then.
+/// Lets the processes count, and returns what the counter says then.
 async fn count(stage: &Stage, how: &str, mode: &str) -> Result<u32> {
     let name = stage.name(&format!("counter:{mode}"));
     let mut clients = Vec::new();

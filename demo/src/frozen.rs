@@ -29,9 +29,9 @@ pub(crate) async fn scene(stage: &Stage) -> Result<Vec<Row>> {
     frozen.resume();
     eventually("the signal", 2 * LEASE, async || !frozen.lost().is_empty()).await;
     let lost = &frozen.lost()[0];
-    let told = Duration::from_nanos(lost.t.saturating_sub(resumed));
+    let after = Duration::from_nanos(lost.t.saturating_sub(resumed));
     step(format!(
-        "awake again, and told {told:.2?} after: {}",
+        "awake again, and the loss is reported {after:.2?} later: {}",
         lost.reason
     ));
     let late = match frozen.unlock("a", &name).await {

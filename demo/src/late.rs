@@ -34,7 +34,7 @@ pub(crate) async fn scene(stage: &Stage) -> Result<Vec<Row>> {
     let taken = write(&stage.url, &name, token, "the next one").await?;
     step(format!(
         "the next one has {token}, and writes: {}",
-        told(taken)
+        answer(taken)
     ));
     guard.unlock().await?;
 
@@ -90,7 +90,7 @@ fn start(stage: &Stage, name: &str) -> Result<Late> {
     Ok(Late(child))
 }
 
-/// The one that is frozen: takes the lock, looks that it has it, is told to go on, writes.
+/// The one that is frozen: takes the lock, checks that it has it, waits for a line on its input, writes.
 pub(crate) async fn writer(url: &str, name: &str) -> Result<()> {
     let builder = Client::builder(url).watchdog_lease(LEASE);
     let client = builder.connect().await?;
@@ -101,7 +101,7 @@ pub(crate) async fn writer(url: &str, name: &str) -> Result<()> {
         return Err("nobody is there to go on".into());
     }
     let taken = write(url, name, guard.token(), "the late one").await?;
-    println!("{}", told(taken));
+    println!("{}", answer(taken));
     Ok(())
 }
 
@@ -118,6 +118,6 @@ async fn write(url: &str, name: &str, token: FencingToken, author: &str) -> Resu
     Ok(call.invoke_async(&mut redis).await?)
 }
 
-fn told(taken: bool) -> &'static str {
+fn answer(taken: bool) -> &'static str {
     if taken { "taken" } else { "refused" }
 }

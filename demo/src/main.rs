@@ -28,7 +28,7 @@ async fn main() -> ExitCode {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match &args[..] {
-        [] => tell(&url).await,
+        [] => all_scenes(&url).await,
         [client, name, locked] if client == "counter-client" => {
             counter::client(&url, name, locked == "locked")
                 .await
@@ -48,7 +48,7 @@ async fn main() -> ExitCode {
 }
 
 /// All scenes in their order; whether every number was right.
-async fn tell(url: &str) -> Result<bool> {
+async fn all_scenes(url: &str) -> Result<bool> {
     let stage = Stage::set(url).await?;
     let seen = scenes(&stage).await;
     let mut rows = seen?;

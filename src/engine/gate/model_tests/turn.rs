@@ -114,7 +114,7 @@ impl World {
         i64::from(ended) + i64::from(ended && heard)
     }
 
-    /// Tells the head that it is its turn. Whether the job hears it.
+    /// Wakes the head, whose turn it is. Whether the job receives that.
     fn wake(&mut self) -> bool {
         let Some(Waits::Ours(first)) = self.places.head() else {
             return false;
