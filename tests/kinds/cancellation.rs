@@ -295,8 +295,9 @@ async fn i9_an_abandoned_attempt_is_undone_at_once_and_without_anybody_asking(ki
     // A command time-out so long that no check for overdue commands helps.
     let scene = Scene::with(kind, |builder| builder.command_timeout(MINUTE)).await;
     let lock = scene.lock("alone");
-    lock.lock().await.unwrap().unlock().await.unwrap();
     for _ in 0..3 {
+        // Behind a release that is not answered yet, an acquire waits for its turn and sends nothing.
+        lock.lock().await.unwrap().unlock().await.unwrap();
         let before = scene.writes().await;
         assert!(after(1, lock.lock()).await.is_none());
         eventually("it was executed", LONG, async || {
