@@ -11,9 +11,9 @@ cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
-ALONE="scale keeper_death steward_death"
+ALONE="locks scale keeper_death steward_death"
 LONGEST="kinds campaign cluster quorum"
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 export CARGO SUITE_MINUTES RUST_TEST_THREADS
 # Only a nightly takes the option that reports times. RUSTC_BOOTSTRAP makes the programs of tests take it; set for cargo
 # itself, it would have everything built again.
