@@ -287,8 +287,9 @@ async fn after_a_quiet_spell_one_knock_serves_all_commands() {
         let lock = client.get_lock(name);
         async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await }
     });
-    for granted in futures_util::future::join_all(tries).await {
-        granted.unwrap().expect("it is free").detach().unwrap();
-    }
+    let granted = futures_util::future::join_all(tries).await;
     assert!(server.calls_of("ping").await < 10);
+    for guard in granted {
+        drop(guard.unwrap().expect("it is free"));
+    }
 }
