@@ -227,6 +227,31 @@ async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up
     }
 }
 
+/// The first command after the quiet spell is dropped: it finds the connection in order, and nobody reads its reply.
+#[tokio::test]
+async fn a_connection_that_was_cut_behind_a_dropped_command_leaves_nothing_to_clean_up() {
+    const RELEASE: &str = include_str!("../../lua/lock/release.lua");
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    // The client does not ping a connection on which it heard something within the last second.
+    tokio::time::sleep(ms(1_100)).await;
+    let lock = client.get_lock("x");
+    drop(poll_once(&mut Box::pin(lock.is_locked())).await);
+    cut(&server).await;
+    eventually("they are cut", LONG, async || proxy.connections() == 0).await;
+    // For commands that come at the same time as the dropped one, its ping counts.
+    tokio::time::sleep(ms(100)).await;
+    let releases = proxy.count(Match::script(RELEASE));
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    let other = client.get_lock("other").lock_for(ms(1_500)).await.unwrap();
+    soon(other.lost()).await;
+    drop(other);
+    clean(&server).await;
+    assert!(releases.seen() <= 4, "{} releases", releases.seen());
+}
+
 /// The command fails on the old connection, and its caller hears of that when the new one is there.
 #[tokio::test]
 async fn a_failure_that_is_heard_late_costs_no_second_connection() {

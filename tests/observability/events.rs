@@ -221,6 +221,27 @@ async fn a_task_that_waits_for_another_is_not_warned() {
     drop(guard);
 }
 
+/// The hold in Redis goes on for the other reader, though the task that asked for it has given its read back.
+#[tokio::test]
+async fn a_task_that_has_given_its_read_back_does_not_wait_for_itself() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("shared");
+    let waits = tokio::spawn(async move {
+        let first = lock.read_lock().lock().await.unwrap();
+        let read = lock.read_lock();
+        let other = tokio::spawn(async move { read.lock().await });
+        let other = soon(other).await.unwrap().unwrap();
+        first.unlock().await.unwrap();
+        let write = lock.write_lock().try_lock(ms(2_500), LONG).await.unwrap();
+        other.unlock().await.unwrap();
+        write.is_none()
+    });
+    assert!(soon(waits).await.unwrap());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
+}
+
 #[tokio::test]
 async fn an_owner_that_ends_with_detached_levels_is_logged_once() {
     let log = Log::new().await;

@@ -130,6 +130,10 @@ pub(crate) struct Connected {
 /// After so long without a reply the connection may have been cut.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// For how long one knock serves all commands. Most often a reply comes sooner; if none comes, the connection may have
+/// been cut since.
+const KNOCK_SERVES: Duration = Duration::from_millis(10);
+
 impl Lane {
     /// A lane on `runtime`, not connected yet.
     pub(crate) fn open(
@@ -261,13 +265,12 @@ impl Lane {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection may have been cut since something was last received, and took no knock since. One knock
-    /// serves all commands of a quiet spell.
+    /// Whether the connection may have been cut since something was last received, and took no knock just now.
     pub(crate) fn needs_knock(&self) -> bool {
         let now = self.now();
         // Relaxed: a time that stands for itself. If a task misses a knock, it only sends its own.
         let knocked_at = Moment::from_nanos(self.knocked_at.load(Ordering::Relaxed));
-        self.heard_at().max(knocked_at).until(now) >= QUIET
+        self.heard_at().until(now) >= QUIET && knocked_at.until(now) >= KNOCK_SERVES
     }
 
     /// The connection took a knock.

@@ -411,7 +411,11 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
     pub(crate) fn report_self_wait(&self, now: Moment) -> bool {
-        let own = self.seat.held().and_then(|hold| hold.task);
+        let own = match &self.seat {
+            Seat::Held { hold, .. } => hold.task,
+            // A shared hold outlives the read of the task that asked for it, so only its reads count.
+            _ => None,
+        };
         let reads = self.reads().filter_map(|read| read.task);
         let tasks: HashSet<_> = reads.chain(own).collect();
         let mut waiters = self.queue.iter();

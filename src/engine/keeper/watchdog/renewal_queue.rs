@@ -3,10 +3,11 @@
 //! 1. A hold is in one batch at a time. If it is wanted again meanwhile, it is asked for once more after the answer.
 //! 2. The hold that ends first goes first, and never in one batch with holds that may wait longer for the answer.
 //! 3. At most [`IN_FLIGHT`] batches are in flight, so that no answer waits behind all others.
-//! 4. After a whole batch failed, batches have two holds, and come ever more rarely: they find out when the outage is
-//!    over. One hold is the first to end. The other is a random one, because the first may fail for a reason of its own.
-//! 5. A hold that was refused for itself, or that failed while another of its batch was answered, is asked for again
-//!    after a quarter of the time that it has left. It does not delay the others.
+//! 4. After a whole batch failed or was refused, batches have two holds, and come ever more rarely: they find out when
+//!    the outage is over. One hold is the first to end. The other is a random one, because the first may fail for a
+//!    reason of its own.
+//! 5. A hold that was refused alone, or that was not answered while another of its batch was, is asked for again after a
+//!    quarter of the time that it has left. It does not delay the others.
 //! 6. A hold that has ended is dropped when its turn comes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -157,8 +158,7 @@ impl<T> RenewalQueue<T> {
         now: Moment,
     ) {
         self.in_flight -= 1;
-        let mut answered = false;
-        let mut failed = Vec::new();
+        let (mut answered, mut failed, mut refused) = (false, Vec::new(), Vec::new());
         for (number, hold, outcome) in holds {
             let state = self.states.remove(&number);
             match outcome {
@@ -169,17 +169,20 @@ impl<T> RenewalQueue<T> {
                         self.queue(number, hold);
                     }
                 }
-                RenewalOutcome::Refused => self.postpone(number, hold, now),
+                RenewalOutcome::Refused => refused.push((number, hold)),
                 RenewalOutcome::Failed => failed.push((number, hold)),
             }
         }
-        if failed.is_empty() || answered {
+        // A single refusal says nothing about other holds, unless calls fail anyway.
+        let is_single = refused.len() == 1 && failed.is_empty() && !self.is_failing();
+        let holds = failed.into_iter().chain(refused);
+        if answered || is_single {
             self.outage = None;
-            for (number, hold) in failed {
+            for (number, hold) in holds {
                 self.postpone(number, hold, now);
             }
         } else {
-            for (number, hold) in failed {
+            for (number, hold) in holds {
                 self.queue(number, hold);
             }
             self.fail(now);

@@ -121,6 +121,48 @@ fn one_whose_call_fails_beside_another_that_is_answered_stops_nobody() {
     assert_eq!(numbers(&queue.take(at(250)).unwrap()), [1]);
 }
 
+/// As when the ACL of the client changes: each hold would be asked for again and again.
+#[test]
+fn a_batch_that_is_refused_as_a_whole_is_an_outage() {
+    let mut queue = queue();
+    for number in 0..10_000 {
+        queue.want(number, ending(60_000), false);
+    }
+    let mut asked = 0;
+    let mut now = at(0);
+    while now < at(5_000) {
+        while let Some(batch) = queue.take(now) {
+            asked += batch.holds.len();
+            answer(&mut queue, batch, RenewalOutcome::Refused, now);
+        }
+        now = queue.next(now);
+    }
+    assert!(queue.is_failing());
+    assert!(asked < 2 * BATCH, "{asked} calls");
+}
+
+/// Such a silence is too short to blame the server, but no sign of life either.
+#[test]
+fn a_silence_near_the_end_does_not_end_an_outage() {
+    let mut queue = queue();
+    for number in 0..10_000 {
+        queue.want(number, ending(1_000), false);
+    }
+    let batch = queue.take(at(0)).unwrap();
+    answer(&mut queue, batch, RenewalOutcome::Failed, at(333));
+    let mut asked = 0;
+    let mut now = queue.next(at(333));
+    while now < at(1_000) {
+        let batch = queue.take(now).unwrap();
+        asked += batch.holds.len();
+        now = now + batch.timeout;
+        answer(&mut queue, batch, RenewalOutcome::Refused, now);
+        assert!(queue.is_failing());
+        now = queue.next(now);
+    }
+    assert!((4..100).contains(&asked), "{asked} calls");
+}
+
 /// What is nearest its end may fail for itself, again and again.
 #[test]
 fn while_calls_fail_another_is_asked_for_as_well() {
