@@ -114,7 +114,7 @@ impl Quorum {
     /// As [`Client::shutdown`](crate::Client::shutdown).
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let ends = self.clients.iter().map(|client| client.shutdown(timeout));
-        // Behind the first step of each shutdown: from then on the clients refuse whoever comes.
+        // Polled after the first step of each shutdown: from then on the clients refuse new calls.
         let closing = async { self.nodes.end_waits() };
         let (reports, ()) = join(join_all(ends), closing).await;
         let needed = self.clients.len() / 2 + 1;

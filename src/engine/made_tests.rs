@@ -90,7 +90,7 @@ pub(crate) fn request(sort: Sort, patience: Patience) -> Request {
     }
 }
 
-/// One who waits for ever.
+/// A ticket that waits without a limit.
 pub(crate) fn ticket(number: u64, sort: Sort) -> Arc<Ticket> {
     Ticket::new(number, request(sort, Patience::Forever))
 }

@@ -258,8 +258,8 @@ pub enum Ttl {
 /// What a [`MultiLock`](crate::MultiLock) needs to know about a lock: which lock it is, and whether Redis keeps a queue for
 /// it.
 ///
-/// Only the locks of this crate fill it. A [`Lock`](crate::Lock) that wraps another passes that one's on. With the default
-/// a multi-lock cannot see that it has the same lock twice, and acquiring it would wait for itself.
+/// Only the locks of this crate fill it. A [`Lock`](crate::Lock) that wraps another returns the info of the wrapped one. With
+/// the default a multi-lock cannot see that it has the same lock twice, and an acquire of it waits for itself.
 ///
 /// ```no_run
 /// # fn example(lock: &dyn watchlock::Lock) {

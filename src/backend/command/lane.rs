@@ -4,8 +4,8 @@
 //! one runtime. A task of its own connects on demand, one attempt at a time, [paced](crate::backend::failure::AttemptPace);
 //! all commands that wait for the connection have deadlines of their own.
 //!
-//! 1. The task ends when the lane is ended or its runtime ends; the lane is `Over` then, and says why. A panic while
-//!    connecting is a failed attempt.
+//! 1. The task ends when the lane is ended or its runtime ends; the lane is `Over` then, and says why. If a function of
+//!    the application panics while connecting, the attempt has failed.
 //! 2. A connection on which nothing was received for a command time-out while a command waited is replaced: a half-open
 //!    link reports no error.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.

@@ -177,7 +177,7 @@ mod tests {
                 Class::NotReady,
             ),
             ("-BUSY Redis is busy running a script.", Class::NotReady),
-            ("-MASTERDOWN LaneState with MASTER is down", Class::NotReady),
+            ("-MASTERDOWN Link with MASTER is down", Class::NotReady),
             (
                 "-READONLY You can't write against a read only replica.",
                 Class::Demoted,

@@ -145,7 +145,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         let is_open = self.seat.is_free() && !self.pass_on_window.leaves_free(now);
         if is_open && self.queue.is_empty() {
-            // Nobody waits any more who got the last answer (3: "busy" only if somebody still listens).
+            // All callers that got the last answer are gone (3: "busy" only if somebody still listens).
             self.last_answer = LastAnswer::Nothing;
             self.failing_since = None;
             let (hold, command) = attempt(None);
@@ -213,7 +213,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if concerns_job {
             // The job serves the next head, or completes the attempt.
             self.notify_job();
-            // Nobody is left who got this answer and listens for the release (3).
+            // All callers that got this answer and listen for the release are gone (3).
             self.forget_busy();
         }
         self.abandon(ticket, effects);

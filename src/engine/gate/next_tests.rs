@@ -19,7 +19,7 @@ fn attempt(number: u64) -> Attempt<u32> {
     Attempt::new(hold(number), ticket(number, Sort::Plain), 20, at(0))
 }
 
-/// Read by somebody here, and nothing is known of others who wait.
+/// A caller of this client reads, and Redis did not report other waiters.
 fn read() -> Gate<u32> {
     let shared = SharedHold::new(held(1, Level::Watchdog), false);
     Gate {

@@ -38,7 +38,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         reads && shared.is_valid(now) && writer.is_none_or(|first| first.number > ticket.number)
     }
 
-    /// Whether the first who waits may read the hold in the seat.
+    /// Whether the first waiter may read the hold in the seat.
     pub(super) fn head_may_read(&self, now: Moment) -> bool {
         let head = self.queue.head();
         head.is_some_and(|head| self.may_read(head, now))
@@ -394,8 +394,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         true
     }
 
-    /// Leaves a read with one fixed level to its lease: nobody holds it any more, and it keeps others out. A writer's
-    /// only read is left with the shared hold, to Redis. Returns false if there are other levels.
+    /// Leaves a read with one fixed level to its lease: it has no holder any more, and still keeps writers out. If a writer
+    /// has the read, the shared hold is left to its lease with it. Returns false if there are other levels, or other reads
+    /// beside a writer's.
     pub(crate) fn leave_behind(
         &mut self,
         read: &Arc<Hold>,

@@ -44,7 +44,7 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     })
 }
 
-/// The names of the plain lock `name` in Redis, which are those of all kinds that are the same lock.
+/// The keys and channels of the plain lock `name`. The kinds that are the same lock have the same ones.
 pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
     Names::of(&Family::PLAIN, &config.key_prefix, name)
 }

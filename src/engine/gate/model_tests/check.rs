@@ -231,7 +231,7 @@ impl World {
             match &caller.at {
                 At::Waiting(..) if caller.manner == Manner::Sleeps => {}
                 At::Waiting(ticket, _) => {
-                    // Who waits for ever behind a stranger is polled by the clock, which is not among the choices.
+                    // A waiter without a limit behind a stranger polls by the clock, and that is not among the choices.
                     let queued = self.gate.queue.contains(ticket.number);
                     assert!(queued && self.job, "caller {i} waits for nothing");
                 }

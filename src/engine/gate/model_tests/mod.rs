@@ -255,9 +255,9 @@ struct World {
     callers: Vec<Caller>,
     reaps: Vec<(Arc<Hold>, Reaping)>,
     commands: Vec<Command>,
-    /// Who has the lock in Redis: a hold's number, or 0 for a stranger.
+    /// The hold that has the lock in Redis, by its number; 0 for a stranger.
     held_by: Option<u64>,
-    /// Who shares it there.
+    /// The holds that share the lock in Redis.
     read_by: BTreeSet<u64>,
     /// Holds to be turned into shared ones, and the command that does it.
     downgrades: Vec<(Arc<Hold>, Option<usize>)>,
@@ -271,7 +271,7 @@ struct World {
     stranger_marks: u32,
     /// Marks that are being taken away: the command, and since when they were there.
     unmarks: Vec<(usize, Moment)>,
-    /// Whether writers who wait say so.
+    /// Whether waiting writers leave a note in Redis.
     marking: bool,
     /// When the job writes its note again.
     mark_at: Moment,
@@ -320,13 +320,14 @@ struct Scenario {
     deaths: u32,
     /// How often Redis forgets the queue, or the first in it.
     forgets: u32,
-    /// Whether writers who wait say so; how often a stranger does.
+    /// Some if waiting writers leave a note in Redis: how often a stranger does.
     marks: Option<u32>,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
     alone: bool,
-    /// What the callers do, if not all use a plain lock; and whether Redis says that readers need not ask.
+    /// What each caller does; empty if all use a plain lock.
     sides: &'static [Side],
+    /// Whether Redis lets readers join without asking.
     open: bool,
 }
 

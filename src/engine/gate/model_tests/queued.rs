@@ -1,13 +1,14 @@
 //! A lock whose queue Redis keeps: the places of those who wait here, and of strangers.
 //!
-//! Its order is that of arrival: a client is granted what its first place is due, and uses it for the first who waits.
+//! Its order is that of arrival: Redis grants the lock to the client of the first place, and the client gives it to its
+//! first waiter.
 
 use super::turn::{NOT_DONE, Waits};
 use super::*;
 use crate::engine::gate::fair::PlaceCommand;
 use crate::script::{Call, Placed, Reply};
 
-/// So many of those who wait are woken when it is their turn, as `keeper::waiting` has it.
+/// How many waiters of a client are woken when it is their turn, as in the keeper.
 const LISTENS_TO: usize = 2;
 
 /// The queue, and what the job does for it.
@@ -200,7 +201,7 @@ impl World {
 
 /// What must hold.
 impl World {
-    /// `hold` was granted by a try for a ticket: of those who wait here, it came first.
+    /// `hold` was granted by a try for `ticket`, which must have come before all other waiters of this client.
     pub(super) fn check_turn(&self, hold: &Hold, ticket: u64) {
         if hold.kind.has_queue() {
             let mut others = self.gate.queue.iter().filter(|t| t.is_waiting());
@@ -219,7 +220,7 @@ impl World {
         assert!(!kept, "a place is given up that somebody waits by");
     }
 
-    /// Who waits has a place, once it could be asked for.
+    /// Each waiter has a place, once the job could ask for it.
     pub(super) fn check_places(&self, choice: Choice) {
         let asleep = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
         // Vouching counts a place that is being given back as well, and finds nothing lost until it is gone.
@@ -239,7 +240,7 @@ impl World {
         }
     }
 
-    /// Nothing can happen any more but that somebody who waits goes away: nobody waits for a lock that is free for it.
+    /// If nothing can happen any more but that a waiter goes away, no waiter waits for a lock that it could have.
     pub(super) fn check_left_behind(&self, choices: &[Choice]) {
         let waits_at = |i: usize| matches!(self.callers[i].at, At::Waiting(..));
         let goes = |choice: &Choice| matches!(choice, Choice::Drop(i) if waits_at(*i));

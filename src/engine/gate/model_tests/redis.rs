@@ -37,7 +37,7 @@ impl World {
                 1
             }
             What::Unmarks => {
-                // Whoever waits hears of it.
+                // Waiters get a message.
                 self.polls += u32::from(self.mark && read && !self.stranger_mark);
                 self.mark = false;
                 1
@@ -52,7 +52,7 @@ impl World {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.remove(&number);
                 self.ended.insert(number);
-                // Whoever waits here hears of it.
+                // Our waiters get a message.
                 2
             }
             What::Releases => 0,

@@ -40,7 +40,7 @@ impl World {
                 self.job_step();
             }
             Choice::Tick => {
-                // Who sleeps is waited for once.
+                // The others wait for a sleeping caller once.
                 self.ticks = self.ticks.saturating_sub(1);
                 self.now = self.now + RULES.command_timeout;
                 let now = self.now;
@@ -144,7 +144,7 @@ impl World {
 
     fn stranger_marks(&mut self) {
         if self.stranger_mark {
-            // Whoever waits hears of it.
+            // Waiters get a message.
             self.polls += 1;
         } else {
             self.stranger_marks -= 1;

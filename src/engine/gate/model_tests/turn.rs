@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// One who waits in the queue.
+/// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
     Ours(u64),
     Stranger,
-    /// One that Redis does not know yet to be dead.
+    /// Its process died, and Redis still keeps the place.
     Dead,
 }
 
@@ -26,13 +26,13 @@ impl Waits {
 
 /// The queue.
 impl Places {
-    /// The first who lives.
+    /// The first place that is not dead.
     pub(super) fn first(&self) -> Option<Waits> {
         let mut living = self.queue.iter().filter(|place| **place != Waits::Dead);
         living.next().copied()
     }
 
-    /// Whose turn it is on a free lock: whoever is dead and ahead of that one is dropped.
+    /// The place whose turn it is on a free lock. Dead places ahead of it are dropped.
     pub(super) fn head(&mut self) -> Option<Waits> {
         let first = self.first();
         let dead = self
@@ -181,7 +181,8 @@ impl World {
         self.held_by = Some(0);
     }
 
-    /// Redis loses the queue, and strangers come back to it; or our places ahead of them.
+    /// Redis loses the whole queue, and the strangers in it queue again. With `ForgetFirst` it loses only our places ahead
+    /// of the first stranger.
     pub(super) fn forget(&mut self, choice: Choice) {
         self.forgets -= 1;
         self.places.forgotten = true;
@@ -193,7 +194,7 @@ impl World {
         for place in self.places.queue.drain(..lost) {
             self.strangers += u32::from(place == Waits::Stranger);
         }
-        // Who waits polls.
+        // The waiters poll.
         self.polls += 1;
     }
 
@@ -207,7 +208,7 @@ impl World {
         if let Some(first) = places.find(|place| **place == Waits::Stranger) {
             self.deaths -= 1;
             *first = Waits::Dead;
-            // Whoever vouches for its own places, or polls, skips it.
+            // The next client that vouches for its places, or polls, skips the dead one.
             self.polls += 1;
         }
     }

@@ -84,8 +84,8 @@ impl World {
             self.asleep = Asleep::Awake;
             self.mark_at = Moment::default();
             self.places.given = self.gate.has_redis_queue();
-            // As a name that others wait for now and then: its subscription is there at once. Who waits in a queue of
-            // Redis' has a channel of its own.
+            // The subscription is there at once, as that of a name which is waited for now and then. In a queue that Redis
+            // keeps, each waiter has a channel of its own.
             self.listening = !self.places.given;
         }
         if let Some(job) = self.gate.job() {

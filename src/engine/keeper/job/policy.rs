@@ -24,8 +24,8 @@ use crate::engine::gate::handover::PASS_ON_FOR;
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);
 
-/// For how long a lock that changed hands is expected to do so again: as long as one client may pass it on inside, and
-/// what a busy machine adds to that.
+/// For how long a lock that changed hands is expected to change hands again: the pass-on window of the other client,
+/// doubled for a busy machine.
 const RESTLESS: Duration = PASS_ON_FOR.saturating_mul(2);
 
 /// Two answers about the end of the same lease differ by less: Redis counts in ms, and we add that to the time of the
@@ -244,7 +244,7 @@ mod tests {
         policy.serve(3, Some(own.base(ms(4_000))));
         assert_eq!(delay(&mut policy, false), ms(4_000));
         assert_eq!(delay(&mut policy, true), ms(1_000), "others wait");
-        // One who comes later finds it planned, and does not put it off by coming again.
+        // A later call finds the try planned, and does not put it off.
         let planned = next(&mut policy, now, false);
         assert_eq!(now.until(planned), ms(4_000));
         for later in [500, 900] {
