@@ -46,7 +46,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         let what = "cluster, 10 000 holds over three masters: client core against one server";
         findings
             .targets
-            .push(Target::at_most(what, 1.3, ratio(&three, &one)));
+            .push(Target::at_most(what, 1.2, ratio(&three, &one)));
     }
 }
 

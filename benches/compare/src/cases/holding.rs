@@ -75,7 +75,7 @@ fn targets(held: &Holding, findings: &mut Findings) {
     findings.targets.extend([
         Target::at_most(
             "100 000 holds: client core, %",
-            5.0,
+            3.0,
             Some(held.client_core * 100.0),
         ),
         Target::at_most(
