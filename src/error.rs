@@ -168,6 +168,8 @@ pub enum Error {
     Unavailable {
         /// The lock's name; none while connecting.
         lock: Option<Arc<str>>,
+        /// Whether anything may have been sent to Redis.
+        sent: bool,
         /// The last failure.
         source: Cause,
     },
@@ -213,6 +215,31 @@ impl Error {
             Self::Unavailable { .. } | Self::NoQuorum { .. } => true,
             Self::Refused { transient, .. } => *transient,
             _ => false,
+        }
+    }
+
+    /// Whether the call sent a command to Redis, or may have. If not, it certainly had no effect: there was no connection,
+    /// the call waited behind too many other commands of this process, or it was refused here.
+    ///
+    /// If it did, Redis may have granted the lock, or may do so when it gets to the command. The client releases it then.
+    #[must_use]
+    pub fn was_sent(&self) -> bool {
+        match self {
+            Self::Unavailable { sent, .. } => *sent,
+            Self::Lost { .. }
+            | Self::WrongType { .. }
+            | Self::FencingTokenTooLarge { .. }
+            | Self::Denied { .. }
+            | Self::Refused { .. }
+            | Self::NoQuorum { .. } => true,
+            Self::NotOwner { .. }
+            | Self::InvalidName { .. }
+            | Self::CrossSlot { .. }
+            | Self::WouldDeadlock { .. }
+            | Self::InvalidLease { .. }
+            | Self::Closed
+            | Self::Config(_)
+            | Self::InvalidSet(_) => false,
         }
     }
 
@@ -281,8 +308,20 @@ impl Error {
         }
     }
 
-    pub(crate) fn unavailable(source: Cause) -> Self {
-        Self::Unavailable { lock: None, source }
+    pub(crate) fn unavailable(sent: bool, source: Cause) -> Self {
+        Self::Unavailable {
+            lock: None,
+            sent,
+            source,
+        }
+    }
+
+    /// Something was sent before, in the same call.
+    pub(crate) fn after_a_send(mut self) -> Self {
+        if let Self::Unavailable { sent, .. } = &mut self {
+            *sent = true;
+        }
+        self
     }
 
     pub(crate) fn no_quorum(reached: usize, needed: usize, source: Cause) -> Self {

@@ -26,6 +26,19 @@ pub(crate) struct Call<'a> {
     publishes: bool,
     order: Order,
     undo: Option<(&'a dyn Undoable, &'a str)>,
+    turn: Turn,
+    patient: bool,
+}
+
+/// Which commands go first where several wait for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Turn {
+    /// Those of a hold that exists: renewals, releases, levels.
+    Hold,
+    /// Those for callers that wait already.
+    Waiter,
+    /// The first try of a caller.
+    New,
 }
 
 /// Where a call may run among others when replicas must acknowledge what is granted.
@@ -101,6 +114,8 @@ impl<'a> Call<'a> {
             publishes: false,
             order: Order::Free,
             undo: None,
+            turn: Turn::Waiter,
+            patient: false,
         }
     }
 
@@ -160,6 +175,30 @@ impl<'a> Call<'a> {
     pub(crate) fn undone_by(self, lock: &'a dyn Undoable, hold_id: &'a str) -> Self {
         let undo = Some((lock, hold_id));
         Self { undo, ..self }
+    }
+
+    /// It is about a hold that exists.
+    pub(crate) fn of_hold(self) -> Self {
+        let turn = Turn::Hold;
+        Self { turn, ..self }
+    }
+
+    /// It is the first try of a caller; a `patient` one goes on waiting while there is no connection.
+    pub(crate) fn of_new_caller(self, patient: bool) -> Self {
+        let turn = Turn::New;
+        Self {
+            turn,
+            patient,
+            ..self
+        }
+    }
+
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn
+    }
+
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient
     }
 
     pub(crate) fn target(&self) -> Target {

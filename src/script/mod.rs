@@ -13,5 +13,5 @@ mod reply;
 pub(crate) mod rw;
 pub(crate) mod simple;
 
-pub(crate) use self::call::{Call, Encoded, Order, Undo, Undoable};
+pub(crate) use self::call::{Call, Encoded, Order, Turn, Undo, Undoable};
 pub(crate) use self::reply::{Acquired, Forced, Placed, Released, Reply};

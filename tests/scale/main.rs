@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod crowds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

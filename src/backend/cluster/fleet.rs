@@ -20,17 +20,18 @@ use futures_util::FutureExt;
 use futures_util::future::ready;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
 
 use super::ask_for_slots::ask_for_slots;
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply, Timers,
-    asking_once, once,
+    all_once, asking_once, once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::error::{ConfigError, Error};
-use crate::script::{Call, Encoded, Order};
+use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
 /// How many redirects a command follows.
@@ -135,7 +136,8 @@ async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: FailedSend)
 }
 
 impl Pending {
-    /// Starts `call` on the lane of `fleet` that it belongs to. It is sent when the result is first polled.
+    /// Starts `call` on the lane of `fleet` that it belongs to. It is sent when the result is first polled, or when its turn
+    /// comes after that.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "what the call borrows is free again"
@@ -148,15 +150,46 @@ impl Pending {
             }
         };
         let lane = Arc::clone(&route.lane);
+        let (turn, patient) = (call.turn(), call.is_patient());
         if let Some(acks) = &route.acks
             && call.order() != Order::Free
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            return Self::of(send(Arc::clone(fleet), route, Some(command)).boxed(), lane);
+            let sending = send(Arc::clone(fleet), route, Some(command));
+            return Self::queued(sending.boxed(), lane, turn, patient);
         }
         let sending = send(Arc::clone(fleet), route, call.encode());
-        Self::of(sending.boxed(), lane)
+        Self::queued(sending.boxed(), lane, turn, patient)
+    }
+
+    /// Starts calls about holds that are at the node of `target`, in one write. When the result says that they were
+    /// answered, `replies` has what each came to; none if another node has its slot. Not where replicas must acknowledge.
+    pub(crate) fn start_all(
+        fleet: &Fleet,
+        target: Target,
+        calls: Vec<Encoded>,
+        replies: oneshot::Sender<Vec<Option<CommandResult>>>,
+    ) -> Self {
+        let lane = match fleet.route(target) {
+            Ok(route) => route.lane,
+            Err(failure) => {
+                return Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()));
+            }
+        };
+        let on = Arc::clone(&lane);
+        let sending = async move {
+            let sent_at = on.now();
+            let answers = all_once(&on, calls).await?;
+            // If nobody waits for them any more, the holds are asked for again.
+            let _ = replies.send(answers);
+            Ok(TimedReply {
+                reply: Reply::Other,
+                sent_at,
+                server_age: None,
+            })
+        };
+        Self::queued(sending.boxed(), lane, Turn::Hold, false)
     }
 }
 
@@ -235,6 +268,11 @@ impl Fleet {
     /// The lane to the one server, or to the address of a cluster that was given.
     pub(crate) fn home(&self) -> &Arc<Lane> {
         &self.home.lane
+    }
+
+    /// Whether replicas must acknowledge what is written.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.config.acks.is_some()
     }
 
     /// For how long an answer may wait for replicas.

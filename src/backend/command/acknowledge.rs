@@ -66,7 +66,7 @@ impl AckLanes {
     pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
         let stall = Arc::<Mutex<Stall>>::default();
         let lanes = std::array::from_fn(|_| {
-            let lane = Lane::open(config.clone(), Box::default(), runtime);
+            let lane = Lane::open_for_acks(config.clone(), runtime);
             let (queue, entries) = mpsc::unbounded_channel();
             let worker = AckWorker {
                 acks,
@@ -199,7 +199,12 @@ impl AckWorker {
         }
     }
 
-    async fn process(&mut self, entries: Vec<QueuedCommand>, order: Order) {
+    async fn process(&mut self, mut entries: Vec<QueuedCommand>, order: Order) {
+        // Nobody wants to know any more: it was not sent, and never will be.
+        entries.retain(|entry| !entry.answer.is_closed());
+        if entries.is_empty() {
+            return;
+        }
         let acknowledged = order == Order::Acknowledged;
         let refused = self.stall.lock().refuses(self.lane.now());
         if let Some(got) = refused.filter(|_| acknowledged) {

@@ -6,8 +6,8 @@
 //!
 //! 1. The task ends when the lane is ended or its runtime ends; the lane is `Over` then, and says why. If a function of
 //!    the application panics while connecting, the attempt has failed.
-//! 2. A connection on which nothing was received for a command time-out while a command waited is replaced: a half-open
-//!    link reports no error.
+//! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read since it
+//!    was written: a half-open link reports no error. A command that waits for its turn says nothing about the server.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
 //!    the next connection.
@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use super::timers::Timers;
+use super::window::{Place, Window};
 use crate::backend::connect::{ClusterNode, Connection, Dialer, MasterTerm, ServerInfo};
 use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
 use crate::backoff::Backoff;
@@ -80,6 +81,10 @@ impl LaneConfig {
 pub(crate) struct Lane {
     link: watch::Sender<LaneState>,
     wanted: Notify,
+    window: Window,
+    /// Whether its commands are queued once more, for acknowledgements.
+    acknowledges: bool,
+    runtime: Handle,
     /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
     /// When the last knock was taken, by the same clock.
@@ -115,6 +120,15 @@ impl LaneState {
     };
 }
 
+/// What a connection has read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traffic {
+    generation: u64,
+    read: u64,
+    /// None where that is not known.
+    asked: Option<u64>,
+}
+
 /// A connection of a lane.
 #[derive(Clone)]
 pub(crate) struct Connected {
@@ -141,9 +155,26 @@ impl Lane {
         beside: Box<[Arc<Self>]>,
         runtime: &Handle,
     ) -> Arc<Self> {
+        Self::open_as(config, beside, runtime, false)
+    }
+
+    /// A lane for commands that replicas acknowledge.
+    pub(super) fn open_for_acks(config: LaneConfig, runtime: &Handle) -> Arc<Self> {
+        Self::open_as(config, Box::default(), runtime, true)
+    }
+
+    fn open_as(
+        config: LaneConfig,
+        beside: Box<[Arc<Self>]>,
+        runtime: &Handle,
+        acknowledges: bool,
+    ) -> Arc<Self> {
         let lane = Arc::new(Self {
             link: watch::Sender::new(LaneState::DOWN),
             wanted: Notify::new(),
+            window: Window::new(),
+            acknowledges,
+            runtime: runtime.clone(),
             heard_at: AtomicU64::new(0),
             knocked_at: AtomicU64::new(0),
             beside,
@@ -181,6 +212,85 @@ impl Lane {
     pub(crate) fn drive(&self) {
         if let Some(connected) = self.connected() {
             connected.connection.drive();
+        }
+    }
+
+    pub(super) fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Lets in those who wait. Polls their commands, so no lock may be held.
+    pub(super) fn admit(&self) {
+        if self.window.is_awaited() {
+            self.window.admit();
+        }
+    }
+
+    /// A command waits: connects if there is no connection.
+    pub(super) fn want(&self) {
+        if !matches!(&*self.link.borrow(), LaneState::Up { .. }) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Why a command that waited was not sent.
+    pub(super) fn not_sent(&self) -> Failure {
+        match &*self.link.borrow() {
+            LaneState::Down {
+                last: Some(last), ..
+            } => last.clone(),
+            LaneState::Over(end) => end.clone(),
+            LaneState::Down { last: None, .. } => Failure::no_connection(),
+            LaneState::Up { .. } => Failure::not_sent(),
+        }
+    }
+
+    /// Nobody waits for this command any more. It keeps its place until it is answered, because it is on the connection
+    /// until then. What waits for replicas is not: it is not sent any more.
+    pub(super) fn answer_later(
+        self: &Arc<Self>,
+        answered: impl Future<Output = bool> + Send + 'static,
+        place: Place,
+    ) {
+        if self.acknowledges {
+            drop(answered);
+            return self.window.leave(place, false);
+        }
+        let lane = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let answered = answered.await;
+            lane.window.leave(place, answered);
+            lane.admit();
+        });
+    }
+
+    /// What the connection has read and written by now.
+    pub(super) fn traffic(&self) -> Option<Traffic> {
+        let link = self.link.borrow();
+        let LaneState::Up { connected, .. } = &*link else {
+            return None;
+        };
+        let (read, asked) = match connected.connection.traffic() {
+            Some((read, asked)) => (read, Some(asked)),
+            // redis-rs drives it, and only replies are seen.
+            None => (self.heard_at.load(Ordering::Relaxed), None),
+        };
+        Some(Traffic {
+            generation: connected.generation,
+            read,
+            asked,
+        })
+    }
+
+    /// Gives the connection up if it wrote, or tried to, and read nothing since `before`. A process that got no CPU wrote
+    /// nothing.
+    pub(super) fn give_up_if_silent(&self, before: Traffic) {
+        let Some(now) = self.traffic() else {
+            return;
+        };
+        let asked = now.asked.is_none() || now.asked != before.asked;
+        if now.generation == before.generation && now.read == before.read && asked {
+            self.replace(now.generation);
         }
     }
 
@@ -280,14 +390,6 @@ impl Lane {
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// A command had no reply for a command time-out. Replaces the connection if nothing else was received either. A new
-    /// connection counts as received.
-    pub(crate) fn overdue(&self) {
-        if self.is_silent_for(self.config.command_timeout) {
-            self.give_up(|_, _| true);
-        }
-    }
-
     /// Whether nothing was received for `span`.
     pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
         self.heard_at().until(self.now()) >= span
@@ -319,6 +421,7 @@ impl Lane {
                 leave_from,
             } if is_meant(connected.generation, *leave_from) => {
                 *link = LaneState::DOWN;
+                self.window.close();
                 true
             }
             _ => false,
@@ -337,11 +440,6 @@ impl Lane {
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
 
-    /// The number of the connection, if there is one.
-    pub(crate) fn generation(&self) -> Option<u64> {
-        self.connected().map(|connected| connected.generation)
-    }
-
     /// Whether it has ended, and does not connect again.
     pub(crate) fn is_over(&self) -> bool {
         matches!(&*self.link.borrow(), LaneState::Over(_))
@@ -356,9 +454,13 @@ impl Lane {
             let up = matches!(link, LaneState::Up { .. });
             if up {
                 *link = LaneState::DOWN;
+                self.window.close();
             }
             up
         });
+        if self.window.is_awaited() {
+            self.wanted.notify_one();
+        }
     }
 
     /// Why it has ended, if it has.
@@ -378,9 +480,20 @@ impl Lane {
             let first = !matches!(link, LaneState::Over(_));
             if first {
                 *link = LaneState::Over(end.clone());
+                self.window.close();
             }
             first
         });
+        self.fail_waiting(end, true);
+    }
+
+    /// Fails those who wait; the patient ones only `all` together.
+    fn fail_waiting(&self, failure: &Failure, all: bool) {
+        for command in self.window.take_out(all) {
+            if let Some(command) = command.upgrade() {
+                command.fail_unsent(failure);
+            }
+        }
     }
 
     /// The lane's task.
@@ -408,12 +521,19 @@ impl Lane {
                     generation += 1;
                     self.heard();
                     let failed = self.succeed(connected, leave_from);
+                    self.admit();
                     if generation == 1 && failed > 0 {
                         // The server may have lost its data while it was away, and no broken connection shows it.
                         self.config.broken.add(self.node());
                     }
                 }
-                Err(failure) => self.fail(failure),
+                Err(failure) => {
+                    self.fail(failure.clone());
+                    self.fail_waiting(&failure, false);
+                    if self.window.is_awaited() {
+                        self.wanted.notify_one();
+                    }
+                }
             }
         }
     }
@@ -426,6 +546,7 @@ impl Lane {
                 return false;
             };
             failed = failures;
+            self.window.open(connected.generation);
             *link = LaneState::Up {
                 connected,
                 leave_from,

@@ -1,29 +1,17 @@
-//! Sends a command over a lane, and lets many await it.
+//! Sends a command on the connection of a lane.
 //!
 //! 1. A command was certainly not sent if there was no connection, or if the [knock](is_cut) before it was refused. After
 //!    any other failure it may have run, unless the error of the server says that it did not.
 //! 2. `ASKING` counts for the next command of its connection, which other tasks use too. So both are sent as one pipeline.
 //! 3. A server that forgot a script refuses all calls of it that are in flight. The first of them sends the text, the
 //!    others send their digest again behind it. A call that is refused once more sends the text, too.
-//! 4. Each clone of a command in flight drives it when it is polled. When the command can go on, all clones that wait are
-//!    woken.
-//! 5. While one clone waits, the command gets that clone's own waker. From the first poll of a second clone on it gets a
-//!    waker that wakes all. The choice is made under the lock of the poll, so no clone is missed.
-//! 6. When the command ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would
-//!    put its task at the end of the queue and wake another worker thread, for each command.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::lane::{Connected, Lane};
 use crate::backend::connect::{MasterTerm, Redirect};
@@ -45,247 +33,6 @@ pub(crate) struct TimedReply {
 }
 
 pub(crate) type CommandResult = Result<TimedReply, Failure>;
-
-/// A command in flight. It runs once, and each clone may await it (rules 4 to 6).
-///
-/// It has no time-out of its own: end it by [`Pending::overdue`], or await it [within](Pending::within) a time.
-pub(crate) struct Pending {
-    number: u64,
-    shared: Arc<InFlight>,
-}
-
-/// What the clones of a [`Pending`] share.
-struct InFlight {
-    lane: Arc<Lane>,
-    run: Mutex<Run>,
-    wakers: Mutex<Wakers>,
-    /// The number of clones. The command may hold a waker, which holds this struct, so the count of the `Arc` does not
-    /// reach zero: the last clone drops the command.
-    clones: AtomicU64,
-    numbers: AtomicU64,
-}
-
-enum Run {
-    On(BoxFuture<'static, CommandResult>),
-    Over(CommandResult),
-}
-
-/// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
-#[derive(Default)]
-struct Wakers {
-    first: Option<(u64, Waker)>,
-    more: Vec<(u64, Waker)>,
-}
-
-impl Pending {
-    /// Sends a `PING`, to find out whether the connection of a lane still works.
-    pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
-        let on = Arc::clone(lane);
-        let sending = async move {
-            let sent = once(&on, &mut Call::ping().encode()).await;
-            sent.map_err(|wrong| wrong.failure)
-        };
-        Self::of(sending.boxed(), Arc::clone(lane))
-    }
-
-    pub(crate) fn of(sending: BoxFuture<'static, CommandResult>, lane: Arc<Lane>) -> Self {
-        let shared = InFlight {
-            lane,
-            run: Mutex::new(Run::On(sending)),
-            wakers: Mutex::default(),
-            clones: AtomicU64::new(1),
-            numbers: AtomicU64::new(0),
-        };
-        Self {
-            number: 0,
-            shared: Arc::new(shared),
-        }
-    }
-
-    /// Sends it now instead of when the task of its connection runs. May wake any task, so no lock may be held.
-    pub(crate) fn send_at_once(mut self) {
-        let _ = (&mut self).now_or_never();
-        self.shared.lane.drive();
-    }
-
-    /// Ends it: no reply came within a command time-out.
-    pub(crate) fn overdue(&self) {
-        self.shared.lane.overdue();
-        self.end();
-    }
-
-    /// Waits for the reply for at most `limit`.
-    pub(crate) async fn within(mut self, limit: Duration) -> CommandResult {
-        let lane = Arc::clone(&self.shared.lane);
-        let outcome = lane.timers().within(limit, &mut self).await;
-        outcome.unwrap_or_else(|| {
-            self.overdue();
-            Err(Failure::no_reply())
-        })
-    }
-
-    /// As [`within`](Self::within), for a command that is repeated: after a silence of `limit`, the next try uses another
-    /// connection if `limit` is at least `min_silence`.
-    pub(crate) async fn within_one_try(
-        mut self,
-        limit: Duration,
-        min_silence: Duration,
-    ) -> CommandResult {
-        let lane = Arc::clone(&self.shared.lane);
-        let generation = lane.generation();
-        let outcome = lane.timers().within(limit, &mut self).await;
-        let outcome = outcome.unwrap_or_else(|| {
-            self.end();
-            Err(Failure::no_reply())
-        });
-        let unanswered = matches!(&outcome, Err(failure) if failure.is_unanswered());
-        // However short a command time-out is, its silence counts.
-        if unanswered && limit >= min_silence.min(lane.command_timeout()) {
-            lane.overdue();
-            if let Some(generation) = generation.filter(|_| lane.is_silent_for(limit)) {
-                lane.replace(generation);
-            }
-        }
-        outcome
-    }
-
-    /// If it still runs, drops the command, which is unanswered then, and wakes all clones.
-    fn end(&self) {
-        let mut run = self.shared.run.lock();
-        if matches!(*run, Run::On(_)) {
-            let before = std::mem::replace(&mut *run, Run::Over(Err(Failure::no_reply())));
-            drop(run);
-            drop(before);
-            self.shared.wake_but(None);
-        }
-    }
-
-    fn poll_command(&self, context: &mut Context<'_>) -> Poll<CommandResult> {
-        let shared = &self.shared;
-        // Dropped after the locks: a waker may drop its task, and the task a clone of this future.
-        let _replaced;
-        let mut run = shared.run.lock();
-        let command = match &mut *run {
-            Run::On(command) => command,
-            Run::Over(outcome) => return Poll::Ready(outcome.clone()),
-        };
-        // Before the poll: from now on each event wakes this clone too.
-        let is_alone = {
-            let mut wakers = shared.wakers.lock();
-            _replaced = wakers.put(self.number, context.waker());
-            wakers.more.is_empty()
-        };
-        let polled = if is_alone {
-            command.as_mut().poll(context)
-        } else {
-            let all = Waker::from(Arc::clone(shared));
-            command.as_mut().poll(&mut Context::from_waker(&all))
-        };
-        let Poll::Ready(outcome) = polled else {
-            return Poll::Pending;
-        };
-        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
-        drop(run);
-        drop(before);
-        shared.wake_but(Some(self.number));
-        Poll::Ready(outcome)
-    }
-}
-
-impl Future for Pending {
-    type Output = CommandResult;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
-        // A command may panic when polled after its runtime ended. It is unanswered then.
-        let polling = AssertUnwindSafe(|| self.poll_command(context));
-        let polled = catch_unwind(polling).unwrap_or_else(|_| {
-            self.overdue();
-            Poll::Ready(Err(Failure::no_reply()))
-        });
-        if polled.is_pending() {
-            // No lock is held here.
-            self.shared.lane.drive_if_full();
-        }
-        polled
-    }
-}
-
-impl PartialEq for Pending {
-    /// Whether both are the same command.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-}
-
-impl Clone for Pending {
-    fn clone(&self) -> Self {
-        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and it guards no data.
-        self.shared.clones.fetch_add(1, Ordering::Relaxed);
-        Self {
-            number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
-            shared: Arc::clone(&self.shared),
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let forgotten = self.shared.wakers.lock().take(self.number);
-        // After the lock, as in `poll_command`.
-        drop(forgotten);
-        // Acquire and release: the last clone must see what the others did before it drops the command.
-        if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end();
-        }
-    }
-}
-
-impl InFlight {
-    /// Wakes all clones that wait, except this one.
-    fn wake_but(&self, awake: Option<u64>) {
-        let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
-        for (number, waker) in first.into_iter().chain(more) {
-            if awake != Some(number) {
-                waker.wake();
-            }
-        }
-    }
-}
-
-impl Wake for InFlight {
-    fn wake(self: Arc<Self>) {
-        self.wake_but(None);
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_but(None);
-    }
-}
-
-impl Wakers {
-    /// Returns the waker that this one replaces.
-    fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
-        let mut all = self.first.iter_mut().chain(self.more.iter_mut());
-        if let Some((_, known)) = all.find(|(known, _)| *known == number) {
-            let same = known.will_wake(waker);
-            return (!same).then(|| std::mem::replace(known, waker.clone()));
-        }
-        if self.first.is_none() {
-            self.first = Some((number, waker.clone()));
-        } else {
-            self.more.push((number, waker.clone()));
-        }
-        None
-    }
-
-    fn take(&mut self, number: u64) -> Option<(u64, Waker)> {
-        let first = self.first.take_if(|(known, _)| *known == number);
-        first.or_else(|| {
-            let index = self.more.iter().position(|(known, _)| *known == number)?;
-            Some(self.more.swap_remove(index))
-        })
-    }
-}
 
 /// A command that failed.
 pub(crate) struct FailedSend {
@@ -334,6 +81,84 @@ async fn exchanged(
         .server
         .map(|server| server.up_since.until(sent_at));
     Ok(answer)
+}
+
+/// Sends calls in one write. Returns what each came to; none if it did not run here, because another node has its slot.
+pub(crate) async fn all_once(
+    lane: &Lane,
+    mut calls: Vec<Encoded>,
+) -> Result<Vec<Option<CommandResult>>, Failure> {
+    let mut connected = connected(lane).await?;
+    for call in &mut calls {
+        call.publish_as(lane.publish());
+    }
+    let mut term = connected.term.take();
+    let exchanged = exchanged_together(lane, &mut connected, &calls);
+    let answers = match &mut term {
+        None => exchanged.await,
+        // Replies after the change of the master do not count.
+        Some(term) => term.within(exchanged).await.ok_or_else(Failure::no_reply)?,
+    };
+    let read = |(result, sent_at)| match heard(lane, connected.generation, Ok(result), sent_at) {
+        Ok(answer) => Some(Ok(answer)),
+        Err(wrong) if wrong.redirect.is_some() => None,
+        Err(wrong) => Some(Err(wrong.failure)),
+    };
+    let answers = answers.map_err(|error| refused(lane, connected.generation, error).failure)?;
+    Ok(answers.into_iter().map(read).collect())
+}
+
+/// Sends calls in one pipeline. Those whose script is unknown follow in a second one, the first of each script with its
+/// text, and in a third one, all with their texts.
+async fn exchanged_together(
+    lane: &Lane,
+    connected: &mut Connected,
+    calls: &[Encoded],
+) -> RedisResult<Vec<(Value, Moment)>> {
+    let connection = &mut connected.connection;
+    let sent_at = lane.now();
+    let values = pipelined(connection, calls.iter().map(|call| call.cmd().clone())).await?;
+    let mut answers: Vec<_> = values.into_iter().map(|value| (value, sent_at)).collect();
+    for all_by_text in [false, true] {
+        let unknown = answers.iter().enumerate();
+        let unknown = unknown.filter(|(_, (value, _))| says_unknown_script(value));
+        let again: Vec<_> = unknown.map(|(index, _)| index).collect();
+        if again.is_empty() {
+            break;
+        }
+        let mut texts = BTreeSet::new();
+        let cmds = again.iter().map(|index| {
+            let call = &calls[*index];
+            let first = call.digest().filter(|digest| texts.insert(*digest));
+            if let Some(digest) = first {
+                lane.sends_text(digest, connected.generation);
+            }
+            let text = (first.is_some() || all_by_text).then(|| call.with_text());
+            text.flatten().unwrap_or_else(|| call.cmd().clone())
+        });
+        let sent_at = lane.now();
+        for (index, value) in again.iter().zip(pipelined(connection, cmds).await?) {
+            answers[*index] = (value, sent_at);
+        }
+    }
+    Ok(answers)
+}
+
+/// Sends commands in one pipeline, and returns their replies.
+async fn pipelined(
+    connection: &mut MultiplexedConnection,
+    cmds: impl Iterator<Item = Cmd>,
+) -> RedisResult<Vec<Value>> {
+    let mut pipeline = Pipeline::new();
+    for cmd in cmds {
+        pipeline.add_command(cmd);
+    }
+    let count = pipeline.len();
+    let values = connection.send_packed_commands(&pipeline, 0, count).await?;
+    if values.len() != count {
+        return Err((ErrorKind::Parse, "another number of replies").into());
+    }
+    Ok(values)
 }
 
 /// Sends a call for a slot that is migrating to the node of the lane.
@@ -437,7 +262,7 @@ async fn exchange(
     if !asking {
         return connection.send_packed_command(cmd).await;
     }
-    let mut both = redis::Pipeline::with_capacity(2);
+    let mut both = Pipeline::with_capacity(2);
     both.cmd("ASKING").add_command(cmd.clone());
     let replies = connection.send_packed_commands(&both, 1, 1).await?;
     // The pipeline returns one reply.
@@ -455,7 +280,7 @@ static KNOCK: LazyLock<Cmd> = LazyLock::new(|| {
 ///
 /// redis-rs only queues a command without a reply, so it fails only if there is no driver. A command with a reply fails
 /// with the same error if the driver took it and then ended.
-async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
+pub(super) async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
     connection.send_packed_command(&KNOCK).await.is_err()
 }
 
@@ -494,7 +319,3 @@ pub(super) fn is_unknown_script(result: &RedisResult<Value>) -> bool {
 fn says_unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
-
-#[cfg(test)]
-#[path = "send_tests.rs"]
-mod tests;

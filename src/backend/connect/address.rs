@@ -5,6 +5,7 @@
 //! cryptography that is installed for the whole process. A client that the application made connects through redis-rs,
 //! with its own TLS and its own driver.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -19,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::Connection;
-use super::socket;
+use super::socket::{self, CountedStream};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use crate::backend::failure::{Failure, application};
@@ -207,9 +208,11 @@ impl Address {
         config: AsyncConnectionConfig,
     ) -> RedisResult<Connection> {
         let settings = self.client.get_connection_info().redis_settings();
+        let counts = Arc::default();
+        let stream = CountedStream::new(stream, &counts);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(settings, stream, config).await?;
-        Ok(Connection::driven(connection, driver))
+        Ok(Connection::driven(connection, driver, counts))
     }
 
     /// A connection for subscriptions.

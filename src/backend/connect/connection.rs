@@ -30,6 +30,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::task::AbortHandle;
 
+use super::socket::Counts;
+
 /// The number of commands in flight from which they are sent in batches, and the smallest batch.
 const FEW: usize = 4;
 
@@ -48,6 +50,7 @@ pub(crate) struct Connection {
 struct DriverTask {
     drive: Arc<Drive>,
     task: AbortHandle,
+    counts: Arc<Counts>,
 }
 
 impl Drop for DriverTask {
@@ -61,6 +64,7 @@ impl Connection {
     pub(super) fn driven(
         redis: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
+        counts: Arc<Counts>,
     ) -> Self {
         let drive = Drive::new(driver.boxed());
         // Made before the task: a runtime that ends may drop a task that never ran.
@@ -68,7 +72,11 @@ impl Connection {
         let task = tokio::spawn(run(ends)).abort_handle();
         Self {
             redis,
-            driven: Some(Arc::new(DriverTask { drive, task })),
+            driven: Some(Arc::new(DriverTask {
+                drive,
+                task,
+                counts,
+            })),
         }
     }
 
@@ -100,6 +108,11 @@ impl Connection {
             polled
         })
         .await
+    }
+
+    /// How often it was read, and how often somebody tried to write to it; none if redis-rs drives it.
+    pub(crate) fn traffic(&self) -> Option<(u64, u64)> {
+        self.driven.as_ref().map(|driven| driven.counts.now())
     }
 
     /// Writes queued commands and reads the replies that have arrived.
@@ -292,7 +305,7 @@ mod tests {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&settings, near, config).await;
         let (redis, driver) = made.unwrap();
-        (Connection::driven(redis, driver), far)
+        (Connection::driven(redis, driver, Arc::default()), far)
     }
 
     /// A command that was put into the queue, and whether it filled a batch.

@@ -40,6 +40,14 @@ impl Failure {
         )
     }
 
+    /// It waited for its turn in this process, and was certainly not sent.
+    pub(crate) fn not_sent() -> Self {
+        Self::of(
+            Class::Unreached,
+            "not sent: too many commands wait before it",
+        )
+    }
+
     /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
         let text = "no known cluster node serves the slot of the lock";
@@ -150,6 +158,11 @@ impl Failure {
         matches!(self.class, Class::Unanswered | Class::Torn)
     }
 
+    /// Whether the command was certainly not sent.
+    pub(crate) fn was_not_sent(&self) -> bool {
+        self.class == Class::Unreached
+    }
+
     /// Whether a later try may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
@@ -192,10 +205,11 @@ impl From<RedisError> for Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
+        let was_not_sent = failure.was_not_sent();
         let source = failure.cause;
         match failure.class {
             Class::Unreached | Class::Unanswered | Class::Torn | Class::NotReady | Class::Split => {
-                Self::unavailable(source)
+                Self::unavailable(!was_not_sent, source)
             }
             Class::Refused | Class::Demoted => Self::refused(true, source),
             Class::Rejected => Self::refused(false, source),

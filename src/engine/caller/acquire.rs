@@ -105,6 +105,9 @@ pub(crate) fn acquire(
                 // The grant was lost before the caller collected it.
                 Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
                 Verdict::Busy(until) => return Ok(AcquireOutcome::Busy(until)),
+                Verdict::Failed(error) if waiting.ticket.was_sent() => {
+                    return Err(error.after_a_send());
+                }
                 Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
             }
@@ -252,7 +255,8 @@ impl Waiting<'_> {
                     mark: Duration::ZERO,
                 };
                 let call = hold.kind.acquire(&hold.id, hold.lease, first);
-                let pending = Pending::start(fleet, call);
+                let patient = ticket.request.patience != Patience::Once;
+                let pending = Pending::start(fleet, call.of_new_caller(patient));
                 attempt = Some(Arc::clone(&hold));
                 (hold, pending)
             })
@@ -375,9 +379,13 @@ impl Drop for Waiting<'_> {
             return;
         }
         let names = self.ticket.request.kind.names();
-        let uncollected = self
-            .core
-            .at(names, |gate, effects| gate.withdraw(&self.ticket, effects));
+        let (unsent, uncollected) = self.core.at(names, |gate, effects| {
+            let unsent = gate.attempt_of(&self.ticket);
+            (unsent, gate.withdraw(&self.ticket, effects))
+        });
+        if let Some(command) = unsent {
+            command.take_back();
+        }
         if let Some(hold) = uncollected {
             drop_level(self.core, &self.ticket.request.entered(hold));
         }

@@ -320,6 +320,9 @@ struct AnsweredAttempt<'a, C> {
 
 impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     fn settle(mut self, answer: Answered) -> Settled {
+        if !matches!(&answer, Answered::Failed(failure) if failure.was_not_sent()) {
+            self.attempt.ticket.set_sent();
+        }
         match answer {
             Answered::Got(grant) if self.is_join => self.joined(grant),
             Answered::Got(grant) => self.got(grant),

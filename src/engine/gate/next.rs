@@ -173,6 +173,20 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some((ticket.revoke()?, ticket))
     }
 
+    /// The command of the attempt at `hold` that is under way, and its ticket.
+    pub(crate) fn attempt_at(&self, hold: &Arc<Hold>) -> Option<(C, Arc<Ticket>)> {
+        let attempt = self.seat.attempt().or(self.seat.next());
+        let attempt = attempt.filter(|attempt| Arc::ptr_eq(&attempt.hold, hold))?;
+        Some((attempt.command.clone(), Arc::clone(&attempt.ticket)))
+    }
+
+    /// The command of the attempt of `ticket` that is under way.
+    pub(crate) fn attempt_of(&self, ticket: &Arc<Ticket>) -> Option<C> {
+        let attempt = self.seat.attempt().or(self.seat.next());
+        let attempt = attempt.filter(|attempt| Arc::ptr_eq(&attempt.ticket, ticket));
+        attempt.map(|attempt| attempt.command.clone())
+    }
+
     /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the
     /// keeper completes a release, and awaits what was sent first.
     pub(crate) fn overdue(&mut self, hold: &Arc<Hold>, effects: &mut Effects) -> Option<C> {

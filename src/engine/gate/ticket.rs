@@ -82,6 +82,7 @@ pub(crate) struct Ticket {
     pub(super) breaks: AtomicU8,
     /// Whether it was reported that its task waits for itself.
     self_wait_reported: AtomicBool,
+    sent: AtomicBool,
     collected: AtomicBool,
 }
 
@@ -151,6 +152,7 @@ impl Ticket {
             unsettled: Mutex::new(None),
             breaks: AtomicU8::new(0),
             self_wait_reported: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
             collected: AtomicBool::new(false),
         })
     }
@@ -260,6 +262,17 @@ impl Ticket {
     /// Takes the attempt that nobody will make again.
     pub(super) fn take_unsettled(&self) -> Option<Arc<Hold>> {
         self.unsettled.lock().take()
+    }
+
+    /// A command for it was, or may have been, sent.
+    pub(super) fn set_sent(&self) {
+        // Relaxed, as in `connection_broke`.
+        self.sent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a command for it was, or may have been, sent.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// One more try failed because the connection broke. Returns how many did before.

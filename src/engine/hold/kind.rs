@@ -295,7 +295,7 @@ impl Kind {
             Some(_) => commands.reenter(names, hold_id, count, lease),
             None => commands.reenter_tokenless(names, hold_id, count, lease),
         };
-        call.acknowledged()
+        call.acknowledged().of_hold()
     }
 
     pub(crate) fn entered(&self, reply: &Reply) -> Option<Acquired> {
@@ -304,7 +304,7 @@ impl Kind {
 
     pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         let call = self.commands.verify(&self.names, hold_id, lease);
-        call.acknowledged()
+        call.acknowledged().of_hold()
     }
 
     pub(crate) fn verify_apart<'a>(
@@ -315,11 +315,11 @@ impl Kind {
     ) -> Option<Call<'a>> {
         let commands = &self.commands;
         let call = commands.verify_apart(&self.names, hold_id, lease, first)?;
-        Some(call.acknowledged())
+        Some(call.acknowledged().of_hold())
     }
 
     pub(crate) fn release<'a>(&'a self, hold_id: &'a str, left: u32) -> Call<'a> {
-        self.commands.release(&self.names, hold_id, left)
+        self.commands.release(&self.names, hold_id, left).of_hold()
     }
 
     pub(crate) fn released(&self, reply: &Reply) -> Option<Released> {

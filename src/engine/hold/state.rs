@@ -233,6 +233,11 @@ impl HoldState {
         self.finish_by = finish_by;
     }
 
+    /// The attempt waits for its turn, or was only then sent. It is overdue at `finish_by`.
+    pub(crate) fn finish_later(&mut self, finish_by: Moment) {
+        self.finish_by = finish_by;
+    }
+
     /// An acquire went unanswered. The server may run it at any later time.
     pub(crate) fn taint(&mut self) {
         self.unanswered.acquire = true;

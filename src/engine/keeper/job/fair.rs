@@ -199,8 +199,8 @@ impl QueuePlaces {
     /// Awaits the command in flight.
     pub(super) async fn finish(&mut self, core: &Core) {
         if let Some(sent) = self.in_flight.take() {
-            let left = core.now().until(sent.since + core.config.command_timeout);
-            let outcome = sent.command.clone().within(left).await;
+            let limit = core.config.command_timeout;
+            let outcome = sent.command.clone().within_of(sent.since, limit).await;
             self.answered(core, &sent, &outcome);
         }
     }

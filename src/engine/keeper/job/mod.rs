@@ -175,9 +175,9 @@ impl NameJob {
     /// `None` if something changed meanwhile.
     async fn outcome(&mut self, command: &Pending, since: Moment) -> Option<CommandResult> {
         let core = &self.keeper.core;
-        let left = core.now().until(since + core.config.command_timeout);
+        let limit = core.config.command_timeout;
         let outcome = tokio::select! {
-            outcome = command.clone().within(left) => outcome,
+            outcome = command.clone().within_of(since, limit) => outcome,
             () = self.job.notified() => return None,
             () = is_due(self.places.as_ref(), core) => return None,
         };

@@ -1,8 +1,8 @@
 //! Keeps holds alive, and reports their loss in time.
 //!
 //! 1. To renew a hold, the keeper asks Redis what a caller asks to verify it. The [`RenewalQueue`] of a node decides
-//!    which hold is asked for when. The questions of a batch are one write of the connection; holds that are due within
-//!    the next tenth of a period fill up the last batch.
+//!    which hold is asked for when. The questions of a batch are one pipeline; what cannot be answered there is asked
+//!    alone. Holds that are due within the next tenth of a period fill up the last batch.
 //! 2. A question also asserts the hold (T5): it lengthens the TTL to what the client still vouches for, because a server
 //!    whose clock is ahead ends leases early. The validity grows only by the watchdog's lease (T2: by what an answer
 //!    acknowledged).
@@ -20,12 +20,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use self::renewal_queue::{BATCH, RenewalBatch, RenewalOutcome, RenewalQueue};
 use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
+use crate::config::Config;
 use crate::engine::core::{Core, Mail};
+use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
@@ -262,11 +265,18 @@ impl Watchdog {
     /// Asks for the holds of one batch.
     async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch<Arc<Hold>>) {
         let RenewalBatch { holds, timeout } = batch;
-        let asked = holds.into_iter().map(async |(number, hold)| {
-            let verified = ask_for(&self.core, &hold, timeout).await;
+        let core = &self.core;
+        let answers = ask_together(core, &holds, timeout).await;
+        let alone = |(number, hold, answer): (u64, Arc<Hold>, Option<Result<(), Failure>>)| async move {
+            let verified = match answer {
+                Some(verified) => verified,
+                None => ask_for(core, &hold, timeout).await,
+            };
             (number, hold, verified.err())
-        });
-        let answers = join_all(asked).await;
+        };
+        let answered = holds.into_iter().zip(answers);
+        let answers =
+            join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let outcomes = answers.into_iter().map(|(number, hold, failure)| {
             let outcome = failure.map_or(RenewalOutcome::Answered, |failure| {
@@ -291,8 +301,39 @@ impl Watchdog {
 /// Ends an attempt or a release that is overdue. Its caller has no timer of its own.
 fn finish(core: &Core, hold: &Arc<Hold>) {
     let names = hold.kind.names();
+    let attempt = core.gates.with(names, |gate| gate.attempt_at(hold));
+    let now = core.now();
+    if let Some((command, ticket)) = attempt {
+        let due = overdue_from(core, &command, &ticket);
+        if due > now && ticket.is_waiting() {
+            hold.with(|state| state.finish_later(due));
+            return core.look_by(hold, due);
+        }
+    }
     if let Some(command) = core.at(names, |gate, effects| gate.overdue(hold, effects)) {
         command.overdue();
+    }
+}
+
+/// From when an attempt is overdue: a command time-out after its command was handed over to a connection. One that was
+/// not waits as long as its caller does; a caller that waits for ever, until nothing was heard for
+/// [`unavailable_after`](crate::ClientBuilder::unavailable_after).
+fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
+    let Config {
+        command_timeout,
+        unavailable_after,
+        ..
+    } = core.config;
+    let request = &ticket.request;
+    let at_least = request.since + command_timeout;
+    let end = match request.patience {
+        Patience::Once => at_least,
+        Patience::Until(end) => at_least.max(end),
+        Patience::Forever => request.since.max(command.heard_at()) + unavailable_after,
+    };
+    match command.handed_over_at() {
+        Moment::NEVER => end.min(core.now() + command_timeout),
+        handed_over_at => handed_over_at + command_timeout,
     }
 }
 
@@ -306,25 +347,86 @@ fn outcome_of(failure: &Failure, timeout: Duration) -> RenewalOutcome {
     }
 }
 
+/// A question whether a hold is there.
+struct RenewalQuestion {
+    /// By how much the answer prolongs the hold, if it is under the watchdog.
+    renewed: Option<LeaseMs>,
+    /// What is left in Redis at least.
+    written: LeaseMs,
+}
+
+impl RenewalQuestion {
+    fn about(core: &Core, hold: &Hold) -> Self {
+        let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+        let renewed = watched.then_some(core.plan.lease);
+        let left = LeaseMs::left(core.now().until(lease_ends));
+        Self {
+            renewed,
+            written: renewed.map_or(left, |lease| lease.max(left)),
+        }
+    }
+
+    /// Acts on the answer.
+    fn answered(&self, core: &Core, hold: &Arc<Hold>, answer: &TimedReply) -> Result<(), Failure> {
+        match hold.kind.found(&answer.reply) {
+            Some(true) => renewed_for(core, hold, self.renewed, answer),
+            Some(false) => core.lose(hold, LostReason::Missing),
+            None => return Err(Failure::strange_reply()),
+        }
+        Ok(())
+    }
+}
+
+/// Asks for many holds in one write, and acts on the answers. Those without a result are to be asked for alone: they
+/// are at another node, or the keys of their slot are at two.
+async fn ask_together(
+    core: &Core,
+    holds: &[(u64, Arc<Hold>)],
+    timeout: Duration,
+) -> Vec<Option<Result<(), Failure>>> {
+    let fleet = &core.keeper_fleet;
+    let alone = holds.len() == 1 || fleet.acknowledges();
+    let Some((_, first)) = holds.first().filter(|_| !alone) else {
+        return vec![None; holds.len()];
+    };
+    let questions: Vec<_> = holds
+        .iter()
+        .map(|(_, hold)| RenewalQuestion::about(core, hold))
+        .collect();
+    let asked = holds.iter().zip(&questions);
+    let calls = asked.map(|((_, hold), question)| {
+        let call = hold.kind.verify(&hold.id, question.written);
+        call.encode()
+    });
+    let (tell, mut replies) = oneshot::channel();
+    let target = first.kind.names().target();
+    let sent = Pending::start_all(fleet, target, calls.collect(), tell);
+    if let Err(failure) = sent.within_one_try(timeout, MIN_SILENCE).await {
+        return vec![Some(Err(failure)); holds.len()];
+    }
+    let replies = replies.try_recv().unwrap_or_default();
+    let mut replies = replies.into_iter();
+    let asked = holds.iter().zip(&questions);
+    asked
+        .map(|((_, hold), question)| match replies.next()?? {
+            Ok(answer) => Some(question.answered(core, hold, &answer)),
+            Err(failure) if failure.class == Class::Split => None,
+            Err(failure) => Some(Err(failure)),
+        })
+        .collect()
+}
+
 /// Asks whether a hold is there, and acts on the answer.
 async fn ask_for(core: &Core, hold: &Arc<Hold>, timeout: Duration) -> Result<(), Failure> {
-    let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-    let renewed = watched.then_some(core.plan.lease);
-    let left = LeaseMs::left(core.now().until(lease_ends));
-    let written = renewed.map_or(left, |lease| lease.max(left));
-    let question = hold.kind.verify(&hold.id, written);
-    let answer = match send(core, question, timeout).await {
+    let question = RenewalQuestion::about(core, hold);
+    let written = question.written;
+    let answer = match send(core, hold.kind.verify(&hold.id, written), timeout).await {
         Err(failure) if failure.class == Class::Split => {
             ask_key_by_key(core, hold, written, timeout, failure).await
         }
         result => result,
     }?;
-    match hold.kind.found(&answer.reply) {
-        Some(true) => renewed_for(core, hold, renewed, &answer),
-        Some(false) => core.lose(hold, LostReason::Missing),
-        None => return Err(Failure::strange_reply()),
-    }
-    Ok(())
+    question.answered(core, hold, &answer)
 }
 
 /// Asks by calls with one key each, after a call with all keys failed: the migration of their slot may take longer than

@@ -1,11 +1,15 @@
 //! A pending command: who drives it, and who is woken.
 
 use super::*;
+use crate::backend::command::TimedReply;
+use crate::backend::command::send::is_cut;
 use crate::backend::command::{LaneConfig, Timers};
 use crate::backend::connect::Dialer;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use redis::IntoConnectionInfo;
+use crate::script::Reply;
+use redis::aio::MultiplexedConnection;
+use redis::{IntoConnectionInfo, Value};
 
 /// A driver that takes a command and ends before it replies looks just like a driver that had ended before.
 #[tokio::test]

@@ -1,0 +1,533 @@
+//! A command that many may await.
+//!
+//! 1. It waits until its lane has a place for it, and was certainly not sent until then. So what it waits here does not
+//!    count as silence of the server: a command time-out counts from the hand-over.
+//! 2. Each clone of a command drives it when it is polled. When the command can go on, all clones that wait are woken.
+//! 3. While one clone waits, the command gets that clone's own waker. From the first poll of a second clone on it gets a
+//!    waker that wakes all. The choice is made under the lock of the poll, so no clone is missed.
+//! 4. When the command ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would
+//!    put its task at the end of the queue and wake another worker thread, for each command.
+//! 5. Whether a command is handed over or taken back is decided under the lock of the poll.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::lane::{Lane, Traffic};
+use super::send::{CommandResult, once};
+use super::window::{Place, QueueKey, Queueable};
+use crate::backend::failure::Failure;
+use crate::clock::Moment;
+use crate::script::{Call, Turn};
+
+/// A command in flight. It runs once, and each clone may await it (rules 2 to 4).
+///
+/// It has no time-out of its own: end it by [`Pending::overdue`], or await it [within](Pending::within) a time.
+pub(crate) struct Pending {
+    number: u64,
+    shared: Arc<InFlight>,
+}
+
+/// What the clones of a [`Pending`] share.
+pub(super) struct InFlight {
+    lane: Arc<Lane>,
+    run: Mutex<Run>,
+    /// When it was handed over to the connection, in nanoseconds of the client's clock; the maximum until then.
+    handed_over_at: AtomicU64,
+    wakers: Mutex<Wakers>,
+    /// The number of clones. The command may hold a waker, which holds this struct, so the count of the `Arc` does not
+    /// reach zero: the last clone drops the command.
+    clones: AtomicU64,
+    numbers: AtomicU64,
+}
+
+/// What sends a command and awaits its reply.
+type Sending = BoxFuture<'static, CommandResult>;
+
+enum Run {
+    /// It needs a place of its lane, and was certainly not sent.
+    Waiting {
+        sending: Sending,
+        turn: Turn,
+        patient: bool,
+        /// Where it waits; none before the first poll.
+        waiting: Option<QueueKey>,
+    },
+    /// It may have been sent.
+    On {
+        sending: Sending,
+        /// None for a ping, which needs no place.
+        place: Option<Place>,
+        /// What the connection had read and written by then.
+        traffic: Option<Traffic>,
+    },
+    Over(CommandResult),
+}
+
+/// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
+#[derive(Default)]
+struct Wakers {
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
+}
+
+impl Pending {
+    /// Sends a `PING`, to find out whether the connection of a lane still works.
+    pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
+        let on = Arc::clone(lane);
+        let sending = async move {
+            let sent = once(&on, &mut Call::ping().encode()).await;
+            sent.map_err(|wrong| wrong.failure)
+        };
+        Self::of(sending.boxed(), Arc::clone(lane))
+    }
+
+    /// A command that needs no place.
+    pub(crate) fn of(sending: Sending, lane: Arc<Lane>) -> Self {
+        let handed_over_at = lane.now();
+        let run = Run::On {
+            sending,
+            place: None,
+            traffic: lane.traffic(),
+        };
+        Self::new(run, handed_over_at, lane)
+    }
+
+    /// A command that is sent when its lane has a place for it. A `patient` one goes on waiting when an attempt to connect
+    /// fails.
+    pub(crate) fn queued(sending: Sending, lane: Arc<Lane>, turn: Turn, patient: bool) -> Self {
+        let run = Run::Waiting {
+            sending,
+            turn,
+            patient,
+            waiting: None,
+        };
+        Self::new(run, Moment::NEVER, lane)
+    }
+
+    fn new(run: Run, handed_over_at: Moment, lane: Arc<Lane>) -> Self {
+        let shared = InFlight {
+            lane,
+            run: Mutex::new(run),
+            handed_over_at: AtomicU64::new(handed_over_at.as_nanos()),
+            wakers: Mutex::default(),
+            clones: AtomicU64::new(1),
+            numbers: AtomicU64::new(0),
+        };
+        Self {
+            number: 0,
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Sends it now instead of when the task of its connection runs. May wake any task, so no lock may be held.
+    pub(crate) fn send_at_once(mut self) {
+        let _ = (&mut self).now_or_never();
+        self.shared.lane.drive();
+    }
+
+    /// When it was handed over to its connection; [`Moment::NEVER`] if it was not yet, and so was certainly not sent.
+    pub(crate) fn handed_over_at(&self) -> Moment {
+        // Relaxed: a time that stands for itself. Whether it can still be taken back is decided under the lock.
+        Moment::from_nanos(self.shared.handed_over_at.load(Ordering::Relaxed))
+    }
+
+    fn is_handed_over(&self) -> bool {
+        self.handed_over_at() != Moment::NEVER
+    }
+
+    /// When something was last received on its lane.
+    pub(crate) fn heard_at(&self) -> Moment {
+        self.shared.lane.heard_at()
+    }
+
+    /// Ends it if it was certainly not sent.
+    pub(crate) fn take_back(&self) {
+        if !self.is_handed_over() {
+            self.shared.end_unsent();
+        }
+    }
+
+    /// Ends it: no reply came within a command time-out, or it is not wanted any more. If it was not sent, it never will
+    /// be.
+    pub(crate) fn overdue(&self) {
+        self.give_up(Duration::ZERO, self.shared.lane.command_timeout());
+    }
+
+    /// Ends it. First looks for the reply itself: nobody may have polled the command since it came. Gives the connection
+    /// up if nothing at all was received on it for `silence`. The caller waited for at least `waited` after the hand-over.
+    fn give_up(&self, waited: Duration, silence: Duration) {
+        let shared = &self.shared;
+        let lane = &shared.lane;
+        lane.drive();
+        shared.poll_for_all();
+        let waited = waited.max(self.handed_over_at().until(lane.now()));
+        let traffic = match &*shared.run.lock() {
+            Run::On { traffic, .. } => *traffic,
+            Run::Waiting { .. } | Run::Over(_) => None,
+        };
+        // Before the end: the next command of the caller must not go over a silent connection.
+        if let Some(before) = traffic
+            && waited >= silence
+        {
+            lane.give_up_if_silent(before);
+        }
+        shared.end();
+        lane.admit();
+    }
+
+    /// Waits for the reply, for at most `limit` from when it is handed over; and if it is not handed over within `limit`,
+    /// no longer than that.
+    pub(crate) async fn within(self, limit: Duration) -> CommandResult {
+        let since = self.shared.lane.now();
+        self.within_of(since, limit).await
+    }
+
+    /// As [`within`](Self::within), for a command that was started at `since`.
+    pub(crate) async fn within_of(mut self, since: Moment, limit: Duration) -> CommandResult {
+        let lane = Arc::clone(&self.shared.lane);
+        let mut began = since;
+        loop {
+            let was_handed_over = self.is_handed_over();
+            let left = lane.now().until(began + limit);
+            if let Some(outcome) = lane.timers().within(left, &mut self).await {
+                return outcome;
+            }
+            if was_handed_over || !self.is_handed_over() {
+                self.overdue();
+                return self.outcome();
+            }
+            began = self.handed_over_at();
+        }
+    }
+
+    /// As [`within`](Self::within), for a command that is repeated: after a silence of `limit`, the next try uses another
+    /// connection if `limit` is at least `min_silence`. Until it is handed over it waits without a limit: it fails when an
+    /// attempt to connect does.
+    pub(crate) async fn within_one_try(
+        mut self,
+        limit: Duration,
+        min_silence: Duration,
+    ) -> CommandResult {
+        let lane = Arc::clone(&self.shared.lane);
+        let mut left = limit;
+        loop {
+            let was_handed_over = self.is_handed_over();
+            if let Some(outcome) = lane.timers().within(left, &mut self).await {
+                return outcome;
+            }
+            if was_handed_over {
+                break;
+            }
+            if self.is_handed_over() {
+                left = limit.saturating_sub(self.handed_over_at().until(lane.now()));
+                if left.is_zero() {
+                    break;
+                }
+            }
+        }
+        // However short a command time-out is, its silence counts.
+        let silence = min_silence.min(lane.command_timeout());
+        self.give_up(limit, silence);
+        self.outcome()
+    }
+
+    /// The outcome, once it has ended.
+    fn outcome(&self) -> CommandResult {
+        match &*self.shared.run.lock() {
+            Run::Over(outcome) => outcome.clone(),
+            Run::Waiting { .. } | Run::On { .. } => Err(Failure::no_reply()),
+        }
+    }
+
+    fn poll_command(&self, context: &mut Context<'_>) -> Poll<CommandResult> {
+        let shared = &self.shared;
+        // Dropped after the locks: a waker may drop its task, and the task a clone of this future.
+        let _replaced;
+        let mut run = shared.run.lock();
+        if let Run::Over(outcome) = &*run {
+            return Poll::Ready(outcome.clone());
+        }
+        // Before the poll: from now on each event wakes this clone too.
+        let is_alone = {
+            let mut wakers = shared.wakers.lock();
+            _replaced = wakers.put(self.number, context.waker());
+            wakers.more.is_empty()
+        };
+        if let Run::Waiting { .. } = &*run {
+            match shared.lane.window().enter() {
+                Some(place) => shared.start(&mut run, place),
+                None => shared.wait(&mut run),
+            }
+        }
+        let sending = match &mut *run {
+            Run::On { sending, .. } => sending,
+            Run::Waiting { .. } => return Poll::Pending,
+            Run::Over(outcome) => return Poll::Ready(outcome.clone()),
+        };
+        let polled = if is_alone {
+            sending.as_mut().poll(context)
+        } else {
+            let all = Waker::from(Arc::clone(shared));
+            sending.as_mut().poll(&mut Context::from_waker(&all))
+        };
+        let Poll::Ready(outcome) = polled else {
+            return Poll::Pending;
+        };
+        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
+        drop(run);
+        shared.ended(before, &outcome);
+        shared.wake_but(Some(self.number));
+        Poll::Ready(outcome)
+    }
+}
+
+impl Future for Pending {
+    type Output = CommandResult;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
+        // A command may panic when polled after its runtime ended. It is unanswered then.
+        let polling = AssertUnwindSafe(|| self.poll_command(context));
+        let polled = catch_unwind(polling).unwrap_or_else(|_| {
+            self.overdue();
+            Poll::Ready(Err(Failure::no_reply()))
+        });
+        // No lock is held here.
+        let lane = &self.shared.lane;
+        lane.admit();
+        if polled.is_pending() {
+            lane.drive_if_full();
+        }
+        polled
+    }
+}
+
+impl PartialEq for Pending {
+    /// Whether both are the same command.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Clone for Pending {
+    fn clone(&self) -> Self {
+        // Relaxed, as in `Arc::clone`: the caller has a clone, so the count is not zero, and it guards no data.
+        self.shared.clones.fetch_add(1, Ordering::Relaxed);
+        Self {
+            number: self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let forgotten = self.shared.wakers.lock().take(self.number);
+        // After the lock, as in `poll_command`.
+        drop(forgotten);
+        // Acquire and release: the last clone must see what the others did before it drops the command.
+        if self.shared.clones.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.end();
+        }
+    }
+}
+
+impl InFlight {
+    /// The lane has a place for it.
+    fn start(&self, run: &mut Run, place: Place) {
+        let before = std::mem::replace(run, Run::Over(Err(Failure::no_reply())));
+        *run = match before {
+            Run::Waiting { sending, .. } => Run::On {
+                sending,
+                place: Some(place),
+                traffic: self.lane.traffic(),
+            },
+            other => other,
+        };
+        // Relaxed, as in `handed_over_at`.
+        self.handed_over_at
+            .store(self.lane.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Waits for a place of the lane, unless it does already.
+    fn wait(self: &Arc<Self>, run: &mut Run) {
+        let Run::Waiting {
+            turn,
+            patient,
+            waiting,
+            ..
+        } = run
+        else {
+            return;
+        };
+        if waiting.is_none() {
+            let window = self.lane.window();
+            *waiting = Some(window.wait(*turn, *patient, self.queued()));
+            // After it began to wait: the lane fails those who wait when it ends.
+            match self.lane.end_of_it() {
+                Some(end) => {
+                    self.forget(run);
+                    *run = Run::Over(Err(end));
+                }
+                None => self.lane.want(),
+            }
+        }
+    }
+
+    /// Takes it out of those who wait.
+    fn forget(&self, run: &Run) {
+        if let Run::Waiting {
+            waiting: Some(waiting),
+            ..
+        } = run
+        {
+            self.lane.window().forget(*waiting);
+        }
+    }
+
+    fn queued(self: &Arc<Self>) -> Weak<dyn Queueable> {
+        let queued: Weak<Self> = Arc::downgrade(self);
+        queued
+    }
+
+    /// Polls it if it was handed over. Its next event wakes all clones.
+    fn poll_for_all(self: &Arc<Self>) {
+        let mut run = self.run.lock();
+        let Run::On { sending, .. } = &mut *run else {
+            return;
+        };
+        let all = Waker::from(Arc::clone(self));
+        let polling = AssertUnwindSafe(|| sending.as_mut().poll(&mut Context::from_waker(&all)));
+        let Poll::Ready(outcome) =
+            catch_unwind(polling).unwrap_or_else(|_| Poll::Ready(Err(Failure::no_reply())))
+        else {
+            return;
+        };
+        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
+        drop(run);
+        self.ended(before, &outcome);
+        self.wake_but(None);
+    }
+
+    /// It has this outcome. Gives its place back.
+    fn ended(&self, before: Run, outcome: &CommandResult) {
+        if let Run::On {
+            place: Some(place), ..
+        } = before
+        {
+            let answered = !matches!(outcome, Err(failure) if failure.is_of_connection());
+            self.lane.window().leave(place, answered);
+        }
+    }
+
+    /// If it still runs, ends it and wakes all clones. One that was not sent never will be. One that was sent is unanswered,
+    /// and keeps its place until the answer comes. Lets others in, so no lock may be held.
+    fn end(&self) {
+        let mut run = self.run.lock();
+        let outcome = match &*run {
+            Run::Over(_) => return,
+            Run::Waiting { .. } => Err(self.lane.not_sent()),
+            Run::On { .. } => Err(Failure::no_reply()),
+        };
+        self.forget(&run);
+        let before = std::mem::replace(&mut *run, Run::Over(outcome));
+        drop(run);
+        if let Run::On {
+            sending,
+            place: Some(place),
+            ..
+        } = before
+        {
+            let answered = sending.map(|outcome| outcome.is_ok());
+            self.lane.answer_later(answered, place);
+        }
+        self.wake_but(None);
+        self.lane.admit();
+    }
+
+    /// Ends it if it was not handed over yet.
+    fn end_unsent(&self) {
+        self.fail_unsent(&self.lane.not_sent());
+    }
+
+    /// Wakes all clones that wait, except this one.
+    fn wake_but(&self, awake: Option<u64>) {
+        let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
+        for (number, waker) in first.into_iter().chain(more) {
+            if awake != Some(number) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Queueable for InFlight {
+    fn begin(self: Arc<Self>, place: Place) -> bool {
+        {
+            let mut run = self.run.lock();
+            if !matches!(&*run, Run::Waiting { .. }) {
+                return false;
+            }
+            self.start(&mut run, place);
+        }
+        self.poll_for_all();
+        true
+    }
+
+    fn fail_unsent(&self, failure: &Failure) {
+        let mut run = self.run.lock();
+        if let Run::Waiting { .. } = &*run {
+            self.forget(&run);
+            let before = std::mem::replace(&mut *run, Run::Over(Err(failure.clone())));
+            drop(run);
+            drop(before);
+            self.wake_but(None);
+        }
+    }
+}
+
+impl Wake for InFlight {
+    fn wake(self: Arc<Self>) {
+        self.wake_but(None);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_but(None);
+    }
+}
+
+impl Wakers {
+    /// Returns the waker that this one replaces.
+    fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
+        let mut all = self.first.iter_mut().chain(self.more.iter_mut());
+        if let Some((_, known)) = all.find(|(known, _)| *known == number) {
+            let same = known.will_wake(waker);
+            return (!same).then(|| std::mem::replace(known, waker.clone()));
+        }
+        if self.first.is_none() {
+            self.first = Some((number, waker.clone()));
+        } else {
+            self.more.push((number, waker.clone()));
+        }
+        None
+    }
+
+    fn take(&mut self, number: u64) -> Option<(u64, Waker)> {
+        let first = self.first.take_if(|(known, _)| *known == number);
+        first.or_else(|| {
+            let index = self.more.iter().position(|(known, _)| *known == number)?;
+            Some(self.more.swap_remove(index))
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "pending_tests.rs"]
+mod tests;

@@ -1,0 +1,254 @@
+//! Which commands of a lane are on its connection, and which wait for their turn.
+//!
+//! 1. At most [`MOST`] commands are on a connection and unanswered. redis-rs has room for 1 024, and a command that waits
+//!    for that room may run at any time. A command that waits here was certainly not sent.
+//! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
+//!    unknown outcome.
+//! 3. Those who wait are served by [`Turn`], and in the order of arrival within a turn.
+//! 4. A place is given back by the answer, whether or not anybody still waits for it.
+//! 5. One thread at a time lets commands in, and a command counts as waiting until it was polled. So none overtakes
+//!    another one that came before it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::backend::failure::Failure;
+use crate::script::Turn;
+
+/// How many commands may be on a connection: fewer than redis-rs queues, so that a ping has room beside them.
+const MOST: u16 = 768;
+
+/// How many on a new one.
+const FIRST: u16 = 16;
+
+/// Where a command waits: its turn, and its number in the order of arrival.
+pub(super) type QueueKey = (Turn, u64);
+
+/// A command that may wait for a place.
+pub(super) trait Queueable: Send + Sync {
+    /// Hands it over, if it still waits. Returns whether it took the place. Polls it, so no lock may be held.
+    fn begin(self: Arc<Self>, place: Place) -> bool;
+
+    /// Ends it with `failure`, if it still waits.
+    fn fail_unsent(&self, failure: &Failure);
+}
+
+/// A place on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    connection: u32,
+}
+
+/// The places of a lane.
+pub(super) struct Window {
+    places: AtomicU64,
+    /// How many commands wait.
+    count: AtomicUsize,
+    waiting: Mutex<WaitingCommands>,
+    admitting: AtomicBool,
+}
+
+#[derive(Default)]
+struct WaitingCommands {
+    commands: BTreeMap<QueueKey, WaitingCommand>,
+    arrived: u64,
+}
+
+struct WaitingCommand {
+    command: Weak<dyn Queueable>,
+    /// It goes on waiting when an attempt to connect fails.
+    patient: bool,
+}
+
+/// The present connection, how many places it has, and how many of them are free: one atomic number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Places {
+    connection: u32,
+    all: u16,
+    free: u16,
+}
+
+impl Places {
+    const NONE: Self = Self {
+        connection: 0,
+        all: 0,
+        free: 0,
+    };
+
+    fn packed(self) -> u64 {
+        (u64::from(self.connection) << 32) | (u64::from(self.all) << 16) | u64::from(self.free)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each part has its own bits"
+    )]
+    fn of(packed: u64) -> Self {
+        Self {
+            connection: (packed >> 32) as u32,
+            all: (packed >> 16) as u16,
+            free: packed as u16,
+        }
+    }
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self {
+            places: AtomicU64::new(Places::NONE.packed()),
+            count: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            admitting: AtomicBool::new(false),
+        }
+    }
+
+    /// A connection is there, with this number.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a place of a connection four thousand million earlier is long given back"
+    )]
+    pub(super) fn open(&self, generation: u64) {
+        let places = Places {
+            connection: generation as u32,
+            all: FIRST,
+            free: FIRST,
+        };
+        self.places.store(places.packed(), Ordering::SeqCst);
+    }
+
+    /// There is no connection.
+    pub(super) fn close(&self) {
+        self.places.store(Places::NONE.packed(), Ordering::SeqCst);
+    }
+
+    fn change(&self, change: impl Fn(Places) -> Option<Places>) -> Option<Places> {
+        let change = |packed| change(Places::of(packed)).map(Places::packed);
+        // Sequentially consistent, as `count`: who gives a place back sees who came to wait, or is seen by it.
+        let before = self
+            .places
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        before.ok().map(Places::of)
+    }
+
+    /// A place, if one is free and nobody waits.
+    pub(super) fn enter(&self) -> Option<Place> {
+        if self.is_awaited() {
+            return None;
+        }
+        self.take()
+    }
+
+    fn take(&self) -> Option<Place> {
+        let taken = self.change(|places| {
+            let free = places.free.checked_sub(1)?;
+            Some(Places { free, ..places })
+        });
+        taken.map(|Places { connection, .. }| Place { connection })
+    }
+
+    /// Gives a place back. Those who wait must be [admitted](Self::admit) then.
+    pub(super) fn leave(&self, place: Place, answered: bool) {
+        self.change(|places| {
+            if places.connection != place.connection {
+                return None;
+            }
+            let more = u16::from(answered && places.all < MOST);
+            Some(Places {
+                all: places.all + more,
+                free: places.free + 1 + more,
+                ..places
+            })
+        });
+    }
+
+    /// Whether commands wait.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Lets a command wait. Who calls it [admits](Self::admit) then.
+    pub(super) fn wait(&self, turn: Turn, patient: bool, command: Weak<dyn Queueable>) -> QueueKey {
+        let mut waiting = self.waiting.lock();
+        let place = (turn, waiting.arrived);
+        waiting.arrived += 1;
+        waiting
+            .commands
+            .insert(place, WaitingCommand { command, patient });
+        self.count.fetch_add(1, Ordering::SeqCst);
+        place
+    }
+
+    /// Whether the command was still waiting, which it does no more.
+    pub(super) fn forget(&self, key: QueueKey) {
+        let forgotten = self.waiting.lock().commands.remove(&key);
+        if forgotten.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Lets in those who wait, as long as there are places. It polls their commands, so no lock may be held.
+    pub(super) fn admit(&self) {
+        while self.is_awaited() && Places::of(self.places.load(Ordering::SeqCst)).free > 0 {
+            if self.admitting.swap(true, Ordering::SeqCst) {
+                // The thread that admits looks again after it has reset the flag.
+                return;
+            }
+            let _flag = ResetsFlag(&self.admitting);
+            self.admit_alone();
+        }
+    }
+
+    fn admit_alone(&self) {
+        while self.is_awaited() {
+            let Some(place) = self.take() else {
+                return;
+            };
+            let Some((_, first)) = self.waiting.lock().commands.pop_first() else {
+                // It was forgotten at this moment.
+                return self.leave(place, false);
+            };
+            let _counted = CountedDown(&self.count);
+            let command = first.command.upgrade();
+            if !command.is_some_and(|command| command.begin(place)) {
+                self.leave(place, false);
+            }
+        }
+    }
+
+    /// Takes out those who wait, or all who do not wait patiently.
+    pub(super) fn take_out(&self, patient: bool) -> Vec<Weak<dyn Queueable>> {
+        let mut waiting = self.waiting.lock();
+        let commands = &mut waiting.commands;
+        let mut out = Vec::new();
+        commands.retain(|_, waiting| {
+            let stays = waiting.patient && !patient;
+            if !stays {
+                out.push(Weak::clone(&waiting.command));
+            }
+            stays
+        });
+        self.count.fetch_sub(out.len(), Ordering::SeqCst);
+        out
+    }
+}
+
+/// Resets a flag when it is dropped: a waker that is called meanwhile may panic.
+struct ResetsFlag<'a>(&'a AtomicBool);
+
+impl Drop for ResetsFlag<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Counts one less when it is dropped, for the same reason.
+struct CountedDown<'a>(&'a AtomicUsize);
+
+impl Drop for CountedDown<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,143 @@
+//! Thousands of callers at once, each for a lock of its own: what waits in this process is not the server's silence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use watchlock::{Client, Error, Lease};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use crate::common::{LONG, ms, soon, subscribed};
+use crate::{AGES, MANY};
+
+/// Each task takes a lock of its own and gives it back.
+fn crowd(client: &Client, many: usize) -> Vec<tokio::task::JoinHandle<Result<(), Error>>> {
+    let take = |number| {
+        let lock = client.get_lock(&format!("job:{number}"));
+        tokio::spawn(async move { lock.lock().await?.unlock().await })
+    };
+    (0..many).map(take).collect()
+}
+
+async fn all_done(crowd: Vec<tokio::task::JoinHandle<Result<(), Error>>>) {
+    for done in tokio::time::timeout(AGES, join_all(crowd)).await.unwrap() {
+        done.unwrap().unwrap();
+    }
+}
+
+async fn scripts(server: &RedisServer) -> u64 {
+    server.calls_of("evalsha").await + server.calls_of("eval").await
+}
+
+/// Far more commands than this process gets done within a command time-out.
+#[tokio::test]
+async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url()).command_timeout(ms(1_000));
+    let client = client.connect().await.unwrap();
+    // The keeper connects for the first waiter.
+    let held = client.get_lock("warm").lock().await.unwrap();
+    let waiting = client.get_lock("warm");
+    let waiting = tokio::spawn(async move { waiting.lock().await?.unlock().await });
+    subscribed(&server, "warm").await;
+    held.unlock().await.unwrap();
+    all_done(vec![waiting]).await;
+    let connected = server.info("stats", "total_connections_received").await;
+    let before = scripts(&server).await;
+    all_done(crowd(&client, MANY)).await;
+    let sent = scripts(&server).await - before;
+    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+    let now = server.info("stats", "total_connections_received").await;
+    assert_eq!(now, connected, "connections");
+    assert!(server.keys().await.is_empty());
+}
+
+/// Only what was on the connection when the server stopped has an unknown outcome.
+#[tokio::test]
+async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url())
+        .command_timeout(ms(500))
+        .unavailable_after(Duration::from_secs(60));
+    let client = client.connect().await.unwrap();
+    all_done(crowd(&client, 1)).await;
+    let before = scripts(&server).await;
+    server.freeze();
+    let waiting = crowd(&client, MANY);
+    // Longer than several command time-outs.
+    tokio::time::sleep(ms(2_500)).await;
+    server.resume();
+    all_done(waiting).await;
+    let sent = scripts(&server).await - before;
+    assert!(sent <= 25 * MANY as u64 / 10, "{sent} scripts");
+}
+
+/// The server takes connections and does not answer, so a new connection never gets that far.
+#[tokio::test]
+async fn a_try_that_was_not_sent_says_so_and_is_not_released() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    all_done(crowd(&client, 1)).await;
+    server.freeze();
+    proxy.reset_all();
+    // The first one finds out that the connection is gone.
+    let first = client.get_lock("first");
+    let noticed = first.try_lock(Duration::ZERO, Lease::Watchdog);
+    soon(noticed).await.unwrap_err();
+    let tries = (0..200).map(|number| {
+        let lock = client.get_lock(&format!("job:{number}"));
+        async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await }
+    });
+    for outcome in soon(join_all(tries)).await {
+        let error = outcome.unwrap_err();
+        assert!(error.is_transient() && !error.was_sent(), "{error:?}");
+    }
+    let before = proxy.scripts().values().sum::<u64>();
+    server.resume();
+    let guard = soon(client.get_lock("after").lock()).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+    let sent = proxy.scripts().values().sum::<u64>() - before;
+    assert!(sent <= 4, "{sent} scripts for one lock");
+}
+
+/// Nobody wants to know any more what they came to.
+#[tokio::test]
+async fn acknowledged_tries_of_an_outage_do_not_run_afterwards() {
+    let master = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&master).start();
+    replica.synced().await;
+    master.acknowledged(1).await;
+    let client = Client::builder(&master.url())
+        .command_timeout(ms(300))
+        .acknowledged_by(1, ms(75));
+    let client = client.connect().await.unwrap();
+    all_done(crowd(&client, 1)).await;
+    let before = scripts(&master).await;
+    master.freeze();
+    let failed = Arc::new(AtomicUsize::new(0));
+    let tries = (0..2_000).map(|number| {
+        let (lock, failed) = (
+            client.get_lock(&format!("job:{number}")),
+            Arc::clone(&failed),
+        );
+        async move {
+            let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+            failed.fetch_add(usize::from(tried.is_err()), Ordering::Relaxed);
+        }
+    });
+    soon(join_all(tries)).await;
+    assert_eq!(failed.load(Ordering::Relaxed), 2_000);
+    master.resume();
+    let after = soon(client.get_lock("after").lock()).await.unwrap();
+    soon(after.unlock()).await.unwrap();
+    eventually("all are released", LONG, async || {
+        master.keys().await.is_empty()
+    })
+    .await;
+    let sent = scripts(&master).await - before;
+    assert!(sent <= 2 * 2_000, "{sent} scripts");
+}
