@@ -1,10 +1,9 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a level of one lock ([`single`]), a level of any ([`guard`]), what every lock can do ([`object`]),
-//! one lock of a client ([`acting`]), handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
+//! one lock of a client and its handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
 //! [`several`] locks has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
-mod acting;
 mod guard;
 mod handle;
 pub mod kinds;
@@ -12,7 +11,6 @@ mod multi;
 mod object;
 mod owner;
 pub(crate) mod quorum;
-mod scope;
 mod several;
 mod single;
 
