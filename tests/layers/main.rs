@@ -35,7 +35,7 @@ const PURE: [&str; 19] = [
     "slot.rs",
     "config.rs",
     "engine/hold/state.rs",
-    "engine/gate/queue.rs",
+    "engine/gate/ticket.rs",
     "engine/gate/handover.rs",
     "engine/hold/schedule.rs",
     "engine/keeper/job/policy.rs",

@@ -20,7 +20,6 @@ pub(crate) mod handover;
 mod model_tests;
 pub(crate) mod next;
 mod pass_on;
-mod queue;
 mod readers;
 mod seat;
 mod shared_hold;
@@ -34,9 +33,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::handover::{PassOnWindow, Wakeups};
-use self::queue::Queue;
 use self::seat::{Attempt, Seat, Vacated};
-use self::ticket::{Patience, Ticket, Verdict};
+use self::ticket::{Patience, Queue, Ticket, Verdict};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::kind::Kind;

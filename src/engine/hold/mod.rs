@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+/// The task that asks for a hold, to detect a task that waits for itself.
+pub(crate) use tokio::task::{Id as TaskId, try_id as current_task};
 
 use super::hold::kind::Kind;
 use super::hold::state::{HoldState, Level, Phase};
@@ -42,7 +44,7 @@ pub(crate) struct Hold {
     /// The number of the read through which it was entered without an owner, or its own number.
     pub(crate) entered_by: u64,
     /// The task that asked for it, to detect a task that waits for itself.
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<TaskId>,
     /// The shared hold that this is a read of.
     read_of: Option<Arc<Hold>>,
     abandoned: bool,
@@ -86,7 +88,7 @@ pub(crate) struct Origin {
     pub(crate) lease: LeaseMs,
     pub(crate) owner: Option<u64>,
     pub(crate) entered_by: u64,
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<TaskId>,
 }
 
 impl Hold {
