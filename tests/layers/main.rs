@@ -36,7 +36,7 @@ const PURE: [&str; 19] = [
     "config.rs",
     "engine/hold/state.rs",
     "engine/gate/ticket.rs",
-    "engine/gate/handover.rs",
+    "engine/gate/seat.rs",
     "engine/hold/schedule.rs",
     "engine/keeper/job/policy.rs",
     "engine/keeper/watchdog/renewal_queue.rs",

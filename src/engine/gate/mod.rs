@@ -15,13 +15,12 @@
 
 pub(crate) mod answers;
 pub(crate) mod fair;
-pub(crate) mod handover;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
 mod pass_on;
 mod readers;
-mod seat;
+pub(crate) mod seat;
 mod shared_hold;
 pub(crate) mod ticket;
 
@@ -32,8 +31,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::handover::{PassOnWindow, Wakeups};
-use self::seat::{Attempt, Seat, Vacated};
+use self::seat::{Attempt, PassOnWindow, Seat, Vacated, Wakeups};
 use self::ticket::{Patience, Queue, Ticket, Verdict};
 use super::hold::Hold;
 use super::hold::effects::Effects;

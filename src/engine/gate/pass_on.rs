@@ -6,7 +6,7 @@
 //!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
 //!    watchdog, and both kinds allow it (`Commands::passes_on`).
 //! 3. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
-//! 4. It goes on while the [window](super::handover::PassOnWindow) is open. So does handing over, by a release and a try
+//! 4. It goes on while the [window](super::seat::PassOnWindow) is open. So does handing over, by a release and a try
 //!    that travel together, of what cannot be passed on.
 
 use std::sync::Arc;

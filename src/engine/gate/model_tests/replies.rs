@@ -1,7 +1,7 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
-use crate::engine::gate::handover::LEAVE_FREE_FOR;
+use crate::engine::gate::seat::LEAVE_FREE_FOR;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
