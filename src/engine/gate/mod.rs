@@ -36,6 +36,7 @@ use self::ticket::{Patience, Queue, Ticket, Verdict};
 use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::kind::Kind;
+use super::hold::owner::OwnerState;
 use super::hold::state::{HoldState, RenewalPlan};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
@@ -136,7 +137,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         if self.may_enter(ticket, now) {
             return Arrival::Again;
         }
-        if let Some(read) = self.read_without_asking(ticket, now, rules, effects) {
+        if let Seat::Shared { .. } = &self.seat
+            && let Some(read) = self.read_without_asking(ticket, now, rules, effects)
+        {
             return Arrival::In(read);
         }
         let is_open = self.seat.is_free() && !self.pass_on_window.leaves_free(now);
@@ -220,6 +223,43 @@ impl<C: Clone + PartialEq> Gate<C> {
     fn conclude(&self, ticket: &Arc<Ticket>, verdict: Verdict, effects: &mut Effects) {
         ticket.decide(verdict, effects);
         self.abandon(ticket, effects);
+    }
+
+    /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
+    fn deliver(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        hold: Arc<Hold>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if self.job.is_some() {
+            self.seat.await_collection(ticket, now);
+        }
+        ticket.decide(Verdict::Granted(hold), effects);
+    }
+
+    /// The lock is busy: concludes those in the queue whose wait is over.
+    fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(ticket) = self.queue.take_late(now) {
+            self.conclude(&ticket, Verdict::Busy(None), effects);
+        }
+    }
+
+    /// `owner` has `hold` now, so those of its tickets that wait are sent to enter it.
+    fn owner_holds(
+        &mut self,
+        owner: Option<&Arc<OwnerState>>,
+        hold: &Arc<Hold>,
+        effects: &mut Effects,
+    ) {
+        let Some(owner) = owner else {
+            return;
+        };
+        owner.insert(hold);
+        while let Some(ticket) = self.queue.take_of(owner.number) {
+            self.conclude(&ticket, Verdict::Again, effects);
+        }
     }
 
     /// Gives up an attempt of `ticket` whose outcome is unknown and that nobody will repeat. One in flight is given up
@@ -525,46 +565,5 @@ impl Gates {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::Family;
-
-    /// Listens, and expects the message of one release of its own.
-    fn gate(last_answer: LastAnswer) -> Gate<u32> {
-        let mut gate = Gate {
-            last_answer,
-            ..Gate::default()
-        };
-        gate.wakeups.set_listening(true);
-        gate.wakeups.expect_echo(1);
-        gate
-    }
-
-    #[test]
-    fn a_message_of_somebody_else_ends_what_is_known_of_a_busy_lock() {
-        let mut busy = gate(LastAnswer::Busy(None));
-        assert_eq!(busy.received(1), 0, "the echo of our own release");
-        assert!(matches!(busy.last_answer, LastAnswer::Busy(_)));
-        assert_eq!(busy.received(2), 2);
-        assert!(matches!(busy.last_answer, LastAnswer::Nothing));
-    }
-
-    #[test]
-    fn a_message_says_nothing_of_what_failed() {
-        let mut failed = gate(LastAnswer::Failed(Failure::no_reply()));
-        assert_eq!(failed.received(3), 2);
-        assert!(matches!(failed.last_answer, LastAnswer::Failed(_)));
-    }
-
-    #[test]
-    fn a_gate_exists_for_as_long_as_it_is_used() {
-        let gates = Gates::new();
-        let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
-        gates.with(&names, |_| ());
-        assert!(gates.names().is_empty(), "a look leaves nothing");
-        gates.with(&names, |gate| gate.job = Some(Arc::default()));
-        assert_eq!(gates.names().len(), 1);
-        gates.with(&names, |gate| gate.job = None);
-        assert!(gates.names().is_empty());
-    }
-}
+#[path = "gate_tests.rs"]
+mod tests;

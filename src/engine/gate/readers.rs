@@ -20,7 +20,6 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules, WriterWaits};
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::OwnerState;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase, RenewalPlan};
 use crate::engine::hold::{Hold, Origin};
 use crate::error::LostReason;
@@ -67,20 +66,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.plan, now)))
     }
 
-    /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
-    pub(super) fn deliver(
-        &mut self,
-        ticket: &Arc<Ticket>,
-        hold: Arc<Hold>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        if self.job.is_some() {
-            self.seat.await_collection(ticket, now);
-        }
-        ticket.decide(Verdict::Granted(hold), effects);
-    }
-
     /// A command that was sent at `sent_at` was granted to a reader, so all readers up to the first writer that goes on
     /// waiting get a read. Each lease counts from then, or from when its reader came if that was later. A reader whose
     /// lease would outlast the grant asks for itself.
@@ -119,13 +104,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.try_at_once |= !may_ask.is_empty();
         for ticket in may_ask {
             self.queue.insert(ticket);
-        }
-    }
-
-    /// The lock is busy: concludes those in the queue whose wait is over.
-    pub(super) fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
-        while let Some(ticket) = self.queue.take_late(now) {
-            self.conclude(&ticket, Verdict::Busy(None), effects);
         }
     }
 
@@ -198,22 +176,6 @@ impl<C: Clone + PartialEq> Gate<C> {
 
 /// How reads begin, change and end.
 impl<C: Clone + PartialEq> Gate<C> {
-    /// `owner` has `hold` now, so those of its tickets that wait are sent to enter it.
-    pub(super) fn owner_holds(
-        &mut self,
-        owner: Option<&Arc<OwnerState>>,
-        hold: &Arc<Hold>,
-        effects: &mut Effects,
-    ) {
-        let Some(owner) = owner else {
-            return;
-        };
-        owner.insert(hold);
-        while let Some(ticket) = self.queue.take_of(owner.number) {
-            self.conclude(&ticket, Verdict::Again, effects);
-        }
-    }
-
     /// Gives `ticket` a read of the hold in the seat, unless that is over.
     fn add_read(
         &mut self,
