@@ -81,12 +81,4 @@ impl<C: Clone + PartialEq> Gate<C> {
         let kind = head.or_else(|| self.seat.occupant().map(|hold| &hold.kind));
         kind.is_some_and(Kind::has_queue)
     }
-
-    /// A last release of `hold` is sent, and its message comes back where all listen to one channel. In a queue that Redis
-    /// keeps, the message is for the next waiter alone, and whoever gets it has to try.
-    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if !hold.kind.has_queue() {
-            self.wakeups.expect_echo(hold.number);
-        }
-    }
 }

@@ -11,6 +11,17 @@
 //!    arrives later and when it waits while the hold is granted.
 //! 5. The gate does no I/O and wakes nobody. It changes under a lock, and its [`Effects`] are carried out afterwards.
 //!
+//! A hold is *passed on* when the next waiter of this client gets the lock without a command to Redis:
+//!
+//! 6. The field in Redis stays as it is. The previous hold ends, and a new one with the same hold id and the same validity
+//!    takes the seat, so the certain windows of the two do not overlap (I1).
+//! 7. A hold is passed on only while nothing about it is uncertain: its acquire was answered, its count in Redis is one,
+//!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
+//!    watchdog, and both kinds allow it (`Commands::passes_on`).
+//! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
+//! 9. It goes on while the [window](PassOnWindow) is open. So does handing over, by a release and a try that travel
+//!    together, of what cannot be passed on.
+//!
 //! `C` is a command in flight.
 
 pub(crate) mod answers;
@@ -18,7 +29,6 @@ pub(crate) mod fair;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
-mod pass_on;
 mod readers;
 pub(crate) mod seat;
 mod shared_hold;
@@ -37,7 +47,7 @@ use super::hold::Hold;
 use super::hold::effects::Effects;
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
-use super::hold::state::{HoldState, RenewalPlan};
+use super::hold::state::{HoldState, Level, RenewalPlan};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -491,6 +501,85 @@ impl<C: Clone + PartialEq> Gate<C> {
     fn is_unused(&self) -> bool {
         let at_rest = self.seat.is_free() && self.queue.is_empty();
         at_rest && self.job.is_none() && !self.has_writer_waits()
+    }
+}
+
+/// Passing a hold on, and handing it over.
+impl<C: Clone + PartialEq> Gate<C> {
+    /// Passes `hold`, which has the seat and no level any more, on to the head of the queue. Returns whether it did: then
+    /// `hold` has ended.
+    fn pass_on(
+        &mut self,
+        hold: &Arc<Hold>,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some(ticket) = self.next_holder(hold, now, rules) else {
+            return false;
+        };
+        let Some(state) = effects.change(hold, |state| state.pass_on(rules.plan, now)) else {
+            return false;
+        };
+        let request = &ticket.request;
+        let origin = request.origin(&hold.id, ticket.number, ticket.task);
+        let next = Hold::passed_on(origin, state);
+        self.queue.remove(ticket.number);
+        self.last_answer = LastAnswer::Nothing;
+        self.failing_since = None;
+        self.seat.hold(Arc::clone(&next));
+        self.owner_holds(request.owner.as_ref(), &next, effects);
+        self.conclude_late(now, effects);
+        effects.look(&next);
+        self.deliver(&ticket, next, now, effects);
+        if self.job_sleeps_until > now + rules.command_timeout {
+            // The job would wake too late to take back a grant that is not collected.
+            self.notify_job();
+        }
+        true
+    }
+
+    /// The ticket that `hold` may be passed on to (7, 9).
+    fn next_holder(&self, hold: &Arc<Hold>, now: Moment, rules: Rules) -> Option<Arc<Ticket>> {
+        let ready = rules.passes_on && self.job.is_some() && self.pass_on_window.is_open(now);
+        let head = self.queue.head().filter(|_| ready)?;
+        let request = &head.request;
+        let kinds = hold.kind.commands.passes_on() && request.kind.commands.passes_on();
+        let watched = request.level == Level::Watchdog;
+        // An attempt that is not settled may still get the lock, and only a try of its own releases that.
+        let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
+        (kinds && hold.token().is_none() && watched && wants).then(|| Arc::clone(head))
+    }
+
+    /// Whether the job sends the last release of `hold` together with the next try: others wait here, and none elsewhere
+    /// as far as is known. If the window is over, the release that is about to be sent closes it.
+    fn may_hand_over(&mut self, hold: &Hold, now: Moment) -> bool {
+        if self.job.is_none() || self.queue.is_empty() {
+            return false;
+        }
+        // A queue that Redis keeps says whose turn it is, so it needs no window.
+        let in_time = self.pass_on_window.is_open(now) || hold.kind.has_queue();
+        if !in_time {
+            self.pass_on_window.close();
+        }
+        in_time && self.wakeups.allow_handover()
+    }
+
+    /// The hold that has the field of `hold` now (8).
+    pub(crate) fn current_hold(&self, hold: &Arc<Hold>) -> Arc<Hold> {
+        let current = match &self.seat {
+            Seat::Held { hold: held, .. } if held.id == hold.id => held,
+            _ => hold,
+        };
+        Arc::clone(current)
+    }
+
+    /// A last release of `hold` is sent, and its message comes back where all listen to one channel. In a queue that Redis
+    /// keeps, the message is for the next waiter alone, and whoever gets it has to try.
+    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
+        if !hold.kind.has_queue() {
+            self.wakeups.expect_echo(hold.number);
+        }
     }
 }
 
