@@ -11,10 +11,9 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use super::gate::{Gate, Gates, Rules};
-use super::hold::Hold;
-use super::hold::effects::Effects;
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
+use super::hold::{Effects, Hold};
 use crate::backend::{Backend, CommandResult, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;

@@ -23,11 +23,10 @@ use crate::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
 

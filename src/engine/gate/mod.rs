@@ -43,11 +43,10 @@ use tokio::sync::Notify;
 
 use self::seat::{Attempt, PassOnWindow, Seat, Vacated, Wakeups};
 use self::ticket::{Patience, Queue, Ticket, Verdict};
-use super::hold::Hold;
-use super::hold::effects::Effects;
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
 use super::hold::state::{HoldState, Level, RenewalPlan};
+use super::hold::{Effects, Hold};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;

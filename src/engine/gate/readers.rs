@@ -18,10 +18,9 @@ use super::shared_hold::SharedHold;
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules, WriterWaits};
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase, RenewalPlan};
-use crate::engine::hold::{Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::LostReason;
 use crate::lease::Term;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::gate::ticket::Verdict;
-use crate::engine::hold::effects::Effects;
+use crate::engine::hold::Effects;
 use crate::engine::hold::state::Level;
 use crate::engine::made_tests::{Sort, at, held, hold, ticket};
 

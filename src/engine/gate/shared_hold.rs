@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use super::ticket::{Ticket, Uncollected};
 use crate::clock::Moment;
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::state::{HoldState, Left, Level};
+use crate::engine::hold::{Effects, Hold};
 
 /// For how long after the answer "no writer waits" others may read without asking.
 const OPEN_FOR: Duration = Duration::from_millis(50);

@@ -18,11 +18,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Moment;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Hold, Origin, TaskId, current_task};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId, current_task};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 

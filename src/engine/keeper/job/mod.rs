@@ -38,9 +38,8 @@ use crate::engine::gate::answers::SentAs;
 use crate::engine::gate::next::Step;
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, LastAnswer};
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::{Kind, Try};
+use crate::engine::hold::{Effects, Hold};
 use crate::engine::keeper::shared::Keeper;
 use crate::names::Names;
 
