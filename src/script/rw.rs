@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::registry::{
+use super::call::{
     RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
     RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
 };
