@@ -17,10 +17,9 @@ use futures_util::future::{Either, select};
 
 use super::enter;
 use super::release::drop_level;
-use super::settle::settle_attempt;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::hold::kind::{Kind, Try};

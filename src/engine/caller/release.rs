@@ -12,10 +12,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::count::{self, Writing};
-use super::settle::settle_release;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, settle_release};
 use crate::engine::gate::Gate;
 use crate::engine::gate::answers::{GivenBack, SentAs};
 use crate::engine::hold::Hold;

@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// As `settle::next_is_ours`.
+    /// As `core::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
         if let (ReplyState::Done(reply @ (-2 | -7)), true) =
             (self.reply_of(command), self.is_queued())
