@@ -20,7 +20,8 @@ use super::state::{ChildState, CompositePhase, CompositeState};
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::Lease;
-use crate::lock::guard::{HoldOfSeveral, HoldView, LockGuard};
+use crate::lock::guard::LockGuard;
+use crate::lock::view::{HoldOfSeveral, HoldView};
 
 /// The holds of the children, by place.
 type ChildHolds = Arc<[Option<HoldView>]>;
