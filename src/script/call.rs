@@ -278,14 +278,15 @@ impl Encoded {
 
     /// Makes the script publish as the node needs it that the call is sent to.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
-        let Some(before) = self.publishes.filter(|before| *before != publish) else {
-            return;
-        };
-        if before == Publish::Classic {
-            self.cmd.arg(SHARDED);
-        } else {
-            let words = self.cmd.args_iter().count();
-            self.cmd = copied(Cmd::new(), self.cmd.args_iter().take(words - 1));
+        match (self.publishes, publish) {
+            (Some(Publish::Classic), Publish::Sharded) => {
+                self.cmd.arg(SHARDED);
+            }
+            (Some(Publish::Sharded), Publish::Classic) => {
+                let words = self.cmd.args_iter().count();
+                self.cmd = copied(Cmd::new(), self.cmd.args_iter().take(words - 1));
+            }
+            _ => return,
         }
         self.publishes = Some(publish);
     }
