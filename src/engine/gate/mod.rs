@@ -243,7 +243,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) {
         if self.job.is_some() {
-            self.seat.await_collection(ticket, now);
+            self.seat.expect_collection(ticket, now);
         }
         ticket.decide(Verdict::Granted(hold), effects);
     }

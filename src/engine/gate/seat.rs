@@ -200,11 +200,11 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 
     /// Somebody must see to it that `ticket` collects its grant.
-    pub(super) fn await_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
         let grant = (Arc::clone(ticket), now);
         match self {
             Self::Held { uncollected, .. } => *uncollected = Some(grant),
-            Self::Shared { shared, .. } => shared.await_collection(grant),
+            Self::Shared { shared, .. } => shared.expect_collection(grant),
             _ => {}
         }
     }

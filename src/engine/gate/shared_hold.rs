@@ -128,7 +128,7 @@ impl SharedHold {
         now < self.no_writer_at + OPEN_FOR
     }
 
-    pub(super) fn await_collection(&mut self, grant: Uncollected) {
+    pub(super) fn expect_collection(&mut self, grant: Uncollected) {
         self.uncollected.push_back(grant);
     }
 
