@@ -1,7 +1,7 @@
 //! What callers and the keeper share: settings, gates, the schedule, the keeper's mailbox, and the settling of replies.
 //!
 //! Nothing here waits. A change at a gate runs under the gate's lock and collects its effects; [`Core::at`] carries
-//! them out after it has released the lock. Whoever sees the reply to an attempt or a last release first settles it: its
+//! them out after it has released the lock. The first to see the reply to an attempt or a last release settles it: its
 //! caller, the keeper's job, or the keeper's reaper.
 
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Core {
 
     /// Fails when the client is closed.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        // Acquire: whoever sees the flag also sees that all holds are lost, because `close` marks them before it sets
+        // Acquire: a thread that sees the flag also sees that all holds are lost, because `close` marks them before it sets
         // the flag.
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -328,7 +328,7 @@ impl Core {
         ended && !read.is_abandoned()
     }
 
-    /// Starts no new holds from now on, and fails all who wait for one.
+    /// Starts no new holds from now on, and fails all waits for one.
     pub(crate) fn stop_accepting(&self) {
         // Release, and before the gates are visited: see `is_closing`.
         self.closing.store(true, Ordering::Release);

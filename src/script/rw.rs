@@ -148,7 +148,7 @@ pub(crate) fn mark<'a>(names: &'a Names, client: &'a str, mark: Duration) -> Cal
         .wakes(names)
 }
 
-/// Ends whoever holds the lock in `mode`.
+/// Ends all holds of the lock in `mode`.
 pub(crate) fn force_release<'a>(names: &'a Names, mode: &'a str, client: &'a str) -> Call<'a> {
     RW_FORCE_RELEASE
         .on(names)

@@ -1,7 +1,7 @@
 //! Giving levels back. The last one ends the hold.
 //!
 //! 1. The last release is decided under the gate's lock. From then on no renewal is sent, the hold cannot be lost (I8),
-//!    and whoever wants the name waits at the gate. If the hold is passed on, no release is sent.
+//!    and callers that want the name wait at the gate. If the hold is passed on, no release is sent.
 //! 2. The caller sends the release. The keeper completes it if the caller does not, and repeats it until it is answered
 //!    or the lease is over.
 //! 3. A repeat that finds no hold is a success if an earlier send may have run (I2).

@@ -19,8 +19,8 @@
 //!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
 //!    watchdog, and both kinds allow it (`Commands::passes_on`).
 //! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
-//! 9. It goes on while the [window](PassOnWindow) is open. So does handing over, by a release and a try that travel
-//!    together, of what cannot be passed on.
+//! 9. Holds are passed on while the [window](PassOnWindow) is open. While it is, a hold that cannot be passed on is handed
+//!    over: its release and the next try travel together.
 //!
 //! `C` is a command in flight.
 
@@ -60,7 +60,7 @@ const MOST_PLACES: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
-    /// For how long those who wait for ever keep trying while every try fails.
+    /// How long a wait without a limit goes on while every try fails.
     pub(crate) unavailable_after: Duration,
     pub(crate) plan: RenewalPlan,
     /// Whether holds are passed on.
@@ -72,7 +72,7 @@ pub(crate) struct Rules {
 pub(crate) enum LastAnswer {
     #[default]
     Nothing,
-    /// Held by a stranger; when its lease ends, if it does.
+    /// Another client holds it: until then, if its lease ends.
     Busy(Option<Moment>),
     Failed(Failure),
 }
@@ -171,7 +171,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             self.recheck_busy();
         }
-        // The kinds of those ahead may only poll. The job listens as soon as one waits that does.
+        // The tickets ahead may be of kinds that only poll. The job listens from the first ticket on whose kind does.
         let first_to_listen = ticket.listens() && !self.queue.has_listeners();
         let gets_place = ticket.may_have_place() && self.queue.len() < MOST_PLACES;
         if self.queue.is_empty() || first_to_listen || gets_place {
@@ -248,14 +248,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         ticket.decide(Verdict::Granted(hold), effects);
     }
 
-    /// The lock is busy: concludes those in the queue whose wait is over.
+    /// The lock is busy: concludes the tickets in the queue whose wait is over.
     fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
         while let Some(ticket) = self.queue.take_late(now) {
             self.conclude(&ticket, Verdict::Busy(None), effects);
         }
     }
 
-    /// `owner` has `hold` now, so those of its tickets that wait are sent to enter it.
+    /// `owner` has `hold` now, so its waiting tickets are sent to enter it.
     fn owner_holds(
         &mut self,
         owner: Option<&Arc<OwnerState>>,
@@ -290,7 +290,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         busy
     }
 
-    /// The last "busy" may be outdated without anybody having heard a release, so the head asks again.
+    /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
     fn recheck_busy(&mut self) {
         if self.seat.is_free() && self.forget_busy() {
             self.try_at_once = true;
@@ -378,7 +378,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             Vacated::Next(ticket) => {
                 self.queue.remove(ticket.number);
                 self.try_at_once = false;
-                // The next try is under way already, so it is not planned by who heard this release.
+                // The next try is under way already, so how many clients heard this release does not matter for it.
                 self.wakeups.take_others_heard();
             }
         }
@@ -409,7 +409,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.seat.held().filter(|_| self.has_queue())
     }
 
-    /// Whether messages are to wake somebody who waits.
+    /// Whether messages are to wake a waiter.
     pub(crate) fn has_listeners(&self) -> bool {
         self.queue.has_listeners()
     }
@@ -573,8 +573,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         Arc::clone(current)
     }
 
-    /// A last release of `hold` is sent, and its message comes back where all listen to one channel. In a queue that Redis
-    /// keeps, the message is for the next waiter alone, and whoever gets it has to try.
+    /// A last release of `hold` is sent, and its message comes back where all clients listen to one channel. In a queue
+    /// that Redis keeps, the message is for the next waiter alone, and the client that gets it has to try.
     pub(crate) fn expect_echo(&mut self, hold: &Hold) {
         if !hold.kind.has_queue() {
             self.wakeups.expect_echo(hold.number);
@@ -627,7 +627,7 @@ impl Gates {
         result
     }
 
-    /// The gate's copy of these names, if it has the same keys, so that waiters who each made a handle share one copy.
+    /// The gate's copy of these names, if it has the same keys, so that waiters with handles of their own share one copy.
     /// Kinds of one family share a gate and may have different further keys.
     pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
         let gates = self.shard(&names).lock();

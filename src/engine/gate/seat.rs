@@ -1,5 +1,5 @@
 //! The seat of a gate: what this client does about a name, one thing at a time. And what decides whether the lock goes
-//! from one of its waiters to the next inside this client: the window for that, and what is known of others who listen.
+//! from one of its waiters to the next inside this client: the window for that, and what is known of other listeners.
 //!
 //! ```text
 //!            attempt                granted
@@ -15,12 +15,12 @@
 //! 2. An answer belongs to a command, not to a hold: of two tries of one attempt only the present one counts.
 //! 3. A try that was sent along with a release waits in `Releasing` and gets the seat when the release is answered, even
 //!    if its caller is gone by then: Redis may have granted it.
-//! 4. A shared hold has the seat together with all its reads. Who wants a read and may not take it without asking sends
-//!    a *join*: one at a time, beside the hold.
+//! 4. A shared hold has the seat together with all its reads. A caller that may not take a read without asking Redis
+//!    sends a *join*: one at a time, beside the hold.
 //! 5. The *pass-on window* begins with a hold that any client could have got. While it lasts, holds are passed on or
 //!    handed over inside this client.
 //! 6. After [`PASS_ON_FOR`] the next release is sent alone, and once that is answered the lock is left free for
-//!    [`LEAVE_FREE_FOR`]. Nobody counts those who poll without a subscription, and they must get in, too.
+//!    [`LEAVE_FREE_FOR`]. Clients that poll without a subscription are not counted, and they must get in, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(super) enum Seat<C> {
         hold: Arc<Hold>,
         uncollected: Option<Uncollected>,
     },
-    /// Held by those who have reads of it; one more may ask for a read.
+    /// Held by the callers that have reads of it; one more may ask for a read.
     Shared {
         shared: SharedHold,
         join: Option<Attempt<C>>,
@@ -177,7 +177,7 @@ impl<C: Clone + PartialEq> Seat<C> {
         )
     }
 
-    /// Takes out the attempt that `command` is of. That frees the seat, unless the attempt was a join.
+    /// Takes out the attempt that `command` belongs to. That frees the seat, unless the attempt was a join.
     pub(super) fn answered(&mut self, command: &C) -> Option<Attempt<C>> {
         if let Self::Shared { join, .. } = self {
             return join.take_if(|join| join.command == *command);
@@ -199,7 +199,7 @@ impl<C: Clone + PartialEq> Seat<C> {
         };
     }
 
-    /// Somebody must see to it that `ticket` collects its grant.
+    /// `ticket` got its grant, and has not collected it yet.
     pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
         let grant = (Arc::clone(ticket), now);
         match self {
@@ -419,7 +419,7 @@ impl Wakeups {
         messages - own
     }
 
-    /// One more channel is subscribed and confirmed; what a queue in Redis said is as true as before.
+    /// One more channel is subscribed and confirmed. What a queue in Redis said still counts.
     pub(super) fn channel_added(&mut self) {
         self.live = true;
     }

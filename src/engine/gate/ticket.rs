@@ -3,8 +3,8 @@
 //!
 //! 1. The result is put into the ticket and the caller woken. A hold that is not collected in time is taken back (I9: a
 //!    future that is not polled delays nobody).
-//! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So whoever
-//!    has that lock and sees the ticket wait knows that a grant reaches it.
+//! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So a
+//!    grant reaches a ticket that was seen to wait under that lock.
 //! 3. Thousands may wait, so nothing that happens at each grant walks the whole queue. Waiters are found by the end of
 //!    their wait, and by their owner.
 
@@ -99,7 +99,7 @@ impl Request {
         self.owner.as_ref().map(|owner| owner.number)
     }
 
-    /// The first level of `hold`, for whoever asked for it.
+    /// The first level of `hold`, for the caller that asked for it.
     pub(crate) fn entered(&self, hold: Arc<Hold>) -> HeldLevel {
         HeldLevel {
             hold,
@@ -109,7 +109,7 @@ impl Request {
         }
     }
 
-    /// What a hold is made of that shares the field `id` in Redis, or takes it over.
+    /// What to make a hold of that shares the field `id` in Redis, or takes it over.
     pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: Option<TaskId>) -> Origin {
         Origin {
             kind: self.kind.clone(),
@@ -255,7 +255,7 @@ impl Ticket {
         self.request.patience != Patience::Once && self.request.kind.has_queue()
     }
 
-    /// Takes the attempt that nobody will make again.
+    /// Takes the attempt, which nobody will repeat.
     pub(super) fn take_unsettled(&self) -> Option<Arc<Hold>> {
         self.unsettled.lock().take()
     }

@@ -172,7 +172,7 @@ impl Hold {
         result
     }
 
-    /// Lets `change` act on the state. Returns, too, whether to notify those who wait for a change.
+    /// Lets `change` act on the state. Returns, too, whether to notify the tasks that wait for a change.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
         // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
         // so this never holds both locks.
@@ -189,7 +189,7 @@ impl Hold {
             Phase::Held => state.valid_until(),
             _ => Moment::default(),
         };
-        // Release: whoever reads this validity also sees what its grant wrote. Under the lock, so that an older
+        // Release: a thread that reads this validity also sees what its grant wrote. Under the lock, so that an older
         // validity is never stored last.
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
@@ -337,7 +337,7 @@ impl Hold {
         self.with(|state| state.end(outcome));
     }
 
-    /// Notifies those who wait for a change.
+    /// Notifies the tasks that wait for a change.
     pub(super) fn notify(&self) {
         self.changed.notify_waiters();
     }
@@ -393,7 +393,7 @@ impl Effects {
         self.wakers.extend(waker);
     }
 
-    /// Lets `change` act on the state of `hold`, and notifies those who wait for a change of it later.
+    /// Lets `change` act on the state of `hold`, and notifies the tasks that wait for a change of it later.
     pub(crate) fn change<R>(
         &mut self,
         hold: &Arc<Hold>,

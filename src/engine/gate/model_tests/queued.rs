@@ -1,4 +1,4 @@
-//! A lock whose queue Redis keeps: the places of those who wait here, and of strangers.
+//! A lock whose queue Redis keeps: the places of the tickets that wait here, and of strangers.
 //!
 //! Its order is that of arrival: Redis grants the lock to the client of the first place, and the client gives it to its
 //! first waiter.
