@@ -45,7 +45,7 @@ pub(super) fn held(holds: &[Arc<Hold>]) -> Vec<String> {
 pub(super) fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
     names(holds, |hold| {
         let outcome = hold.with(|state| state.outcome().cloned());
-        // An answer that the key is gone, or belongs to another client, is an answer.
+        // A reply that the key is gone, or belongs to another client, counts as an answer.
         !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
     })
 }

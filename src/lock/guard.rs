@@ -1,4 +1,4 @@
-//! Guards (one level of a hold), views of a hold, and the trait that every kind of guard implements.
+//! Guards (one level of a hold), and the trait that every kind of guard implements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,19 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::several::ChildState;
-use super::single::{SingleLevel, SingleView};
+use super::view::{HoldOf, HoldOfSeveral, HoldView, SingleView};
 use crate::backend::Timers;
+use crate::engine::caller::acquire::level;
+use crate::engine::caller::{enter, release};
+use crate::engine::core::Core;
+use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
+use crate::engine::hold::state::Level;
 use crate::engine::keeper::Engine;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseMs};
 
 /// One level of a hold. Dropping it gives the level back; the last one ends the hold.
 ///
@@ -62,16 +66,6 @@ pub(super) trait LevelOfSeveral: Send + Sync {
     fn leave_to_owner(self: Box<Self>);
     fn may_expire(&self) -> Result<(), Error>;
     fn let_expire(&mut self) -> Result<(), Error>;
-}
-
-/// A hold of several locks as one, as a view sees it.
-pub(super) trait HoldOfSeveral: Send + Sync {
-    fn name(&self) -> &str;
-    fn token(&self) -> Option<FencingToken>;
-    fn state(&self) -> ChildState;
-    fn check(&self) -> Result<(), Error>;
-    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason>;
 }
 
 impl std::fmt::Debug for LockGuard {
@@ -375,6 +369,176 @@ impl LockGuard {
     }
 }
 
+/// One level of a hold of one lock. Dropping it gives the level back.
+pub(super) struct SingleLevel {
+    engine: Arc<Engine>,
+    entered: HeldLevel,
+}
+
+impl SingleLevel {
+    pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
+        Self { engine, entered }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.engine.core
+    }
+
+    pub(super) fn hold_count(&self) -> u32 {
+        enter::levels(&self.engine.core, &self.entered.hold)
+    }
+
+    pub(super) fn hold_id(&self) -> &str {
+        &self.entered.hold.id
+    }
+
+    pub(super) fn server_age(&self) -> Option<Duration> {
+        self.entered.hold.server_age()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.view().check()
+    }
+
+    pub(super) fn view(&self) -> SingleView {
+        SingleView {
+            clock: self.engine.core.config.clock.clone(),
+            hold: Arc::clone(&self.entered.hold),
+        }
+    }
+
+    /// Names this lock in the error.
+    fn about(&self, error: Error) -> Error {
+        error.about(self.entered.hold.kind.names().name())
+    }
+
+    pub(super) async fn verify(&self) -> Result<(), Error> {
+        let core = &self.engine.core;
+        core.check_open()?;
+        self.check()?;
+        enter::verify(core, &self.entered.hold).await
+    }
+
+    pub(super) async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
+        self.enter_as(&self.entered.hold.kind, lease).await
+    }
+
+    /// Enters the hold as a lock of this kind, which is of the same family.
+    pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
+        let core = &self.engine.core;
+        let level = level(lease);
+        let lease = lease.resolve(core.config.watchdog_lease, core.config.max_lease)?;
+        let entered = HeldLevel {
+            level,
+            open: true,
+            ..self.entered.clone()
+        };
+        let entered = enter::enter(core, entered, kind, lease, Patience::Forever).await?;
+        // None would mean that the hold is over, and this level keeps it.
+        let entered = entered.ok_or_else(Error::not_owner)?;
+        Ok(Self::new(Arc::clone(&self.engine), entered))
+    }
+
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice"
+    )]
+    pub(super) fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        async move {
+            self.entered.open = false;
+            let given_back = release::give_back(&self.engine.core, &self.entered).await;
+            given_back.map_err(|error| self.about(error))
+        }
+    }
+
+    pub(super) async fn downgraded(mut self) -> Result<Self, Error> {
+        self.entered.open = false;
+        let turned = enter::downgrade(&self.engine.core, &self.entered).await;
+        let entered = turned.map_err(|error| self.about(error))?;
+        Ok(Self::new(Arc::clone(&self.engine), entered))
+    }
+
+    pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let core = &self.engine.core;
+        core.check_open()?;
+        if self.entered.level != Level::Fixed {
+            return Err(LeaseError::Watchdog.into());
+        }
+        let lease = LeaseMs::fixed(lease, core.config.max_lease)?;
+        self.check()?;
+        let count = self.hold_count();
+        let hold = &self.entered.hold;
+        enter::write(core, hold, &hold.kind, count, lease, Patience::Once).await
+    }
+
+    /// Whether the level can be left to its owner now.
+    pub(super) fn may_detach(&self) -> Result<(), Error> {
+        self.check()?;
+        match &self.entered.owner {
+            Some(owner) if !owner.has_ended() => Ok(()),
+            _ => Err(Error::not_owner()),
+        }
+    }
+
+    /// Leaves the level to its owner. Unchanged on an error.
+    pub(super) fn detach(&mut self) -> Result<(), Error> {
+        self.may_detach()?;
+        if self.is_taken_by_owner() {
+            return Ok(());
+        }
+        Err(Error::not_owner())
+    }
+
+    /// Leaves the level to its owner after `may_detach` allowed it, also if the hold was lost meanwhile. If the owner has
+    /// ended meanwhile, the level is given back.
+    pub(super) fn leave_to_owner(mut self) {
+        self.is_taken_by_owner();
+    }
+
+    fn is_taken_by_owner(&mut self) -> bool {
+        let HeldLevel {
+            hold, level, owner, ..
+        } = &self.entered;
+        let taken = owner
+            .as_ref()
+            .is_some_and(|owner| owner.detach(hold, *level));
+        self.entered.open &= !taken;
+        taken
+    }
+
+    /// Whether the hold can be left to its lease now.
+    pub(super) fn may_expire(&self) -> Result<(), Error> {
+        self.check()?;
+        if self.entered.level == Level::Watchdog {
+            return Err(LeaseError::Watchdog.into());
+        }
+        if self.hold_count() > 1 {
+            return Err(LeaseError::OtherLevels.into());
+        }
+        Ok(())
+    }
+
+    /// Leaves the hold to its lease. Unchanged on an error.
+    pub(super) fn let_expire(&mut self) -> Result<(), Error> {
+        self.may_expire()?;
+        if !release::let_expire(&self.engine.core, &self.entered) {
+            // It was lost or entered again meanwhile.
+            self.check()?;
+            return Err(LeaseError::OtherLevels.into());
+        }
+        self.entered.open = false;
+        Ok(())
+    }
+}
+
+impl Drop for SingleLevel {
+    fn drop(&mut self) {
+        if self.entered.open {
+            release::drop_level(&self.engine.core, &self.entered);
+        }
+    }
+}
+
 /// A refused [`LockGuard::detach`] or [`LockGuard::let_expire`]: the error, and the unchanged guard.
 ///
 /// It converts into [`Error`], so `?` works. That drops the guard, which gives its level back.
@@ -436,110 +600,6 @@ impl From<GuardError> for Error {
     }
 }
 
-/// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone. It does not keep the lock.
-///
-/// ```no_run
-/// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
-/// let hold = guard.hold();
-/// let upload = tokio::spawn(async move {
-///     for part in 0..10 {
-///         hold.check()?; // stop as soon as the lock is not ours any more
-///         println!("part {part}");
-///     }
-///     Ok::<_, watchlock::Error>(())
-/// });
-/// # drop(upload);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct HoldView {
-    of: HoldOf,
-}
-
-#[derive(Clone)]
-enum HoldOf {
-    Single(SingleView),
-    Several(Arc<dyn HoldOfSeveral>),
-}
-
-impl std::fmt::Debug for HoldView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HoldView")
-            .field("name", &self.name())
-            .field("is_valid", &self.is_valid())
-            .finish_non_exhaustive()
-    }
-}
-
-impl HoldView {
-    /// As [`LockGuard::is_valid`](crate::LockGuard::is_valid); false once the hold has ended.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        !self.valid_for().is_zero()
-    }
-
-    /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
-    #[must_use]
-    pub fn valid_for(&self) -> Duration {
-        match self.state() {
-            ChildState::Valid(left) => left,
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// As [`LockGuard::check`](crate::LockGuard::check).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
-    pub fn check(&self) -> Result<(), Error> {
-        match &self.of {
-            HoldOf::Single(view) => view.check(),
-            HoldOf::Several(hold) => hold.check(),
-        }
-    }
-
-    /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn lost(&self) -> LostReason {
-        self.wait_for_loss(true).await
-    }
-
-    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    pub(super) async fn wait_for_loss(&self, announced: bool) -> LostReason {
-        match &self.of {
-            HoldOf::Single(view) => view.lost(announced).await,
-            HoldOf::Several(hold) => hold.lost(announced).await,
-        }
-    }
-
-    fn token(&self) -> Option<FencingToken> {
-        match &self.of {
-            HoldOf::Single(view) => view.token(),
-            HoldOf::Several(hold) => hold.token(),
-        }
-    }
-
-    /// Its state as a child of a hold of several locks.
-    pub(super) fn state(&self) -> ChildState {
-        match &self.of {
-            HoldOf::Single(view) => view.state(),
-            HoldOf::Several(hold) => hold.state(),
-        }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        match &self.of {
-            HoldOf::Single(view) => view.name(),
-            HoldOf::Several(hold) => hold.name(),
-        }
-    }
-}
-
 /// A kind of lock: the type parameter of its [`Handle`](crate::Handle). Only this crate can implement it.
 pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
     /// The name of its handles in debug output.
@@ -577,77 +637,3 @@ impl IsGuard for LockGuard {
         self
     }
 }
-
-/// Implements the methods that take or return a guard, for a guard around a `level`, and `Deref` for all others.
-macro_rules! guard_around_level {
-    ($guard:ident) => {
-        impl $guard {
-            /// The guard as a [`LockGuard`] of the same hold.
-            pub fn into_guard(self) -> LockGuard {
-                self.level
-            }
-
-            /// As [`LockGuard::reenter`].
-            ///
-            /// # Errors
-            ///
-            /// As [`LockGuard::reenter`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`LockGuard::reenter`].
-            pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
-                Self::of(self.level.reenter(lease).await?)
-            }
-
-            /// As [`LockGuard::unlock`].
-            ///
-            /// # Errors
-            ///
-            /// As [`LockGuard::unlock`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`LockGuard::unlock`].
-            pub fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
-                self.level.unlock()
-            }
-
-            /// As [`LockGuard::detach`].
-            ///
-            /// # Errors
-            ///
-            /// As [`LockGuard::detach`]; the guard comes back as a [`LockGuard`].
-            pub fn detach(self) -> Result<(), GuardError> {
-                self.level.detach()
-            }
-
-            /// As [`LockGuard::let_expire`].
-            ///
-            /// # Errors
-            ///
-            /// As [`LockGuard::let_expire`]; the guard comes back as a [`LockGuard`].
-            pub fn let_expire(self) -> Result<(), GuardError> {
-                self.level.let_expire()
-            }
-        }
-
-        impl std::ops::Deref for $guard {
-            type Target = LockGuard;
-
-            fn deref(&self) -> &LockGuard {
-                &self.level
-            }
-        }
-
-        impl From<$guard> for LockGuard {
-            fn from(guard: $guard) -> Self {
-                guard.level
-            }
-        }
-
-        impl $crate::lock::guard::sealed::Sealed for $guard {}
-    };
-}
-
-pub(super) use guard_around_level;

@@ -1,10 +1,9 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
-//! From the ground up: a level of one lock ([`single`]), a level of any ([`guard`]), what every lock can do ([`object`]),
-//! one lock of a client ([`acting`]), handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
+//! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
+//! one lock of a client and its handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
 //! [`several`] locks has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
-mod acting;
 mod guard;
 mod handle;
 pub mod kinds;
@@ -12,11 +11,10 @@ mod multi;
 mod object;
 mod owner;
 pub(crate) mod quorum;
-mod scope;
 mod several;
-mod single;
+mod view;
 
-pub use self::guard::{GuardError, HoldView, LockGuard};
+pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
 pub use self::kinds::ReentrantLock;
 pub use self::kinds::fair::FairLock;
@@ -28,3 +26,4 @@ pub use self::multi::MultiLock;
 pub use self::object::{Lock, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
+pub use self::view::HoldView;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::handle::in_scope;
 use super::kinds::fair::{self, FairLock};
 use super::kinds::fenced::{self, FencedLock};
 use super::kinds::plain::{self, ReentrantLock};
 use super::kinds::read_write::ReadWriteLock;
 use super::kinds::simple::{self, SimpleLock};
 use super::kinds::spin::{self, SpinLock};
-use super::scope;
 use crate::backoff::Backoff;
 use crate::engine::caller::release;
 use crate::engine::hold::owner::OwnerState;
@@ -126,7 +126,7 @@ impl Owner {
     ///
     /// As `future`.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        scope::within(self.engine.core.client_id, Arc::clone(&self.state), future)
+        in_scope(self.engine.core.client_id, Arc::clone(&self.state), future)
     }
 }
 

@@ -1,16 +1,78 @@
-//! A command before and after it is encoded.
+//! What is sent and what comes back: the list of all scripts, a command before and after it is encoded, and replies with
+//! what they can mean.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
+use std::time::Duration;
 
-use redis::{Cmd, RedisWrite, ToRedisArgs};
+use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 use smallvec::SmallVec;
 
-use super::registry::Script;
-use super::reply::Reply;
 use crate::config::Publish;
+use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::slot::Target;
+
+/// A Lua script, embedded in the crate.
+pub(crate) struct Script {
+    /// Its file under `lua/`, after the shared files that its text begins with.
+    #[cfg(test)]
+    files: &'static [&'static str],
+    pub(crate) text: &'static str,
+    sha: LazyLock<String>,
+}
+
+impl Script {
+    /// The digest by which a server knows it.
+    pub(crate) fn sha(&self) -> &str {
+        &self.sha
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident = $($path:literal)&+),+ $(,)?) => {
+        $(
+            pub(crate) static $name: Script = Script {
+                #[cfg(test)]
+                files: &[$($path),+],
+                text: concat!($(include_str!(concat!("../../lua/", $path))),+),
+                sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
+            };
+        )+
+        #[cfg(test)]
+        pub(crate) static ALL: &[&Script] = &[$(&$name),+];
+    };
+}
+
+scripts! {
+    ACQUIRE = "lock/acquire.lua",
+    REENTER = "lock/reenter.lua",
+    RELEASE = "lock/release.lua",
+    VERIFY = "lock/verify.lua",
+    FORCE_RELEASE = "lock/force_release.lua",
+    FENCED_ACQUIRE = "fenced/acquire.lua",
+    FENCED_REENTER = "fenced/reenter.lua",
+    FENCED_RAISE = "fenced/raise.lua",
+    SIMPLE_ACQUIRE = "simple/acquire.lua",
+    SIMPLE_RELEASE = "simple/release.lua",
+    SIMPLE_VERIFY = "simple/verify.lua",
+    SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
+    FAIR_ACQUIRE = "fair/queue.lua" & "fair/enter.lua" & "fair/acquire.lua",
+    FAIR_RELEASE = "fair/queue.lua" & "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/force_release.lua",
+    FAIR_ENQUEUE = "fair/queue.lua" & "fair/enter.lua" & "fair/enqueue.lua",
+    FAIR_VOUCH = "fair/queue.lua" & "fair/vouch.lua",
+    RW_READ_ACQUIRE = "rw/read_acquire.lua",
+    RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
+    RW_ASSERT = "rw/assert.lua",
+    RW_ASSERT_TIMEOUT = "rw/assert_timeout.lua",
+    RW_RELEASE = "rw/release.lua",
+    RW_DOWNGRADE = "rw/downgrade.lua",
+    RW_MARK = "rw/mark.lua",
+    RW_FORCE_RELEASE = "rw/force_release.lua",
+    RW_LOOK = "rw/look.lua",
+}
 
 /// One command, with its keys and arguments.
 #[derive(Clone)]
@@ -255,14 +317,15 @@ impl Encoded {
 
     /// Makes the script publish as the node needs it that the call is sent to.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
-        let Some(before) = self.publishes.filter(|before| *before != publish) else {
-            return;
-        };
-        if before == Publish::Classic {
-            self.cmd.arg(SHARDED);
-        } else {
-            let words = self.cmd.args_iter().count();
-            self.cmd = copied(Cmd::new(), self.cmd.args_iter().take(words - 1));
+        match (self.publishes, publish) {
+            (Some(Publish::Classic), Publish::Sharded) => {
+                self.cmd.arg(SHARDED);
+            }
+            (Some(Publish::Sharded), Publish::Classic) => {
+                let words = self.cmd.args_iter().count();
+                self.cmd = copied(Cmd::new(), self.cmd.args_iter().take(words - 1));
+            }
+            _ => return,
         }
         self.publishes = Some(publish);
     }
@@ -338,6 +401,115 @@ impl ToRedisArgs for Arg<'_> {
     }
 }
 
+/// A reply to any of our calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Integer(i64),
+    /// An array, usually of one or two.
+    Integers(SmallVec<[i64; 2]>),
+    /// None of our calls is answered like this.
+    Other,
+}
+
+impl Reply {
+    pub(crate) fn from_value(value: &Value) -> Self {
+        let integer = |value: &Value| match value {
+            Value::Int(n) => Some(*n),
+            _ => None,
+        };
+        match value {
+            Value::Int(n) => Self::Integer(*n),
+            Value::Array(items) => {
+                let integers: Option<_> = items.iter().map(integer).collect();
+                integers.map_or(Self::Other, Self::Integers)
+            }
+            _ => Self::Other,
+        }
+    }
+
+    pub(crate) fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// The integers of an array; nothing if it is not one.
+    pub(crate) fn integers(&self) -> &[i64] {
+        match self {
+            Self::Integers(numbers) => numbers,
+            _ => &[],
+        }
+    }
+}
+
+/// The reply to an acquire, a join or a re-entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    /// With the hold's fencing token, if the reply has one.
+    Got(Option<FencingToken>),
+    /// Somebody else has the lock for so long; None if the key has no TTL.
+    Busy(Option<Duration>),
+    /// The hold to join or enter does not exist.
+    Missing,
+    WrongType,
+    /// The next fencing token would be larger than 2^53.
+    TokenTooLarge,
+}
+
+impl Acquired {
+    /// Busy for so many ms, or -1 without a TTL.
+    pub(super) fn busy(ttl_ms: i64) -> Option<Self> {
+        if ttl_ms == -1 {
+            return Some(Self::Busy(None));
+        }
+        let ttl = Duration::from_millis(u64::try_from(ttl_ms).ok()?);
+        Some(Self::Busy(Some(ttl)))
+    }
+}
+
+/// The reply to the release of the last level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// With the number of clients that received the wake-up, where it says who may come next.
+    Ended {
+        heard_by: Option<u32>,
+    },
+    /// Redis ended the hold and refused the wake-up: waiters notice at their next poll.
+    Unheard,
+    Missing,
+}
+
+/// The reply about places in the queue that Redis keeps for a fair lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// To a vouch, the number of places of the client. To an enqueue, 1 if the places were given, and 0 if not, because
+    /// the place ahead of them is lost.
+    pub(crate) count: usize,
+    /// Whether the place at the head belongs to the client.
+    pub(crate) next_is_ours: bool,
+}
+
+/// The reply to a forced release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forced {
+    Free,
+    WrongType,
+    /// A hold ended; with its number if it was a hold of the caller's client.
+    Ended {
+        own: Option<u64>,
+        heard: bool,
+    },
+}
+
 #[cfg(test)]
 #[path = "call_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod registry_tests;
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod reply_tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::names::Family;
-use crate::script::registry::{ACQUIRE, ALL, RELEASE};
+use crate::script::call::{ACQUIRE, ALL, RELEASE};
 use crate::script::{lock, rw};
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);

@@ -1,7 +1,7 @@
 //! The fair lock's calls. Those that enter, verify or renew a hold are the plain lock's.
 
-use super::registry::Script;
-use super::registry::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
+use super::call::Script;
+use super::call::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
 use super::{Acquired, Call, Placed, Released, Reply, lock};
 use crate::lease::LeaseMs;
 use crate::names::Names;

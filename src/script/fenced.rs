@@ -1,6 +1,6 @@
 //! The calls of locks with fencing tokens. All others are the plain lock's.
 
-use super::registry::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER};
+use super::call::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER};
 use super::{Acquired, Call, Reply, lock};
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;

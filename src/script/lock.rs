@@ -1,6 +1,6 @@
 //! The plain lock's calls.
 
-use super::registry::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
+use super::call::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
 use super::{Acquired, Call, Forced, Released, Reply};
 use crate::lease::LeaseMs;
 use crate::names::Names;

@@ -1,17 +1,16 @@
 //! The commands that are sent to Redis, and their replies.
 //!
 //! A [`Call`] is one command: a Lua script or a plain command, with its keys and arguments. It borrows them, and is
-//! encoded where it is sent: as `EVALSHA`, or as `EVAL` when the server does not know the script. The [`registry`] embeds
+//! encoded where it is sent: as `EVALSHA`, or as `EVAL` when the server does not know the script. [`call`] embeds
 //! the files under `lua/`. Every script is harmless when it runs twice; its header says why.
 
 mod call;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod lock;
-pub(crate) mod registry;
-mod reply;
 pub(crate) mod rw;
 pub(crate) mod simple;
 
-pub(crate) use self::call::{Call, Encoded, Order, Turn, Undo, Undoable};
-pub(crate) use self::reply::{Acquired, Forced, Placed, Released, Reply};
+pub(crate) use self::call::{
+    Acquired, Call, Encoded, Forced, Order, Placed, Released, Reply, Turn, Undo, Undoable,
+};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::registry::{
+use super::call::{
     RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
     RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
 };
@@ -148,7 +148,7 @@ pub(crate) fn mark<'a>(names: &'a Names, client: &'a str, mark: Duration) -> Cal
         .wakes(names)
 }
 
-/// Ends whoever holds the lock in `mode`.
+/// Ends all holds of the lock in `mode`.
 pub(crate) fn force_release<'a>(names: &'a Names, mode: &'a str, client: &'a str) -> Call<'a> {
     RW_FORCE_RELEASE
         .on(names)

@@ -1,7 +1,7 @@
 //! The simple lock's calls: its key is a string with the hold id, as in other libraries.
 
 use super::Call;
-use super::registry::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
+use super::call::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 

@@ -149,6 +149,32 @@ async fn a_script_that_a_server_never_ran_costs_one_wait_too() {
     }
 }
 
+/// The first command of a batch sends the text, and the others their digest again behind it.
+#[tokio::test]
+async fn commands_that_a_flushed_server_does_not_know_send_the_text_once_for_all() {
+    const TASKS: u64 = 64;
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    // Both connections have sent the text before.
+    let known = (0..TASKS).map(|number| client.get_lock(&format!("known {number}")));
+    for lock in known {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    pair.master.cmd(&["SCRIPT", "FLUSH"]).await;
+    pair.master.reset_calls().await;
+    let mut tasks = JoinSet::new();
+    for number in 0..TASKS {
+        let lock = client.get_lock(&format!("x{number}"));
+        tasks.spawn(async move { lock.lock().await.unwrap() });
+    }
+    let guards = soon(tasks.join_all()).await;
+    let texts = pair.master.calls_of("eval").await;
+    assert!((1..=2).contains(&texts), "{texts} texts on 2 connections");
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+}
+
 /// Commands that replicas must acknowledge have a connection of their own.
 #[tokio::test]
 async fn a_connection_that_fell_silent_is_replaced_and_no_other() {

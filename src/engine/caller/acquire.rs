@@ -17,17 +17,15 @@ use futures_util::future::{Either, select};
 
 use super::enter;
 use super::release::drop_level;
-use super::settle::settle_attempt;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
 

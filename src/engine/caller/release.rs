@@ -1,7 +1,7 @@
 //! Giving levels back. The last one ends the hold.
 //!
 //! 1. The last release is decided under the gate's lock. From then on no renewal is sent, the hold cannot be lost (I8),
-//!    and whoever wants the name waits at the gate. If the hold is passed on, no release is sent.
+//!    and callers that want the name wait at the gate. If the hold is passed on, no release is sent.
 //! 2. The caller sends the release. The keeper completes it if the caller does not, and repeats it until it is answered
 //!    or the lease is over.
 //! 3. A repeat that finds no hold is a success if an earlier send may have run (I2).
@@ -12,10 +12,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::count::{self, Writing};
-use super::settle::settle_release;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, settle_release};
 use crate::engine::gate::Gate;
 use crate::engine::gate::answers::{GivenBack, SentAs};
 use crate::engine::hold::Hold;

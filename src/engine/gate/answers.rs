@@ -9,9 +9,8 @@ use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, Rules};
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::state::{HoldState, Left, Level};
+use crate::engine::hold::{Effects, Hold};
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 

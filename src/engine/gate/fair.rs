@@ -8,7 +8,7 @@ use crate::engine::gate::{Gate, MOST_PLACES};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 
-/// What to send to Redis for the places of those who wait here.
+/// What to send to Redis for the places of the tickets that wait here.
 pub(crate) enum PlaceCommand {
     /// Nobody here may have a place, or a ticket is being tried and its place is asked for again with all others later.
     Nothing,
@@ -24,8 +24,8 @@ pub(crate) enum PlaceCommand {
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// What to send for the places of the first in the queue. `hold` makes the hold of a ticket that has none yet; `lost`:
-    /// some places were lost. A ticket that leaves from now on gives its place back: its hold is released.
+    /// What to send for the places of the first tickets in the queue. `hold` makes the hold of a ticket that has none yet;
+    /// `lost`: some places were lost. A ticket that leaves from now on gives its place back: its hold is released.
     pub(crate) fn place_command(
         &self,
         lost: bool,
@@ -64,7 +64,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The channels that wake the first `count` of those who have places.
+    /// The channels that wake the first `count` tickets that have places.
     pub(crate) fn channels(&self, count: usize) -> Vec<Box<str>> {
         let first = self.queue.iter().take(MOST_PLACES);
         let holds = first.filter_map(|ticket| ticket.unsettled());
@@ -75,18 +75,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         channels.take(count).collect()
     }
 
-    /// Whether Redis keeps a queue for those at this gate. All are of one kind then.
+    /// Whether Redis keeps a queue for the tickets at this gate. Then all of them are of one kind.
     pub(crate) fn has_redis_queue(&self) -> bool {
         let head = self.queue.head().map(|ticket| &ticket.request.kind);
         let kind = head.or_else(|| self.seat.occupant().map(|hold| &hold.kind));
         kind.is_some_and(Kind::has_queue)
-    }
-
-    /// A last release of `hold` is sent, and its message comes back where all listen to one channel. In a queue that Redis
-    /// keeps, the message is for the next waiter alone, and whoever gets it has to try.
-    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if !hold.kind.has_queue() {
-            self.wakeups.expect_echo(hold.number);
-        }
     }
 }

@@ -11,18 +11,26 @@
 //!    arrives later and when it waits while the hold is granted.
 //! 5. The gate does no I/O and wakes nobody. It changes under a lock, and its [`Effects`] are carried out afterwards.
 //!
+//! A hold is *passed on* when the next waiter of this client gets the lock without a command to Redis:
+//!
+//! 6. The field in Redis stays as it is. The previous hold ends, and a new one with the same hold id and the same validity
+//!    takes the seat, so the certain windows of the two do not overlap (I1).
+//! 7. A hold is passed on only while nothing about it is uncertain: its acquire was answered, its count in Redis is one,
+//!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
+//!    watchdog, and both kinds allow it (`Commands::passes_on`).
+//! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
+//! 9. Holds are passed on while the [window](PassOnWindow) is open. While it is, a hold that cannot be passed on is handed
+//!    over: its release and the next try travel together.
+//!
 //! `C` is a command in flight.
 
 pub(crate) mod answers;
 pub(crate) mod fair;
-pub(crate) mod handover;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
-mod pass_on;
-mod queue;
 mod readers;
-mod seat;
+pub(crate) mod seat;
 mod shared_hold;
 pub(crate) mod ticket;
 
@@ -33,14 +41,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::handover::{PassOnWindow, Wakeups};
-use self::queue::Queue;
-use self::seat::{Attempt, Seat, Vacated};
-use self::ticket::{Patience, Ticket, Verdict};
-use super::hold::Hold;
-use super::hold::effects::Effects;
+use self::seat::{Attempt, PassOnWindow, Seat, Vacated, Wakeups};
+use self::ticket::{Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
-use super::hold::state::{HoldState, RenewalPlan};
+use super::hold::owner::OwnerState;
+use super::hold::state::{HoldState, Level, RenewalPlan};
+use super::hold::{Effects, Hold};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -54,7 +60,7 @@ const MOST_PLACES: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
-    /// For how long those who wait for ever keep trying while every try fails.
+    /// How long a wait without a limit goes on while every try fails.
     pub(crate) unavailable_after: Duration,
     pub(crate) plan: RenewalPlan,
     /// Whether holds are passed on.
@@ -66,7 +72,7 @@ pub(crate) struct Rules {
 pub(crate) enum LastAnswer {
     #[default]
     Nothing,
-    /// Held by a stranger; when its lease ends, if it does.
+    /// Another client holds it: until then, if its lease ends.
     Busy(Option<Moment>),
     Failed(Failure),
 }
@@ -140,7 +146,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         if self.may_enter(ticket, now) {
             return Arrival::Again;
         }
-        if let Some(read) = self.read_without_asking(ticket, now, rules, effects) {
+        if let Seat::Shared { .. } = &self.seat
+            && let Some(read) = self.read_without_asking(ticket, now, rules, effects)
+        {
             return Arrival::In(read);
         }
         let is_open = self.seat.is_free() && !self.pass_on_window.leaves_free(now);
@@ -163,7 +171,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             self.recheck_busy();
         }
-        // The kinds of those ahead may only poll. The job listens as soon as one waits that does.
+        // The tickets ahead may be of kinds that only poll. The job listens from the first ticket on whose kind does.
         let first_to_listen = ticket.listens() && !self.queue.has_listeners();
         let gets_place = ticket.may_have_place() && self.queue.len() < MOST_PLACES;
         if self.queue.is_empty() || first_to_listen || gets_place {
@@ -226,6 +234,43 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.abandon(ticket, effects);
     }
 
+    /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
+    fn deliver(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        hold: Arc<Hold>,
+        now: Moment,
+        effects: &mut Effects,
+    ) {
+        if self.job.is_some() {
+            self.seat.expect_collection(ticket, now);
+        }
+        ticket.decide(Verdict::Granted(hold), effects);
+    }
+
+    /// The lock is busy: concludes the tickets in the queue whose wait is over.
+    fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(ticket) = self.queue.take_late(now) {
+            self.conclude(&ticket, Verdict::Busy(None), effects);
+        }
+    }
+
+    /// `owner` has `hold` now, so its waiting tickets are sent to enter it.
+    fn owner_holds(
+        &mut self,
+        owner: Option<&Arc<OwnerState>>,
+        hold: &Arc<Hold>,
+        effects: &mut Effects,
+    ) {
+        let Some(owner) = owner else {
+            return;
+        };
+        owner.insert(hold);
+        while let Some(ticket) = self.queue.take_of(owner.number) {
+            self.conclude(&ticket, Verdict::Again, effects);
+        }
+    }
+
     /// Gives up an attempt of `ticket` whose outcome is unknown and that nobody will repeat. One in flight is given up
     /// when it is answered.
     fn abandon(&self, ticket: &Arc<Ticket>, effects: &mut Effects) {
@@ -245,7 +290,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         busy
     }
 
-    /// The last "busy" may be outdated without anybody having heard a release, so the head asks again.
+    /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
     fn recheck_busy(&mut self) {
         if self.seat.is_free() && self.forget_busy() {
             self.try_at_once = true;
@@ -333,7 +378,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             Vacated::Next(ticket) => {
                 self.queue.remove(ticket.number);
                 self.try_at_once = false;
-                // The next try is under way already, so it is not planned by who heard this release.
+                // The next try is under way already, so how many clients heard this release does not matter for it.
                 self.wakeups.take_others_heard();
             }
         }
@@ -364,7 +409,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.seat.held().filter(|_| self.has_queue())
     }
 
-    /// Whether messages are to wake somebody who waits.
+    /// Whether messages are to wake a waiter.
     pub(crate) fn has_listeners(&self) -> bool {
         self.queue.has_listeners()
     }
@@ -458,6 +503,85 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 }
 
+/// Passing a hold on, and handing it over.
+impl<C: Clone + PartialEq> Gate<C> {
+    /// Passes `hold`, which has the seat and no level any more, on to the head of the queue. Returns whether it did: then
+    /// `hold` has ended.
+    fn pass_on(
+        &mut self,
+        hold: &Arc<Hold>,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some(ticket) = self.next_holder(hold, now, rules) else {
+            return false;
+        };
+        let Some(state) = effects.change(hold, |state| state.pass_on(rules.plan, now)) else {
+            return false;
+        };
+        let request = &ticket.request;
+        let origin = request.origin(&hold.id, ticket.number, ticket.task);
+        let next = Hold::passed_on(origin, state);
+        self.queue.remove(ticket.number);
+        self.last_answer = LastAnswer::Nothing;
+        self.failing_since = None;
+        self.seat.hold(Arc::clone(&next));
+        self.owner_holds(request.owner.as_ref(), &next, effects);
+        self.conclude_late(now, effects);
+        effects.look(&next);
+        self.deliver(&ticket, next, now, effects);
+        if self.job_sleeps_until > now + rules.command_timeout {
+            // The job would wake too late to take back a grant that is not collected.
+            self.notify_job();
+        }
+        true
+    }
+
+    /// The ticket that `hold` may be passed on to (7, 9).
+    fn next_holder(&self, hold: &Arc<Hold>, now: Moment, rules: Rules) -> Option<Arc<Ticket>> {
+        let ready = rules.passes_on && self.job.is_some() && self.pass_on_window.is_open(now);
+        let head = self.queue.head().filter(|_| ready)?;
+        let request = &head.request;
+        let kinds = hold.kind.commands.passes_on() && request.kind.commands.passes_on();
+        let watched = request.level == Level::Watchdog;
+        // An attempt that is not settled may still get the lock, and only a try of its own releases that.
+        let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
+        (kinds && !hold.has_token() && watched && wants).then(|| Arc::clone(head))
+    }
+
+    /// Whether the job sends the last release of `hold` together with the next try: others wait here, and none elsewhere
+    /// as far as is known. If the window is over, the release that is about to be sent closes it.
+    fn may_hand_over(&mut self, hold: &Hold, now: Moment) -> bool {
+        if self.job.is_none() || self.queue.is_empty() {
+            return false;
+        }
+        // A queue that Redis keeps says whose turn it is, so it needs no window.
+        let in_time = self.pass_on_window.is_open(now) || hold.kind.has_queue();
+        if !in_time {
+            self.pass_on_window.close();
+        }
+        in_time && self.wakeups.allow_handover()
+    }
+
+    /// The hold that has the field of `hold` now (8).
+    pub(crate) fn current_hold(&self, hold: &Arc<Hold>) -> Arc<Hold> {
+        let current = match &self.seat {
+            Seat::Held { hold: held, .. } if held.id == hold.id => held,
+            _ => hold,
+        };
+        Arc::clone(current)
+    }
+
+    /// A last release of `hold` is sent, and its message comes back where all clients listen to one channel. In a queue
+    /// that Redis keeps, the message is for the next waiter alone, and the client that gets it has to try.
+    pub(crate) fn expect_echo(&mut self, hold: &Hold) {
+        if !hold.kind.has_queue() {
+            self.wakeups.expect_echo(hold.number);
+        }
+    }
+}
+
 type Shard = Mutex<ByNames<Gate<Pending>>>;
 
 /// All gates of a client, by name. A gate exists for as long as it is used.
@@ -503,7 +627,7 @@ impl Gates {
         result
     }
 
-    /// The gate's copy of these names, if it has the same keys, so that waiters who each made a handle share one copy.
+    /// The gate's copy of these names, if it has the same keys, so that waiters with handles of their own share one copy.
     /// Kinds of one family share a gate and may have different further keys.
     pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
         let gates = self.shard(&names).lock();
@@ -529,46 +653,5 @@ impl Gates {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::Family;
-
-    /// Listens, and expects the message of one release of its own.
-    fn gate(last_answer: LastAnswer) -> Gate<u32> {
-        let mut gate = Gate {
-            last_answer,
-            ..Gate::default()
-        };
-        gate.wakeups.set_listening(true);
-        gate.wakeups.expect_echo(1);
-        gate
-    }
-
-    #[test]
-    fn a_message_of_somebody_else_ends_what_is_known_of_a_busy_lock() {
-        let mut busy = gate(LastAnswer::Busy(None));
-        assert_eq!(busy.received(1), 0, "the echo of our own release");
-        assert!(matches!(busy.last_answer, LastAnswer::Busy(_)));
-        assert_eq!(busy.received(2), 2);
-        assert!(matches!(busy.last_answer, LastAnswer::Nothing));
-    }
-
-    #[test]
-    fn a_message_says_nothing_of_what_failed() {
-        let mut failed = gate(LastAnswer::Failed(Failure::no_reply()));
-        assert_eq!(failed.received(3), 2);
-        assert!(matches!(failed.last_answer, LastAnswer::Failed(_)));
-    }
-
-    #[test]
-    fn a_gate_exists_for_as_long_as_it_is_used() {
-        let gates = Gates::new();
-        let names = Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap());
-        gates.with(&names, |_| ());
-        assert!(gates.names().is_empty(), "a look leaves nothing");
-        gates.with(&names, |gate| gate.job = Some(Arc::default()));
-        assert_eq!(gates.names().len(), 1);
-        gates.with(&names, |gate| gate.job = None);
-        assert!(gates.names().is_empty());
-    }
-}
+#[path = "gate_tests.rs"]
+mod tests;

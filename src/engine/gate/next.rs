@@ -11,9 +11,8 @@ use super::seat::Seat;
 use super::ticket::{Patience, Ticket};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
+use crate::engine::hold::{Effects, Hold};
 
 pub(crate) enum Step<C> {
     /// Complete the attempt at the hold, whose command was started at that time.

@@ -79,7 +79,7 @@ fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     let mut effects = Effects::default();
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
-    gate.seat.await_collection(&decided, at(3));
+    gate.seat.expect_collection(&decided, at(3));
     let by = at(3) + RULES.command_timeout;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));
     assert!(watches(step(&mut gate, at(3), true)));

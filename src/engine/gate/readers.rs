@@ -1,11 +1,12 @@
 //! Who may read the shared hold in a gate's seat, how reads begin and end, and the writers that wait for it.
 //!
 //! 1. A caller reads without asking Redis while the lease of the shared hold covers what it needs, and Redis said a
-//!    moment ago that no writer waits. Otherwise one caller asks for all who come meanwhile.
+//!    moment ago that no writer waits. Otherwise one caller asks, for itself and for all that come meanwhile.
 //! 2. No reader overtakes a writer of this client.
-//! 3. Redis has a note that a writer of this client waits, until none does any more.
-//! 4. Readers heed the note for the watchdog's lease, then not for a third of it, over and over. Some clients may not heed
-//!    it, and those that do must not wait for ever; a writer that comes later is heeded, too.
+//! 3. While a writer of this client waits, Redis has a note of that.
+//! 4. Readers give way to the note for the watchdog's lease, then ignore it for a third of that, and start again. Some
+//!    clients may never give way, and the readers that do must not wait for ever. They start again for writers that come
+//!    later.
 //! 5. Each level of a reader is a read of its own, which ends at its own lease. A writer has one read, with the levels of
 //!    any hold.
 
@@ -18,11 +19,9 @@ use super::shared_hold::SharedHold;
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules, WriterWaits};
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::OwnerState;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase, RenewalPlan};
-use crate::engine::hold::{Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::LostReason;
 use crate::lease::Term;
 
@@ -67,23 +66,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.plan, now)))
     }
 
-    /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
-    pub(super) fn deliver(
-        &mut self,
-        ticket: &Arc<Ticket>,
-        hold: Arc<Hold>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        if self.job.is_some() {
-            self.seat.await_collection(ticket, now);
-        }
-        ticket.decide(Verdict::Granted(hold), effects);
-    }
-
-    /// A command that was sent at `sent_at` was granted to a reader, so all readers up to the first writer that goes on
-    /// waiting get a read. Each lease counts from then, or from when its reader came if that was later. A reader whose
-    /// lease would outlast the grant asks for itself.
+    /// A command that was sent at `sent_at` was granted to a reader, so every reader ahead of the first writer that
+    /// still waits gets a read. Each lease counts from then, or from the arrival of its reader if that was later. A reader
+    /// whose lease would outlast the grant asks for itself.
     fn admit_readers(&mut self, sent_at: Moment, now: Moment, rules: Rules, effects: &mut Effects) {
         self.conclude_late_non_readers(now, effects);
         let mut last = 0;
@@ -106,7 +91,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// Concludes those whose wait is over and who may not read the hold in the seat. The others ask for themselves.
+    /// Concludes the tickets whose wait is over and that may not read the hold in the seat. Readers ask for themselves.
     fn conclude_late_non_readers(&mut self, now: Moment, effects: &mut Effects) {
         let mut may_ask = Vec::new();
         while let Some(ticket) = self.queue.take_late(now) {
@@ -119,13 +104,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.try_at_once |= !may_ask.is_empty();
         for ticket in may_ask {
             self.queue.insert(ticket);
-        }
-    }
-
-    /// The lock is busy: concludes those in the queue whose wait is over.
-    pub(super) fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
-        while let Some(ticket) = self.queue.take_late(now) {
-            self.conclude(&ticket, Verdict::Busy(None), effects);
         }
     }
 
@@ -198,22 +176,6 @@ impl<C: Clone + PartialEq> Gate<C> {
 
 /// How reads begin, change and end.
 impl<C: Clone + PartialEq> Gate<C> {
-    /// `owner` has `hold` now, so those of its tickets that wait are sent to enter it.
-    pub(super) fn owner_holds(
-        &mut self,
-        owner: Option<&Arc<OwnerState>>,
-        hold: &Arc<Hold>,
-        effects: &mut Effects,
-    ) {
-        let Some(owner) = owner else {
-            return;
-        };
-        owner.insert(hold);
-        while let Some(ticket) = self.queue.take_of(owner.number) {
-            self.conclude(&ticket, Verdict::Again, effects);
-        }
-    }
-
     /// Gives `ticket` a read of the hold in the seat, unless that is over.
     fn add_read(
         &mut self,
@@ -501,7 +463,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.queue.first_writer()
     }
 
-    /// A writer of `kind` waits here. Returns for how much longer readers elsewhere heed that (4).
+    /// A writer of `kind` waits here. Returns for how much longer readers elsewhere give way to it (4).
     pub(crate) fn note_writer_waits(
         &mut self,
         kind: &Kind,
@@ -523,7 +485,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Returns the note if no writer waits here any more, once, so that it is removed from Redis: the kind, and since
     /// when the note is there.
     pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
-        // A join is a reader's.
+        // Only readers send joins.
         let trying = self.seat.attempt().or(self.seat.next());
         let writes = trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.is_writer());
         if writes || self.queue.first_writer().is_some() {

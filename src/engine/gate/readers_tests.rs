@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::engine::gate::ticket::Patience;
-use crate::engine::hold::effects::KeeperWork;
+use crate::engine::hold::KeeperWork;
+use crate::engine::hold::owner::OwnerState;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
 
 /// A lock that is held, its hold in Redis and the first read of it.

@@ -1,4 +1,5 @@
-//! The seat of a gate: what this client does about a name, one thing at a time.
+//! The seat of a gate: what this client does about a name, one thing at a time. And what decides whether the lock goes
+//! from one of its waiters to the next inside this client: the window for that, and what is known of other listeners.
 //!
 //! ```text
 //!            attempt                granted
@@ -14,10 +15,15 @@
 //! 2. An answer belongs to a command, not to a hold: of two tries of one attempt only the present one counts.
 //! 3. A try that was sent along with a release waits in `Releasing` and gets the seat when the release is answered, even
 //!    if its caller is gone by then: Redis may have granted it.
-//! 4. A shared hold has the seat together with all its reads. Who wants a read and may not take it without asking sends
-//!    a *join*: one at a time, beside the hold.
+//! 4. A shared hold has the seat together with all its reads. A caller that may not take a read without asking Redis
+//!    sends a *join*: one at a time, beside the hold.
+//! 5. The *pass-on window* begins with a hold that any client could have got. While it lasts, holds are passed on or
+//!    handed over inside this client.
+//! 6. After [`PASS_ON_FOR`] the next release is sent alone, and once that is answered the lock is left free for
+//!    [`LEAVE_FREE_FOR`]. Clients that poll without a subscription are not counted, and they must get in, too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::shared_hold::SharedHold;
 use super::ticket::{Ticket, Uncollected};
@@ -46,7 +52,7 @@ pub(super) enum Seat<C> {
         hold: Arc<Hold>,
         uncollected: Option<Uncollected>,
     },
-    /// Held by those who have reads of it; one more may ask for a read.
+    /// Held by the callers that have reads of it; one more may ask for a read.
     Shared {
         shared: SharedHold,
         join: Option<Attempt<C>>,
@@ -171,7 +177,7 @@ impl<C: Clone + PartialEq> Seat<C> {
         )
     }
 
-    /// Takes out the attempt that `command` is of. That frees the seat, unless the attempt was a join.
+    /// Takes out the attempt that `command` belongs to. That frees the seat, unless the attempt was a join.
     pub(super) fn answered(&mut self, command: &C) -> Option<Attempt<C>> {
         if let Self::Shared { join, .. } = self {
             return join.take_if(|join| join.command == *command);
@@ -193,12 +199,12 @@ impl<C: Clone + PartialEq> Seat<C> {
         };
     }
 
-    /// Somebody must see to it that `ticket` collects its grant.
-    pub(super) fn await_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+    /// `ticket` got its grant, and has not collected it yet.
+    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
         let grant = (Arc::clone(ticket), now);
         match self {
             Self::Held { uncollected, .. } => *uncollected = Some(grant),
-            Self::Shared { shared, .. } => shared.await_collection(grant),
+            Self::Shared { shared, .. } => shared.expect_collection(grant),
             _ => {}
         }
     }
@@ -297,6 +303,141 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 }
 
+/// For how long a lock stays with one client.
+pub(crate) const PASS_ON_FOR: Duration = Duration::from_millis(10);
+
+/// For how long it is left free after that.
+pub(super) const LEAVE_FREE_FOR: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Default)]
+pub(super) struct PassOnWindow {
+    since: Option<Moment>,
+    /// The release that closes the window is sent, and the lock was not left free yet.
+    closing: bool,
+    free_until: Moment,
+}
+
+impl PassOnWindow {
+    /// The client got a hold that any client could have got.
+    pub(super) fn open(&mut self, now: Moment) {
+        self.since = Some(now);
+        self.closing = false;
+    }
+
+    pub(super) fn is_open(&self, now: Moment) -> bool {
+        self.since
+            .is_some_and(|since| since.until(now) < PASS_ON_FOR)
+    }
+
+    /// The release is sent that closes the window.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// A release was answered: the lock is free.
+    pub(super) fn lock_freed(&mut self, now: Moment) {
+        if std::mem::take(&mut self.closing) {
+            self.free_until = now + LEAVE_FREE_FOR;
+        }
+    }
+
+    /// Whether this client leaves the lock to others now.
+    pub(super) fn leaves_free(&self, now: Moment) -> bool {
+        self.closing || now < self.free_until
+    }
+
+    /// The lock is free. Returns until when it is left to others, if it is.
+    pub(super) fn leave_free(&mut self, now: Moment) -> Option<Moment> {
+        // The lease may have ended before the release was answered.
+        self.lock_freed(now);
+        Some(self.free_until).filter(|until| now < *until)
+    }
+}
+
+/// The wake-up channel: whether the client listens, which messages are its own, and who else listens. It knows holds by
+/// their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Wakeups {
+    /// Whether the channel is subscribed and confirmed.
+    live: bool,
+    /// How many messages of our own releases are still to arrive.
+    echoes: u32,
+    /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
+    expected: Vec<u64>,
+    /// How many other clients heard our last release, until somebody asks.
+    others_heard: Option<u32>,
+    /// Whether this client is the next to get the lock when it releases it.
+    next_is_ours: bool,
+}
+
+impl Wakeups {
+    /// Whether no other client waits for our release, as far as is known.
+    pub(super) fn allow_handover(&self) -> bool {
+        self.live && self.next_is_ours
+    }
+
+    /// A queue that Redis keeps says whether its next place is of this client.
+    pub(super) fn set_next_is_ours(&mut self, ours: bool) {
+        self.next_is_ours = ours;
+    }
+
+    /// How many other clients heard the release that freed the seat; once.
+    pub(super) fn take_others_heard(&mut self) -> Option<u32> {
+        self.others_heard.take()
+    }
+
+    /// A last release of the hold `number` is sent. If we listen, its message comes back once, however often it is
+    /// sent. An echo counted too few costs a needless try, one too many costs a wake-up.
+    pub(super) fn expect_echo(&mut self, number: u64) {
+        if self.live && !self.expected.contains(&number) {
+            self.expected.push(number);
+            self.echoes += 1;
+        }
+    }
+
+    /// The release of the hold `number` was answered. `heard_by`: how many clients got its message, if it was published.
+    pub(super) fn release_answered(&mut self, number: u64, heard_by: Option<u32>) {
+        // If we listen and nobody got the message, it went elsewhere, as it does while a slot of a cluster migrates.
+        // Then others may have missed it, too.
+        let heard_by = heard_by.filter(|count| *count > 0 || !self.live);
+        let before = self.expected.len();
+        self.expected.retain(|expected| *expected != number);
+        if self.expected.len() < before && heard_by.is_none() {
+            self.echoes = self.echoes.saturating_sub(1);
+        }
+        self.others_heard = heard_by.map(|count| count.saturating_sub(u32::from(self.live)));
+        self.next_is_ours = self.others_heard == Some(0);
+    }
+
+    /// Messages arrived. Returns how many are news, and not the echo of our own release.
+    pub(super) fn news(&mut self, messages: u32) -> u32 {
+        let own = self.echoes.min(messages);
+        self.echoes -= own;
+        if messages > own {
+            self.next_is_ours = false;
+        }
+        messages - own
+    }
+
+    /// One more channel is subscribed and confirmed. What a queue in Redis said still counts.
+    pub(super) fn channel_added(&mut self) {
+        self.live = true;
+    }
+
+    /// Whether messages arrive from now on.
+    pub(super) fn set_listening(&mut self, live: bool) {
+        *self = Self {
+            live,
+            others_heard: self.others_heard,
+            ..Self::default()
+        };
+    }
+}
+
 #[cfg(test)]
 #[path = "seat_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod handover_tests;

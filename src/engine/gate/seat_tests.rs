@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::gate::ticket::Verdict;
-use crate::engine::hold::effects::Effects;
+use crate::engine::hold::Effects;
 use crate::engine::hold::state::Level;
 use crate::engine::made_tests::{Sort, at, held, hold, ticket};
 
@@ -90,10 +90,10 @@ fn a_grant_lies_there_until_its_time_is_over() {
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
     let mut seat = shared(None);
-    seat.await_collection(&decided, at(3));
+    seat.expect_collection(&decided, at(3));
     let mut alone = Seat::<u32>::Free;
     alone.hold(held(1, Level::Watchdog));
-    alone.await_collection(&decided, at(3));
+    alone.expect_collection(&decided, at(3));
     for mut seat in [seat, alone] {
         assert!(seat.take_uncollected(at(2)).is_none());
         assert!(seat.take_uncollected(at(3)).is_some());

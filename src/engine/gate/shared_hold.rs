@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use super::ticket::{Ticket, Uncollected};
 use crate::clock::Moment;
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::state::{HoldState, Left, Level};
+use crate::engine::hold::{Effects, Hold};
 
 /// For how long after the answer "no writer waits" others may read without asking.
 const OPEN_FOR: Duration = Duration::from_millis(50);
@@ -129,7 +128,7 @@ impl SharedHold {
         now < self.no_writer_at + OPEN_FOR
     }
 
-    pub(super) fn await_collection(&mut self, grant: Uncollected) {
+    pub(super) fn expect_collection(&mut self, grant: Uncollected) {
         self.uncollected.push_back(grant);
     }
 

@@ -1,10 +1,15 @@
-//! A ticket: one caller's acquire, from its call until somebody took its result.
+//! A ticket: one caller's acquire, from its call until somebody took its result; and the queue of the tickets that wait
+//! at a gate, first come first served.
 //!
 //! 1. The result is put into the ticket and the caller woken. A hold that is not collected in time is taken back (I9: a
 //!    future that is not polled delays nobody).
-//! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So whoever
-//!    has that lock and sees the ticket wait knows that a grant reaches it.
+//! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So a
+//!    grant reaches a ticket that was seen to wait under that lock.
+//! 3. Thousands may wait, so nothing that happens at each grant walks the whole queue. Waiters are found by the end of
+//!    their wait, and by their owner.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -12,13 +17,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::queue::{QueueEntry, Queued};
 use crate::clock::Moment;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId, current_task};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 
@@ -73,7 +76,7 @@ pub(crate) struct Request {
 pub(crate) struct Ticket {
     pub(crate) number: u64,
     pub(crate) request: Request,
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<TaskId>,
     state: Mutex<TicketState>,
     /// An attempt whose outcome is unknown, or that has a place in a queue that Redis keeps. It is tried again under the
     /// same hold id.
@@ -97,7 +100,7 @@ impl Request {
         self.owner.as_ref().map(|owner| owner.number)
     }
 
-    /// The first level of `hold`, for whoever asked for it.
+    /// The first level of `hold`, for the caller that asked for it.
     pub(crate) fn entered(&self, hold: Arc<Hold>) -> HeldLevel {
         HeldLevel {
             hold,
@@ -107,13 +110,8 @@ impl Request {
         }
     }
 
-    /// What a hold is made of that shares the field `id` in Redis, or takes it over.
-    pub(super) fn origin(
-        &self,
-        id: &Arc<str>,
-        number: u64,
-        task: Option<tokio::task::Id>,
-    ) -> Origin {
+    /// What to make a hold of that shares the field `id` in Redis, or takes it over.
+    pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: Option<TaskId>) -> Origin {
         Origin {
             kind: self.kind.clone(),
             id: Arc::clone(id),
@@ -147,7 +145,7 @@ impl Ticket {
         Arc::new(Self {
             number,
             request,
-            task: tokio::task::try_id(),
+            task: current_task(),
             state: Mutex::new(TicketState::Waiting(None)),
             unsettled: Mutex::new(None),
             breaks: AtomicU8::new(0),
@@ -259,7 +257,7 @@ impl Ticket {
         self.request.patience != Patience::Once && self.request.kind.has_queue()
     }
 
-    /// Takes the attempt that nobody will make again.
+    /// Takes the attempt, which nobody will repeat.
     pub(super) fn take_unsettled(&self) -> Option<Arc<Hold>> {
         self.unsettled.lock().take()
     }
@@ -298,6 +296,142 @@ impl Ticket {
     }
 }
 
+/// What the queue knows of a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct QueueEntry {
+    /// Numbers grow by arrival.
+    pub(super) number: u64,
+    /// When the wait ends, unless it is for ever.
+    pub(super) end: Option<Moment>,
+    /// The owner's number, if there is one.
+    pub(super) owner: Option<u64>,
+    /// Whether messages are to wake it.
+    pub(super) listens: bool,
+    /// Whether it wants exclusively what others share.
+    pub(super) writes: bool,
+}
+
+pub(super) trait Queued {
+    fn entry(&self) -> QueueEntry;
+}
+
+pub(super) struct Queue<T> {
+    waiters: BTreeMap<u64, T>,
+    ends: BTreeSet<(Moment, u64)>,
+    owners: BTreeSet<(u64, u64)>,
+    listeners: usize,
+    writers: BTreeSet<u64>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            owners: BTreeSet::new(),
+            listeners: 0,
+            writers: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Queued> Queue<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Whether messages are to wake anybody.
+    pub(super) fn has_listeners(&self) -> bool {
+        self.listeners > 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn head(&self) -> Option<&T> {
+        self.waiters.first_key_value().map(|(_, first)| first)
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.waiters.contains_key(&number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiters.values()
+    }
+
+    /// Inserts in the order of arrival, so a head that tried in vain goes back to the front.
+    pub(super) fn insert(&mut self, waiter: T) {
+        let entry = waiter.entry();
+        let number = entry.number;
+        self.ends.extend(entry.end.map(|end| (end, number)));
+        self.owners.extend(entry.owner.map(|owner| (owner, number)));
+        self.writers.extend(entry.writes.then_some(number));
+        if self.waiters.insert(number, waiter).is_none() {
+            self.listeners += usize::from(entry.listens);
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+        let waiter = self.waiters.remove(&number)?;
+        let entry = waiter.entry();
+        self.listeners -= usize::from(entry.listens);
+        if let Some(end) = entry.end {
+            self.ends.remove(&(end, number));
+        }
+        if let Some(owner) = entry.owner {
+            self.owners.remove(&(owner, number));
+        }
+        self.writers.remove(&number);
+        Some(waiter)
+    }
+
+    pub(super) fn first_writer(&self) -> Option<&T> {
+        self.waiters.get(self.writers.first()?)
+    }
+
+    /// The first reader behind `number`, if no writer is ahead of it.
+    pub(super) fn next_reader(&self, number: u64) -> Option<&T> {
+        let end = self.writers.first().copied().unwrap_or(u64::MAX);
+        let behind = (
+            Bound::Excluded(number),
+            Bound::Excluded(end.max(number + 1)),
+        );
+        self.waiters.range(behind).next().map(|(_, waiter)| waiter)
+    }
+
+    /// Takes out a waiter whose wait is over at `now`, if there is one.
+    pub(super) fn take_late(&mut self, now: Moment) -> Option<T> {
+        let (end, number) = *self.ends.first()?;
+        if end > now {
+            return None;
+        }
+        self.remove(number)
+    }
+
+    /// Takes out a waiter of `owner`, if there is one.
+    pub(super) fn take_of(&mut self, owner: u64) -> Option<T> {
+        let (_, number) = *self.owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
+        self.remove(number)
+    }
+
+    /// Takes out all that `chosen` is true for. Walks the whole queue.
+    pub(super) fn take_if(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
+        let waiters = self.waiters.iter();
+        let numbers: Vec<u64> = waiters
+            .filter(|(_, waiter)| chosen(waiter))
+            .map(|(number, _)| *number)
+            .collect();
+        let taken = numbers.into_iter().filter_map(|number| self.remove(number));
+        taken.collect()
+    }
+}
+
 #[cfg(test)]
 #[path = "ticket_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod queue_tests;

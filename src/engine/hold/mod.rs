@@ -1,14 +1,15 @@
 //! A hold: one owner's possession of one name. Its guards, its gate and the keeper share it.
 //!
 //! 1. Its life is the state machine of [`state`](super::hold::state). Every change goes through [`Hold::with`], or
-//!    through `Effects::change` while a gate's lock is held, because nothing may be woken under that lock.
+//!    through [`Effects::change`] while a gate's lock is held: a waker may run any code, even code that takes the same
+//!    gate's lock, so nothing is woken under it. A change collects its [`Effects`], and its caller carries them out after
+//!    it has released the lock.
 //! 2. Validity is read without a lock (I8).
 //! 3. One attempt uses the number of a hold. If the attempt ends without a hold, the number is never used again (I3).
 //! 4. A hold knows its owner by number only: an owner knows its holds, not the other way round.
 //! 5. If several owners may hold a name at once, the hold in Redis is a *shared hold*, and each owner has a *read* of
 //!    it. A read is a hold with its own levels and leases. It is lost with the shared hold, and never valid for longer.
 
-pub(crate) mod effects;
 pub(crate) mod kind;
 pub(crate) mod owner;
 pub(crate) mod schedule;
@@ -16,10 +17,13 @@ pub(crate) mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+/// The task that asks for a hold, to detect a task that waits for itself.
+pub(crate) use tokio::task::{Id as TaskId, try_id as current_task};
 
 use super::hold::kind::Kind;
 use super::hold::state::{HoldState, Level, Phase};
@@ -42,7 +46,7 @@ pub(crate) struct Hold {
     /// The number of the read through which it was entered without an owner, or its own number.
     pub(crate) entered_by: u64,
     /// The task that asked for it, to detect a task that waits for itself.
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<TaskId>,
     /// The shared hold that this is a read of.
     read_of: Option<Arc<Hold>>,
     abandoned: bool,
@@ -86,7 +90,7 @@ pub(crate) struct Origin {
     pub(crate) lease: LeaseMs,
     pub(crate) owner: Option<u64>,
     pub(crate) entered_by: u64,
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<TaskId>,
 }
 
 impl Hold {
@@ -168,7 +172,7 @@ impl Hold {
         result
     }
 
-    /// Lets `change` act on the state. Returns, too, whether to notify those who wait for a change.
+    /// Lets `change` act on the state. Returns, too, whether to notify the tasks that wait for a change.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
         // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
         // so this never holds both locks.
@@ -185,7 +189,7 @@ impl Hold {
             Phase::Held => state.valid_until(),
             _ => Moment::default(),
         };
-        // Release: whoever reads this validity also sees what its grant wrote. Under the lock, so that an older
+        // Release: a thread that reads this validity also sees what its grant wrote. Under the lock, so that an older
         // validity is never stored last.
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
@@ -218,6 +222,11 @@ impl Hold {
     pub(crate) fn token(&self) -> Option<FencingToken> {
         // Relaxed: it publishes nothing but itself.
         FencingToken::new(self.token.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        // Relaxed: as in `token`.
+        self.token.load(Ordering::Relaxed) > 0
     }
 
     /// Keeps the first token that Redis gave this hold. Entries that were repeated, or sent at the same time, may draw
@@ -328,7 +337,7 @@ impl Hold {
         self.with(|state| state.end(outcome));
     }
 
-    /// Notifies those who wait for a change.
+    /// Notifies the tasks that wait for a change.
     pub(super) fn notify(&self) {
         self.changed.notify_waiters();
     }
@@ -353,6 +362,81 @@ impl Hold {
                 return result;
             }
             changed.await;
+        }
+    }
+}
+
+/// Collected under a gate's lock, carried out after it.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Effects {
+    wakers: Vec<Waker>,
+    changed: Vec<Arc<Hold>>,
+    releases: Vec<Arc<Hold>>,
+    looks: Vec<Arc<Hold>>,
+    downgrades: Vec<Arc<Hold>>,
+}
+
+/// What is left for the keeper to do.
+pub(crate) struct KeeperWork {
+    /// Holds whose last release the keeper sends.
+    pub(crate) releases: Vec<Arc<Hold>>,
+    /// Holds that the keeper looks at in time, which may be sooner than it planned.
+    pub(crate) looks: Vec<Arc<Hold>>,
+    /// Exclusive holds that the keeper downgrades to shared holds.
+    pub(crate) downgrades: Vec<Arc<Hold>>,
+}
+
+impl Effects {
+    /// Wakes a task later.
+    pub(crate) fn wake(&mut self, waker: Option<Waker>) {
+        self.wakers.extend(waker);
+    }
+
+    /// Lets `change` act on the state of `hold`, and notifies the tasks that wait for a change of it later.
+    pub(crate) fn change<R>(
+        &mut self,
+        hold: &Arc<Hold>,
+        change: impl FnOnce(&mut HoldState) -> R,
+    ) -> R {
+        let (result, notify) = hold.update(change);
+        if notify {
+            self.changed.push(Arc::clone(hold));
+        }
+        result
+    }
+
+    /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.
+    pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
+        let first = self.change(hold, HoldState::claim_release);
+        if first {
+            self.releases.push(Arc::clone(hold));
+        }
+        first
+    }
+
+    /// Asks the keeper to look at `hold` in time: the hold is new, or the watchdog keeps it from now on.
+    pub(crate) fn look(&mut self, hold: &Arc<Hold>) {
+        self.looks.push(Arc::clone(hold));
+    }
+
+    /// Leaves it to the keeper to downgrade `hold` to a shared hold.
+    pub(crate) fn downgrade(&mut self, hold: &Arc<Hold>) {
+        self.downgrades.push(Arc::clone(hold));
+    }
+
+    /// Wakes and notifies everybody, and returns what is left for the keeper.
+    pub(crate) fn carry_out(self) -> KeeperWork {
+        for waker in self.wakers {
+            waker.wake();
+        }
+        for hold in self.changed {
+            hold.notify();
+        }
+        KeeperWork {
+            releases: self.releases,
+            looks: self.looks,
+            downgrades: self.downgrades,
         }
     }
 }

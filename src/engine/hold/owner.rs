@@ -105,7 +105,7 @@ impl OwnerState {
             let holds = holds.map(|held| (Arc::clone(&held.hold), held.detached.len()));
             holds.collect()
         };
-        // Not under the lock: the first to see a loss wakes those who wait for it.
+        // Not under the lock: the first to see a loss wakes the tasks that wait for it.
         let mut lost = None;
         for (hold, detached) in &holds {
             hold.lost_reason(now);

@@ -2,7 +2,7 @@
 //!
 //! 1. An entry only ever moves to an earlier time while it is there. So what the keeper plans does not overwrite the
 //!    deadline that a caller sets at the same time. A look that comes too early does no harm.
-//! 2. Whoever asks for a look changes the hold's state first. So a caller may rely on an entry that is early enough
+//! 2. A caller changes the hold's state before it asks for a look. So it may rely on an entry that is early enough
 //!    without taking the lock: if the keeper takes the entry out at this moment, it reads the state afterwards.
 //! 3. A new entry wakes the keeper only if it comes before the keeper's next planned look. So a tight loop of lock and
 //!    unlock does not wake the keeper's thread.
@@ -111,7 +111,7 @@ impl Looks {
 
 /// Relaxed: only the schedule writes it, under its lock. A read without the lock may return an old time. If that is too
 /// late, the caller takes the lock for nothing; if it is early enough, the keeper is taking the entry out just now, and
-/// reads the hold's state afterwards (2: whoever asks for a look changes the state first).
+/// reads the hold's state afterwards (2: the state is changed before a look is asked for).
 fn look_at(hold: &Hold) -> Moment {
     Moment::from_nanos(hold.look_at.load(Ordering::Relaxed))
 }

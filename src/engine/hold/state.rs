@@ -524,7 +524,7 @@ impl HoldState {
         self.watchdogs > 0
     }
 
-    /// Declares it lost if its validity has ended, whoever sees that first.
+    /// Declares it lost if its validity has ended.
     pub(crate) fn expire(&mut self, now: Moment) {
         if self.phase == Phase::Held && now >= self.valid_until() {
             self.phase = Phase::Lost(LostReason::Expired);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::shared::Keeper;
 use crate::backend::Failure;
 use crate::engine::caller::count::{Writing, call, present, written};
-use crate::engine::caller::settle::{give_up_release, settle_release};
+use crate::engine::core::{give_up_release, settle_release};
 use crate::engine::gate::answers::SentAs;
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{HoldState, Phase};

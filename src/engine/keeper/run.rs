@@ -2,18 +2,25 @@
 //! completes what must not be left behind.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::Keeper;
 use super::{cluster, job, masters, reaper};
+use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 
 /// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// After how much silence a connection is probed while anything is held. Renewals are far apart, and the keeper should
+/// notice a restart of Redis before the next one.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How long the end of a client waits for commands that are under way, and how often it checks them.
 const FLUSH: Duration = Duration::from_millis(400);
@@ -42,7 +49,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         let next_renewal = keeper.watchdog.renew(&mut tasks.all);
         if !core.schedule.is_empty() {
             busy_until = now + core.plan.period();
-            keeper.probe_quiet(&mut tasks.all);
+            probe_quiet(&keeper, &mut tasks.all);
         }
         // A client that has held nothing for a while needs no looks at the clock.
         let idle = now >= busy_until;
@@ -64,6 +71,24 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         }
     }
     flush(&keeper, tasks, mailbox).await;
+}
+
+/// Probes the connections that were quiet for a while, unless that is under way. Finds those that were cut or are
+/// half open before a renewal needs them.
+fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
+    let quiet = keeper.core.keeper_fleet.quiet(QUIET);
+    // Relaxed: only tasks on the keeper's thread use the flag.
+    if quiet.is_empty() || keeper.probing.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let keeper = Arc::clone(keeper);
+    tasks.spawn(async move {
+        let limit = keeper.core.config.command_timeout;
+        // The answers do not matter: a connection that does not answer is replaced, and its holds are verified.
+        let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
+        join_all(answers).await;
+        keeper.probing.store(false, Ordering::Relaxed);
+    });
 }
 
 /// A task panicked, so its work was left half-done: the keeper panics, too.

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use super::guard_around::guard_around_level;
 use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Reply, fenced};

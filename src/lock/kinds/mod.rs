@@ -2,6 +2,7 @@
 
 pub(crate) mod fair;
 pub(crate) mod fenced;
+mod guard_around;
 pub(crate) mod plain;
 pub(in crate::lock) mod read_write;
 pub(crate) mod simple;

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::guard_around::guard_around_level;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, guard_around_level, sealed};
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
 use crate::script::{Acquired, Call, Released, Reply, rw};

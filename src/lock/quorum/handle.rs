@@ -15,12 +15,11 @@ use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
 use crate::lease::Lease;
-use crate::lock::acting::LockOfClient;
 use crate::lock::guard::{IsGuard, LockGuard, LockKind};
-use crate::lock::handle::run_under;
+use crate::lock::handle::{LockOfClient, owner_in_scope, run_under};
+use crate::lock::kinds;
 use crate::lock::object::{LockInfo, Ttl, is_a_lock};
 use crate::lock::several::CompositeOwner;
-use crate::lock::{kinds, scope};
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
@@ -120,7 +119,7 @@ impl<K: LockKind> QuorumHandle<K> {
 
     /// Its owner, or that of the scope that this is called in.
     fn acts_for(&self) -> Option<Arc<CompositeOwner>> {
-        let ambient = || scope::current(self.nodes.id());
+        let ambient = || owner_in_scope(self.nodes.id());
         self.owner.clone().or_else(ambient)
     }
 

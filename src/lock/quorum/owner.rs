@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::handle::{FencedQuorumLock, QuorumLock};
 use super::nodes::QuorumNodes;
+use crate::lock::handle::in_scope;
 use crate::lock::kinds::{fenced, plain};
-use crate::lock::scope;
 use crate::lock::several::CompositeOwner;
 
 /// Who may enter a lock of a [`Quorum`](crate::Quorum) again: what an [`Owner`](crate::Owner) is to a client.
@@ -62,7 +62,7 @@ impl QuorumOwner {
     ///
     /// As `future`.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        scope::within(self.nodes.id(), Arc::clone(&self.state), future)
+        in_scope(self.nodes.id(), Arc::clone(&self.state), future)
     }
 }
 

@@ -127,7 +127,7 @@ impl NameQueue {
     }
 }
 
-/// When the next round is due. Whoever has the turn keeps it up to date.
+/// When the next round is due. The caller that has the turn keeps it up to date.
 pub(super) struct Rounds {
     /// Opened by the first caller that waits.
     listeners: Option<Listeners>,

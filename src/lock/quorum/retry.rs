@@ -4,7 +4,7 @@
 //!    a wake-up. When only one did, it is due a little later: the others may be down, or their messages lost.
 //! 2. A waiter that got some nodes and not enough competes with others. The nodes that it gives back publish wake-ups,
 //!    too, so wake-ups do not shorten the pause after such a try.
-//! 3. A random delay spreads the tries of those who are woken at the same time.
+//! 3. A random delay spreads the tries of waiters that are woken at the same time.
 //! 4. A try covers all wake-ups that came before it.
 //! 5. The end of a lease publishes nothing. A refused try returns when the leases of the other holders end, so the next
 //!    try is due then.
@@ -17,7 +17,7 @@ use crate::clock::Moment;
 const OTHERS: Duration = Duration::from_millis(5);
 /// How long after the end of a lease the try is due: servers count in whole ms.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
-/// Over how long the tries of those who are woken spread.
+/// Over how long the tries of waiters that are woken together spread.
 const SPREAD: Duration = Duration::from_millis(2);
 
 /// When the next try of a waiter is due.

@@ -20,7 +20,8 @@ use super::state::{ChildState, CompositePhase, CompositeState};
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::Lease;
-use crate::lock::guard::{HoldOfSeveral, HoldView, LockGuard};
+use crate::lock::guard::LockGuard;
+use crate::lock::view::{HoldOfSeveral, HoldView};
 
 /// The holds of the children, by place.
 type ChildHolds = Arc<[Option<HoldView>]>;
@@ -149,7 +150,7 @@ impl Composite {
         self.inner.lock().state.goes_on();
     }
 
-    /// Notifies those who wait for a loss: there are other children now, or fewer.
+    /// Notifies the tasks that wait for a loss: there are other children now, or fewer.
     pub(super) fn has_changed(&self) {
         self.changed.notify_waiters();
     }
@@ -181,8 +182,8 @@ impl Composite {
     fn look_and<R>(&self, act: impl FnOnce(&mut CompositeInner, CompositePhase) -> R) -> R {
         loop {
             let children = self.children();
-            // Outside of the lock: to look at a child may wake those who wait for its loss, and a waker may run any code. A
-            // loss that became final meanwhile overrides what was seen here.
+            // Outside of the lock: to look at a child may wake the tasks that wait for its loss, and a waker may run
+            // any code. A loss that became final meanwhile overrides what was seen here.
             let reports: SmallVec<[ChildState; 16]> = children
                 .iter()
                 .map(|child| child.as_ref().map_or(ChildState::Absent, HoldView::state))

@@ -23,7 +23,7 @@ pub(in crate::lock) struct CompositeLevel {
     hold: Arc<Composite>,
     /// Shared by all levels with the same sort of lease. None once the level is given back.
     children: Option<Arc<ChildLevels>>,
-    /// Whom the level can be left to, if not to the owners of the children.
+    /// The owner that the level can be left to. Without one, the owners of the children take its levels.
     owner: Option<Arc<CompositeOwner>>,
 }
 

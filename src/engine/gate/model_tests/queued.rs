@@ -1,4 +1,4 @@
-//! A lock whose queue Redis keeps: the places of those who wait here, and of strangers.
+//! A lock whose queue Redis keeps: the places of the tickets that wait here, and of strangers.
 //!
 //! Its order is that of arrival: Redis grants the lock to the client of the first place, and the client gives it to its
 //! first waiter.
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// As `settle::next_is_ours`.
+    /// As `core::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
         if let (ReplyState::Done(reply @ (-2 | -7)), true) =
             (self.reply_of(command), self.is_queued())

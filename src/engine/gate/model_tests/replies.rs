@@ -1,7 +1,7 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
-use crate::engine::gate::handover::LEAVE_FREE_FOR;
+use crate::engine::gate::seat::LEAVE_FREE_FOR;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// As `settle::settle_attempt`.
+    /// As `core::settle_attempt`.
     pub(super) fn settle(&mut self, command: usize) {
         let now = self.now;
         let answer = match self.reply_of(command) {
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// As `settle::settle_release`: whether it is over.
+    /// As `core::settle_release`: whether it is over.
     /// What is known of the lock behind an answer to an attempt.
     fn check_known(&self, settled: Settled, busy: bool, early: bool) {
         let has_it = matches!(settled, Settled::Held | Settled::Joined);

@@ -9,8 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::listener::Listener;
-use super::wire::{self, Sink, Stream};
+use super::listener::{Listener, Sink, Stream, to_node, to_server};
 use crate::backend::{AttemptPace, Class, Cluster, ClusterNode, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
@@ -97,11 +96,11 @@ impl HubConnection {
         let limit = self.config.connect_timeout;
         let Some(node) = &self.node else {
             let pubsub = self.config.dialer.subscribe(limit).await?;
-            return Ok(wire::to_server(pubsub));
+            return Ok(to_server(pubsub));
         };
         let (sender, pushes) = mpsc::unbounded_channel();
         let connection = node.subscribe(limit, sender).await?;
-        Ok(wire::to_node(connection, node.publish(), pushes))
+        Ok(to_node(connection, node.publish(), pushes))
     }
 
     /// Ends the connection.

@@ -10,7 +10,6 @@
 
 mod connection;
 mod listener;
-mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! 2. Redis forgets the places of a client that is silent for 15 s, and all places when it loses its data. So the client
 //!    refreshes its places every 5 s, whatever else the job does, and after a connection broke. A client that finds fewer
 //!    places than it has asks for all of them again, in the order of its waiters.
-//! 3. Until it knows, no later waiter of the client asks for a place: it would be ahead of those who lost theirs.
+//! 3. Until it knows, no later waiter of the client asks for a place: it would be ahead of the waiters that lost theirs.
 //! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
 //!    is repeated.
 //! 5. The ticket being tried is out of the queue and counts as first.

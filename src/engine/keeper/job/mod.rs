@@ -32,15 +32,13 @@ use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{new_hold, start_join};
 use crate::engine::caller::release;
-use crate::engine::caller::settle::{settle_attempt, settle_release};
-use crate::engine::core::Core;
+use crate::engine::core::{Core, settle_attempt, settle_release};
 use crate::engine::gate::answers::SentAs;
 use crate::engine::gate::next::Step;
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, LastAnswer};
-use crate::engine::hold::Hold;
-use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::{Kind, Try};
+use crate::engine::hold::{Effects, Hold};
 use crate::engine::keeper::shared::Keeper;
 use crate::names::Names;
 

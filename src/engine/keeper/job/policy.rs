@@ -11,7 +11,7 @@
 //! 6. That pace does not slow down while the lock changes hands. A lease that ends later than Redis said before shows
 //!    that: the lock was released and acquired again, or renewed. For [`RESTLESS`] from then on, tries come after a
 //!    quarter of the first delay: timers count milliseconds, and with the time of an answer a try must not take two. A
-//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::handover), which a
+//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::seat), which a
 //!    slow poll would meet by luck.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 use crate::engine::gate::LastAnswer;
-use crate::engine::gate::handover::PASS_ON_FOR;
+use crate::engine::gate::seat::PASS_ON_FOR;
 
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);

@@ -1,0 +1,175 @@
+//! Views of a hold: whether it is still valid, for tasks that do not hold a level of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::several::ChildState;
+use crate::clock::Clock;
+use crate::engine::hold::Hold;
+use crate::engine::hold::state::Phase;
+use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
+
+/// A view of a hold, for subtasks that must know whether it is still valid. Cheap to clone. It does not keep the lock.
+///
+/// ```no_run
+/// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
+/// let hold = guard.hold();
+/// let upload = tokio::spawn(async move {
+///     for part in 0..10 {
+///         hold.check()?; // stop as soon as the lock is not ours any more
+///         println!("part {part}");
+///     }
+///     Ok::<_, watchlock::Error>(())
+/// });
+/// # drop(upload);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HoldView {
+    pub(super) of: HoldOf,
+}
+
+#[derive(Clone)]
+pub(super) enum HoldOf {
+    Single(SingleView),
+    Several(Arc<dyn HoldOfSeveral>),
+}
+
+impl std::fmt::Debug for HoldView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HoldView")
+            .field("name", &self.name())
+            .field("is_valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl HoldView {
+    /// As [`LockGuard::is_valid`](crate::LockGuard::is_valid); false once the hold has ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.valid_for().is_zero()
+    }
+
+    /// As [`LockGuard::valid_for`](crate::LockGuard::valid_for); zero once the hold has ended.
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        match self.state() {
+            ChildState::Valid(left) => left,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// As [`LockGuard::check`](crate::LockGuard::check).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.of {
+            HoldOf::Single(view) => view.check(),
+            HoldOf::Several(hold) => hold.check(),
+        }
+    }
+
+    /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) -> LostReason {
+        self.wait_for_loss(true).await
+    }
+
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    pub(super) async fn wait_for_loss(&self, announced: bool) -> LostReason {
+        match &self.of {
+            HoldOf::Single(view) => view.lost(announced).await,
+            HoldOf::Several(hold) => hold.lost(announced).await,
+        }
+    }
+
+    pub(super) fn token(&self) -> Option<FencingToken> {
+        match &self.of {
+            HoldOf::Single(view) => view.token(),
+            HoldOf::Several(hold) => hold.token(),
+        }
+    }
+
+    /// Its state as a child of a hold of several locks.
+    pub(super) fn state(&self) -> ChildState {
+        match &self.of {
+            HoldOf::Single(view) => view.state(),
+            HoldOf::Several(hold) => hold.state(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.of {
+            HoldOf::Single(view) => view.name(),
+            HoldOf::Several(hold) => hold.name(),
+        }
+    }
+}
+
+/// A hold of several locks as one, as a view sees it.
+pub(super) trait HoldOfSeveral: Send + Sync {
+    fn name(&self) -> &str;
+    fn token(&self) -> Option<FencingToken>;
+    fn state(&self) -> ChildState;
+    fn check(&self) -> Result<(), Error>;
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason>;
+}
+
+/// A view of a hold of one lock.
+#[derive(Clone)]
+pub(super) struct SingleView {
+    pub(super) clock: Clock,
+    pub(super) hold: Arc<Hold>,
+}
+
+impl SingleView {
+    pub(super) fn name(&self) -> &str {
+        self.hold.kind.names().name()
+    }
+
+    pub(super) fn token(&self) -> Option<FencingToken> {
+        self.hold.token()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let refused = match self.state() {
+            ChildState::Valid(_) => return Ok(()),
+            ChildState::Lost(reason) => Error::lost(reason),
+            ChildState::Over | ChildState::Absent => Error::not_owner(),
+        };
+        Err(refused.about(self.name()))
+    }
+
+    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
+    pub(super) async fn lost(&self, announced: bool) -> LostReason {
+        if announced {
+            self.hold.lost().await
+        } else {
+            self.hold.lost_for_good().await
+        }
+    }
+
+    pub(super) fn state(&self) -> ChildState {
+        let now = self.clock.now();
+        let left = now.until(self.hold.valid_until());
+        if !left.is_zero() {
+            return ChildState::Valid(left);
+        }
+        match self.hold.lost_reason(now) {
+            Some(reason) => ChildState::Lost(reason),
+            None if self.hold.phase() == Phase::Held => ChildState::Valid(left),
+            None => ChildState::Over,
+        }
+    }
+}
