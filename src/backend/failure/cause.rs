@@ -40,6 +40,15 @@ impl Failure {
         )
     }
 
+    pub(crate) fn slow_connect() -> Self {
+        Self::of(Class::Unreached, "no connection within connect_timeout")
+    }
+
+    pub(crate) fn silent_sentinel() -> Self {
+        let text = "no answer of a sentinel within connect_timeout";
+        Self::of(Class::Unreached, text)
+    }
+
     /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
         let text = "no known cluster node serves the slot of the lock";
