@@ -6,8 +6,9 @@ mod send;
 mod timers;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};
-pub(crate) use self::lane::{Lane, LaneConfig};
+pub(crate) use self::lane::{Connected, Lane, LaneConfig};
 pub(crate) use self::send::{
-    CommandResult, FailedSend, MIN_SILENCE, Pending, TimedReply, asking_once, once, round_trip,
+    CommandResult, FailedSend, MIN_SILENCE, Pending, TimedReply, asking_once, connected, once,
+    round_trip,
 };
 pub(crate) use self::timers::Timers;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
 
@@ -47,6 +48,12 @@ impl Failure {
     pub(crate) fn silent_sentinel() -> Self {
         let text = "no answer of a sentinel within connect_timeout";
         Self::of(Class::Unreached, text)
+    }
+
+    /// A server of a quorum did not answer in time.
+    pub(crate) fn slow_server(limit: Duration) -> Self {
+        let text = format!("no reply within node_timeout ({limit:?})");
+        Self::of(Class::Unanswered, text)
     }
 
     /// No known node has the slot. The command was certainly not sent.
