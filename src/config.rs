@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::ConfigError;
-use crate::lease::LeaseMs;
+use crate::lease::{Lease, LeaseMs};
 use crate::names::MAX_KEY_BYTES;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -95,6 +95,16 @@ pub(crate) struct Config {
     pub(crate) passes_on: bool,
     pub(crate) acks: Option<Acks>,
     pub(crate) clock: Clock,
+}
+
+impl Config {
+    /// How long a lease is.
+    pub(crate) fn lease_of(&self, lease: Lease) -> Duration {
+        match lease {
+            Lease::Watchdog => self.watchdog_lease.duration(),
+            Lease::Fixed(lease) => lease,
+        }
+    }
 }
 
 impl Settings {

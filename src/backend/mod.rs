@@ -17,7 +17,8 @@ mod failure;
 
 pub(crate) use self::cluster::{Backend, Cluster, Fleet, NodeAddress, slots_of};
 pub(crate) use self::command::{
-    CommandResult, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, Timers, round_trip,
+    CommandResult, Connected, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, Timers,
+    connected, round_trip,
 };
 pub(crate) use self::connect::{
     ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls,

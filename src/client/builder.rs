@@ -259,7 +259,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an attempt to connect may take: 10 ms to 60 s. Default 2 s.
+    /// How long an attempt to connect may take: 10 ms to 60 s. Default 2 s. Sentinels have as long to answer, before it.
     #[doc(alias = "connectTimeout")]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;

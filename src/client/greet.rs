@@ -21,12 +21,13 @@ const OLDEST: (u64, u64) = (6, 2);
 /// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
-/// Greets the server over the lane home, within one connect time-out. In a cluster that lane rests afterwards.
+/// Greets the server over the lane home, within the time of one attempt to connect. In a cluster that lane rests afterwards.
 pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
-    let limit = core.backend.config().connect_timeout;
+    let config = core.backend.config();
+    let limit = config.dialer.limit(config.connect_timeout);
     let introducing = Box::pin(introduce(core, fleet.home()));
     let introduced = core.backend.timers().within(limit, introducing).await;
-    introduced.unwrap_or_else(|| Err(Failure::no_connection().into()))?;
+    introduced.unwrap_or_else(|| Err(Failure::slow_connect().into()))?;
     fleet.settle();
     Ok(())
 }

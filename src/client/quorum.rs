@@ -183,7 +183,10 @@ impl QuorumBuilder {
         }
     }
 
-    /// How long to wait for a server's answer to an acquire: 1 ms to 10 s, and at most a tenth of the lease. Default 50 ms.
+    /// How long to wait for a server's answer to an acquire: 1 ms to 10 s, and at most a quarter of the lease. Default four
+    /// times the measured round trip to that server, at least 50 ms. Connecting does not count: it has the
+    /// [`connect_timeout`](Self::connect_timeout).
+    ///
     /// A server that does not answer in time is skipped until it answers a question in the background. Entering a hold
     /// again with the other kind of lease waits up to this long for servers that the majority does not need.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {

@@ -181,3 +181,58 @@ async fn a_single_try_that_finds_its_node_dead_has_the_slots_asked_for() {
     })
     .await;
 }
+
+/// Both a client that has connections to the others, and one whose only connection was to the dead master.
+#[tokio::test]
+async fn while_a_master_is_down_its_clients_ask_the_others_once_a_second_on_open_connections() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options.config("cluster-require-full-coverage", "no")
+    });
+    let cluster = cluster.await;
+    let master = cluster.owner_of(NAME).await;
+    let other = elsewhere(&cluster, master).await;
+    let (held_nothing, holds) = (
+        Client::connect(&cluster.url()).await.unwrap(),
+        Client::connect(&cluster.url()).await.unwrap(),
+    );
+    let _guard = holds.get_lock(&other).lock().await.unwrap();
+    for client in [&held_nothing, &holds] {
+        let guard = client.get_lock(NAME).lock().await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+    cluster.node(master).kill();
+    let others = || (0..3).filter(|node| *node != master);
+    let count = async || {
+        let (mut questions, mut connections) = (0, 0);
+        for node in others().map(|node| cluster.node(node)) {
+            questions += node.calls_of("cluster|slots").await;
+            let received = node.info("stats", "total_connections_received").await;
+            connections += received.unwrap().parse::<u64>().unwrap();
+        }
+        (questions, connections)
+    };
+    let locks = [held_nothing.get_lock(NAME), holds.get_lock(NAME)];
+    let tries = async |count: u32| {
+        for _ in 0..count {
+            let [one, two] = locks
+                .each_ref()
+                .map(|lock| lock.try_lock(ms(500), Lease::Watchdog));
+            let (one, two) = tokio::join!(one, two);
+            assert!(one.is_err() && two.is_err());
+        }
+    };
+    // The first moments: the questions come closer together.
+    tries(6).await;
+    let began = Instant::now();
+    let before = count().await;
+    let counted = count().await;
+    tries(12).await;
+    let after = count().await;
+    let questions = after.0 - before.0;
+    // The pauses are random, from two thirds of a second on.
+    let most = 2 * (began.elapsed().as_secs() * 3 / 2 + 2);
+    assert!((2..=most).contains(&questions), "{questions} questions");
+    // Counting connects as well.
+    let connections = (after.1 - counted.1).saturating_sub(counted.1 - before.1);
+    assert!(connections <= 2, "{connections} connections");
+}

@@ -53,12 +53,42 @@ async fn dead_and_frozen_sentinels_cost_nothing() {
         took.push(started.elapsed());
     }
     deployment.sentinels()[0].resume();
-    // Waiting 300 ms for it, let alone for a connection, would show each time; a busy machine is not slow each time.
+    // Waiting for it would take a connect time-out each time; a busy machine is not slow each time.
     let shortest = took.iter().min();
     assert!(
         shortest.is_some_and(|shortest| *shortest < ms(300)),
         "{took:?}"
     );
+}
+
+/// Sentinels have the time that the application set, however far away they are.
+#[tokio::test]
+async fn sentinels_that_are_far_away_have_the_connect_timeout() {
+    let deployment = SentinelDeployment::start().await;
+    let proxies: Vec<_> = deployment.sentinels().iter().map(Proxy::to).collect();
+    for proxy in &proxies {
+        proxy.latency(ms(400));
+    }
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let builder = ClientBuilder::sentinel(urls.clone(), SERVICE).connect_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    assert!(is_free(&client, "x").await);
+    let builder = ClientBuilder::sentinel(urls, SERVICE).connect_timeout(ms(200));
+    let error = builder.connect().await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("connect_timeout"), "{source}");
+}
+
+/// The one that answers cannot outvote the silent one, so the client waits for it, and then still connects.
+#[tokio::test]
+async fn the_wait_for_a_silent_sentinel_leaves_time_to_connect() {
+    let deployment = SentinelDeployment::start().await;
+    let two = deployment.urls()[..2].to_vec();
+    deployment.sentinels()[0].freeze();
+    let builder = ClientBuilder::sentinel(two, SERVICE).connect_timeout(ms(1_000));
+    let client = builder.connect().await;
+    deployment.sentinels()[0].resume();
+    assert!(is_free(&client.unwrap(), "x").await);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::ask_for_slots::ask_for_slots;
+use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply, Timers,
@@ -355,11 +355,18 @@ impl Backend {
     }
 
     /// Asks the nodes for all slots, updates the map, and ends the lanes to nodes that left the cluster. Returns whether a
-    /// node answered. `keepers` is the fleet of the current runtime.
-    pub(crate) async fn ask_for_slots(&self, keepers: &Fleet) -> bool {
-        let Some(ranges) =
-            ask_for_slots(keepers.lanes(), self.cluster.nodes(), &self.config.dialer).await
-        else {
+    /// node answered. `keepers` is the fleet of the current runtime; `spare` is kept from one question to the next.
+    pub(crate) async fn ask_for_slots(
+        &self,
+        keepers: &Fleet,
+        spare: &mut Option<SpareConnection>,
+    ) -> bool {
+        let mut lanes = keepers.lanes();
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            lanes.extend(fleet.lanes());
+        }
+        let nodes = self.cluster.nodes();
+        let Some(ranges) = ask_for_slots(&self.config, &lanes, &nodes, spare).await else {
             return false;
         };
         self.cluster.learn(ranges);

@@ -67,7 +67,7 @@ impl LaneConfig {
         if self.asks_server {
             let asking = ServerInfo::ask(&mut connection, &self.clock);
             let asked = tokio::time::timeout(self.connect_timeout, asking).await;
-            server = Some(asked.unwrap_or_else(|_| Err(Failure::no_connection()))?);
+            server = Some(asked.unwrap_or_else(|_| Err(Failure::slow_connect()))?);
         }
         Ok(Connected {
             connection,

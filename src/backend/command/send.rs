@@ -175,7 +175,7 @@ pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Timed
 }
 
 /// A connection that is not known to be cut, or to lead to an old master.
-pub(super) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
+pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
         let mut connected = match lane.connected() {
             Some(connected) => connected,

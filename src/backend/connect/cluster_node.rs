@@ -90,7 +90,7 @@ impl ClusterNode {
         limit: Duration,
     ) -> Result<(), Failure> {
         let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
-        let hello = greeting.unwrap_or_else(|_| Err(Failure::no_connection()));
+        let hello = greeting.unwrap_or_else(|_| Err(Failure::slow_connect()));
         let hello = hello.map_err(Failure::greeting)?;
         if !hello.is_in_cluster() {
             // Another server has its address now, and would accept any key.

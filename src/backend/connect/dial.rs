@@ -231,12 +231,13 @@ impl Dialer {
         true
     }
 
-    /// Asks the sentinels where the master is. Returns whether connections lead elsewhere; they are given up then.
-    pub(crate) async fn look_for_switch(&self) -> bool {
+    /// Asks the sentinels where the master is, each within `limit`. Returns whether connections lead elsewhere; they are
+    /// given up then.
+    pub(crate) async fn look_for_switch(&self, limit: Duration) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let Ok(endpoint) = followed.sentinels.master().await else {
+        let Ok(endpoint) = followed.sentinels.master(limit).await else {
             return false;
         };
         let mut led = followed.led.lock();
@@ -255,13 +256,13 @@ impl Dialer {
         }
     }
 
-    /// Where to connect now.
-    async fn whereto(&self) -> Result<Address, Failure> {
+    /// Where to connect now, by sentinels that answer within `limit`.
+    async fn whereto(&self, limit: Duration) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
         let asking = SentinelQuery::begin(followed);
-        let endpoint = followed.sentinels.master().await?;
+        let endpoint = followed.sentinels.master(limit).await?;
         let address = self.address.at(&endpoint.host, endpoint.port);
         let address = address.map_err(|_| Failure::no_connection())?;
         asking.led_to(endpoint);
@@ -335,7 +336,7 @@ impl Dialer {
         if !self.seeds.is_empty() {
             return self.to_any(timeout).await;
         }
-        let address = self.whereto().await?;
+        let address = self.whereto(timeout).await?;
         let connected = address.multiplexed(timeout).await;
         let mut connection = connected.map_err(Failure::connecting)?;
         if self.followed.is_some() {
@@ -350,7 +351,7 @@ impl Dialer {
         timeout: Duration,
     ) -> Result<Connection, Failure> {
         let connecting = async {
-            let connected = self.whereto().await?.multiplexed(timeout).await;
+            let connected = self.whereto(timeout).await?.multiplexed(timeout).await;
             connected.map_err(Failure::connecting)
         };
         self.within(timeout, connecting).await
@@ -360,7 +361,7 @@ impl Dialer {
     pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
         let connecting = self.in_term(|| {
             let connecting = async {
-                let connected = self.whereto().await?.pubsub().await;
+                let connected = self.whereto(timeout).await?.pubsub().await;
                 connected.map_err(Failure::connecting)
             };
             connecting.boxed()
@@ -386,27 +387,32 @@ impl Dialer {
     /// Why the server refuses connections, or why the sentinels name no master, if they say so.
     pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
         let asking = async {
-            let address = self.whereto().await?;
+            let address = self.whereto(timeout).await?;
             let Some(address) = address.asked_first() else {
                 return Ok(());
             };
             let connected = address.multiplexed(timeout).await;
             connected.map(drop).map_err(Failure::connecting)
         };
-        let asked = tokio::time::timeout(timeout, asking).await;
+        let asked = tokio::time::timeout(self.limit(timeout), asking).await;
         asked.ok()?.err()
     }
 
-    /// Limits an attempt to `timeout`.
+    /// The longest time that an attempt takes: `timeout`, and as long before it for the question to the sentinels.
+    pub(crate) fn limit(&self, timeout: Duration) -> Duration {
+        timeout * (1 + u32::from(self.followed.is_some()))
+    }
+
+    /// Limits an attempt.
     async fn within<T>(
         &self,
         timeout: Duration,
         connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(timeout, connecting).await {
+        match tokio::time::timeout(self.limit(timeout), connecting).await {
             // A lane treats an unknown service as not started yet.
             Ok(result) => result.map_err(Failure::unreached_unless_refused),
-            Err(_) => Err(Failure::no_connection()),
+            Err(_) => Err(Failure::slow_connect()),
         }
     }
 

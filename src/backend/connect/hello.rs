@@ -95,6 +95,8 @@ pub(crate) struct ServerInfo {
     pub(crate) run_id: Arc<str>,
     /// When it started, by its own uptime: exact to a second.
     pub(crate) up_since: Moment,
+    /// How long it took to answer.
+    pub(crate) round_trip: Duration,
 }
 
 impl ServerInfo {
@@ -104,6 +106,7 @@ impl ServerInfo {
     ) -> Result<Self, Failure> {
         let mut info = redis::cmd("INFO");
         info.arg("server");
+        let asked_at = clock.now();
         let said = connection.send_packed_command(&info).await;
         let said = said
             .and_then(Value::extract_error)
@@ -111,10 +114,10 @@ impl ServerInfo {
         let text: String =
             redis::from_redis_value_ref(&said).map_err(|_| Failure::strange_reply())?;
         // The time after the reply: a later start time is the safe error.
-        Self::read(&text, clock.now()).ok_or_else(Failure::strange_reply)
+        Self::read(&text, asked_at, clock.now()).ok_or_else(Failure::strange_reply)
     }
 
-    fn read(text: &str, now: Moment) -> Option<Self> {
+    fn read(text: &str, asked_at: Moment, now: Moment) -> Option<Self> {
         let field = |name: &str| {
             let mut lines = text.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -123,6 +126,7 @@ impl ServerInfo {
         Some(Self {
             run_id: field("run_id")?.trim().into(),
             up_since: now.minus(Duration::from_secs(uptime)),
+            round_trip: asked_at.until(now),
         })
     }
 }
@@ -151,10 +155,12 @@ mod tests {
     fn what_a_server_says_is_read() {
         let text = "# Server\r\nredis_version:7.4.1\r\nrun_id:ab12\r\nuptime_in_seconds:40\r\n";
         let now = Moment::default() + Duration::from_secs(100);
-        let server = ServerInfo::read(text, now).unwrap();
+        let asked_at = now.minus(Duration::from_millis(7));
+        let server = ServerInfo::read(text, asked_at, now).unwrap();
         assert_eq!(&*server.run_id, "ab12");
         assert_eq!(server.up_since.until(now), Duration::from_secs(40));
-        assert!(ServerInfo::read("run_id:ab12", now).is_none());
-        assert!(ServerInfo::read("uptime_in_seconds:x\nrun_id:ab12", now).is_none());
+        assert_eq!(server.round_trip, Duration::from_millis(7));
+        assert!(ServerInfo::read("run_id:ab12", now, now).is_none());
+        assert!(ServerInfo::read("uptime_in_seconds:x\nrun_id:ab12", now, now).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Asks the sentinels which server is the master.
 //!
-//! 1. All sentinels are asked at the same time, each for at most [`PATIENCE`].
+//! 1. All sentinels are asked at the same time, each within the limit of one attempt to connect.
 //! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
 //!    not enough: a sentinel that was cut off still names the old master.
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
@@ -17,9 +17,6 @@ use super::hello::field;
 use crate::backend::failure::{Class, Failure};
 use crate::error::ConfigError;
 use crate::secrets::Provider;
-
-/// How long to wait for one sentinel.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The channel on which sentinels announce a new master.
 const SWITCHES: &str = "+switch-master";
@@ -60,8 +57,10 @@ impl Sentinels {
         self.addresses.len()
     }
 
-    pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
-        let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|a| self.ask(a)).collect();
+    /// Asks all sentinels, each within `limit`.
+    pub(super) async fn master(&self, limit: Duration) -> Result<Endpoint, Failure> {
+        let asked = self.addresses.iter().map(|a| self.ask(a, limit));
+        let mut asked: FuturesUnordered<_> = asked.collect();
         let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
             votes.count(said);
@@ -72,18 +71,18 @@ impl Sentinels {
         votes.outcome(&self.service)
     }
 
-    async fn ask(&self, sentinel: &Address) -> Result<SentinelAnswer, Failure> {
+    async fn ask(&self, sentinel: &Address, limit: Duration) -> Result<SentinelAnswer, Failure> {
         let sentinel = sentinel.identified(self.secrets.as_ref())?;
         let asking = async {
-            let mut connection = sentinel.multiplexed(PATIENCE).await?;
+            let mut connection = sentinel.multiplexed(limit).await?;
             let mut question = redis::pipe();
             question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
             question.arg(&*self.service);
             question.cmd("SENTINEL").arg("MASTER").arg(&*self.service);
             connection.send_packed_commands(&question, 0, 2).await
         };
-        let answers = tokio::time::timeout(PATIENCE, asking).await;
-        let answers = answers.map_err(|_| Failure::no_connection())?;
+        let answers = tokio::time::timeout(limit, asking).await;
+        let answers = answers.map_err(|_| Failure::silent_sentinel())?;
         let answers = answers.map_err(Failure::connecting)?;
         let mut answers = answers.into_iter();
         let endpoint = answers.next().unwrap_or(Value::Nil).extract_error();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
 
@@ -46,6 +47,21 @@ impl Failure {
             Class::Unreached,
             "not sent: too many commands wait before it",
         )
+    }
+
+    pub(crate) fn slow_connect() -> Self {
+        Self::of(Class::Unreached, "no connection within connect_timeout")
+    }
+
+    pub(crate) fn silent_sentinel() -> Self {
+        let text = "no answer of a sentinel within connect_timeout";
+        Self::of(Class::Unreached, text)
+    }
+
+    /// A server of a quorum did not answer in time.
+    pub(crate) fn slow_server(limit: Duration) -> Self {
+        let text = format!("no reply within node_timeout ({limit:?})");
+        Self::of(Class::Unanswered, text)
     }
 
     /// No known node has the slot. The command was certainly not sent.

@@ -1,8 +1,8 @@
 //! Following a fail-over: one task for each sentinel listens for a new master.
 //!
 //! 1. The keeper listens to every sentinel, so it depends on no single one. A sentinel may announce a switch while the
-//!    keeper is not subscribed. So the keeper also asks for the master as soon as it is subscribed, and once more a
-//!    moment later, because a connection that was being made meanwhile may have reached the old master.
+//!    keeper is not subscribed. So the keeper also asks for the master as soon as it is subscribed, and once more after
+//!    a connect time-out, because a connection that was being made meanwhile may have reached the old master.
 //! 2. Each new connection asks the sentinels, too, and may be the first to reach the new master.
 //! 3. After a switch, all connections to the old master are replaced, and every hold is verified at the new one.
 //! 4. The tasks end with the keeper. Attempts to connect are paced.
@@ -20,9 +20,6 @@ use crate::backend::{AttemptPace, Class, Failure, Sentinels};
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
-
-/// Longer than any connection takes to ask the sentinels.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often a quiet sentinel is asked whether it is still there.
 const PING: Duration = Duration::from_secs(5);
@@ -61,12 +58,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
         pace.attempt(keeper.core.now());
         let connecting = tokio::time::timeout(config.connect_timeout, sentinels.listen(index));
         match connecting.await {
-            Ok(Ok(messages)) => {
-                if config.dialer.look_for_switch().await {
-                    switched(&keeper);
-                }
-                follow_messages(&keeper, messages).await;
-            }
+            Ok(Ok(messages)) => follow_messages(&keeper, messages).await,
             Ok(Err(failure)) => warn_of_denial(&failure, &mut warned),
             Err(_) => {}
         }
@@ -79,12 +71,12 @@ async fn follow_messages(keeper: &Keeper, messages: PubSub) {
     let (sink, mut messages) = messages.split();
     let silence = silence(sink, keeper.core.config.command_timeout);
     let mut silence = std::pin::pin!(silence);
-    let mut once_more = std::pin::pin!(ask_once_more(keeper).fuse());
+    let mut asking = std::pin::pin!(ask_twice(keeper).fuse());
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
             () = &mut silence => None,
-            () = &mut once_more => continue,
+            () = &mut asking => continue,
         };
         let Some(message) = message else { return };
         let place = dialer
@@ -96,10 +88,15 @@ async fn follow_messages(keeper: &Keeper, messages: PubSub) {
     }
 }
 
-async fn ask_once_more(keeper: &Keeper) {
-    tokio::time::sleep(ASK_AGAIN).await;
-    if keeper.core.backend.config().dialer.look_for_switch().await {
-        switched(keeper);
+async fn ask_twice(keeper: &Keeper) {
+    let config = keeper.core.backend.config();
+    let limit = config.connect_timeout;
+    // By the second question no attempt goes on by what the sentinels said before the first one.
+    for pause in [Duration::ZERO, config.dialer.limit(limit)] {
+        tokio::time::sleep(pause).await;
+        if config.dialer.look_for_switch(limit).await {
+            switched(keeper);
+        }
     }
 }
 

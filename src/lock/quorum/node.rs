@@ -2,6 +2,9 @@
 //!
 //! A node that does not answer in time is *silent*: no acquire asks it until it answers a probe, which the steward
 //! repeats with growing delays. So a dead minority costs one time-out, once.
+//!
+//! A try first waits for a connection, for which it has the connect time-out. Only then its time begins, which depends on
+//! the measured round trip: a server that is far away, or was not asked for a while, is not silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +14,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use crate::backend::{Hello, Lane, Pending};
+use super::rules::NodeTimeout;
+use crate::backend::{Connected, Failure, Hello, Lane, Pending, connected};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
@@ -37,6 +41,7 @@ pub(crate) struct QuorumNode {
     /// It cannot be part of the quorum.
     unfit: AtomicBool,
     about: Mutex<About>,
+    distance: Mutex<Distance>,
     /// Until when it may not vote, as far as known.
     young_until: AtomicU64,
 }
@@ -46,6 +51,14 @@ pub(crate) struct QuorumNode {
 struct About {
     run_id: Option<Arc<str>>,
     problem: Option<&'static str>,
+}
+
+/// How far away a node is.
+#[derive(Default)]
+struct Distance {
+    round_trip: Duration,
+    /// The connection on which it was measured first.
+    generation: u64,
 }
 
 /// A try at one node, with its place.
@@ -75,6 +88,7 @@ impl QuorumNode {
                 run_id,
                 problem: None,
             }),
+            distance: Mutex::default(),
             young_until: AtomicU64::new(0),
         }
     }
@@ -136,24 +150,66 @@ impl QuorumNode {
         now.as_nanos() >= self.young_until.load(Ordering::Relaxed)
     }
 
-    /// One try to take the lock there, without an owner.
-    pub(super) fn try_once(&self, place: usize, kind: Kind, lease: Lease) -> NodeTry {
-        let engine = Arc::clone(&self.engine);
-        async move {
-            let core = &engine.core;
-            let got = match request(core, kind, None, lease, Some(Duration::ZERO)) {
-                Ok(request) => acquire(core, request).await,
-                Err(error) => Err(error),
-            };
-            let answer = got.map(|got| match got {
-                AcquireOutcome::In(entered) => {
-                    NodeAnswer::Granted(LockGuard::new(Arc::clone(&engine), entered))
-                }
-                AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
-            });
-            (place, answer)
+    /// Its round trip, as it was measured last; zero before that.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.distance.lock().round_trip
+    }
+
+    /// Waits until this runtime has a connection to it, for a connect time-out at most.
+    pub(super) async fn connect(&self) -> Result<Connected, Error> {
+        let backend = &self.core().backend;
+        let fleet = backend.callers_fleet()?;
+        let limit = backend.config().connect_timeout;
+        let connecting = Box::pin(connected(fleet.home()));
+        let connected = backend.timers().within(limit, connecting).await;
+        let connected = connected.unwrap_or_else(|| Err(Failure::slow_connect()))?;
+        if let Some(server) = &connected.server {
+            let mut distance = self.distance.lock();
+            if distance.generation != connected.generation {
+                *distance = Distance {
+                    round_trip: server.round_trip,
+                    generation: connected.generation,
+                };
+            }
         }
-        .boxed()
+        Ok(connected)
+    }
+
+    /// One try to take the lock there, without an owner.
+    pub(super) fn try_once(
+        self: &Arc<Self>,
+        place: usize,
+        kind: Kind,
+        lease: Lease,
+        timeout: NodeTimeout,
+    ) -> NodeTry {
+        let node = Arc::clone(self);
+        async move { (place, node.answer(kind, lease, timeout).await) }.boxed()
+    }
+
+    /// The answer to a try. A try that is dropped, or has no answer in time, is undone by the node's client.
+    async fn answer(
+        &self,
+        kind: Kind,
+        lease: Lease,
+        timeout: NodeTimeout,
+    ) -> Result<NodeAnswer, Error> {
+        let core = self.core();
+        let request = request(core, kind, None, lease, Some(Duration::ZERO))?;
+        self.connect().await?;
+        let limit = timeout.of(self.round_trip(), core.config.lease_of(lease));
+        let acquiring = core
+            .backend
+            .timers()
+            .within(limit, acquire(core, request))
+            .await;
+        let got = acquiring.unwrap_or_else(|| Err(Failure::slow_server(limit).into()))?;
+        Ok(match got {
+            AcquireOutcome::In(entered) => {
+                NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))
+            }
+            AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
+        })
     }
 
     /// The lane on which this runtime asks it.
@@ -167,8 +223,9 @@ impl QuorumNode {
         self.probed.store(false, Ordering::Relaxed);
     }
 
-    /// Probes it until it answers within `limit` and reports what it is. False when its client is closed.
-    pub(super) async fn probe(&self, limit: Duration) -> bool {
+    /// Probes it until it answers within `longest` and reports what it is, and measures how far away it is. False when its
+    /// client is closed.
+    pub(super) async fn probe(&self, longest: Duration) -> bool {
         let backoff = Backoff::new().base(Duration::from_millis(50));
         let mut delays = backoff.delays(fastrand::u64(..));
         loop {
@@ -178,39 +235,40 @@ impl QuorumNode {
             }
             // The first ping may have to connect.
             let connecting = self.core().backend.config().connect_timeout;
-            if self.answers(connecting).await
-                && self.answers(limit).await
-                && self.identifies().await
+            if self.pings(connecting).await.is_some()
+                && let Some(ping) = self.pings(longest).await
+                && let Some(hello) = self.identifies().await
             {
+                // A server that comes back may be slow at first.
+                self.distance.lock().round_trip = ping.min(hello);
                 return true;
             }
         }
     }
 
-    /// Asks what it is, on the connection that answered.
-    async fn identifies(&self) -> bool {
+    /// Asks what it is. Returns how long that took.
+    async fn identifies(&self) -> Option<Duration> {
         let core = self.core();
-        let Some(connected) = self.lane().and_then(|lane| lane.connected()) else {
-            return false;
-        };
+        let connected = self.connect().await.ok()?;
         let mut connection = connected.connection;
         let connecting = core.backend.config().connect_timeout;
+        let asked_at = core.now();
         let asking = tokio::time::timeout(connecting, Hello::of(&mut connection));
-        let Ok(Ok(hello)) = asking.await else {
-            return false;
-        };
+        let hello = asking.await.ok()?.ok()?;
         *self.about.lock() = About {
             run_id: connected.server.map(|server| server.run_id),
             problem: hello.is_replica().then_some("it is a replica"),
         };
-        true
+        Some(asked_at.until(core.now()))
     }
 
-    async fn answers(&self, limit: Duration) -> bool {
-        let Ok(fleet) = self.core().backend.callers_fleet() else {
-            return false;
-        };
+    /// Pings it. Returns how long that took.
+    async fn pings(&self, limit: Duration) -> Option<Duration> {
+        let core = self.core();
+        let fleet = core.backend.callers_fleet().ok()?;
+        let asked_at = core.now();
         let pending = Pending::start(&fleet, Call::ping());
-        pending.within(limit).await.is_ok()
+        pending.within(limit).await.ok()?;
+        Some(asked_at.until(core.now()))
     }
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::node::QuorumNode;
 use super::queue::{AcquireRequest, NameQueue, Queues};
-use super::rules::RestartDelay;
+use super::rules::{NodeTimeout, RestartDelay};
 use crate::backend::{Failure, Timers};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -24,9 +24,6 @@ use crate::lock::several::Composite;
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
 
-/// The default time for a node to answer. It is at most a tenth of the lease.
-const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-
 /// A hold to repair, and what it was acquired with.
 pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
 
@@ -37,7 +34,7 @@ pub(crate) struct QuorumNodes {
     /// How many nodes are a majority.
     pub(super) needed: usize,
     delay: RestartDelay,
-    node_timeout: Duration,
+    pub(super) node_timeout: NodeTimeout,
     queues: Arc<Queues>,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
     /// Notified when a silent node answers.
@@ -72,7 +69,7 @@ impl QuorumNodes {
             id: Uuid::new_v4(),
             needed: all.len() / 2 + 1,
             delay,
-            node_timeout: settings.node_timeout.unwrap_or(NODE_TIMEOUT),
+            node_timeout: NodeTimeout(settings.node_timeout),
             queues: Arc::default(),
             repairs,
             steward,
@@ -83,7 +80,11 @@ impl QuorumNodes {
         for (place, node) in nodes.all.iter().enumerate() {
             if node.is_silent() {
                 nodes.fell_silent(place);
+                continue;
             }
+            // The first acquire need not wait for a connection then.
+            let node = Arc::clone(node);
+            nodes.spawn(async move { drop(node.connect().await) });
         }
         Ok((nodes, to_repair))
     }
@@ -161,13 +162,12 @@ impl QuorumNodes {
         self.queues.close();
     }
 
-    /// How long a node has to answer an acquire with this lease.
+    /// How long the furthest node has to answer an acquire with this lease.
     pub(super) fn timeout_of(&self, lease: Lease) -> Duration {
-        let lease = match lease {
-            Lease::Watchdog => self.config().watchdog_lease.duration(),
-            Lease::Fixed(lease) => lease,
-        };
-        self.node_timeout.min(lease / 10)
+        let round_trips = self.all.iter().map(|node| node.round_trip());
+        let furthest = round_trips.max().unwrap_or_default();
+        let lease = self.config().lease_of(lease);
+        self.node_timeout.of(furthest, lease)
     }
 
     /// The longest sleep of a waiter: random, from half of the backoff's cap up to the cap.
@@ -219,10 +219,13 @@ impl QuorumNodes {
             return;
         }
         tracing::debug!(server = place + 1, "a server of the quorum is silent");
-        let (node, limit) = (Arc::clone(node), self.node_timeout);
+        let node = Arc::clone(node);
+        let longest = self
+            .node_timeout
+            .longest(self.config().lease_of(Lease::Watchdog));
         let quorum = Arc::downgrade(self);
         self.spawn(async move {
-            while node.probe(limit).await {
+            while node.probe(longest).await {
                 let Some(quorum) = quorum.upgrade() else {
                     return;
                 };

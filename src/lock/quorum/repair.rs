@@ -109,15 +109,14 @@ async fn repair(
     {
         return;
     }
-    let limit = nodes.timeout_of(request.lease);
+    let (kind, lease) = (request.kind.clone(), request.lease);
     let trying = nodes
         .node(place)
-        .try_once(place, request.kind.clone(), request.lease);
+        .try_once(place, kind, lease, nodes.node_timeout);
     let answer = tokio::select! {
         biased;
         () = hold.over() => return,
         (_, answer) = trying => answer,
-        () = tokio::time::sleep(limit) => return nodes.fell_silent(place),
     };
     nodes.note_answer(place, answer.as_ref().err());
     if let Ok(NodeAnswer::Granted(child)) = answer

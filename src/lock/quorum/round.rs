@@ -1,6 +1,7 @@
 //! One round: a try at all nodes at once.
 //!
-//! 1. It ends as soon as no further answer can change its outcome, at the latest after the nodes' time-out.
+//! 1. It ends as soon as no further answer can change its outcome. Each node has a time-out of its own, which begins once
+//!    there is a connection to it, so a round ends at the latest after a connect time-out and that.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
@@ -117,14 +118,6 @@ impl<'a> Ballot<'a> {
         self.votes.count(vote)
     }
 
-    /// The time is over: nodes without an answer are silent.
-    fn close(&mut self) -> RoundOutcome {
-        for place in self.unanswered() {
-            self.nodes.fell_silent(place);
-        }
-        self.votes.close()
-    }
-
     /// The places of the nodes that were asked and have not answered yet.
     fn unanswered(&self) -> Vec<usize> {
         let reports = self.reports.iter().enumerate();
@@ -162,17 +155,18 @@ impl<'a> Ballot<'a> {
 /// One try for `request` at every node that is worth asking.
 pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
     let limit = nodes.timeout_of(request.lease);
+    let timeout = nodes.node_timeout;
     let asked = nodes.worth_asking();
     let mut tries: Tries = asked
         .iter()
         .map(|place| {
             nodes
                 .node(*place)
-                .try_once(*place, request.kind.clone(), request.lease)
+                .try_once(*place, request.kind.clone(), request.lease, timeout)
         })
         .collect();
     let mut ballot = Ballot::new(nodes, &asked);
-    let outcome = first_answers(nodes, &mut tries, &mut ballot, limit).await;
+    let outcome = first_answers(&mut tries, &mut ballot).await;
     if outcome == RoundOutcome::Got {
         take_ready(&mut tries, |(place, answer)| {
             ballot.count(place, answer);
@@ -202,9 +196,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 ballot.count(place, answer);
             }
         };
-        if nodes.timers().within(limit, rest).await.is_none() {
-            ballot.close();
-        }
+        nodes.timers().within(limit, rest).await;
     }
     // The nodes' clients finish and undo what has no answer yet.
     drop(tries);
@@ -229,24 +221,13 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     tried
 }
 
-async fn first_answers(
-    nodes: &QuorumNodes,
-    tries: &mut Tries,
-    ballot: &mut Ballot<'_>,
-    limit: Duration,
-) -> RoundOutcome {
-    let mut over = pin!(nodes.timers().sleep(limit));
-    loop {
-        tokio::select! {
-            biased;
-            Some((place, answer)) = tries.next() => {
-                if let Some(outcome) = ballot.count(place, answer) {
-                    return outcome;
-                }
-            }
-            () = &mut over => return ballot.close(),
+async fn first_answers(tries: &mut Tries, ballot: &mut Ballot<'_>) -> RoundOutcome {
+    while let Some((place, answer)) = tries.next().await {
+        if let Some(outcome) = ballot.count(place, answer) {
+            return outcome;
         }
     }
+    ballot.votes.close()
 }
 
 /// The hold of these children, with its token if it needs one. None when it gets no token: then they are given back.
@@ -308,7 +289,6 @@ async fn late(
     mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
-    let mut timeout = pin!(tokio::time::sleep(limit));
     let mut over = pin!(hold.over());
     let mut left_to_lease = false;
     loop {
@@ -326,7 +306,6 @@ async fn late(
                 Some(answer) => answer,
                 None => return,
             },
-            () = &mut timeout => break,
         };
         unanswered.retain(|(other, _)| *other != place);
         nodes.note_answer(place, answer.as_ref().err());
@@ -334,29 +313,36 @@ async fn late(
             join(nodes, request, hold, place, child).await;
         }
     }
-    for (place, _) in unanswered {
-        nodes.fell_silent(place);
-    }
 }
 
-/// Checks whether these nodes send anything within `limit`. One check at a time for each node, as short holds come by the
-/// thousand.
+/// Checks whether these nodes send anything within `limit`, or are connected within a connect time-out. One check at a time
+/// for each node, as short holds come by the thousand.
 async fn watch(
     nodes: &Arc<QuorumNodes>,
     mut places: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
 ) {
     places.retain(|(place, _)| nodes.node(*place).set_watched(true));
-    if places.is_empty() {
-        return;
-    }
-    tokio::time::sleep(limit).await;
-    for (place, lane) in places {
+    let watching = places.into_iter().map(async |(place, lane)| {
+        let silent = match lane {
+            Some(lane) => is_silent(&lane, limit, nodes.config().connect_timeout).await,
+            None => true,
+        };
         nodes.node(place).set_watched(false);
-        if lane.is_none_or(|lane| lane.is_silent_for(limit)) {
+        if silent {
             nodes.fell_silent(place);
         }
+    });
+    join_all(watching).await;
+}
+
+async fn is_silent(lane: &Lane, limit: Duration, connect_timeout: Duration) -> bool {
+    tokio::time::sleep(limit).await;
+    if lane.generation().is_some() {
+        return lane.is_silent_for(limit);
     }
+    tokio::time::sleep(connect_timeout).await;
+    lane.generation().is_none()
 }
 
 /// Adds a child to a hold, once its node has the hold's token. A child that cannot be added is given back.
@@ -384,7 +370,7 @@ impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAsked => f.write_str("not asked, as it did not answer before"),
-            Self::NoAnswer => f.write_str("no reply in time"),
+            Self::NoAnswer => f.write_str("no reply yet"),
             Self::Granted => f.write_str("granted"),
             Self::Young => f.write_str("granted, but has no vote yet so soon after its start"),
             Self::Busy(_) => f.write_str("busy"),

@@ -7,6 +7,8 @@
 //! 4. A node may vote if it had been up for the restart delay when it was asked: then everything that it granted before
 //!    its start, and may have forgotten, is over. The delay is one lease, the drift between two clocks, and the
 //!    inaccuracy of the age that a server reports.
+//! 5. A node has four round trips to answer, so that an answer that is late by some is not lost. A round must leave most
+//!    of the lease to its holder, so it waits for a quarter of the lease at most.
 
 use std::time::Duration;
 
@@ -97,6 +99,27 @@ impl VoteCount {
     }
 }
 
+/// How long a node has to answer, if that is not set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeTimeout(pub(super) Option<Duration>);
+
+/// The least that is not set: a server that is near may be busy for a moment.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
+impl NodeTimeout {
+    /// For a node with this round trip.
+    pub(super) fn of(self, round_trip: Duration, lease: Duration) -> Duration {
+        let four = round_trip.saturating_mul(4);
+        let timeout = self.0.unwrap_or_else(|| four.max(LEAST_TIMEOUT));
+        timeout.min(lease / 4)
+    }
+
+    /// However far the node is.
+    pub(super) fn longest(self, lease: Duration) -> Duration {
+        self.of(lease, lease)
+    }
+}
+
 /// How long a server must have been up before it may vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RestartDelay(Duration);
@@ -131,6 +154,25 @@ impl RestartDelay {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_node_has_four_round_trips_within_a_quarter_of_the_lease() {
+        let ms = Duration::from_millis;
+        for (set, round_trip, lease, expected) in [
+            (None, 0, 30_000, 50),
+            (None, 12, 30_000, 50),
+            (None, 60, 30_000, 240),
+            (None, 60, 600, 150),
+            (None, 0, 100, 25),
+            (Some(ms(80)), 60, 30_000, 80),
+            (Some(ms(80)), 60, 200, 50),
+        ] {
+            let timeout = NodeTimeout(set).of(ms(round_trip), ms(lease));
+            assert_eq!(timeout, ms(expected), "{set:?} {round_trip} {lease}");
+        }
+        assert_eq!(NodeTimeout(None).longest(ms(400)), ms(100));
+        assert_eq!(NodeTimeout(Some(ms(80))).longest(ms(400)), ms(80));
+    }
 
     fn said() -> impl Strategy<Value = Vote> {
         prop_oneof![

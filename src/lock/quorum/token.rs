@@ -60,6 +60,10 @@ pub(super) async fn take_for(
     let entering = children
         .iter()
         .map(|(_, child)| child.enter_as(kind, lease));
+    let reached = children.iter().map(|(place, _)| nodes.node(*place));
+    let reached = reached.filter(|node| !node.is_silent());
+    // A child that cannot be reached fails below.
+    drop(join_all(reached.map(|node| node.connect())).await);
     let limit = nodes.timeout_of(lease);
     // The children's holds keep their tokens when these levels are dropped.
     let entered = nodes.timers().within(limit, join_all(entering)).await;

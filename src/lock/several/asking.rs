@@ -45,7 +45,7 @@ pub(super) async fn enter_children(
     };
     let limit = match lease {
         Lease::Watchdog => hold.spare_timeout,
-        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 10),
+        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 4),
     };
     if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
         timers.within(limit, rest).await;
