@@ -21,7 +21,7 @@ const FREE: [&str; 2] = ["1", "00"];
 const THEIRS: &str = "9a1b0c0e-0000-4000-8000-000000000002:7";
 
 /// Every command that any of them calls.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "-pttl",
     "-hget",
     "-hmget",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 20] = [
     "-hdel",
     "-hlen",
     "-hgetall",
+    "-hrandfield",
     "-hexists",
     "-pexpire",
     "-set",
@@ -224,6 +225,104 @@ async fn a_release_leaves_others_the_longest_lease_that_remains() {
     scene.server.cmd(&["DEL", java]).await;
     assert_eq!(scene.go(Call::release(THEIRS)).await, 2);
     assert!(scene.server.keys().await.is_empty());
+    assert_eq!(scene.messages().await, FREE);
+}
+
+/// Lets `count` readers in, each with this lease.
+async fn crowd(scene: &Scene, count: usize, lease: &str) {
+    let fill = "redis.call('HSET', KEYS[1], 'mode', 'read') \
+        for i = 1, ARGV[1] do \
+            redis.call('HSET', KEYS[1], 'crowd:' .. i, '1') \
+            redis.call('SET', '{lock}:crowd:' .. i .. ':rwlock_timeout:1', '1', 'PX', ARGV[2]) \
+        end \
+        redis.call('PEXPIRE', KEYS[1], ARGV[2])";
+    let count = count.to_string();
+    scene
+        .server
+        .cmd(&["EVAL", fill, "1", LOCK, &count, lease])
+        .await;
+}
+
+#[tokio::test]
+async fn a_read_release_costs_as_much_among_1000_readers_as_among_10() {
+    for lease in ["20000", "60000", "60500"] {
+        let mut costs = Vec::new();
+        for count in [10, 1_000] {
+            let scene = Scene::new().await;
+            crowd(&scene, count, "60000").await;
+            scene.go(Call::read(MINE, lease)).await;
+            let longest = scene.server.pttl(LOCK).await;
+            scene.server.reset_calls().await;
+            assert_eq!(scene.go(Call::release(MINE)).await, -2);
+            costs.push(scene.server.calls().await.into_values().sum::<u64>());
+            assert_eq!(scene.server.hash(LOCK).await.len(), count + 1);
+            assert!(scene.server.pttl(LOCK).await > longest - 10_000);
+        }
+        assert_eq!(costs[0], costs[1], "a lease of {lease} ms");
+    }
+}
+
+#[tokio::test]
+async fn a_read_release_shortens_the_lease_when_no_reader_of_a_crowd_lasts_as_long() {
+    let scene = Scene::new().await;
+    crowd(&scene, 200, "30000").await;
+    scene.go(Call::read(THEIRS, "40000")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    scene.assert_ttl(LOCK, (30_000, 40_000)).await;
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.go(Call::release(THEIRS)).await, -2);
+    scene.assert_ttl(LOCK, (20_000, 30_000)).await;
+}
+
+/// Two that last nearly as long as each other leave one after the other.
+#[tokio::test]
+async fn the_last_of_the_longest_readers_takes_its_lease_with_it() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "20000")).await;
+    scene.go(Call::read(LATER, "89500")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    scene.assert_ttl(LOCK, (80_000, 90_000)).await;
+    assert_eq!(scene.go(Call::release(LATER)).await, -2);
+    scene.assert_ttl(LOCK, (10_000, 20_000)).await;
+}
+
+#[tokio::test]
+async fn a_release_finds_dead_readers_behind_live_ones_sooner_or_later() {
+    let scene = Scene::new().await;
+    crowd(&scene, 40, "60000").await;
+    scene.server.cmd(&["HSET", LOCK, "dead:1", "1"]).await;
+    for _ in 0..10_000 {
+        if scene.field("dead:1").await.is_none() {
+            break;
+        }
+        scene.go(Call::read(MINE, "20000")).await;
+        assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    }
+    assert_eq!(scene.server.hash(LOCK).await.len(), 41);
+}
+
+/// Its key still exists, but a lease of 0 ms would delete the lock, and nobody would be woken.
+#[tokio::test]
+async fn a_reader_with_0_ms_left_is_gone() {
+    let mut scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "20000")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    let mut words = Call::release(MINE).words();
+    let fake = format!(
+        "local real, redis = redis, {{}} \
+        for name, value in pairs(real) do redis[name] = value end \
+        function redis.call(command, key, ...) \
+            if command == 'PTTL' and key == '{}' then return 0 end \
+            return real.call(command, key, ...) \
+        end ",
+        timeout(THEIRS)
+    );
+    words[1].insert_str(0, &fake);
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    assert_eq!(scene.server.query::<i64>(&words).await, 2);
+    assert!(!scene.server.exists(LOCK).await);
     assert_eq!(scene.messages().await, FREE);
 }
 
