@@ -13,34 +13,62 @@
 --           a 0 and keeps it for a thread that is about to wait
 -- Repeat    finds no hold, returns 0 and publishes nothing
 local lock, timeout, channel, hold_id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local suffix, most = ':rwlock_timeout:', 1000
+local suffix, most, sample, near_ms = ':rwlock_timeout:', 1000, 32, 1000
 local prefix = string.sub(timeout, 1, #timeout - #hold_id - #suffix - 1)
 
--- Returns the longer of two PTTLs: -2 is no key, -1 no TTL.
-local function longer(a, b)
-  if a == -1 or b == -1 then return -1 end
-  return math.max(a, b)
+-- Returns the ms that a key has left: infinite without a TTL, not positive when it is gone.
+local function left_of(key)
+  local ttl_ms = redis.call('PTTL', key)
+  return ttl_ms == -1 and math.huge or ttl_ms
 end
 
-local fields, gone, mine, alive, longest_ms = redis.call('HGETALL', lock), {}, false, false, -2
-for i = 1, #fields, 2 do
-  local field, count, left_ms = fields[i], tonumber(fields[i + 1]) or 0, -2
-  for level = 1, math.min(count, most) do
-    left_ms = longer(left_ms, redis.call('PTTL', prefix .. field .. suffix .. level))
+local mine = redis.call('HMGET', lock, hold_id, hold_id .. ':write')
+if not mine[1] and not mine[2] then
+  redis.call('DEL', timeout)
+  return 0
+end
+
+-- The lock lasts as long as the hold with the longest lease, give or take a second. If that is another hold, the first
+-- live reader ends the search. If it may be this one, only a reader that lasts as long as the lock does.
+local lock_ms = left_of(lock)
+local enough_ms = 1
+if mine[2] or lock_ms == math.huge or left_of(timeout) >= lock_ms - near_ms then
+  enough_ms = math.max(1, lock_ms - near_ms)
+end
+
+local gone, longest_ms = {}, 0
+-- Returns whether one of the fields has enough left, and notes those that are gone.
+local function search(fields)
+  for i = 1, #fields, 2 do
+    local field, count, left_ms = fields[i], tonumber(fields[i + 1]) or 0, 0
+    if field ~= 'mode' and field ~= hold_id and field ~= hold_id .. ':write' then
+      -- A write hold has no timeout keys, and a hold may have too many to look at. The lease of the lock stands for them.
+      if count > most or string.find(field, ':write$') then
+        left_ms, count = lock_ms, 0
+      end
+      for level = 1, count do
+        left_ms = math.max(left_ms, left_of(prefix .. field .. suffix .. level))
+        if left_ms >= enough_ms then break end
+      end
+      if left_ms <= 0 then gone[#gone + 1] = field end
+      longest_ms = math.max(longest_ms, left_ms)
+      if longest_ms >= enough_ms then return true end
+    end
   end
-  -- A write hold has no timeout keys, and a hold may have too many to look at. The lease of the lock stands for them.
-  if count > most or string.find(field, ':write$') then left_ms = redis.call('PTTL', lock) end
-  if field == hold_id or field == hold_id .. ':write' then mine, left_ms = true, -2 end
-  if field ~= 'mode' and left_ms == -2 then gone[#gone + 1] = field end
-  alive = alive or (field ~= 'mode' and left_ms ~= -2)
-  longest_ms = longer(longest_ms, left_ms)
+  return false
+end
+-- In random order, so that dead readers are found sooner or later, wherever they are in a long hash.
+local is_long = redis.call('HLEN', lock) > sample
+if not (is_long and search(redis.call('HRANDFIELD', lock, -sample, 'WITHVALUES'))) then
+  search(redis.call('HGETALL', lock))
 end
 
 redis.call('DEL', timeout)
-if not mine then return 0 end
+redis.call('HDEL', lock, hold_id, hold_id .. ':write')
 for _, field in ipairs(gone) do redis.call('HDEL', lock, field) end
-if alive then
-  if longest_ms >= 0 then redis.call('PEXPIRE', lock, longest_ms) end
+if longest_ms > 0 then
+  local changes = longest_ms < enough_ms or longest_ms > lock_ms
+  if changes and longest_ms < math.huge then redis.call('PEXPIRE', lock, longest_ms) end
   return -2
 end
 

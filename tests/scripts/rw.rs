@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{CLIENT, LATER, LOCK, MINE, Scene, is_refused, is_wrong_type};
+use super::{CLIENT, LATER, LOCK, MINE, Scene, at_time, faked, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const READ: &str = include_str!("../../lua/rw/read_acquire.lua");
@@ -21,7 +21,7 @@ const FREE: [&str; 2] = ["1", "00"];
 const THEIRS: &str = "9a1b0c0e-0000-4000-8000-000000000002:7";
 
 /// Every command that any of them calls.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "-pttl",
     "-hget",
     "-hmget",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 20] = [
     "-hdel",
     "-hlen",
     "-hgetall",
+    "-hrandfield",
     "-hexists",
     "-pexpire",
     "-set",
@@ -123,6 +124,14 @@ impl Scene {
         let words = call.words();
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         self.server.try_cmd(&words).await
+    }
+
+    /// Makes a call at a time of the server's, in ms.
+    async fn go_at(&self, now_ms: i64, call: Call) -> i64 {
+        let mut words = call.words();
+        words[1] = at_time(&words[1], now_ms);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        self.server.query(&words).await
     }
 
     async fn go(&self, call: Call) -> i64 {
@@ -227,6 +236,96 @@ async fn a_release_leaves_others_the_longest_lease_that_remains() {
     assert_eq!(scene.messages().await, FREE);
 }
 
+/// Lets `count` readers in, each with this lease.
+async fn crowd(scene: &Scene, count: usize, lease: &str) {
+    let fill = "redis.call('HSET', KEYS[1], 'mode', 'read') \
+        for i = 1, ARGV[1] do \
+            redis.call('HSET', KEYS[1], 'crowd:' .. i, '1') \
+            redis.call('SET', '{lock}:crowd:' .. i .. ':rwlock_timeout:1', '1', 'PX', ARGV[2]) \
+        end \
+        redis.call('PEXPIRE', KEYS[1], ARGV[2])";
+    let count = count.to_string();
+    scene
+        .server
+        .cmd(&["EVAL", fill, "1", LOCK, &count, lease])
+        .await;
+}
+
+#[tokio::test]
+async fn a_read_release_costs_as_much_among_1000_readers_as_among_10() {
+    for lease in ["20000", "60000", "60500"] {
+        let mut costs = Vec::new();
+        for count in [10, 1_000] {
+            let scene = Scene::new().await;
+            crowd(&scene, count, "60000").await;
+            scene.go(Call::read(MINE, lease)).await;
+            let longest = scene.server.pttl(LOCK).await;
+            scene.server.reset_calls().await;
+            assert_eq!(scene.go(Call::release(MINE)).await, -2);
+            costs.push(scene.server.calls().await.into_values().sum::<u64>());
+            assert_eq!(scene.server.hash(LOCK).await.len(), count + 1);
+            assert!(scene.server.pttl(LOCK).await > longest - 10_000);
+        }
+        assert_eq!(costs[0], costs[1], "a lease of {lease} ms");
+    }
+}
+
+#[tokio::test]
+async fn a_read_release_shortens_the_lease_when_no_reader_of_a_crowd_lasts_as_long() {
+    let scene = Scene::new().await;
+    crowd(&scene, 200, "30000").await;
+    scene.go(Call::read(THEIRS, "40000")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    scene.assert_ttl(LOCK, (30_000, 40_000)).await;
+    scene.server.cmd(&["PERSIST", LOCK]).await;
+    assert_eq!(scene.go(Call::release(THEIRS)).await, -2);
+    scene.assert_ttl(LOCK, (20_000, 30_000)).await;
+}
+
+/// Two that last nearly as long as each other leave one after the other.
+#[tokio::test]
+async fn the_last_of_the_longest_readers_takes_its_lease_with_it() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "20000")).await;
+    scene.go(Call::read(LATER, "89500")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    scene.assert_ttl(LOCK, (80_000, 90_000)).await;
+    assert_eq!(scene.go(Call::release(LATER)).await, -2);
+    scene.assert_ttl(LOCK, (10_000, 20_000)).await;
+}
+
+#[tokio::test]
+async fn a_release_finds_dead_readers_behind_live_ones_sooner_or_later() {
+    let scene = Scene::new().await;
+    crowd(&scene, 40, "60000").await;
+    scene.server.cmd(&["HSET", LOCK, "dead:1", "1"]).await;
+    for _ in 0..10_000 {
+        if scene.field("dead:1").await.is_none() {
+            break;
+        }
+        scene.go(Call::read(MINE, "20000")).await;
+        assert_eq!(scene.go(Call::release(MINE)).await, -2);
+    }
+    assert_eq!(scene.server.hash(LOCK).await.len(), 41);
+}
+
+/// Its key still exists, but a lease of 0 ms would delete the lock, and nobody would be woken.
+#[tokio::test]
+async fn a_reader_with_0_ms_left_is_gone() {
+    let mut scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "20000")).await;
+    scene.go(Call::read(MINE, "90000")).await;
+    let mut words = Call::release(MINE).words();
+    let condition = format!("key == '{}'", timeout(THEIRS));
+    words[1] = faked(&words[1], "PTTL", &condition, "0");
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    assert_eq!(scene.server.query::<i64>(&words).await, 2);
+    assert!(!scene.server.exists(LOCK).await);
+    assert_eq!(scene.messages().await, FREE);
+}
+
 /// A late release of a hold that no longer exists touches nobody's.
 #[tokio::test]
 async fn i3_late_commands_of_an_old_hold_touch_no_other() {
@@ -290,7 +389,8 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     );
     scene.go(Call::read(THEIRS, "30000")).await;
     assert!(scene.go(Call::write(MINE, "30000", "2000")).await > 20_000);
-    scene.assert_ttl(WRITERS, (0, 2_000)).await;
+    // A third of that is for the pause.
+    scene.assert_ttl(WRITERS, (0, 2_667)).await;
     let busy = scene.go(Call::read(LATER, "30000")).await;
     assert!((1..=2_000).contains(&busy), "{busy}");
     assert_eq!(
@@ -311,6 +411,69 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     assert_eq!(scene.go(Call::mark("other", "0")).await, 0);
     assert!(scene.messages().await.is_empty());
     assert!(!scene.server.exists(WRITERS).await);
+}
+
+/// Each writer leaves its mark every second, and tries now and then; the second one comes 5 s later.
+#[tokio::test]
+async fn all_writers_are_heeded_for_one_cycle_and_then_none_for_a_third_of_it() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "30000")).await;
+    let begun = 1_700_000_000_000;
+    for second in 0..36 {
+        let now = begun + second * 1_000;
+        scene.go_at(now, Call::mark(CLIENT, "9000")).await;
+        if second >= 5 {
+            scene
+                .go_at(now, Call::write("other:1", "30000", "9000"))
+                .await;
+        }
+        for late in [0, 999] {
+            let answer = scene.go_at(now + late, Call::read(LATER, "20000")).await;
+            let is_pause = second % 12 >= 9;
+            assert_eq!(answer == -2, is_pause, "{second} s: {answer}");
+            assert!((-2..=3_000).contains(&answer));
+            scene.go(Call::release(LATER)).await;
+        }
+        scene.assert_leased("marked").await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_ends_the_cycle_when_no_other_writer_waits() {
+    let scene = Scene::new().await;
+    for others in [false, true] {
+        scene.go(Call::read(THEIRS, "30000")).await;
+        scene.go(Call::write(MINE, "30000", "9000")).await;
+        if others {
+            scene.go(Call::write("other:1", "30000", "9000")).await;
+        }
+        scene.go(Call::release(THEIRS)).await;
+        assert_eq!(scene.go(Call::write(MINE, "30000", "9000")).await, -2);
+        assert_eq!(scene.server.exists(WRITERS).await, others);
+        scene.go(Call::release(MINE)).await;
+    }
+}
+
+/// The marks of that time must not last for an hour, nor may their cycle.
+#[tokio::test]
+async fn after_the_servers_time_went_back_no_mark_lasts_longer_than_before() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "30000")).await;
+    let begun = 1_700_000_000_000;
+    let hour = 3_600_000;
+    scene.go_at(begun + hour, Call::mark(CLIENT, "9000")).await;
+    assert_eq!(scene.go_at(begun, Call::read(LATER, "20000")).await, -2);
+    let asked = scene.go_at(begun, Call::assert(THEIRS, "30000", "0")).await;
+    assert_eq!(asked, -2);
+    scene.go(Call::release(LATER)).await;
+    for (now, marked) in [(0, 1), (8_999, 1), (9_000, 0), (12_000, 1)] {
+        let now = begun + now;
+        assert_eq!(scene.go_at(now, Call::mark(CLIENT, "9000")).await, marked);
+        let answer = scene.go_at(now, Call::read(LATER, "20000")).await;
+        assert_eq!(answer == -2, marked == 0, "{now}: {answer}");
+        assert!(answer <= 3_000, "{answer}");
+        scene.go(Call::release(LATER)).await;
+    }
 }
 
 #[tokio::test]

@@ -338,11 +338,11 @@ async fn watch(
 
 async fn is_silent(lane: &Lane, limit: Duration, connect_timeout: Duration) -> bool {
     tokio::time::sleep(limit).await;
-    if lane.generation().is_some() {
+    if lane.connected().is_some() {
         return lane.is_silent_for(limit);
     }
     tokio::time::sleep(connect_timeout).await;
-    lane.generation().is_none()
+    lane.connected().is_none()
 }
 
 /// Adds a child to a hold, once its node has the hold's token. A child that cannot be added is given back.
