@@ -21,7 +21,7 @@ const FREE: [&str; 2] = ["1", "00"];
 const THEIRS: &str = "9a1b0c0e-0000-4000-8000-000000000002:7";
 
 /// Every command that any of them calls.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "-pttl",
     "-hget",
     "-hmget",
@@ -39,6 +39,7 @@ const COMMANDS: [&str; 21] = [
     "-zrem",
     "-zcount",
     "-zrevrange",
+    "-zscore",
     "-publish",
     "-eval",
     "-@write",
