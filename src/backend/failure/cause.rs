@@ -120,6 +120,11 @@ impl Failure {
         }
     }
 
+    /// The server is a replica. Nothing was sent to it.
+    pub(crate) fn demoted() -> Self {
+        Self::of(Class::Demoted, "the server is a replica now")
+    }
+
     pub(crate) fn not_the_master() -> Self {
         let text = "the server named by the sentinels is not a master";
         Self::of(Class::Unreached, text)
