@@ -23,6 +23,4 @@ pub(crate) use self::command::{
 pub(crate) use self::connect::{
     ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls,
 };
-pub(crate) use self::failure::{
-    AttemptPace, BrokenLinks, Class, Failure, TOO_OLD, is_unknown_command,
-};
+pub(crate) use self::failure::{AttemptPace, BrokenLinks, Class, Failure, is_unknown_command};

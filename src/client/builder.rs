@@ -390,8 +390,8 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, or a server that cannot be used:
-    /// older than Redis 6.2, a replica, a sentinel, in cluster mode behind a pool, or not in cluster mode where a
-    /// [cluster](Self::cluster) was to be; with
+    /// older than Redis 6.2, a replica, a sentinel, behind TLS where the address asks for none, in cluster mode behind a
+    /// pool, or not in cluster mode where a [cluster](Self::cluster) was to be; with
     /// [`UnknownService`](ConfigError::UnknownService) when no sentinel knows the service's name; with
     /// [`NoRuntime`](ConfigError::NoRuntime) when there is no tokio runtime with timers and I/O (`enable_all`).
     /// [`Error::Unavailable`] when the server cannot be reached, or the system starts no thread;

@@ -7,7 +7,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use crate::backend::{
-    Class, Dialer, Failure, Fleet, Hello, Lane, TOO_OLD, is_unknown_command, round_trip, slots_of,
+    Class, Dialer, Failure, Fleet, Hello, Lane, is_unknown_command, round_trip, slots_of,
 };
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
@@ -91,6 +91,9 @@ async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
         Some(refusal) if matches!(refusal.class, Class::Denied | Class::UnknownService) => {
             refusal.into()
         }
+        _ if dialer.lacks_tls(limit).await => {
+            unsupported("it expects TLS: its address begins with rediss://")
+        }
         _ => failure.into(),
     }
 }
@@ -121,7 +124,7 @@ fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
         ));
     }
     if hello.is_older_than(OLDEST) {
-        return Err(unsupported(TOO_OLD));
+        return Err(unsupported("it is older than Redis 6.2"));
     }
     Ok(())
 }

@@ -91,6 +91,45 @@ async fn a_renewal_leaves_a_master_that_became_a_replica() {
     guard.unlock().await.unwrap();
 }
 
+/// A replica that takes writes refuses nothing, so only its role shows that it is not the master any more.
+#[tokio::test]
+async fn a_replica_that_takes_writes_grants_nothing() {
+    let old = RedisServer::options()
+        .config("replica-read-only", "no")
+        .start();
+    let client = Client::builder(&old.url()).watchdog_lease(ms(1_500));
+    let client = client.connect().await.unwrap();
+    let held = try_once(&client, "held").await.unwrap().unwrap();
+    let new = RedisServer::options().replica_of(&old).start();
+    new.synced().await;
+    new.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    old.cmd(&["REPLICAOF", "127.0.0.1", &new.port().to_string()])
+        .await;
+    old.synced().await;
+    eventually("it refuses", LONG, async || {
+        match try_once(&client, "probe").await {
+            Ok(probe) => {
+                drop(probe);
+                false
+            }
+            Err(_) => true,
+        }
+    })
+    .await;
+    let other = connect_short(&new).await;
+    let theirs = try_once(&other, "x").await.unwrap().unwrap();
+    // A new connection to it does not help.
+    for _ in 0..5 {
+        let error = try_once(&client, "x").await.expect_err("a replica");
+        assert!(error.is_transient(), "{error}");
+    }
+    soon(held.lost()).await;
+    theirs.unlock().await.unwrap();
+    old.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    let again = client.get_lock("x").try_lock(LONG, Lease::Watchdog).await;
+    again.unwrap().unwrap().unlock().await.unwrap();
+}
+
 /// An address that leads to the master, wherever that is.
 async fn address_of_master(port: &Arc<AtomicU16>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -108,7 +108,7 @@ fn unsupported(error: &Error) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn a_server_without_hello_is_too_old() {
+async fn a_server_without_hello_is_refused_and_not_called_older_than_it_may_be() {
     let url = serve(|name| match name {
         "HELLO" => Say::Now("-ERR unknown command `HELLO`, with args beginning with: \r\n"),
         _ => Say::Now("+OK\r\n"),
@@ -118,7 +118,7 @@ async fn a_server_without_hello_is_too_old() {
         let error = refused_within(LONG, &url, ms(2_000)).await;
         assert_eq!(
             unsupported(&error),
-            Some("it is older than Redis 6.2"),
+            Some("it does not know HELLO, which Redis has since 6.0"),
             "{url}: {error:?}"
         );
     }

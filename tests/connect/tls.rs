@@ -73,6 +73,19 @@ async fn a_server_that_does_not_speak_tls_is_an_error() {
     );
 }
 
+/// A server behind TLS ends a plain connection without a word that Redis would say.
+#[tokio::test]
+async fn a_plain_connection_to_a_tls_port_says_so() {
+    let tls = TlsServer::start().await;
+    let plain = tls.url().replace("rediss://", "redis://");
+    let connecting = Client::builder(&plain).connect_timeout(LONG).connect();
+    let error = soon(connecting).await.map(drop).unwrap_err();
+    let Error::Config(ConfigError::Unsupported { reason, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(reason.contains("rediss://"), "{reason}");
+}
+
 #[test]
 fn the_certificates_of_the_system() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

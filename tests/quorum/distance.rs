@@ -80,9 +80,10 @@ async fn a_quorum_that_moves_away_is_measured_anew() {
 /// A first acquire, and one behind connections that something cut while they were quiet.
 #[tokio::test]
 async fn connecting_does_not_count_as_a_servers_silence() {
-    let far = Far::start(ms(60));
+    // To connect and to try takes longer than a server has to answer.
+    let far = Far::start(ms(200));
     let (clock, driver) = Clock::driven();
-    let builder = far.builder().node_timeout(ms(150)).clock(clock);
+    let builder = far.builder().node_timeout(ms(500)).clock(clock);
     let quorum = builder.connect().await.unwrap();
     for name in ["first", "behind a cut"] {
         let guard = try_once(&quorum.get_lock(name)).await.expect("it is free");
@@ -102,9 +103,9 @@ fn connecting_from_another_runtime_does_not_count_as_a_servers_silence() {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
     };
-    let far = Far::start(ms(60));
+    let far = Far::start(ms(200));
     let (first, second) = (runtime(), runtime());
-    let builder = far.builder().node_timeout(ms(150));
+    let builder = far.builder().node_timeout(ms(500));
     let quorum = first.block_on(builder.connect()).unwrap();
     second.block_on(async {
         let guard = try_once(&quorum.get_lock("x")).await.expect("it is free");

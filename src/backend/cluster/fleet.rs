@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::ready;
+use futures_util::future::{join_all, ready};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
@@ -421,6 +421,18 @@ impl Backend {
         }
         fleets.push((runtime.id(), Arc::clone(&fleet)));
         Ok(fleet)
+    }
+
+    /// Asks over each connection to the one server whether that is still a master.
+    pub(crate) async fn check_roles(&self, keepers: &Fleet) {
+        let mut lanes = vec![Arc::clone(keepers.home())];
+        for (_, fleet) in self.fleets.lock().iter().flatten() {
+            lanes.push(Arc::clone(fleet.home()));
+        }
+        let demoted = join_all(lanes.iter().map(|lane| lane.is_demoted())).await;
+        if demoted.contains(&true) {
+            tracing::warn!("the server is a replica now; looking for the master");
+        }
     }
 
     /// Another server is the master now: all connections to the old one are given up.

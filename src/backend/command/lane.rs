@@ -10,7 +10,8 @@
 //!    was written: a half-open link reports no error. A command that waits for its turn says nothing about the server.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
-//!    the next connection.
+//!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
+//!    takes writes (`replica-read-only no`) would grant what the master grants, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use super::timers::Timers;
 use super::window::{Place, Window};
-use crate::backend::connect::{ClusterNode, Connection, Dialer, MasterTerm, ServerInfo};
+use crate::backend::connect::{ClusterNode, Connection, Dialer, Hello, MasterTerm, ServerInfo};
 use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
@@ -74,6 +75,7 @@ impl LaneConfig {
             generation,
             term,
             server,
+            is_replicas: false,
         })
     }
 }
@@ -93,6 +95,8 @@ pub(crate) struct Lane {
     beside: Box<[Arc<Self>]>,
     /// Whether a batch of commands is queued that nobody has driven yet.
     full: AtomicBool,
+    /// The server said that it is a replica, so new connections ask for its role, until one leads to a master.
+    demoted: AtomicBool,
     /// On which connection the text of a script was last sent, by its digest, and when.
     texts: Mutex<BTreeMap<&'static str, (u64, Moment)>>,
     config: LaneConfig,
@@ -139,6 +143,16 @@ pub(crate) struct Connected {
     pub(crate) term: Option<MasterTerm>,
     /// None unless `asks_server`.
     pub(crate) server: Option<ServerInfo>,
+    /// The server said that it is a replica.
+    pub(crate) is_replicas: bool,
+}
+
+impl Connected {
+    /// Asks the server whether it is a replica. False if it does not say so in time.
+    async fn asks_role(&mut self, limit: Duration) -> bool {
+        let asking = tokio::time::timeout(limit, Hello::of(&mut self.connection));
+        matches!(asking.await, Ok(Ok(hello)) if hello.is_replica())
+    }
 }
 
 /// After so long without a reply the connection may have been cut.
@@ -179,6 +193,7 @@ impl Lane {
             knocked_at: AtomicU64::new(0),
             beside,
             full: AtomicBool::new(false),
+            demoted: AtomicBool::new(false),
             texts: Mutex::default(),
             config,
         });
@@ -414,6 +429,33 @@ impl Lane {
         self.give_up(|generation, leave_from| generation == demoted && now >= leave_from);
     }
 
+    /// Asks the server whether it is a replica by now, and gives the connection up then. Not in a cluster, whose replicas
+    /// redirect. If there is no answer, the commands that go with the question find out why.
+    pub(crate) async fn is_demoted(&self) -> bool {
+        let connected = self.connected().filter(|_| self.config.node.is_none());
+        let Some(mut connected) = connected else {
+            return false;
+        };
+        if !connected.asks_role(self.config.command_timeout).await {
+            return false;
+        }
+        // Relaxed: only the lane's task reads it, for its next connection.
+        self.demoted.store(true, Ordering::Relaxed);
+        let demoted = connected.generation;
+        self.link.send_if_modified(|link| match link {
+            LaneState::Up { connected, .. } if connected.generation == demoted => {
+                connected.is_replicas = true;
+                true
+            }
+            _ => false,
+        });
+        self.leave(demoted);
+        for lane in &self.beside {
+            Box::pin(lane.is_demoted()).await;
+        }
+        true
+    }
+
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
             LaneState::Up {
@@ -517,9 +559,15 @@ impl Lane {
             tokio::time::sleep(pace.wait(self.now())).await;
             let leave_from = pace.attempt(self.now());
             match self.config.connect(generation + 1).await {
-                Ok(connected) => {
+                Ok(mut connected) => {
                     generation += 1;
                     self.heard();
+                    // Relaxed, as in `is_demoted`.
+                    if self.demoted.load(Ordering::Relaxed) {
+                        let limit = self.config.connect_timeout;
+                        connected.is_replicas = connected.asks_role(limit).await;
+                        self.demoted.store(connected.is_replicas, Ordering::Relaxed);
+                    }
                     let failed = self.succeed(connected, leave_from);
                     self.admit();
                     if generation == 1 && failed > 0 {
@@ -529,6 +577,10 @@ impl Lane {
                 }
                 Err(failure) => {
                     self.fail(failure.clone());
+                    if self.config.node.is_some() {
+                        // The node may have left the cluster.
+                        self.config.broken.unreached();
+                    }
                     self.fail_waiting(&failure, false);
                     if self.window.is_awaited() {
                         self.wanted.notify_one();

@@ -283,7 +283,7 @@ impl Pending {
         };
         let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
         drop(run);
-        shared.ended(before, &outcome);
+        shared.ended(&before, &outcome);
         shared.wake_but(Some(self.number));
         Poll::Ready(outcome)
     }
@@ -412,18 +412,18 @@ impl InFlight {
         };
         let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
         drop(run);
-        self.ended(before, &outcome);
+        self.ended(&before, &outcome);
         self.wake_but(None);
     }
 
     /// It has this outcome. Gives its place back.
-    fn ended(&self, before: Run, outcome: &CommandResult) {
+    fn ended(&self, before: &Run, outcome: &CommandResult) {
         if let Run::On {
             place: Some(place), ..
         } = before
         {
             let answered = !matches!(outcome, Err(failure) if failure.is_of_connection());
-            self.lane.window().leave(place, answered);
+            self.lane.window().leave(*place, answered);
         }
     }
 

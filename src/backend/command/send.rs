@@ -181,6 +181,10 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             Some(connected) => connected,
             None => Box::pin(lane.connect()).await?,
         };
+        if connected.is_replicas {
+            lane.leave(connected.generation);
+            return Err(Failure::demoted());
+        }
         let mut cut = false;
         if lane.needs_knock() {
             cut = Box::pin(is_cut(&mut connected.connection)).await;

@@ -14,7 +14,7 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     PushInfo, RedisResult,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
@@ -215,6 +215,21 @@ impl Address {
         Ok(Connection::driven(connection, driver, counts))
     }
 
+    /// Whether what listens at this plain address answers a TLS greeting.
+    pub(super) async fn speaks_tls(&self) -> bool {
+        let info = self.client.get_connection_info();
+        let ConnectionAddr::Tcp(host, port) = info.addr() else {
+            return false;
+        };
+        let mut record = [0];
+        let greeting = async {
+            let mut stream = socket::tcp(host, *port, info.tcp_settings()).await?;
+            stream.write_all(&CLIENT_HELLO).await?;
+            stream.read_exact(&mut record).await
+        };
+        greeting.await.is_ok() && TLS_RECORDS.contains(&record[0])
+    }
+
     /// A connection for subscriptions.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         #[cfg(feature = "tls")]
@@ -243,6 +258,13 @@ impl Address {
         self.client.get_connection_info()
     }
 }
+
+/// The start of a TLS connection, with one cipher and no extension.
+const CLIENT_HELLO: [u8; 50] = *b"\x16\x03\x01\0\x2d\x01\0\0\x29\x03\x03\
+    ................................\0\0\x02\x13\x01\x01\0";
+
+/// How the answer begins: with an alert, or with a hand-shake.
+const TLS_RECORDS: [u8; 2] = [21, 22];
 
 fn opened(info: ConnectionInfo) -> Result<redis::Client, ConfigError> {
     let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });

@@ -398,6 +398,18 @@ impl Dialer {
         asked.ok()?.err()
     }
 
+    /// Whether the server expects TLS, and the address asks for none.
+    pub(crate) async fn lacks_tls(&self, timeout: Duration) -> bool {
+        let asking = async {
+            match self.whereto(timeout).await {
+                Ok(address) => address.speaks_tls().await,
+                Err(_) => false,
+            }
+        };
+        let asked = tokio::time::timeout(self.limit(timeout), asking).await;
+        asked.unwrap_or(false)
+    }
+
     /// The longest time that an attempt takes: `timeout`, and as long before it for the question to the sentinels.
     pub(crate) fn limit(&self, timeout: Duration) -> Duration {
         timeout * (1 + u32::from(self.followed.is_some()))

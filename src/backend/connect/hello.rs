@@ -24,7 +24,7 @@ impl Hello {
         let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
         match hello.and_then(Value::extract_error) {
             Ok(about) => Ok(Self::from_value(&about)),
-            Err(error) if is_unknown_command(&error) => Err(Failure::too_old()),
+            Err(error) if is_unknown_command(&error) => Err(Failure::no_hello()),
             Err(error) => Err(Failure::from(error)),
         }
     }

@@ -17,7 +17,12 @@ impl BrokenLinks {
         self.added.notify_one();
     }
 
-    /// Waits until a connection breaks; returns the nodes.
+    /// A node cannot be connected to.
+    pub(crate) fn unreached(&self) {
+        self.added.notify_one();
+    }
+
+    /// Waits until a connection breaks, or cannot be made; returns the nodes whose connections broke.
     pub(crate) async fn wait(&self) -> BTreeSet<u32> {
         self.added.notified().await;
         // No await after this one, so a future that is dropped early has not taken the permit.

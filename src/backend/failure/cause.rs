@@ -9,8 +9,8 @@ use redis::RedisError;
 use super::class::{Class, classify, is_of_the_address, without_arguments};
 use crate::error::{Cause, ConfigError, Error, NotReplicated};
 
-/// The reason in an error about a server that is too old.
-pub(crate) const TOO_OLD: &str = "it is older than Redis 6.2";
+/// The reason in an error about a server without `HELLO`: an old one, or one that hides the command.
+const NO_HELLO: &str = "it does not know HELLO, which Redis has since 6.0";
 
 /// A failed command.
 #[derive(Debug, Clone)]
@@ -76,8 +76,8 @@ impl Failure {
         Self::of(Class::CrossSlot, text)
     }
 
-    pub(crate) fn too_old() -> Self {
-        Self::of(Class::TooOld, "the server is too old")
+    pub(crate) fn no_hello() -> Self {
+        Self::of(Class::NoHello, NO_HELLO)
     }
 
     pub(crate) fn strange_reply() -> Self {
@@ -128,6 +128,11 @@ impl Failure {
         }
     }
 
+    /// The server is a replica. Nothing was sent to it.
+    pub(crate) fn demoted() -> Self {
+        Self::of(Class::Demoted, "the server is a replica now")
+    }
+
     pub(crate) fn not_the_master() -> Self {
         let text = "the server named by the sentinels is not a master";
         Self::of(Class::Unreached, text)
@@ -163,7 +168,7 @@ impl Failure {
     /// For an error of the first command on a new connection: nothing else was sent on it.
     pub(crate) fn greeting(self) -> Self {
         let class = match self.class {
-            Class::Denied | Class::TooOld => self.class,
+            Class::Denied | Class::NoHello => self.class,
             _ => Class::Unreached,
         };
         Self { class, ..self }
@@ -231,7 +236,7 @@ impl From<Failure> for Error {
             Class::Rejected => Self::refused(false, source),
             Class::Denied => Self::denied(source),
             Class::WrongType => Self::wrong_type(),
-            Class::TooOld => ConfigError::Unsupported { reason: TOO_OLD }.into(),
+            Class::NoHello => ConfigError::Unsupported { reason: NO_HELLO }.into(),
             Class::UnknownService => ConfigError::UnknownService.into(),
             Class::Closed => Self::Closed,
             Class::CrossSlot => Self::cross_slot(),
@@ -273,7 +278,7 @@ mod tests {
         Class::Denied,
         Class::WrongType,
         Class::Rejected,
-        Class::TooOld,
+        Class::NoHello,
         Class::UnknownService,
         Class::Closed,
         Class::CrossSlot,
@@ -330,7 +335,7 @@ mod tests {
         let config = RedisError::from((ErrorKind::InvalidClientConfig, "no such host"));
         assert_eq!(Failure::connecting(config).class, Class::Rejected);
         let old = RedisError::from((ErrorKind::RESP3NotSupported, "HELLO"));
-        assert_eq!(Failure::connecting(old).class, Class::TooOld);
+        assert_eq!(Failure::connecting(old).class, Class::NoHello);
         let broken = RedisError::from(std::io::Error::other("broken"));
         assert_eq!(Failure::connecting(broken).class, Class::Unreached);
     }
@@ -339,7 +344,7 @@ mod tests {
     fn a_greeting_was_not_run_by_anybody() {
         for class in ALL {
             let expected = match class {
-                Class::Denied | Class::TooOld => class,
+                Class::Denied | Class::NoHello => class,
                 _ => Class::Unreached,
             };
             assert_eq!(of(class).greeting().class, expected);

@@ -32,8 +32,8 @@ pub(crate) enum Class {
     WrongType,
     /// Any other error. The same call would fail again.
     Rejected,
-    /// The server lacks a command that we need.
-    TooOld,
+    /// The server does not know `HELLO`.
+    NoHello,
     /// No sentinel watches a master of this name.
     UnknownService,
     /// The client is closed.
@@ -71,7 +71,7 @@ pub(super) fn classify(error: &RedisError) -> Class {
         ErrorKind::AuthenticationFailed => Class::Denied,
         // redis-rs refused it, so it never reached the server. Errors of other kinds came after the send.
         ErrorKind::InvalidClientConfig | ErrorKind::Client => Class::Rejected,
-        ErrorKind::RESP3NotSupported => Class::TooOld,
+        ErrorKind::RESP3NotSupported => Class::NoHello,
         ErrorKind::Server(_) | ErrorKind::Extension => error
             .code()
             .and_then(by_code)

@@ -7,6 +7,6 @@ mod class;
 mod pace;
 
 pub(crate) use self::broken_links::BrokenLinks;
-pub(crate) use self::cause::{Failure, TOO_OLD};
+pub(crate) use self::cause::Failure;
 pub(crate) use self::class::{Class, is_unknown_command};
 pub(crate) use self::pace::AttemptPace;

@@ -64,7 +64,9 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
             () = tokio::time::sleep(now.until(next)) => {}
             nodes = broken.wait() => {
                 core.backend.cluster().doubt();
-                keeper.watchdog.verify_at(&nodes);
+                if !nodes.is_empty() {
+                    keeper.watchdog.verify_at(&nodes);
+                }
             }
             Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),

@@ -11,6 +11,8 @@
 //!    reported before the validity ends).
 //! 4. In a cluster, the keeper keeps a connection to each node that has holds, to notice when such a node restarts
 //!    empty. It verifies the holds of a node that it has no connection to, and that opens one.
+//! 5. With the first renewal of each lease, and after a connection broke, the keeper asks the server for its role, in the
+//!    same write: a master that became a replica and still takes writes refuses nothing.
 
 mod renewal_queue;
 
@@ -54,6 +56,8 @@ struct ByNode {
     logged_failing: bool,
     /// When to look again for nodes without a connection.
     connect_at: Moment,
+    /// When to ask the one server for its role again.
+    role_at: Moment,
 }
 
 struct NodeRenewals {
@@ -170,6 +174,7 @@ impl Watchdog {
         let mut nodes = nodes.clone();
         {
             let mut renewals = self.renewals.lock();
+            renewals.role_at = Moment::default();
             nodes.retain(|node| {
                 let node = renewals.of(*node, core);
                 let failing = node.queue.is_failing();
@@ -248,9 +253,15 @@ impl Watchdog {
     pub(super) fn renew(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Moment {
         let now = self.core.now();
         let mut renewals = self.renewals.lock();
+        let ByNode { nodes, role_at, .. } = &mut *renewals;
         let mut next = Moment::NEVER;
-        for (node, NodeRenewals { queue, .. }) in &mut renewals.nodes {
+        for (node, NodeRenewals { queue, .. }) in nodes {
             while let Some(batch) = queue.take(now) {
+                if *node == 0 && now >= *role_at {
+                    *role_at = now + self.core.plan.lease.duration();
+                    let core = Arc::clone(&self.core);
+                    tasks.spawn(async move { core.backend.check_roles(&core.keeper_fleet).await });
+                }
                 tasks.spawn(Arc::clone(self).renew_batch(*node, batch));
             }
             next = next.min(queue.next(now));
