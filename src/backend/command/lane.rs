@@ -482,6 +482,11 @@ impl Lane {
         let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
     }
 
+    /// Whether it uses the connection of this number.
+    pub(crate) fn is_on(&self, generation: u64) -> bool {
+        matches!(&*self.link.borrow(), LaneState::Up { connected, .. } if connected.generation == generation)
+    }
+
     /// Whether it has ended, and does not connect again.
     pub(crate) fn is_over(&self) -> bool {
         matches!(&*self.link.borrow(), LaneState::Over(_))
