@@ -2,7 +2,7 @@
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string that lives as long as the lease of a read hold; missing while a slot migrates
--- KEYS[3] writers   - zset: client of a waiting writer -> ms of server time until which readers heed it; likewise
+-- KEYS[3] writers   - as in mark.lua; likewise
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves the lease as it is
 -- ARGV[3] count     - hold count of a write hold; 0 leaves the count as it is
@@ -30,6 +30,8 @@ local waits_ms, last = -2, writers and redis.call('ZREVRANGE', writers, 0, 0, 'W
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
+  -- A mark that would last longer than any is left from before the server's time went back.
+  if waits_ms > 3000 then waits_ms = -2 end
 end
 
 if lease_ms > 0 and (ARGV[4] ~= '1' or waits_ms <= 0) then

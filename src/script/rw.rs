@@ -40,7 +40,7 @@ pub(crate) fn acquire_to_read<'a>(names: &'a Names, hold_id: &'a str, lease: Lea
         .arg(lease)
 }
 
-/// If it has to wait, it leaves a mark that readers heed for `mark`.
+/// If it has to wait, it leaves a mark. Readers heed the marks of all clients for `mark`, then none for a third of it.
 pub(crate) fn acquire_to_write<'a>(
     names: &'a Names,
     hold_id: &'a str,
@@ -138,7 +138,7 @@ pub(crate) fn downgrade<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) 
         .wakes(names)
 }
 
-/// Leaves a mark that readers heed for `mark`, because a writer of `client` waits. Zero removes it.
+/// Leaves a mark, as [`acquire_to_write`] does, because a writer of `client` waits. Zero removes it.
 pub(crate) fn mark<'a>(names: &'a Names, client: &'a str, mark: Duration) -> Call<'a> {
     RW_MARK
         .on(names)

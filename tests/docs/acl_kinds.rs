@@ -37,7 +37,7 @@ const SIMPLE: Get = |of, name| Box::new(of.get_simple_lock(name));
 
 /// Only noticed when a writer waits or becomes a reader, or among many readers; the test that covers them is
 /// `what_a_waiting_writer_needs_now_and_then_is_in_its_row`.
-const QUIET: [&str; 7] = [
+const QUIET: [&str; 8] = [
     "&redisson_rwlock:*",
     "+hrandfield",
     "+set",
@@ -45,6 +45,7 @@ const QUIET: [&str; 7] = [
     "+zadd",
     "+zcount",
     "+zrem",
+    "+zscore",
 ];
 
 /// Only noticed now and then in a fair lock's queue; the test that covers them is

@@ -9,6 +9,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, ms, poll_once, soon, without_polls};
+use crate::writers::mark;
 use crate::{try_read, try_write};
 
 const MARKS: &str = "watchlock_writers:{x}";
@@ -181,9 +182,7 @@ async fn a_refused_reader_makes_the_next_readers_ask() {
     // The chance lasts only a moment: one of several rounds is quick enough.
     for _ in 0..20 {
         let reading = lock.lock().await.unwrap();
-        server
-            .cmd(&["ZADD", MARKS, "99999999999999", "somebody"])
-            .await;
+        mark(&server, 3_000).await;
         assert!(lock.try_lock(Duration::ZERO, hour).await.unwrap().is_none());
         assert!(try_read(&client, "x").await.is_none(), "a writer waits");
         server.cmd(&["DEL", MARKS]).await;

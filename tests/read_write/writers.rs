@@ -1,7 +1,7 @@
 //! Writers: alone, and not starved.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use watchlock::Lease;
@@ -61,7 +61,7 @@ async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
     let left = server.pttl(MARKS).await;
     assert!((1..=3_000).contains(&left), "{left}");
     let member: Vec<String> = server.query(&["ZRANGE", MARKS, "0", "-1"]).await;
-    assert_eq!(member, [b.id().to_string()]);
+    assert_eq!(member, ["cycle", &b.id().to_string()]);
     assert!(try_read(&b, "x").await.is_none());
     tokio::time::sleep(ms(60)).await;
     assert!(
@@ -120,6 +120,13 @@ async fn a_client_that_ends_takes_its_mark_with_it() {
     clean(&server).await;
 }
 
+/// Leaves the mark of a writer elsewhere, for so many ms.
+pub(crate) async fn mark(server: &RedisServer, left: u64) {
+    let now: Vec<u64> = server.query(&["TIME"]).await;
+    let heeded = (now[0] * 1_000 + now[1] / 1_000 + left).to_string();
+    server.cmd(&["ZADD", MARKS, &heeded, "somebody"]).await;
+}
+
 /// A reader that does not heed marks.
 async fn reads_for_ever(server: &RedisServer) {
     let timeout = "{x}:java:1:rwlock_timeout:1";
@@ -152,6 +159,69 @@ async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     drop(writing);
 }
 
+/// Neither client leaves a mark while the other one pauses.
+#[tokio::test]
+async fn a_reader_gets_in_beside_writers_of_two_clients() {
+    let server = RedisServer::start();
+    let reader = connect(&server).await;
+    let builder = || watchlock::Client::builder(&server.url()).watchdog_lease(ms(1_500));
+    let (a, b) = (
+        builder().connect().await.unwrap(),
+        builder().connect().await.unwrap(),
+    );
+    reads_for_ever(&server).await;
+    let (one, two) = (a.get_read_write_lock("x"), b.get_read_write_lock("x"));
+    let (one, two) = (one.write_lock(), two.write_lock());
+    let mut first = Box::pin(one.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    tokio::time::sleep(ms(1_000)).await; // half of the time from one pause to the next
+    let mut second = Box::pin(two.lock());
+    assert!(poll_once(&mut second).await.is_none());
+    let lock = reader.get_read_write_lock("x").read_lock();
+    for _ in 0..3 {
+        soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+        eventually("they are heeded again", LONG, async || {
+            try_read(&reader, "x").await.is_none()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn two_clients_that_write_in_a_loop_and_a_reader_get_in_by_turns() {
+    let server = RedisServer::start();
+    let reader = connect(&server).await;
+    let written = Arc::new(AtomicU32::new(0));
+    let mut writers = Vec::new();
+    for _ in 0..2 {
+        let lock = connect(&server).await.get_read_write_lock("x").write_lock();
+        let written = Arc::clone(&written);
+        writers.push(tokio::spawn(async move {
+            loop {
+                let guard = lock.lock().await.unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    let lock = reader.get_read_write_lock("x").read_lock();
+    for _ in 0..10 {
+        let before = written.load(Ordering::Relaxed);
+        let guard = soon(lock.lock()).await.unwrap();
+        let turns = written.load(Ordering::Relaxed) - before;
+        assert!(turns < 1_000, "the writers had {turns} turns");
+        let before = written.load(Ordering::Relaxed);
+        guard.unlock().await.unwrap();
+        eventually("a writer gets in, too", LONG, async || {
+            written.load(Ordering::Relaxed) > before
+        })
+        .await;
+    }
+    for writer in writers {
+        writer.abort();
+    }
+}
+
 /// Others who come later need not do without it either.
 #[tokio::test]
 async fn a_new_writer_is_heeded_beside_one_whose_time_is_over() {
@@ -180,9 +250,7 @@ async fn a_new_writer_is_heeded_beside_one_whose_time_is_over() {
 async fn on_a_free_lock_nobody_heeds_a_mark() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    server
-        .cmd(&["ZADD", MARKS, "99999999999999", "somebody"])
-        .await;
+    mark(&server, 3_000).await;
     server.cmd(&["PEXPIRE", MARKS, "3000"]).await;
     let guard = try_read(&client, "x").await.unwrap();
     assert!(try_read(&client, "x").await.is_none(), "the next one does");
@@ -248,9 +316,7 @@ async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
         "a reader is refused for a writer elsewhere",
         LONG,
         async || {
-            let now: Vec<u64> = server.query(&["TIME"]).await;
-            let heeded = (now[0] * 1_000 + now[1] / 1_000 + 1_000).to_string();
-            server.cmd(&["ZADD", MARKS, &heeded, "somebody"]).await;
+            mark(&server, 1_000).await;
             let reader = lock.read_lock().try_lock(Duration::ZERO, hour).await;
             reader.unwrap().is_none()
         },

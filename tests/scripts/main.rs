@@ -121,6 +121,26 @@ impl Scene {
     }
 }
 
+/// A script for which one command gives this Lua value when `condition` is true of its first argument, `key`.
+pub(crate) fn faked(script: &str, command: &str, condition: &str, value: &str) -> String {
+    let fake = format!(
+        "local real, redis = redis, {{}} \
+        for name, part in pairs(real) do redis[name] = part end \
+        function redis.call(command, key, ...) \
+            if command == '{command}' and {condition} then return {value} end \
+            if key then return real.call(command, key, ...) end \
+            return real.call(command) \
+        end "
+    );
+    fake + script
+}
+
+/// A script that runs at this time, in ms.
+pub(crate) fn at_time(script: &str, now_ms: i64) -> String {
+    let time = format!("{{ '{}', '{}' }}", now_ms / 1_000, now_ms % 1_000 * 1_000);
+    faked(script, "TIME", "true", &time)
+}
+
 /// The code of an error. Redis 6.2 puts it after its own words about the script and the line.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let text = error.detail().unwrap_or_default();

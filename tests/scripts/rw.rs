@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{CLIENT, LATER, LOCK, MINE, Scene, is_refused, is_wrong_type};
+use super::{CLIENT, LATER, LOCK, MINE, Scene, at_time, faked, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const READ: &str = include_str!("../../lua/rw/read_acquire.lua");
@@ -21,7 +21,7 @@ const FREE: [&str; 2] = ["1", "00"];
 const THEIRS: &str = "9a1b0c0e-0000-4000-8000-000000000002:7";
 
 /// Every command that any of them calls.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "-pttl",
     "-hget",
     "-hmget",
@@ -39,6 +39,7 @@ const COMMANDS: [&str; 21] = [
     "-zrem",
     "-zcount",
     "-zrevrange",
+    "-zscore",
     "-publish",
     "-eval",
     "-@write",
@@ -124,6 +125,14 @@ impl Scene {
         let words = call.words();
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         self.server.try_cmd(&words).await
+    }
+
+    /// Makes a call at a time of the server's, in ms.
+    async fn go_at(&self, now_ms: i64, call: Call) -> i64 {
+        let mut words = call.words();
+        words[1] = at_time(&words[1], now_ms);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        self.server.query(&words).await
     }
 
     async fn go(&self, call: Call) -> i64 {
@@ -310,16 +319,8 @@ async fn a_reader_with_0_ms_left_is_gone() {
     scene.go(Call::read(THEIRS, "20000")).await;
     scene.go(Call::read(MINE, "90000")).await;
     let mut words = Call::release(MINE).words();
-    let fake = format!(
-        "local real, redis = redis, {{}} \
-        for name, value in pairs(real) do redis[name] = value end \
-        function redis.call(command, key, ...) \
-            if command == 'PTTL' and key == '{}' then return 0 end \
-            return real.call(command, key, ...) \
-        end ",
-        timeout(THEIRS)
-    );
-    words[1].insert_str(0, &fake);
+    let condition = format!("key == '{}'", timeout(THEIRS));
+    words[1] = faked(&words[1], "PTTL", &condition, "0");
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     assert_eq!(scene.server.query::<i64>(&words).await, 2);
     assert!(!scene.server.exists(LOCK).await);
@@ -389,7 +390,8 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     );
     scene.go(Call::read(THEIRS, "30000")).await;
     assert!(scene.go(Call::write(MINE, "30000", "2000")).await > 20_000);
-    scene.assert_ttl(WRITERS, (0, 2_000)).await;
+    // A third of that is for the pause.
+    scene.assert_ttl(WRITERS, (0, 2_667)).await;
     let busy = scene.go(Call::read(LATER, "30000")).await;
     assert!((1..=2_000).contains(&busy), "{busy}");
     assert_eq!(
@@ -410,6 +412,69 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     assert_eq!(scene.go(Call::mark("other", "0")).await, 0);
     assert!(scene.messages().await.is_empty());
     assert!(!scene.server.exists(WRITERS).await);
+}
+
+/// Each writer leaves its mark every second, and tries now and then; the second one comes 5 s later.
+#[tokio::test]
+async fn all_writers_are_heeded_for_one_cycle_and_then_none_for_a_third_of_it() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "30000")).await;
+    let begun = 1_700_000_000_000;
+    for second in 0..36 {
+        let now = begun + second * 1_000;
+        scene.go_at(now, Call::mark(CLIENT, "9000")).await;
+        if second >= 5 {
+            scene
+                .go_at(now, Call::write("other:1", "30000", "9000"))
+                .await;
+        }
+        for late in [0, 999] {
+            let answer = scene.go_at(now + late, Call::read(LATER, "20000")).await;
+            let is_pause = second % 12 >= 9;
+            assert_eq!(answer == -2, is_pause, "{second} s: {answer}");
+            assert!((-2..=3_000).contains(&answer));
+            scene.go(Call::release(LATER)).await;
+        }
+        scene.assert_leased("marked").await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_ends_the_cycle_when_no_other_writer_waits() {
+    let scene = Scene::new().await;
+    for others in [false, true] {
+        scene.go(Call::read(THEIRS, "30000")).await;
+        scene.go(Call::write(MINE, "30000", "9000")).await;
+        if others {
+            scene.go(Call::write("other:1", "30000", "9000")).await;
+        }
+        scene.go(Call::release(THEIRS)).await;
+        assert_eq!(scene.go(Call::write(MINE, "30000", "9000")).await, -2);
+        assert_eq!(scene.server.exists(WRITERS).await, others);
+        scene.go(Call::release(MINE)).await;
+    }
+}
+
+/// The marks of that time must not last for an hour, nor may their cycle.
+#[tokio::test]
+async fn after_the_servers_time_went_back_no_mark_lasts_longer_than_before() {
+    let scene = Scene::new().await;
+    scene.go(Call::read(THEIRS, "30000")).await;
+    let begun = 1_700_000_000_000;
+    let hour = 3_600_000;
+    scene.go_at(begun + hour, Call::mark(CLIENT, "9000")).await;
+    assert_eq!(scene.go_at(begun, Call::read(LATER, "20000")).await, -2);
+    let asked = scene.go_at(begun, Call::assert(THEIRS, "30000", "0")).await;
+    assert_eq!(asked, -2);
+    scene.go(Call::release(LATER)).await;
+    for (now, marked) in [(0, 1), (8_999, 1), (9_000, 0), (12_000, 1)] {
+        let now = begun + now;
+        assert_eq!(scene.go_at(now, Call::mark(CLIENT, "9000")).await, marked);
+        let answer = scene.go_at(now, Call::read(LATER, "20000")).await;
+        assert_eq!(answer == -2, marked == 0, "{now}: {answer}");
+        assert!(answer <= 3_000, "{answer}");
+        scene.go(Call::release(LATER)).await;
+    }
 }
 
 #[tokio::test]

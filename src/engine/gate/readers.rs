@@ -4,13 +4,10 @@
 //!    moment ago that no writer waits. Otherwise one caller asks for all who come meanwhile.
 //! 2. No reader overtakes a writer of this client.
 //! 3. Redis has a note that a writer of this client waits, until none does any more.
-//! 4. Readers heed the note for the watchdog's lease, then not for a third of it, over and over. Some clients may not heed
-//!    it, and those that do must not wait for ever; a writer that comes later is heeded, too.
-//! 5. Each level of a reader is a read of its own, which ends at its own lease. A writer has one read, with the levels of
+//! 4. Each level of a reader is a read of its own, which ends at its own lease. A writer has one read, with the levels of
 //!    any hold.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::answers::{GivenBack, Grant};
 use super::seat::Seat;
@@ -21,7 +18,7 @@ use crate::engine::gate::{Gate, Rules, WriterWaits};
 use crate::engine::hold::effects::Effects;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::OwnerState;
-use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase, RenewalPlan};
+use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
 use crate::engine::hold::{Hold, Origin};
 use crate::error::LostReason;
 use crate::lease::Term;
@@ -501,23 +498,16 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.queue.first_writer()
     }
 
-    /// A writer of `kind` waits here. Returns for how much longer readers elsewhere heed that (4).
-    pub(crate) fn note_writer_waits(
-        &mut self,
-        kind: &Kind,
-        now: Moment,
-        plan: RenewalPlan,
-    ) -> Duration {
-        let heeded = plan.lease.duration();
-        let again = heeded + plan.period();
-        let note = self.writer_waits.take();
-        let note = note.filter(|note| !note.withdrawn && now < note.since + again);
-        let note = note.unwrap_or_else(|| WriterWaits {
-            since: now,
-            kind: kind.clone(),
-            withdrawn: false,
+    /// A note is being left that a writer of `kind` waits here.
+    pub(crate) fn note_writer_waits(&mut self, kind: &Kind, now: Moment) {
+        let note = self.writer_waits.take().filter(|note| !note.withdrawn);
+        self.writer_waits = note.or_else(|| {
+            Some(WriterWaits {
+                since: now,
+                kind: kind.clone(),
+                withdrawn: false,
+            })
         });
-        now.until(self.writer_waits.insert(note).since + heeded)
     }
 
     /// Returns the note if no writer waits here any more, once, so that it is removed from Redis: the kind, and since

@@ -18,7 +18,7 @@ use crate::script::{Acquired, Call, Forced, Placed, Released, Reply, Undoable, l
 pub(crate) struct Try {
     /// Its caller goes on waiting if the lock is busy, so it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
-    /// For how long readers give way to it, if it waits for the lock exclusively.
+    /// For how long readers give way to writers before these give way to readers, if it waits for the lock exclusively.
     pub(crate) mark: Duration,
 }
 
@@ -105,7 +105,7 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
-    /// Notes in Redis that a writer of `client` waits, for as long as `mark`. Zero removes the note.
+    /// Notes in Redis that a writer of `client` waits. Readers heed such notes for `mark`. Zero removes the note.
     fn mark<'a>(
         &'a self,
         _names: &'a Names,

@@ -119,7 +119,7 @@ impl World {
     /// As `marks::note_writer_waits`.
     pub(super) fn heeded(&mut self, ticket: &Ticket) {
         let (now, kind) = (self.now, ticket.request.kind.clone());
-        self.at(|gate, _| gate.note_writer_waits(&kind, now, RULES.plan));
+        self.at(|gate, _| gate.note_writer_waits(&kind, now));
     }
 
     /// Marks, and questions for many places, are no hold's.

@@ -10,8 +10,10 @@
 //! is not the echo of our own release, because somebody may have released it by force.
 //!
 //! While a writer waits for a shared lock, the job leaves a note in Redis, so that other clients let no reader in for a
-//! while. It lasts for [`NOTE`]. Tries that find the lock busy leave one, and in between the job leaves it again every
-//! [`NOTE_AGAIN`], also while this client's own hold is shared. The gate decides for how long readers heed it.
+//! while. It lasts for 3 s. Tries that find the lock busy leave one, and in between the job leaves it again every
+//! [`NOTE_AGAIN`], also while this client's own hold is shared. Readers heed the notes of all clients for the watchdog's
+//! lease from the first one on, then none for a third of it, over and over: some clients may not heed notes, and those
+//! that do must not wait for ever.
 //!
 //! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
@@ -47,8 +49,7 @@ use crate::names::Names;
 /// For how many waiters with a place in a queue of Redis' the job listens: for the next, and the one behind it.
 const LISTENS_FOR: usize = 2;
 
-/// How long the note lasts that a writer waits, and how often it is left again.
-const NOTE: Duration = Duration::from_secs(3);
+/// How often the note is left again that a writer waits.
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
@@ -399,10 +400,8 @@ impl NameJob {
         if now >= self.note_at {
             self.note_at = now + NOTE_AGAIN;
             let (kind, core) = (&first.request.kind, &self.keeper.core);
-            let note = self.at(|gate, _| gate.note_writer_waits(kind, now, core.plan).min(NOTE));
-            if !note.is_zero()
-                && let Some(sent) = self.send_note(kind, note)
-            {
+            self.at(|gate, _| gate.note_writer_waits(kind, now));
+            if let Some(sent) = self.send_note(kind, core.plan.lease.duration()) {
                 // If it is lost, the next one makes up for it.
                 tokio::spawn(sent.within(core.config.command_timeout));
             }
@@ -469,12 +468,13 @@ async fn is_due(places: Option<&QueuePlaces>, core: &Core) {
     }
 }
 
-/// How long the note lasts that a try for `ticket` leaves if it finds the lock busy; zero for no note.
+/// For how long readers heed notes such as a try for `ticket` leaves if it finds the lock busy; zero for no note.
 fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) -> Duration {
     let kind = &ticket.request.kind;
     let waits = ticket.request.patience != Patience::Once;
     if waits && kind.commands.is_writer() {
-        gate.note_writer_waits(kind, now, core.plan).min(NOTE)
+        gate.note_writer_waits(kind, now);
+        core.plan.lease.duration()
     } else {
         Duration::ZERO
     }

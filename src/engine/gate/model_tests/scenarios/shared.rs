@@ -110,25 +110,6 @@ fn a_client_that_ends_takes_its_mark_with_it() {
 }
 
 #[test]
-fn a_mark_is_heeded_for_a_lease_and_again_after_a_third_of_it() {
-    let mut world = World::new(QUIET);
-    let (kind, lease) = (world.kind(Side::Writes), DAY.duration());
-    let begun = world.now;
-    let mut heeded = |after: Duration| {
-        world
-            .gate
-            .note_writer_waits(&kind, begun + after, RULES.plan)
-    };
-    for round in 0..3 {
-        let since = lease * round + lease / 3 * round;
-        assert_eq!(heeded(since), lease);
-        assert_eq!(heeded(since + lease / 4), lease / 4 * 3);
-        assert_eq!(heeded(since + lease), Duration::ZERO);
-        assert_eq!(heeded(since + lease / 4 * 5), Duration::ZERO);
-    }
-}
-
-#[test]
 fn a_downgrade_and_a_fault() {
     let callers: &[Role] = &[
         (Some(1), FOREVER, Manner::Unlocks, 1),
