@@ -4,7 +4,8 @@
 -- KEYS[2] queue     - list: the waiting hold ids in the order of arrival; shared with Redisson
 -- KEYS[3] scores    - zset: waiting hold id -> ms since 1970 at which Redisson drops it
 -- KEYS[4] waiters   - zset of watchlock's waiters: hold id -> us since 1970 of its arrival;
---                     client -> ms since 1970 until which it vouches for its hold ids
+--                     client -> ms since 1970 until which it vouches for its hold ids;
+--                     'pass' -> ms since 1970 until which no heartbeat looks at the whole queue
 -- ARGV[1] fair wait - ms between the scores of two neighbours in the queue
 -- ARGV[2] channel   - each waiter listens to this channel, followed by ':' and its hold id
 -- last ARGV         - SPUBLISH where channels belong to slots; anything else means PUBLISH
@@ -26,8 +27,17 @@ local function text(number) return string.format('%.0f', number) end
 local function client_of(id) return string.match(id, '^(.*):') or id end
 local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
-local function vouched_until(id) return arrival_of(client_of(id)) or 0 end
 local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
+
+-- Returns until when (ms) the client of a hold id vouches for it.
+local function vouched_until(id)
+  local client = client_of(id)
+  local last = arrival_of(client) or 0
+  if last <= now + VOUCH or last >= tonumber(ARRIVALS) then return last end
+  -- The server's time went back. Without memory the client is waited for a little longer.
+  redis.pcall('ZADD', waiters, 'XX', text(now + VOUCH), client)
+  return now + VOUCH
+end
 
 -- Returns the hold id that has the lock, or false when the key is not a plain or fair lock.
 local function holder()
@@ -73,38 +83,60 @@ local function take_out(id, score)
   return math.max(0, math.min(fair_wait, (score or now) - now))
 end
 
--- Inserts a waiter into the queue before everybody who arrived later, and returns its index. Redisson only drops
--- heads, so every waiter of Redisson that is still listed came later.
-local function insert(id, arrival)
-  for place, other in ipairs(call('LRANGE', queue, '0', '-1')) do
-    if (arrival_of(other) or now_us) > arrival then
-      call('LINSERT', queue, 'BEFORE', other, id)
-      return place - 1
-    end
+-- Puts waiters back into the queue, in the order of arrival and before everybody who arrived later. Redisson only drops
+-- heads, so every waiter of Redisson that is still listed came later. Each gets `fair_wait` after the one ahead of it.
+local function put_back(missing, ids, listed)
+  local order, dropped, back = {}, {}, {}
+  for _, id in ipairs(missing) do
+    back[id] = true
+    if not listed[id] then dropped[#dropped + 1] = id end
   end
-  return call('RPUSH', queue, id) - 1
+  local nth, arrival = 1, dropped[1] and arrival_of(dropped[1])
+  for _, other in ipairs(ids) do
+    local came = arrival and (arrival_of(other) or now_us)
+    while arrival and arrival < came do
+      call('LINSERT', queue, 'BEFORE', other, dropped[nth])
+      order[#order + 1], nth = dropped[nth], nth + 1
+      arrival = dropped[nth] and arrival_of(dropped[nth])
+    end
+    order[#order + 1] = other
+  end
+  for i = nth, #dropped do
+    call('RPUSH', queue, dropped[i])
+    order[#order + 1] = dropped[i]
+  end
+  local later, ahead = 0, now
+  for _, id in ipairs(order) do
+    local score = score_of(id)
+    if back[id] then
+      score, later = math.max(now, ahead) + fair_wait, later + fair_wait
+      call('ZADD', scores, text(score), id)
+    elseif score and later > 0 then
+      score = score + later
+      call('ZADD', scores, text(score), id)
+    end
+    ahead = score or now
+  end
+  keep()
 end
 
 -- Repairs what Redisson's scripts did to waiters of live clients: puts them back into the queue and gives them a score.
 -- Forgets dropped waiters of dead clients, and returns whether there were any.
 local function restore()
-  local forgot = false
+  local forgot, missing = false, {}
   local ids, listed = call('LRANGE', queue, '0', '-1'), {}
   for _, id in ipairs(ids) do listed[id] = true end
   local unscored = call('ZCARD', scores) < #ids
   for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do
     if not listed[id] or unscored and not score_of(id) then
       if vouched_until(id) > now then
-        local place = listed[id] and call('LPOS', queue, id) or insert(id, arrival_of(id))
-        local ahead = place > 0 and score_of(call('LINDEX', queue, place - 1)) or now
-        call('ZADD', scores, text(math.max(now, ahead)), id)
-        shift(place, fair_wait)
-        keep()
+        missing[#missing + 1] = id
       elseif not listed[id] then
         forgot = call('ZREM', waiters, id) > 0
       end
     end
   end
+  if #missing > 0 then put_back(missing, ids, listed) end
   return forgot
 end
 

@@ -89,7 +89,7 @@ pub(crate) enum Released {
 /// The reply about places in the queue that Redis keeps for a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placed {
-    /// To a vouch, the number of places of the client. To an enqueue, 1 if the places were given, and 0 if not, because
+    /// To a vouch, how many of its hold ids have a place. To an enqueue, 1 if the places were given, and 0 if not, because
     /// the place ahead of them is lost.
     pub(crate) count: usize,
     /// Whether the place at the head belongs to the client.
