@@ -1,5 +1,5 @@
 -- Confirms that a client is alive, so that its waiters keep their places and Redisson does not drop them.
--- Follows queue.lua
+-- Follows queue.lua, head.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua
 -- ARGV[3] client    - uuid of the caller
