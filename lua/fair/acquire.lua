@@ -1,5 +1,5 @@
 -- Starts a hold: takes the lock when it is free and it is the turn of the caller's client.
--- Follows queue.lua, enter.lua
+-- Follows queue.lua, head.lua, enter.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua
 -- ARGV[3] hold id   - fresh for every waiter

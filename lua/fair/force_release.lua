@@ -1,5 +1,5 @@
 -- Ends the hold of whoever has the lock. Waiters keep their places.
--- Follows queue.lua
+-- Follows queue.lua, head.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua
 -- ARGV[3] client    - uuid of the caller, by which it recognises its own holds

@@ -4,7 +4,8 @@
 -- KEYS[2] queue     - list: the waiting hold ids in the order of arrival; shared with Redisson
 -- KEYS[3] scores    - zset: waiting hold id -> ms since 1970 at which Redisson drops it
 -- KEYS[4] waiters   - zset of watchlock's waiters: hold id -> us since 1970 of its arrival;
---                     client -> ms since 1970 until which it vouches for its hold ids
+--                     client -> ms since 1970 until which it vouches for its hold ids;
+--                     'pass' -> ms since 1970 until which no heartbeat looks at the whole queue
 -- ARGV[1] fair wait - ms between the scores of two neighbours in the queue
 -- ARGV[2] channel   - each waiter listens to this channel, followed by ':' and its hold id
 -- last ARGV         - SPUBLISH where channels belong to slots; anything else means PUBLISH
@@ -26,8 +27,17 @@ local function text(number) return string.format('%.0f', number) end
 local function client_of(id) return string.match(id, '^(.*):') or id end
 local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
-local function vouched_until(id) return arrival_of(client_of(id)) or 0 end
 local function wake(id) return redis.pcall(publish, channel .. ':' .. id, '0') end
+
+-- Returns until when (ms) the client of a hold id vouches for it.
+local function vouched_until(id)
+  local client = client_of(id)
+  local last = arrival_of(client) or 0
+  if last <= now + VOUCH or last >= tonumber(ARRIVALS) then return last end
+  -- The server's time went back. Without memory the client is waited for a little longer.
+  redis.pcall('ZADD', waiters, 'XX', text(now + VOUCH), client)
+  return now + VOUCH
+end
 
 -- Returns the hold id that has the lock, or false when the key is not a plain or fair lock.
 local function holder()
@@ -71,68 +81,6 @@ local function take_out(id, score)
   call('ZREM', scores, id)
   call('ZREM', waiters, id)
   return math.max(0, math.min(fair_wait, (score or now) - now))
-end
-
--- Inserts a waiter into the queue before everybody who arrived later, and returns its index. Redisson only drops
--- heads, so every waiter of Redisson that is still listed came later.
-local function insert(id, arrival)
-  for place, other in ipairs(call('LRANGE', queue, '0', '-1')) do
-    if (arrival_of(other) or now_us) > arrival then
-      call('LINSERT', queue, 'BEFORE', other, id)
-      return place - 1
-    end
-  end
-  return call('RPUSH', queue, id) - 1
-end
-
--- Repairs what Redisson's scripts did to waiters of live clients: puts them back into the queue and gives them a score.
--- Forgets dropped waiters of dead clients, and returns whether there were any.
-local function restore()
-  local forgot = false
-  local ids, listed = call('LRANGE', queue, '0', '-1'), {}
-  for _, id in ipairs(ids) do listed[id] = true end
-  local unscored = call('ZCARD', scores) < #ids
-  for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do
-    if not listed[id] or unscored and not score_of(id) then
-      if vouched_until(id) > now then
-        local place = listed[id] and call('LPOS', queue, id) or insert(id, arrival_of(id))
-        local ahead = place > 0 and score_of(call('LINDEX', queue, place - 1)) or now
-        call('ZADD', scores, text(math.max(now, ahead)), id)
-        shift(place, fair_wait)
-        keep()
-      elseif not listed[id] then
-        forgot = call('ZREM', waiters, id) > 0
-      end
-    end
-  end
-  return forgot
-end
-
--- Returns whose turn it is on a free lock, and until when (ms) that waiter is waited for. Drops dead heads.
--- A caller that already knows until when its own hold id `mine` is vouched for passes that time as `alive`.
-local function head(mine, alive)
-  local id = call('LINDEX', queue, '0')
-  if not id and call('EXISTS', scores, waiters) == 0 then return false end
-  -- When the head is also the first arrival of ours, Redisson has dropped nobody ahead of it.
-  if id and id == call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1] then
-    local last = id == mine and alive or vouched_until(id)
-    if last > now then return id, last end
-  end
-  local sooner, _, dropped = 0, pcall(restore)
-  while true do
-    id = call('LINDEX', queue, '0')
-    local score = id and score_of(id)
-    score = score and score - sooner
-    -- A waiter of ours lives while its client vouches for it, one of Redisson until its score.
-    local last = id and (arrival_of(id) and vouched_until(id) or score or 0)
-    if not id or last > now then
-      shift('0', -sooner)
-      if dropped or not id then tidy() end
-      return id, last
-    end
-    call('ZREM', waiters, client_of(id))
-    sooner, dropped = sooner + take_out(id, score), true
-  end
 end
 
 -- Returns 1 when the head is a waiter of this client, else 0. A caller that knows the head passes it as `id`, or false

@@ -1,5 +1,5 @@
 -- Gives a level back: writes the hold count, or ends the hold with its last level. Takes a waiter out of the queue.
--- Follows queue.lua
+-- Follows queue.lua, head.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua
 -- ARGV[3] hold id   - of a holder or a waiter

@@ -1,40 +1,58 @@
 -- Confirms that a client is alive, so that its waiters keep their places and Redisson does not drop them.
--- Follows queue.lua
+-- Follows queue.lua, head.lua
 --
 -- KEYS[1] to KEYS[4], ARGV[1], ARGV[2], last ARGV - as in queue.lua
 -- ARGV[3] client    - uuid of the caller
+-- ARGV[4] and on    - its hold ids that should have a place
 --
--- Returns   {count, next}: how many hold ids of the client wait; next is 1 when the head is one of them, else 0
+-- Returns   {count, next}: how many of these hold ids have one; next is 1 when the head is one of them, else 0
 -- Publishes '0' to the head when the lock is free
 -- Repeat    vouches a little longer; does nothing for a client whose waiters were dropped
-local client = ARGV[3]
+local client, PASS = ARGV[3], 5000
 if not arrival_of(client) then return { 0, 0 } end
 
 -- Begins with a write that needs no memory: after it, Redis does not refuse the others for want of memory.
 keep()
 call('ZADD', waiters, text(now + VOUCH), client)
-call('ZREMRANGEBYSCORE', waiters, '-inf', text(now))
-restore()
 
--- Redisson drops waiters whose score has passed. A waiter of this client with less than two thirds of the fair wait
--- left after the one ahead of it gets all of it again, and the scores behind it move by as much.
-local later, ahead = 0, now
-for _, id in ipairs(call('LRANGE', queue, '0', '-1')) do
-  local score = (score_of(id) or now) + later
-  local left = score - math.max(now, ahead)
-  if client_of(id) == client and left < fair_wait * 2 / 3 then
-    later = later + fair_wait - left
-    score = score + fair_wait - left
+-- One heartbeat in 5 s looks at the whole queue, for all clients. So does one that finds its own waiters short of time,
+-- or the first waiter of ours without a score: Redisson has dropped it, as the head.
+local count, next_pass = 0, arrival_of('pass') or 0
+local due = next_pass <= now or next_pass > now + PASS
+local oldest = call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1]
+due = due or oldest and not score_of(oldest)
+for i = 4, #ARGV do
+  if arrival_of(ARGV[i]) then
+    count = count + 1
+    due = due or (score_of(ARGV[i]) or 0) < now + fair_wait * 2 / 3
   end
-  if later > 0 then call('ZADD', scores, 'XX', text(score), id) end
-  ahead = score
 end
-keep()
+
+if due then
+  call('ZADD', waiters, text(now + PASS), 'pass')
+  call('ZREMRANGEBYSCORE', waiters, '-inf', text(now))
+  restore()
+
+  -- Redisson drops waiters whose score has passed. A waiter of ours with less than two thirds of the fair wait left after
+  -- the one ahead of it gets all of it again, and the scores behind it move by as much. Waiters of dead clients go.
+  local later, ahead = 0, now
+  for _, id in ipairs(call('LRANGE', queue, '0', '-1')) do
+    local score = (score_of(id) or now) + later
+    local left, ours = score - math.max(now, ahead), arrival_of(id)
+    if ours and vouched_until(id) <= now then
+      later = later - take_out(id, score)
+    else
+      if ours and left < fair_wait * 2 / 3 then
+        later = later + fair_wait - left
+        score = score + fair_wait - left
+      end
+      if later ~= 0 then call('ZADD', scores, 'XX', text(score), id) end
+      ahead = score
+    end
+  end
+  keep()
+end
 
 local first = call('EXISTS', lock) == 0 and head()
 if first then wake(first) end
-local count = 0
-for _, id in ipairs(call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf')) do
-  if client_of(id) == client then count = count + 1 end
-end
 return { count, is_next(client) }

@@ -58,11 +58,11 @@ scripts! {
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
-    FAIR_ACQUIRE = "fair/queue.lua" & "fair/enter.lua" & "fair/acquire.lua",
-    FAIR_RELEASE = "fair/queue.lua" & "fair/release.lua",
-    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/force_release.lua",
+    FAIR_ACQUIRE = "fair/queue.lua" & "fair/head.lua" & "fair/enter.lua" & "fair/acquire.lua",
+    FAIR_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/force_release.lua",
     FAIR_ENQUEUE = "fair/queue.lua" & "fair/enter.lua" & "fair/enqueue.lua",
-    FAIR_VOUCH = "fair/queue.lua" & "fair/vouch.lua",
+    FAIR_VOUCH = "fair/queue.lua" & "fair/head.lua" & "fair/vouch.lua",
     RW_READ_ACQUIRE = "rw/read_acquire.lua",
     RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
     RW_ASSERT = "rw/assert.lua",
@@ -483,7 +483,7 @@ pub(crate) enum Released {
 /// The reply about places in the queue that Redis keeps for a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placed {
-    /// To a vouch, the number of places of the client. To an enqueue, 1 if the places were given, and 0 if not, because
+    /// To a vouch, how many of its hold ids have a place. To an enqueue, 1 if the places were given, and 0 if not, because
     /// the place ahead of them is lost.
     pub(crate) count: usize,
     /// Whether the place at the head belongs to the client.

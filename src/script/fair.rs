@@ -87,9 +87,17 @@ pub(crate) fn enqueue<'a>(
         .fold(call, |call, hold_id| call.arg(*hold_id))
 }
 
-/// Keeps the places of a client.
-pub(crate) fn vouch<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Call<'a> {
-    call(&FAIR_VOUCH, names, wait).arg(client).publishes()
+/// Keeps the places of a client, which should be those of these hold ids.
+pub(crate) fn vouch<'a>(
+    names: &'a Names,
+    wait: LeaseMs,
+    client: &'a str,
+    hold_ids: &[&'a str],
+) -> Call<'a> {
+    let call = call(&FAIR_VOUCH, names, wait).arg(client);
+    let ids = hold_ids.iter();
+    ids.fold(call, |call, hold_id| call.arg(*hold_id))
+        .publishes()
 }
 
 /// Decodes the reply to [`enqueue`] or [`vouch`].

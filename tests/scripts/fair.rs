@@ -60,7 +60,8 @@ impl Scene {
     }
 
     async fn vouch(&self) -> (i64, i64) {
-        self.run("vouch", &[CLIENT]).await.unwrap()
+        let args = [CLIENT, MINE, LATER];
+        self.run("vouch", &args).await.unwrap()
     }
 
     async fn queue(&self) -> Vec<String> {
@@ -403,6 +404,77 @@ async fn a_long_waiter_is_given_time_and_so_are_those_behind() {
         (score(MINE).await - again).abs() < 1.0,
         "a repeat changes nothing"
     );
+}
+
+#[tokio::test]
+async fn a_heartbeat_costs_as_much_among_500_waiters_as_among_5() {
+    let mut costs = Vec::new();
+    for count in [5, 500] {
+        let scene = Scene::new();
+        scene.acquire(STRANGER, "0").await;
+        for number in 0..count {
+            scene.enqueue(&[&format!("client-{number}:1")]).await;
+        }
+        scene.enqueue(&[MINE]).await;
+        // One heartbeat in five seconds looks at all.
+        assert_eq!(scene.vouch().await, (1, 0));
+        scene.server.reset_calls().await;
+        assert_eq!(scene.vouch().await, (1, 0));
+        costs.push(scene.server.calls().await.into_values().sum::<u64>());
+    }
+    assert_eq!(costs[0], costs[1]);
+}
+
+/// All waiters of ours are put back in one pass.
+#[tokio::test]
+async fn a_queue_that_is_lost_is_put_back_at_a_cost_in_proportion_to_its_waiters() {
+    let mut costs = Vec::new();
+    for count in [50, 500] {
+        let scene = Scene::new();
+        let mut ids: Vec<String> = (0..count).map(|n| format!("client-{n}:1")).collect();
+        for id in &ids {
+            scene.enqueue(&[id]).await;
+        }
+        scene.enqueue(&[MINE]).await;
+        ids.push(MINE.to_owned());
+        scene.server.cmd(&["DEL", QUEUE]).await;
+        scene.server.reset_calls().await;
+        assert_eq!(scene.vouch().await, (1, 0));
+        costs.push(scene.server.calls().await.into_values().sum::<u64>());
+        assert_eq!(scene.queue().await, ids);
+    }
+    assert!(costs[1] < costs[0] * 12, "{costs:?}");
+}
+
+#[tokio::test]
+async fn a_heartbeat_takes_the_places_of_dead_clients_while_the_lock_is_held() {
+    let scene = Scene::new();
+    scene.acquire("holder:1", "0").await;
+    scene.enqueue(&[STRANGER]).await;
+    scene.enqueue(&[MINE]).await;
+    scene
+        .falls_silent("6a1b0c0e-0000-4000-8000-000000000002")
+        .await;
+    let score = async || -> f64 { scene.server.query(&["ZSCORE", SCORES, MINE]).await };
+    let before = score().await;
+    assert_eq!(scene.vouch().await, (1, 1));
+    assert_eq!(scene.queue().await, [MINE]);
+    let sooner = before - score().await;
+    assert!((sooner - 300_000.0).abs() < 5_000.0, "{sooner}");
+}
+
+/// A client that died before the server's time went back must not be waited for until the old time comes again.
+#[tokio::test]
+async fn after_the_servers_time_went_back_no_client_vouches_for_longer_than_before() {
+    let scene = Scene::new();
+    scene.enqueue(&[STRANGER]).await;
+    let client = "6a1b0c0e-0000-4000-8000-000000000002";
+    scene.server.cmd(&["ZADD", WAITERS, FAR, client]).await;
+    let (code, ms) = scene.acquire(MINE, "1").await;
+    assert_eq!(code, 1);
+    assert!(ms <= 15_000, "{ms}");
+    let until: f64 = scene.server.query(&["ZSCORE", WAITERS, client]).await;
+    assert!(until < 1e13, "{until}");
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use crate::engine::hold::kind::Kind;
 pub(crate) enum PlaceCommand {
     /// Nobody here may have a place, or a ticket is being tried and its place is asked for again with all others later.
     Nothing,
-    /// Vouch for so many places of this kind.
-    Vouch(Kind, usize),
+    /// Vouch for the places of these holds.
+    Vouch(Vec<Arc<Hold>>),
     Enqueue {
         /// The last hold of this client that has a place; the places of `holds` are behind it.
         ahead: Option<Arc<Hold>>,
@@ -50,11 +50,11 @@ impl<C: Clone + PartialEq> Gate<C> {
             })
         };
         let mut holds: Vec<_> = waiting.iter().map(place).collect();
-        let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
+        if holds.is_empty() {
             return PlaceCommand::Nothing;
-        };
+        }
         let Some(first) = (if lost { Some(0) } else { first_new }) else {
-            return PlaceCommand::Vouch(kind, holds.len());
+            return PlaceCommand::Vouch(holds);
         };
         let behind = holds.split_off(first);
         PlaceCommand::Enqueue {

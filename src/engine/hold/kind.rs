@@ -214,8 +214,8 @@ pub(crate) trait RedisQueue {
         hold_ids: &[&'a str],
     ) -> Call<'a>;
 
-    /// Keeps the places of `client`. The client sends it every few seconds.
-    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a>;
+    /// Keeps the places of `client`, which should be those of these hold ids. The client sends it every few seconds.
+    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str, hold_ids: &[&'a str]) -> Call<'a>;
 
     /// Decodes the reply to either of the two.
     fn placed(&self, reply: &Reply) -> Option<Placed>;

@@ -54,7 +54,7 @@ impl RedisQueue for Queued {
         Call::ping()
     }
 
-    fn vouch<'a>(&'a self, _names: &'a Names, _client: &'a str) -> Call<'a> {
+    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str, _: &[&'a str]) -> Call<'a> {
         Call::ping()
     }
 

@@ -127,8 +127,8 @@ impl RedisQueue for InOrder {
         fair::enqueue(names, self.wait, ahead, hold_ids)
     }
 
-    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
-        fair::vouch(names, self.wait, client)
+    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str, hold_ids: &[&'a str]) -> Call<'a> {
+        fair::vouch(names, self.wait, client, hold_ids)
     }
 
     fn placed(&self, reply: &Reply) -> Option<Placed> {

@@ -36,7 +36,7 @@ impl RedisQueue for Side {
         unreachable!("the world carries it")
     }
 
-    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str) -> Call<'a> {
+    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str, _: &[&'a str]) -> Call<'a> {
         unreachable!("a step of its own")
     }
 

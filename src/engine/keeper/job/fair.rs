@@ -71,8 +71,8 @@ impl QueuePlaces {
         match command {
             // The ticket being tried may come back to the queue with its place.
             PlaceCommand::Nothing if now >= self.next => self.next = now + AGAIN,
-            PlaceCommand::Vouch(kind, places) if now >= self.next => {
-                self.refresh(core, kind, places, now);
+            PlaceCommand::Vouch(holds) if now >= self.next => {
+                self.refresh(core, &holds, now);
             }
             PlaceCommand::Enqueue {
                 ahead,
@@ -114,18 +114,22 @@ impl QueuePlaces {
         });
     }
 
-    fn refresh(&mut self, core: &Core, kind: Kind, expects: usize, now: Moment) {
+    fn refresh(&mut self, core: &Core, holds: &[Arc<Hold>], now: Moment) {
+        let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
+            return;
+        };
         let Some(queue) = kind.commands.queue() else {
             return;
         };
-        let call = queue.vouch(kind.names(), core.client_text());
+        let ids: Vec<&str> = holds.iter().map(|hold| &*hold.id).collect();
+        let call = queue.vouch(kind.names(), core.client_text(), &ids);
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         self.send(PlacesCommand {
             kind,
             command,
             since: now,
             asks_for: Vec::new(),
-            expects,
+            expects: holds.len(),
         });
     }
 
