@@ -91,7 +91,8 @@ async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
         Some(refusal) if matches!(refusal.class, Class::Denied | Class::UnknownService) => {
             refusal.into()
         }
-        _ if dialer.lacks_tls(limit).await => {
+        // A server without TLS would wait for the rest of the question.
+        _ if failure.is_of_socket() && dialer.lacks_tls(limit).await => {
             unsupported("it expects TLS: its address begins with rediss://")
         }
         _ => failure.into(),

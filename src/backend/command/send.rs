@@ -185,8 +185,9 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             lane.leave(connected.generation);
             return Err(Failure::demoted());
         }
-        let mut cut = false;
-        if lane.needs_knock() {
+        // What is sent on it then certainly does not go out.
+        let mut cut = connected.connection.has_ended();
+        if !cut && lane.needs_knock() {
             cut = Box::pin(is_cut(&mut connected.connection)).await;
             if !cut {
                 lane.knocked();

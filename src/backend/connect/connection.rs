@@ -110,6 +110,13 @@ impl Connection {
         .await
     }
 
+    /// Whether it is known to be broken.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.driven
+            .as_ref()
+            .is_some_and(|driven| driven.drive.is_over())
+    }
+
     /// How often it was read, and how often somebody tried to write to it; none if redis-rs drives it.
     pub(crate) fn traffic(&self) -> Option<(u64, u64)> {
         self.driven.as_ref().map(|driven| driven.counts.now())

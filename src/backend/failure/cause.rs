@@ -198,6 +198,12 @@ impl Failure {
         )
     }
 
+    /// Whether the socket failed, and no server said why.
+    pub(crate) fn is_of_socket(&self) -> bool {
+        let error = self.cause.downcast_ref::<RedisError>();
+        error.is_some_and(|error| error.is_io_error() || error.is_connection_dropped())
+    }
+
     /// Whether the connection cannot be used any more.
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
