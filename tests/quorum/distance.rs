@@ -81,9 +81,10 @@ async fn a_quorum_that_moves_away_is_measured_anew() {
 #[tokio::test]
 async fn connecting_does_not_count_as_a_servers_silence() {
     // To connect and to try takes longer than a server has to answer.
-    let far = Far::start(ms(200));
+    let far = Far::start(ms(100));
     let (clock, driver) = Clock::driven();
-    let builder = far.builder().node_timeout(ms(500)).clock(clock);
+    let builder = far.builder().node_timeout(ms(250)).clock(clock);
+    let builder = builder.command_timeout(Duration::from_secs(5));
     let quorum = builder.connect().await.unwrap();
     for name in ["first", "behind a cut"] {
         let guard = try_once(&quorum.get_lock(name)).await.expect("it is free");
@@ -103,9 +104,9 @@ fn connecting_from_another_runtime_does_not_count_as_a_servers_silence() {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
     };
-    let far = Far::start(ms(200));
+    let far = Far::start(ms(100));
     let (first, second) = (runtime(), runtime());
-    let builder = far.builder().node_timeout(ms(500));
+    let builder = far.builder().node_timeout(ms(250));
     let quorum = first.block_on(builder.connect()).unwrap();
     second.block_on(async {
         let guard = try_once(&quorum.get_lock("x")).await.expect("it is free");

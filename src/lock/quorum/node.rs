@@ -195,23 +195,22 @@ impl QuorumNode {
         timeout: NodeTimeout,
     ) -> Result<NodeAnswer, Error> {
         let core = self.core();
-        let mut may_be_cut = true;
-        let got = loop {
-            let request = request(core, kind.clone(), None, lease, Some(Duration::ZERO))?;
-            let connected = self.connect().await?;
-            let limit = timeout.of(self.round_trip(), core.config.lease_of(lease));
-            let timers = core.backend.timers();
-            let acquired = timers.within(limit, acquire(core, request)).await;
-            // A connection that was quiet may have been cut, and the first command on it finds that out.
-            let broke = acquired.as_ref().is_none_or(Result::is_err)
-                && self
-                    .lane()
-                    .is_some_and(|lane| !lane.is_on(connected.generation));
-            if !(may_be_cut && broke) {
-                break acquired.unwrap_or_else(|| Err(Failure::slow_server(limit).into()))?;
-            }
-            may_be_cut = false;
+        let request = request(core, kind, None, lease, Some(Duration::ZERO))?;
+        let connected = self.connect().await?;
+        let limit = timeout.of(self.round_trip(), core.config.lease_of(lease));
+        let timers = core.backend.timers();
+        let mut acquiring = Box::pin(acquire(core, request));
+        let mut acquired = timers.within(limit, &mut acquiring).await;
+        let broke = || {
+            let lane = self.lane();
+            lane.is_some_and(|lane| !lane.is_on(connected.generation))
         };
+        if acquired.is_none() && broke() {
+            // It had been cut while it was quiet, and the command found that out: the next try has to connect.
+            let again = core.backend.config().connect_timeout + limit;
+            acquired = timers.within(again, acquiring).await;
+        }
+        let got = acquired.unwrap_or_else(|| Err(Failure::slow_server(limit).into()))?;
         Ok(match got {
             AcquireOutcome::In(entered) => {
                 NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))

@@ -188,9 +188,9 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
             }
         }
     }
-    let some = ballot.children.iter().any(Option::is_some);
-    if outcome == RoundOutcome::Busy && request.patience != Patience::Once {
-        // The caller waits until leases end, so it needs to know those of all nodes.
+    let waits_for_leases = outcome == RoundOutcome::Busy && request.patience != Patience::Once;
+    if waits_for_leases || matches!(outcome, RoundOutcome::NoQuorum { .. }) {
+        // A caller that waits until leases end needs to know those of all nodes, and the error says what each answered.
         let rest = async {
             while let Some((place, answer)) = tries.next().await {
                 ballot.count(place, answer);
@@ -200,15 +200,22 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     }
     // The nodes' clients finish and undo what has no answer yet.
     drop(tries);
+    let some = ballot.children.iter().any(Option::is_some);
     let tried = match outcome {
         RoundOutcome::Got | RoundOutcome::Busy => Tried::Busy {
             some,
             free_at: ballot.free_at(),
         },
-        RoundOutcome::NoQuorum { reached } => Tried::NoQuorum {
-            error: ballot.no_quorum(reached),
-            some,
-        },
+        RoundOutcome::NoQuorum { reached } => {
+            let reached = match ballot.votes.close() {
+                RoundOutcome::NoQuorum { reached } => reached,
+                _ => reached,
+            };
+            Tried::NoQuorum {
+                error: ballot.no_quorum(reached),
+                some,
+            }
+        }
         RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
     let children = std::mem::take(&mut ballot.children).into_iter().flatten();
