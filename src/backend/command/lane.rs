@@ -456,6 +456,26 @@ impl Lane {
         true
     }
 
+    /// Asks a server that was a replica whether it is a master again. Without an answer it is not.
+    pub(super) async fn is_master_again(&self, connected: &mut Connected) -> bool {
+        let asking = Hello::of(&mut connected.connection);
+        let hello = self.timers().within(self.command_timeout(), asking).await;
+        if !matches!(hello, Some(Ok(hello)) if !hello.is_replica()) {
+            return false;
+        }
+        // Relaxed, as in `is_demoted`.
+        self.demoted.store(false, Ordering::Relaxed);
+        let promoted = connected.generation;
+        self.link.send_if_modified(|link| match link {
+            LaneState::Up { connected, .. } if connected.generation == promoted => {
+                connected.is_replicas = false;
+                true
+            }
+            _ => false,
+        });
+        true
+    }
+
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
         let replaced = self.link.send_if_modified(|link| match link {
             LaneState::Up {

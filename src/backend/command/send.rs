@@ -181,7 +181,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             Some(connected) => connected,
             None => Box::pin(lane.connect()).await?,
         };
-        if connected.is_replicas {
+        if connected.is_replicas && !Box::pin(lane.is_master_again(&mut connected)).await {
             lane.leave(connected.generation);
             return Err(Failure::demoted());
         }
