@@ -234,7 +234,7 @@ impl Lane {
         &self.window
     }
 
-    /// Lets in those who wait. Polls their commands, so no lock may be held.
+    /// Hands over queued commands while there are places. Polls them, so no lock may be held.
     pub(super) fn admit(&self) {
         if self.window.is_awaited() {
             self.window.admit();
@@ -260,8 +260,8 @@ impl Lane {
         }
     }
 
-    /// Nobody waits for this command any more. It keeps its place until it is answered, because it is on the connection
-    /// until then. What waits for replicas is not: it is not sent any more.
+    /// Keeps the place of a command that nobody awaits any more until it is answered, because it is on the connection until
+    /// then. A command for acknowledgement gives its place back at once: if it was not sent yet, it never will be.
     pub(super) fn answer_later(
         self: &Arc<Self>,
         answered: impl Future<Output = bool> + Send + 'static,
@@ -554,7 +554,7 @@ impl Lane {
         self.fail_waiting(end, true);
     }
 
-    /// Fails those who wait; the patient ones only `all` together.
+    /// Fails the queued commands; the patient ones only with `all`.
     fn fail_waiting(&self, failure: &Failure, all: bool) {
         for command in self.window.take_out(all) {
             if let Some(command) = command.upgrade() {

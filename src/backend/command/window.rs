@@ -4,10 +4,10 @@
 //!    for that room may run at any time. A command that waits here was certainly not sent.
 //! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
 //!    unknown outcome.
-//! 3. Those who wait are served by [`Turn`], and in the order of arrival within a turn.
+//! 3. Queued commands are handed over by [`Turn`], and in the order of arrival within a turn.
 //! 4. A place is given back by the answer, whether or not anybody still waits for it.
-//! 5. One thread at a time lets commands in, and a command counts as waiting until it was polled. So none overtakes
-//!    another one that came before it.
+//! 5. One thread at a time hands over queued commands, and each counts as queued until it was polled. So no command
+//!    overtakes an earlier one of its turn.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -133,7 +133,7 @@ impl Window {
         before.ok().map(Places::of)
     }
 
-    /// A place, if one is free and nobody waits.
+    /// Takes a free place, unless commands are queued.
     pub(super) fn enter(&self) -> Option<Place> {
         if self.is_awaited() {
             return None;
@@ -149,7 +149,7 @@ impl Window {
         taken.map(|Places { connection, .. }| Place { connection })
     }
 
-    /// Gives a place back. Those who wait must be [admitted](Self::admit) then.
+    /// Gives a place back. The caller must [admit](Self::admit) afterwards.
     pub(super) fn leave(&self, place: Place, answered: bool) {
         self.change(|places| {
             if places.connection != place.connection {
@@ -169,7 +169,7 @@ impl Window {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Lets a command wait. Who calls it [admits](Self::admit) then.
+    /// Queues a command. The caller must [admit](Self::admit) afterwards.
     pub(super) fn wait(&self, turn: Turn, patient: bool, command: Weak<dyn Queueable>) -> QueueKey {
         let mut waiting = self.waiting.lock();
         let place = (turn, waiting.arrived);
@@ -181,7 +181,7 @@ impl Window {
         place
     }
 
-    /// Whether the command was still waiting, which it does no more.
+    /// Takes out a command that does not wait any more.
     pub(super) fn forget(&self, key: QueueKey) {
         let forgotten = self.waiting.lock().commands.remove(&key);
         if forgotten.is_some() {
@@ -189,7 +189,7 @@ impl Window {
         }
     }
 
-    /// Lets in those who wait, as long as there are places. It polls their commands, so no lock may be held.
+    /// Hands over queued commands while there are free places. Polls them, so no lock may be held.
     pub(super) fn admit(&self) {
         while self.is_awaited() && Places::of(self.places.load(Ordering::SeqCst)).free > 0 {
             if self.admitting.swap(true, Ordering::SeqCst) {
@@ -218,7 +218,7 @@ impl Window {
         }
     }
 
-    /// Takes out those who wait, or all who do not wait patiently.
+    /// Takes out all queued commands if `patient`, else all but the patient ones.
     pub(super) fn take_out(&self, patient: bool) -> Vec<Weak<dyn Queueable>> {
         let mut waiting = self.waiting.lock();
         let commands = &mut waiting.commands;
