@@ -252,3 +252,7 @@ impl Drop for CountedDown<'_> {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

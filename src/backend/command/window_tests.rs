@@ -1,0 +1,110 @@
+//! Who gets a place, and in which order.
+
+use super::*;
+
+/// A queued command that notes when it is handed over.
+struct FakeQueued {
+    name: &'static str,
+    taken: bool,
+    begun: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Queueable for FakeQueued {
+    fn begin(self: Arc<Self>, _place: Place) -> bool {
+        self.begun.lock().push(self.name);
+        !self.taken
+    }
+
+    fn fail_unsent(&self, _failure: &Failure) {}
+}
+
+#[derive(Default)]
+struct Scene {
+    begun: Arc<Mutex<Vec<&'static str>>>,
+    commands: Vec<Arc<dyn Queueable>>,
+}
+
+impl Scene {
+    fn queue(&mut self, window: &Window, name: &'static str, turn: Turn) -> QueueKey {
+        let begun = Arc::clone(&self.begun);
+        let taken = name == "taken back";
+        let command: Arc<dyn Queueable> = Arc::new(FakeQueued { name, taken, begun });
+        let key = window.wait(turn, false, Arc::downgrade(&command));
+        self.commands.push(command);
+        key
+    }
+}
+
+#[test]
+fn commands_of_holds_go_first_and_each_turn_in_its_order() {
+    let (window, mut scene) = (Window::new(), Scene::default());
+    assert!(window.enter().is_none(), "there is no connection");
+    for (name, turn) in [
+        ("new", Turn::New),
+        ("waiter", Turn::Waiter),
+        ("hold", Turn::Hold),
+        ("newer", Turn::New),
+        ("next hold", Turn::Hold),
+    ] {
+        scene.queue(&window, name, turn);
+    }
+    let left = scene.queue(&window, "left", Turn::Hold);
+    window.forget(left);
+    window.admit();
+    assert!(scene.begun.lock().is_empty());
+    window.open(1);
+    assert!(window.enter().is_none(), "others came before");
+    window.admit();
+    let begun = scene.begun.lock().clone();
+    assert_eq!(begun, ["hold", "next hold", "waiter", "new", "newer"]);
+    assert!(!window.is_awaited() && window.enter().is_some());
+}
+
+#[test]
+fn a_new_connection_has_few_places_and_each_answer_adds_one() {
+    let window = Window::new();
+    window.open(1);
+    let places: Vec<_> = std::iter::from_fn(|| window.enter()).collect();
+    assert_eq!(places.len(), usize::from(FIRST));
+    // One without an answer only comes back.
+    window.leave(places[0], false);
+    assert!(window.enter().is_some() && window.enter().is_none());
+    window.leave(places[1], true);
+    assert!(window.enter().is_some() && window.enter().is_some());
+    assert!(window.enter().is_none());
+    for _ in 0..10_000 {
+        window.leave(places[1], true);
+    }
+    let most = Places::of(window.places.load(Ordering::SeqCst)).all;
+    assert_eq!(most, MOST);
+}
+
+#[test]
+fn a_place_of_an_earlier_connection_is_worth_nothing() {
+    let window = Window::new();
+    window.open(1);
+    let old = window.enter().expect("it is open");
+    window.close();
+    assert!(window.enter().is_none());
+    window.open(2);
+    window.leave(old, true);
+    let places = std::iter::from_fn(|| window.enter()).count();
+    assert_eq!(places, usize::from(FIRST));
+}
+
+#[test]
+fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
+    let (window, mut scene) = (Window::new(), Scene::default());
+    scene.queue(&window, "taken back", Turn::Hold);
+    scene.queue(&window, "gone", Turn::Hold);
+    scene.commands.pop();
+    scene.queue(&window, "next", Turn::New);
+    window.open(1);
+    let taken: Vec<_> = std::iter::from_fn(|| window.take()).collect();
+    window.admit();
+    assert!(scene.begun.lock().is_empty(), "no place is free");
+    window.leave(taken[0], false);
+    window.admit();
+    assert_eq!(*scene.begun.lock(), ["taken back", "next"]);
+    assert!(!window.is_awaited());
+}
