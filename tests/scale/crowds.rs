@@ -17,7 +17,12 @@ use crate::{AGES, MANY};
 fn crowd(client: &Client, many: usize) -> Vec<tokio::task::JoinHandle<Result<(), Error>>> {
     let take = |number| {
         let lock = client.get_lock(&format!("job:{number}"));
-        tokio::spawn(async move { lock.lock().await?.unlock().await })
+        tokio::spawn(async move {
+            let guard = lock.lock().await?;
+            // On a machine that is busy its answer may come too late; the keeper sees it through.
+            let _ = guard.unlock().await;
+            Ok(())
+        })
     };
     (0..many).map(take).collect()
 }
@@ -36,7 +41,7 @@ async fn scripts(server: &RedisServer) -> u64 {
 #[tokio::test]
 async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
     let server = RedisServer::start();
-    let client = Client::builder(&server.url()).command_timeout(ms(1_000));
+    let client = Client::builder(&server.url()).command_timeout(ms(250));
     let client = client.connect().await.unwrap();
     // The keeper connects for the first waiter.
     let held = client.get_lock("warm").lock().await.unwrap();
@@ -52,7 +57,10 @@ async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
     assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
     let now = server.info("stats", "total_connections_received").await;
     assert_eq!(now, connected, "connections");
-    assert!(server.keys().await.is_empty());
+    eventually("all are released", LONG, async || {
+        server.keys().await.is_empty()
+    })
+    .await;
 }
 
 /// Only what was on the connection when the server stopped has an unknown outcome.
@@ -72,7 +80,7 @@ async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
     server.resume();
     all_done(waiting).await;
     let sent = scripts(&server).await - before;
-    assert!(sent <= 25 * MANY as u64 / 10, "{sent} scripts");
+    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
 }
 
 /// The server takes connections and does not answer, so a new connection never gets that far.
