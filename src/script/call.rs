@@ -95,9 +95,9 @@ pub(crate) struct Call<'a> {
 /// Which commands go first where several wait for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Turn {
-    /// Those of a hold that exists: renewals, releases, levels.
+    /// About a hold that exists: renewals, releases, levels.
     Hold,
-    /// Those for callers that wait already.
+    /// For a caller that waits already.
     Waiter,
     /// The first try of a caller.
     New,

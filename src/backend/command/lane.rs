@@ -441,15 +441,8 @@ impl Lane {
         }
         // Relaxed: only the lane's task reads it, for its next connection.
         self.demoted.store(true, Ordering::Relaxed);
-        let demoted = connected.generation;
-        self.link.send_if_modified(|link| match link {
-            LaneState::Up { connected, .. } if connected.generation == demoted => {
-                connected.is_replicas = true;
-                true
-            }
-            _ => false,
-        });
-        self.leave(demoted);
+        self.set_role(connected.generation, true);
+        self.leave(connected.generation);
         for lane in &self.beside {
             Box::pin(lane.is_demoted()).await;
         }
@@ -465,15 +458,19 @@ impl Lane {
         }
         // Relaxed, as in `is_demoted`.
         self.demoted.store(false, Ordering::Relaxed);
-        let promoted = connected.generation;
+        self.set_role(connected.generation, false);
+        true
+    }
+
+    /// Notes on a connection what its server said.
+    fn set_role(&self, generation: u64, is_replicas: bool) {
         self.link.send_if_modified(|link| match link {
-            LaneState::Up { connected, .. } if connected.generation == promoted => {
-                connected.is_replicas = false;
+            LaneState::Up { connected, .. } if connected.generation == generation => {
+                connected.is_replicas = is_replicas;
                 true
             }
             _ => false,
         });
-        true
     }
 
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {

@@ -52,23 +52,38 @@ pub(super) struct InFlight {
 type Sending = BoxFuture<'static, CommandResult>;
 
 enum Run {
+    Live { sending: Sending, stage: Stage },
+    Over(CommandResult),
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
     /// It needs a place of its lane, and was certainly not sent.
-    Waiting {
-        sending: Sending,
+    Unsent {
         turn: Turn,
         patient: bool,
-        /// Where it waits; none before the first poll.
-        waiting: Option<QueueKey>,
+        /// Where it is queued; none before the first poll.
+        key: Option<QueueKey>,
     },
     /// It may have been sent.
-    On {
-        sending: Sending,
+    HandedOver {
         /// None for a ping, which needs no place.
         place: Option<Place>,
         /// What the connection had read and written by then.
         traffic: Option<Traffic>,
     },
-    Over(CommandResult),
+}
+
+impl Run {
+    fn is_unsent(&self) -> bool {
+        matches!(
+            self,
+            Self::Live {
+                stage: Stage::Unsent { .. },
+                ..
+            }
+        )
+    }
 }
 
 /// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
@@ -92,24 +107,22 @@ impl Pending {
     /// A command that needs no place.
     pub(crate) fn of(sending: Sending, lane: Arc<Lane>) -> Self {
         let handed_over_at = lane.now();
-        let run = Run::On {
-            sending,
+        let stage = Stage::HandedOver {
             place: None,
             traffic: lane.traffic(),
         };
-        Self::new(run, handed_over_at, lane)
+        Self::new(Run::Live { sending, stage }, handed_over_at, lane)
     }
 
     /// A command that is sent when its lane has a place for it. A `patient` one goes on waiting when an attempt to connect
     /// fails.
     pub(crate) fn queued(sending: Sending, lane: Arc<Lane>, turn: Turn, patient: bool) -> Self {
-        let run = Run::Waiting {
-            sending,
+        let stage = Stage::Unsent {
             turn,
             patient,
-            waiting: None,
+            key: None,
         };
-        Self::new(run, Moment::NEVER, lane)
+        Self::new(Run::Live { sending, stage }, Moment::NEVER, lane)
     }
 
     fn new(run: Run, handed_over_at: Moment, lane: Arc<Lane>) -> Self {
@@ -155,8 +168,8 @@ impl Pending {
         }
     }
 
-    /// Ends it: no reply came within a command time-out, or it is not wanted any more. If it was not sent, it never will
-    /// be.
+    /// Ends it: no reply came within a command time-out, or nobody wants it any more. If it was not sent yet, it never
+    /// will be.
     pub(crate) fn overdue(&self) {
         self.give_up(Duration::ZERO, self.shared.lane.command_timeout());
     }
@@ -170,8 +183,11 @@ impl Pending {
         shared.poll_for_all();
         let waited = waited.max(self.handed_over_at().until(lane.now()));
         let traffic = match &*shared.run.lock() {
-            Run::On { traffic, .. } => *traffic,
-            Run::Waiting { .. } | Run::Over(_) => None,
+            Run::Live {
+                stage: Stage::HandedOver { traffic, .. },
+                ..
+            } => *traffic,
+            Run::Live { .. } | Run::Over(_) => None,
         };
         // Before the end: the next command of the caller must not go over a silent connection.
         if let Some(before) = traffic
@@ -243,7 +259,7 @@ impl Pending {
     fn outcome(&self) -> CommandResult {
         match &*self.shared.run.lock() {
             Run::Over(outcome) => outcome.clone(),
-            Run::Waiting { .. } | Run::On { .. } => Err(Failure::no_reply()),
+            Run::Live { .. } => Err(Failure::no_reply()),
         }
     }
 
@@ -261,15 +277,18 @@ impl Pending {
             _replaced = wakers.put(self.number, context.waker());
             wakers.more.is_empty()
         };
-        if let Run::Waiting { .. } = &*run {
+        if run.is_unsent() {
             match shared.lane.window().enter() {
                 Some(place) => shared.start(&mut run, place),
                 None => shared.wait(&mut run),
             }
         }
         let sending = match &mut *run {
-            Run::On { sending, .. } => sending,
-            Run::Waiting { .. } => return Poll::Pending,
+            Run::Live {
+                stage: Stage::Unsent { .. },
+                ..
+            } => return Poll::Pending,
+            Run::Live { sending, .. } => sending,
             Run::Over(outcome) => return Poll::Ready(outcome.clone()),
         };
         let polled = if is_alone {
@@ -342,35 +361,30 @@ impl Drop for Pending {
 impl InFlight {
     /// The lane has a place for it.
     fn start(&self, run: &mut Run, place: Place) {
-        let before = std::mem::replace(run, Run::Over(Err(Failure::no_reply())));
-        *run = match before {
-            Run::Waiting { sending, .. } => Run::On {
-                sending,
+        if let Run::Live { stage, .. } = run {
+            *stage = Stage::HandedOver {
                 place: Some(place),
                 traffic: self.lane.traffic(),
-            },
-            other => other,
-        };
+            };
+        }
         // Relaxed, as in `handed_over_at`.
         self.handed_over_at
             .store(self.lane.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// Waits for a place of the lane, unless it does already.
+    /// Queues it for a place of the lane, unless it is queued already.
     fn wait(self: &Arc<Self>, run: &mut Run) {
-        let Run::Waiting {
-            turn,
-            patient,
-            waiting,
+        let Run::Live {
+            stage: Stage::Unsent { turn, patient, key },
             ..
         } = run
         else {
             return;
         };
-        if waiting.is_none() {
+        if key.is_none() {
             let window = self.lane.window();
-            *waiting = Some(window.wait(*turn, *patient, self.queued()));
-            // After it began to wait: the lane fails those who wait when it ends.
+            *key = Some(window.wait(*turn, *patient, self.queued()));
+            // Checked after it was queued: a lane that ends fails the commands that are queued by then.
             match self.lane.end_of_it() {
                 Some(end) => {
                     self.forget(run);
@@ -381,14 +395,14 @@ impl InFlight {
         }
     }
 
-    /// Takes it out of those who wait.
+    /// Takes it out of the queue of its lane.
     fn forget(&self, run: &Run) {
-        if let Run::Waiting {
-            waiting: Some(waiting),
+        if let Run::Live {
+            stage: Stage::Unsent { key: Some(key), .. },
             ..
         } = run
         {
-            self.lane.window().forget(*waiting);
+            self.lane.window().forget(*key);
         }
     }
 
@@ -400,7 +414,11 @@ impl InFlight {
     /// Polls it if it was handed over. Its next event wakes all clones.
     fn poll_for_all(self: &Arc<Self>) {
         let mut run = self.run.lock();
-        let Run::On { sending, .. } = &mut *run else {
+        let Run::Live {
+            sending,
+            stage: Stage::HandedOver { .. },
+        } = &mut *run
+        else {
             return;
         };
         let all = Waker::from(Arc::clone(self));
@@ -418,8 +436,11 @@ impl InFlight {
 
     /// It has this outcome. Gives its place back.
     fn ended(&self, before: &Run, outcome: &CommandResult) {
-        if let Run::On {
-            place: Some(place), ..
+        if let Run::Live {
+            stage: Stage::HandedOver {
+                place: Some(place), ..
+            },
+            ..
         } = before
         {
             let answered = !matches!(outcome, Err(failure) if failure.is_of_connection());
@@ -433,16 +454,17 @@ impl InFlight {
         let mut run = self.run.lock();
         let outcome = match &*run {
             Run::Over(_) => return,
-            Run::Waiting { .. } => Err(self.lane.not_sent()),
-            Run::On { .. } => Err(Failure::no_reply()),
+            run if run.is_unsent() => Err(self.lane.not_sent()),
+            Run::Live { .. } => Err(Failure::no_reply()),
         };
         self.forget(&run);
         let before = std::mem::replace(&mut *run, Run::Over(outcome));
         drop(run);
-        if let Run::On {
+        if let Run::Live {
             sending,
-            place: Some(place),
-            ..
+            stage: Stage::HandedOver {
+                place: Some(place), ..
+            },
         } = before
         {
             let answered = sending.map(|outcome| outcome.is_ok());
@@ -472,7 +494,7 @@ impl Queueable for InFlight {
     fn begin(self: Arc<Self>, place: Place) -> bool {
         {
             let mut run = self.run.lock();
-            if !matches!(&*run, Run::Waiting { .. }) {
+            if !run.is_unsent() {
                 return false;
             }
             self.start(&mut run, place);
@@ -483,7 +505,7 @@ impl Queueable for InFlight {
 
     fn fail_unsent(&self, failure: &Failure) {
         let mut run = self.run.lock();
-        if let Run::Waiting { .. } = &*run {
+        if run.is_unsent() {
             self.forget(&run);
             let before = std::mem::replace(&mut *run, Run::Over(Err(failure.clone())));
             drop(run);

@@ -185,7 +185,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
             lane.leave(connected.generation);
             return Err(Failure::demoted());
         }
-        // What is sent on it then certainly does not go out.
+        // A command on a connection that has ended certainly does not go out.
         let mut cut = connected.connection.has_ended();
         if !cut && lane.needs_knock() {
             cut = Box::pin(is_cut(&mut connected.connection)).await;

@@ -1,4 +1,4 @@
-//! Which commands of a lane are on its connection, and which wait for their turn.
+//! Which commands of a lane are on its connection, and which wait in a queue.
 //!
 //! 1. At most [`MOST`] commands are on a connection and unanswered. redis-rs has room for 1 024, and a command that waits
 //!    for that room may run at any time. A command that waits here was certainly not sent.
@@ -126,7 +126,8 @@ impl Window {
 
     fn change(&self, change: impl Fn(Places) -> Option<Places>) -> Option<Places> {
         let change = |packed| change(Places::of(packed)).map(Places::packed);
-        // Sequentially consistent, as `count`: who gives a place back sees who came to wait, or is seen by it.
+        // Sequentially consistent, as `count`: a thread that gives a place back sees a command that was queued just before,
+        // or the thread that queued it sees the place.
         let before = self
             .places
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);

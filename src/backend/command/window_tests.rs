@@ -1,4 +1,4 @@
-//! Who gets a place, and in which order.
+//! Which commands get a place, and in which order.
 
 use super::*;
 

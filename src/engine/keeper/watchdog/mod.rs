@@ -388,8 +388,8 @@ impl RenewalQuestion {
     }
 }
 
-/// Asks for many holds in one write, and acts on the answers. Those without a result are to be asked for alone: they
-/// are at another node, or the keys of their slot are at two.
+/// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it is
+/// at another node, or its slot migrates and its keys are at two nodes.
 async fn ask_together(
     core: &Core,
     holds: &[(u64, Arc<Hold>)],
