@@ -209,18 +209,25 @@ impl Pending {
     /// As [`within`](Self::within), for a command that was started at `since`.
     pub(crate) async fn within_of(mut self, since: Moment, limit: Duration) -> CommandResult {
         let lane = Arc::clone(&self.shared.lane);
-        let mut began = since;
         loop {
-            let was_handed_over = self.is_handed_over();
-            let left = lane.now().until(began + limit);
+            let due = self.overdue_from(since, limit);
+            let left = lane.now().until(due);
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
                 return outcome;
             }
-            if was_handed_over || !self.is_handed_over() {
+            // It may have been handed over meanwhile.
+            if self.overdue_from(since, limit) == due {
                 self.overdue();
                 return self.outcome();
             }
-            began = self.handed_over_at();
+        }
+    }
+
+    /// From when it is overdue: `limit` after its hand-over, or after `since` if it was not handed over.
+    pub(crate) fn overdue_from(&self, since: Moment, limit: Duration) -> Moment {
+        match self.handed_over_at() {
+            Moment::NEVER => since + limit,
+            handed_over_at => handed_over_at + limit,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::script::Reply;
 use redis::aio::MultiplexedConnection;
 use redis::{IntoConnectionInfo, Value};
+use tokio::runtime::Handle;
 
 /// A driver that takes a command and ends before it replies looks just like a driver that had ended before.
 #[tokio::test]
@@ -31,19 +32,25 @@ fn lane() -> Arc<Lane> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
+    let dialer = Dialer::from_url("redis://127.0.0.1/", None).unwrap();
+    let timeout = Duration::from_secs(1);
+    lane_to(dialer, timeout, Clock::system(), runtime.handle())
+}
+
+fn lane_to(dialer: Dialer, command_timeout: Duration, clock: Clock, runtime: &Handle) -> Arc<Lane> {
     let config = LaneConfig {
-        dialer: Arc::new(Dialer::from_url("redis://127.0.0.1/", None).unwrap()),
-        clock: Clock::system(),
+        dialer: Arc::new(dialer),
+        clock,
         backoff: Backoff::new(),
-        command_timeout: Duration::from_secs(1),
+        command_timeout,
         connect_timeout: Duration::from_secs(1),
-        timers: Timers::of(runtime.handle()),
+        timers: Timers::of(runtime),
         asks_server: false,
         broken: Arc::default(),
         node: None,
         acks: None,
     };
-    Lane::open(config, Box::default(), runtime.handle())
+    Lane::open(config, Box::default(), runtime)
 }
 
 /// A command under the control of a test: its waker, and whether it has ended.
@@ -210,4 +217,54 @@ fn nothing_is_woken_under_a_lock() {
         }
         assert_eq!(polls.1.load(Ordering::Relaxed), 1);
     }
+}
+
+/// What greets each connection and is silent from then on.
+async fn silent_server() -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(1..) = stream.read(&mut bytes).await {
+                    let settings = bytes.windows(7).filter(|word| word == b"SETINFO");
+                    let replies = b"+OK\r\n".repeat(settings.count());
+                    if stream.write_all(&replies).await.is_err() {
+                        break;
+                    }
+                    bytes.fill(0);
+                }
+            });
+        }
+    });
+    url
+}
+
+/// It was wanted before it was handed over, and its silence counts from the hand-over.
+#[tokio::test]
+async fn a_silent_connection_is_given_up_however_late_the_hand_over_was() {
+    let timeout = Duration::from_millis(300);
+    let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
+    let (clock, ahead) = Clock::driven();
+    let lane = lane_to(dialer, timeout, clock, &Handle::current());
+    let since = lane.now();
+    ahead.advance(timeout / 2);
+    let on = Arc::clone(&lane);
+    let sending = async move {
+        let sent = once(&on, &mut Call::ping().encode()).await;
+        sent.map_err(|wrong| wrong.failure)
+    };
+    let command = Pending::queued(sending.boxed(), Arc::clone(&lane), Turn::New, false);
+    let asked = tokio::spawn(command.clone());
+    while command.handed_over_at() == Moment::NEVER {
+        tokio::task::yield_now().await;
+    }
+    let generation = lane.connected().expect("it is connected").generation;
+    assert!(command.handed_over_at() > since);
+    assert!(command.within_of(since, timeout).await.is_err());
+    assert!(asked.await.unwrap().is_err());
+    let now = lane.connected().map(|connected| connected.generation);
+    assert_ne!(now, Some(generation));
 }

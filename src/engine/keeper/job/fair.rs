@@ -49,6 +49,13 @@ struct PlacesCommand {
     expects: usize,
 }
 
+impl PlacesCommand {
+    fn overdue_from(&self, core: &Core) -> Moment {
+        let limit = core.config.command_timeout;
+        self.command.overdue_from(self.since, limit)
+    }
+}
+
 impl QueuePlaces {
     pub(super) fn new() -> Self {
         Self {
@@ -146,7 +153,7 @@ impl QueuePlaces {
         match &self.in_flight {
             Some(sent) => tokio::select! {
                 _ = sent.command.clone() => {}
-                () = until(sent.since + core.config.command_timeout) => {}
+                () = until(sent.overdue_from(core)) => {}
             },
             None => until(self.next).await,
         }
@@ -155,12 +162,11 @@ impl QueuePlaces {
     /// Handles the answer to the command in flight, if there is one.
     pub(super) fn check(&mut self, core: &Core) {
         let now = core.now();
-        let limit = core.config.command_timeout;
         let Some(sent) = &self.in_flight else {
             return;
         };
         let mut outcome = sent.command.clone().now_or_never();
-        if outcome.is_none() && now >= sent.since + limit {
+        if outcome.is_none() && now >= sent.overdue_from(core) {
             sent.command.overdue();
             outcome = sent.command.clone().now_or_never();
         }

@@ -80,6 +80,8 @@ enum Event {
     Released,
     /// It is time to try, or to verify.
     Due,
+    /// Messages arrive from now on: a release may have been missed before.
+    Subscribed,
     /// It is only time to ask the gate again.
     Nothing,
 }
@@ -226,7 +228,7 @@ impl NameJob {
         let yields_until = self.yielding.until.unwrap_or(Moment::NEVER);
         match self.event(yields_until.min(collect_by)).await {
             Event::Released => !self.yielding.yields(self.now()),
-            Event::Due => {
+            Event::Due | Event::Subscribed => {
                 self.yielding.until = None;
                 true
             }
@@ -352,7 +354,7 @@ impl NameJob {
                         gate.set_listening(true);
                     }
                 });
-                Event::Due
+                Event::Subscribed
             }
             ChannelNews::Messages(messages) => {
                 let releases = self.at(|gate, _| gate.received(messages));
