@@ -80,7 +80,8 @@ enum Event {
     Released,
     /// It is time to try, or to verify.
     Due,
-    /// Messages arrive from now on: a release may have been missed before.
+    /// Messages for the next waiter arrive from now on. That is a reason to try, and none to verify our own hold: it comes
+    /// with each waiter.
     Subscribed,
     /// It is only time to ask the gate again.
     Nothing,
@@ -346,15 +347,13 @@ impl NameJob {
         match *news {
             ChannelNews::Confirmed => {
                 self.policy.again();
-                let more = self.places.is_some();
-                self.at(|gate, _| {
-                    if more {
-                        gate.channel_added();
-                    } else {
-                        gate.set_listening(true);
-                    }
-                });
-                Event::Subscribed
+                if self.places.is_some() {
+                    self.at(|gate, _| gate.channel_added());
+                    Event::Subscribed
+                } else {
+                    self.at(|gate, _| gate.set_listening(true));
+                    Event::Due
+                }
             }
             ChannelNews::Messages(messages) => {
                 let releases = self.at(|gate, _| gate.received(messages));
