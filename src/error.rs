@@ -161,6 +161,20 @@ pub enum Error {
         /// What Redis said.
         source: Cause,
     },
+    /// The server does not allow a command that this kind of lock needs, as `connect` found out and logged. Nothing was
+    /// sent. The text says which kinds work there.
+    #[error(
+        "{}the server does not allow {command}: {}",
+        LockPrefix(lock),
+        without(command)
+    )]
+    #[non_exhaustive]
+    Unsupported {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+        /// `EVAL`; `TIME`; or `PEXPIRE`, for a server that refuses writes behind `TIME` or `PTTL` in scripts.
+        command: &'static str,
+    },
     /// No usable reply: no connection, no reply in time, or a server that is loading or busy; in a cluster, a slot that no
     /// node serves, or whose keys are migrating.
     #[error("{}Redis is not available", LockPrefix(lock))]
@@ -237,6 +251,7 @@ impl Error {
             | Self::CrossSlot { .. }
             | Self::WouldDeadlock { .. }
             | Self::InvalidLease { .. }
+            | Self::Unsupported { .. }
             | Self::Closed
             | Self::Config(_)
             | Self::InvalidSet(_) => false,
@@ -266,6 +281,7 @@ impl Error {
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
+            | Self::Unsupported { lock, .. }
             | Self::Unavailable { lock, .. }
             | Self::NoQuorum { lock, .. } => lock.as_deref(),
             Self::Closed | Self::Config(_) | Self::InvalidSet(_) => None,
@@ -308,6 +324,13 @@ impl Error {
         }
     }
 
+    pub(crate) fn unsupported(command: &'static str) -> Self {
+        Self::Unsupported {
+            lock: None,
+            command,
+        }
+    }
+
     pub(crate) fn unavailable(sent: bool, source: Cause) -> Self {
         Self::Unavailable {
             lock: None,
@@ -346,6 +369,7 @@ impl Error {
             | Self::InvalidLease { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
+            | Self::Unsupported { lock, .. }
             | Self::Unavailable { lock, .. }
             | Self::NoQuorum { lock, .. } => {
                 lock.get_or_insert_with(|| name.into());
@@ -386,6 +410,17 @@ impl fmt::Display for LockPrefix<'_> {
             Some((end, _)) => write!(f, "lock {:?}…: ", &name[..end]),
             None => write!(f, "lock {name:?}: "),
         }
+    }
+}
+
+/// What works without a command.
+fn without(command: &str) -> &'static str {
+    match command {
+        "TIME" => "plain, spin and simple locks work there",
+        "PEXPIRE" => {
+            "behind TIME or PTTL in a script (lua-replicate-commands no), so no kind of lock works there"
+        }
+        _ => "no kind of lock works there",
     }
 }
 

@@ -13,7 +13,7 @@ use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::lock;
+use crate::script::{PROBE, Reply, lock};
 
 /// The oldest Redis whose scripts and ACLs we support.
 const OLDEST: (u64, u64) = (6, 2);
@@ -68,6 +68,7 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         if core.config.acks.is_some() {
             check_wait(&mut connection, &hello).await?;
         }
+        look_for_gaps(core, &mut connection, true).await?;
         return join(core, &mut connection).await;
     }
     check_server(core, &hello)?;
@@ -79,7 +80,61 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         let mut other = config.dialer.connect_by_address(limit).await?;
         check_same(core, &mut connection, &mut other).await?;
     }
+    look_for_gaps(core, &mut connection, false).await
+}
+
+/// Notes which commands the server does not know, as some managed services, and warns of what does not work without them.
+/// What an ACL denies may be allowed later, and is reported by the call that is denied.
+async fn look_for_gaps(
+    core: &Core,
+    connection: &mut MultiplexedConnection,
+    in_cluster: bool,
+) -> Result<(), Error> {
+    let names = probe_names(core, uuid::Uuid::new_v4())?;
+    let mut probe = redis::cmd("EVAL");
+    probe.arg(PROBE.text);
+    if in_cluster {
+        probe.arg(0);
+    } else {
+        probe.arg(1).arg(names.key());
+    }
+    let said = connection
+        .send_packed_command(probe.arg(names.channel()))
+        .await;
+    let allowed = match said.and_then(Value::extract_error) {
+        Ok(said) => Reply::from_value(&said),
+        Err(error) if is_unknown_command(&error) => {
+            core.lacks("EVAL");
+            tracing::warn!("the server does not know EVAL: no lock works there");
+            return Ok(());
+        }
+        // The next call meets whatever it is.
+        Err(_) => return Ok(()),
+    };
+    let [time, write, publish] = *allowed.integers() else {
+        return Ok(());
+    };
+    if write == 0 {
+        core.lacks("PEXPIRE");
+        tracing::warn!(
+            "the server refuses writes behind TIME or PTTL in scripts (lua-replicate-commands no): no lock works there"
+        );
+    } else if time == 0 {
+        core.lacks("TIME");
+        tracing::warn!(
+            "the server does not know TIME: fair, read/write and fenced locks do not work there, the others do"
+        );
+    }
+    if publish == 0 {
+        tracing::warn!("the server does not know PUBLISH: waiters of other clients poll");
+    }
     Ok(())
+}
+
+/// The names of a lock that nobody uses.
+fn probe_names(core: &Core, id: uuid::Uuid) -> Result<Names, Error> {
+    let name = format!("watchlock:probe:{id}");
+    Names::of_any_length(&Family::PLAIN, &core.config.key_prefix, &name)
 }
 
 /// Why there is no connection: the denial of the server, if there is one.
@@ -159,11 +214,7 @@ async fn check_same(
     by_address: &mut MultiplexedConnection,
 ) -> Result<(), Error> {
     let id = uuid::Uuid::new_v4();
-    let names = Names::of_any_length(
-        &Family::PLAIN,
-        &core.config.key_prefix,
-        &format!("watchlock:probe:{id}"),
-    )?;
+    let names = probe_names(core, id)?;
     let hold_id = format!("{id}:0");
     let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, PROBE_LEASE)).await;
     let found = match taken {

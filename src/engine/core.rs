@@ -4,8 +4,8 @@
 //! them out after it has released the lock. The first to see the reply to an attempt or a last release settles it: its
 //! caller, the keeper's job, or the keeper's reaper.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use super::gate::{Gate, Gates, Rules};
+use super::hold::kind::Kind;
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
 use super::hold::{Effects, Hold};
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whether Redis denied a wake-up before.
     wake_up_denied: AtomicBool,
+    /// A command that scripts need and that the server does not know.
+    lacks: OnceLock<&'static str>,
     numbers: AtomicU64,
 }
 
@@ -87,6 +90,7 @@ impl Core {
             look: Notify::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            lacks: OnceLock::new(),
             wake_up_denied: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
         }
@@ -135,6 +139,22 @@ impl Core {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    /// The server does not know a command that scripts need: `EVAL`, or `TIME` inside of one.
+    pub(crate) fn lacks(&self, command: &'static str) {
+        // A lazy client may greet again. What it found first stays.
+        let _ = self.lacks.set(command);
+    }
+
+    /// Fails for a kind of lock that the server does not allow.
+    pub(crate) fn check_supported(&self, kind: &Kind) -> Result<(), Error> {
+        match self.lacks.get() {
+            Some(&command) if command != "TIME" || kind.commands.needs_time() => {
+                Err(Error::unsupported(command))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the client has stopped starting new holds.

@@ -51,6 +51,7 @@ scripts! {
     RELEASE = "lock/release.lua",
     VERIFY = "lock/verify.lua",
     FORCE_RELEASE = "lock/force_release.lua",
+    PROBE = "lock/probe.lua",
     FENCED_ACQUIRE = "fenced/acquire.lua",
     FENCED_REENTER = "fenced/reenter.lua",
     FENCED_RAISE = "fenced/raise.lua",

@@ -12,5 +12,5 @@ pub(crate) mod rw;
 pub(crate) mod simple;
 
 pub(crate) use self::call::{
-    Acquired, Call, Encoded, Forced, Order, Placed, Released, Reply, Turn, Undo, Undoable,
+    Acquired, Call, Encoded, Forced, Order, PROBE, Placed, Released, Reply, Turn, Undo, Undoable,
 };

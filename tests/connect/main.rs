@@ -12,6 +12,7 @@ mod bounds;
 mod demoted;
 mod ending;
 mod fake;
+mod gaps;
 #[cfg(not(feature = "tls"))]
 mod given;
 mod lanes;

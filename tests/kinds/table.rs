@@ -144,7 +144,10 @@ pub(crate) const PLAIN: Kind = Kind {
     remains: &[],
     worker: "lock",
     lua: &["lock/"],
-    elsewhere: &[],
+    elsewhere: &[(
+        "lock/probe.lua",
+        Because("`connect` sends it, as tests/connect shows"),
+    )],
     costs: Costs {
         lock: 1,
         unlock: 1,

@@ -131,6 +131,7 @@ fn begin(
             }
         }
         core.check_accepting()?;
+        core.check_supported(&request.kind)?;
         let fleet = core.backend.callers_fleet()?;
         let now = core.now();
         let ticket = Ticket::new(core.number(), request);

@@ -39,6 +39,11 @@ pub(crate) trait Commands: Send + Sync {
         false
     }
 
+    /// Whether its scripts ask for the time of the server.
+    fn needs_time(&self) -> bool {
+        false
+    }
+
     /// The delays between tries, for a kind whose waiters do not listen for wake-ups.
     fn backoff(&self) -> Option<Backoff> {
         None

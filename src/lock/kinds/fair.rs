@@ -82,6 +82,10 @@ struct InOrder {
 }
 
 impl Commands for InOrder {
+    fn needs_time(&self) -> bool {
+        true
+    }
+
     fn queue(&self) -> Option<&dyn RedisQueue> {
         Some(self)
     }

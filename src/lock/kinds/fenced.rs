@@ -127,6 +127,10 @@ struct WithTokens {
 }
 
 impl Commands for WithTokens {
+    fn needs_time(&self) -> bool {
+        true
+    }
+
     fn acquire<'a>(
         &'a self,
         names: &'a Names,

@@ -246,6 +246,10 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 }
 
 impl Commands for Mode {
+    fn needs_time(&self) -> bool {
+        true
+    }
+
     fn has_reads(&self) -> bool {
         true
     }
