@@ -9,9 +9,9 @@
 local function append(id, arrival)
   if not call('LPOS', queue, id) then
     local last = call('LINDEX', queue, '-1')
-    local after = last and score_of(last) or now + call('PTTL', lock)
+    local after = last and math.max(now, score_of(last) or now)
     call('RPUSH', queue, id)
-    call('ZADD', scores, text(math.max(now, after) + fair_wait), id)
+    call('ZADD', scores, text(after and after + fair_wait or now + HEAD), id)
   end
   call('ZADD', waiters, text(arrival), id)
 end

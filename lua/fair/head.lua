@@ -7,7 +7,8 @@
 -- Publishes nothing
 -- Repeat    the head stays the same
 -- Puts waiters back into the queue, in the order of arrival and before everybody who arrived later. Redisson only drops
--- heads, so every waiter of Redisson that is still listed came later. Each gets `fair_wait` after the one ahead of it.
+-- heads, so every waiter of Redisson that is still listed came later. Each gets `fair_wait` after the one ahead of it, the
+-- head `HEAD`.
 local function put_back(missing, ids, listed)
   local order, dropped, back = {}, {}, {}
   for _, id in ipairs(missing) do
@@ -29,10 +30,11 @@ local function put_back(missing, ids, listed)
     order[#order + 1] = dropped[i]
   end
   local later, ahead = 0, now
-  for _, id in ipairs(order) do
+  for i, id in ipairs(order) do
     local score = score_of(id)
     if back[id] then
-      score, later = math.max(now, ahead) + fair_wait, later + fair_wait
+      local left = i == 1 and HEAD or fair_wait
+      score, later = math.max(now, ahead) + left, later + left
       call('ZADD', scores, text(score), id)
     elseif score and later > 0 then
       score = score + later

@@ -19,6 +19,8 @@ local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
 local now_us = time[1] * 1e6 + time[2]
 local now = math.floor(now_us / 1000)
 local VOUCH, DAY = 15000, 86400000
+-- A head of ours has only this long until Redisson drops it: heartbeats raise it, and a dead one is in nobody's way for long.
+local HEAD = math.min(20000, fair_wait)
 -- In `waiters`, scores above this are arrivals (us), and scores below it are vouched times (ms).
 local ARRIVALS = '100000000000000'
 
@@ -46,10 +48,13 @@ local function holder()
   return field[1] ~= 'mode' and string.match(field[2], '^%d+$') and field[1]
 end
 
--- Adds `ms` to the scores from index `place` of the queue on. Returns the hold id at that index, if any.
+-- Adds `ms` to the scores from index `place` of the queue on, or what gives a head of ours its time. Returns the hold id at
+-- that index, if any.
 local function shift(place, ms)
-  local ids, by = call('LRANGE', queue, place, '-1'), text(ms)
-  for _, id in ipairs(ms ~= 0 and ids or {}) do call('ZADD', scores, 'XX', 'INCR', by, id) end
+  local ids = call('LRANGE', queue, place, '-1')
+  local score = place == '0' and ids[1] and arrival_of(ids[1]) and score_of(ids[1])
+  if score then ms = now + HEAD - score end
+  for _, id in ipairs(ms ~= 0 and ids or {}) do call('ZADD', scores, 'XX', 'INCR', text(ms), id) end
   return ids[1]
 end
 

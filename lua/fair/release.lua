@@ -7,7 +7,7 @@
 --
 -- Returns   0 it did not have the lock; -1 ended, but the wake-up was refused; else given back: 1, plus 1 when the
 --           next waiter belongs to the same client and received the wake-up
--- Publishes '0' to the head when the lock is free
+-- Publishes '0' to the head when the lock is free; when nobody hears that, also to Redisson's waiter behind it
 -- Repeat    finds no hold and returns 0; may wake the head again; never changes the TTL
 local id, count = ARGV[3], ARGV[4]
 if count ~= '0' then
@@ -22,13 +22,19 @@ local ended = redis.pcall('HDEL', lock, id)
 if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then
   local place = call('LPOS', queue, id)
   local sooner = take_out(id, score_of(id))
-  if place then shift(place, -sooner) end
+  if place then shift(text(place), -sooner) end
   tidy()
 end
 if type(ended) == 'table' then return ended end
 
 local first = call('EXISTS', lock) == 0 and head()
 local heard = first and wake(first) or 0
+if heard == 0 and first and arrival_of(first) then
+  -- Nobody listens for this head, so it may be dead. A waiter of Redisson behind it would sleep on; awake, it drops the head
+  -- when its score has passed.
+  local behind = call('LINDEX', queue, '1')
+  if behind and not arrival_of(behind) then wake(behind) end
+end
 if ended == 0 then return 0 end
 if type(heard) == 'table' then return -1 end
 if first and client_of(first) == client_of(id) then return 1 + heard end

@@ -21,10 +21,12 @@ local count, next_pass = 0, arrival_of('pass') or 0
 local due = next_pass <= now or next_pass > now + PASS
 local oldest = call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1]
 due = due or oldest and not score_of(oldest)
+local first = call('LINDEX', queue, '0')
 for i = 4, #ARGV do
-  if arrival_of(ARGV[i]) then
+  local id = ARGV[i]
+  if arrival_of(id) then
     count = count + 1
-    due = due or (score_of(ARGV[i]) or 0) < now + fair_wait * 2 / 3
+    due = due or (score_of(id) or 0) < now + (id == first and HEAD or fair_wait) * 2 / 3
   end
 end
 
@@ -34,18 +36,21 @@ if due then
   restore()
 
   -- Redisson drops waiters whose score has passed. A waiter of ours with less than two thirds of the fair wait left after
-  -- the one ahead of it gets all of it again, and the scores behind it move by as much. Waiters of dead clients go.
-  local later, ahead = 0, now
+  -- the one ahead of it, or with more than all of it, as when the server's time went back, gets it again; a head, its own
+  -- time. The scores behind it move by as much. Waiters of dead clients go.
+  local later, ahead, at_head = 0, now, true
   for _, id in ipairs(call('LRANGE', queue, '0', '-1')) do
     local score = (score_of(id) or now) + later
     local left, ours = score - math.max(now, ahead), arrival_of(id)
     if ours and vouched_until(id) <= now then
       later = later - take_out(id, score)
     else
-      if ours and left < fair_wait * 2 / 3 then
-        later = later + fair_wait - left
-        score = score + fair_wait - left
+      local whole = at_head and HEAD or fair_wait
+      if ours and (left < whole * 2 / 3 or left > whole) then
+        later = later + whole - left
+        score = score + whole - left
       end
+      at_head = false
       if later ~= 0 then call('ZADD', scores, 'XX', text(score), id) end
       ahead = score
     end
@@ -53,6 +58,6 @@ if due then
   keep()
 end
 
-local first = call('EXISTS', lock) == 0 and head()
+first = call('EXISTS', lock) == 0 and head()
 if first then wake(first) end
 return { count, is_next(client) }

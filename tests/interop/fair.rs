@@ -271,6 +271,37 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
     scene.nothing_is_left().await;
 }
 
+/// No client of ours is left that would skip it.
+#[tokio::test]
+async fn a_waiter_of_rust_that_died_keeps_java_waiting_for_20_s() {
+    let Some(scene) = Scene::new().await else {
+        return;
+    };
+    let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
+    let rust = Worker::rust();
+    rust.open(&scene.server.url(), None)
+        .await
+        .expect("a client");
+    let fields = json!({"owner": "a", "kind": "fair", "name": LINE});
+    let _dead = rust.request("lock", fields);
+    scene.queued(1).await;
+    let java = scene.java_waits("b").await;
+    let channel = format!("redisson_lock__channel:{{line}}:{}", scene.queue().await[0]);
+    rust.kill();
+    eventually("its connections are gone", LONG, async || {
+        let heard: (String, u64) = scene.server.query(&["PUBSUB", "NUMSUB", &channel]).await;
+        heard.1 == 0
+    })
+    .await;
+    let killed = Instant::now();
+    held.unlock().await.unwrap();
+    eventually("Java is served", 2 * LONG, async || java.is_served()).await;
+    let waited = killed.elapsed();
+    assert!(waited < Duration::from_secs(22), "{waited:?}");
+    scene.serves(java, &[]).await;
+    scene.nothing_is_left().await;
+}
+
 /// Redisson takes a waiter out of the queue only after an answer. A wait of 0 gives it a place for five minutes.
 #[tokio::test]
 async fn a_try_of_java_that_was_not_answered_keeps_a_place_until_its_time_is_over() {

@@ -87,7 +87,10 @@ impl QueuePlaces {
                 has_new,
             } if has_new || now >= self.next => {
                 self.lost = false;
+                // New waiters do not put off the heartbeat.
+                let next = if has_new { self.next } else { Moment::NEVER };
                 self.ask(core, ahead.as_ref(), holds, now);
+                self.next = self.next.min(next);
             }
             PlaceCommand::Nothing | PlaceCommand::Vouch(..) | PlaceCommand::Enqueue { .. } => {}
         }
