@@ -23,7 +23,8 @@ fn ending(ms: u64) -> Cell {
 }
 
 fn queue() -> RenewalQueue<Cell> {
-    RenewalQueue::new(Backoff::new(), Duration::from_secs(1), end_of)
+    let timeouts = LEAST..=Duration::from_secs(1);
+    RenewalQueue::new(Backoff::new(), timeouts, end_of)
 }
 
 fn answer(
@@ -67,7 +68,7 @@ fn one_near_its_end_goes_alone_and_first() {
     queue.want(10, ending(90), false);
     let urgent = queue.take(at(0)).unwrap();
     assert_eq!(numbers(&urgent), [10]);
-    assert_eq!(urgent.timeout, Duration::from_millis(30));
+    assert_eq!(urgent.timeout, Duration::from_millis(45));
     let rest = queue.take(at(0)).unwrap();
     assert_eq!(rest.holds.len(), 10);
     assert_eq!(rest.timeout, Duration::from_secs(1));
