@@ -8,6 +8,7 @@
 //!    the application panics while connecting, the attempt has failed.
 //! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read since it
 //!    was written: a half-open link reports no error. A command that waits for its turn says nothing about the server.
+//!    For a renewal two round trips of silence are enough, so that a second connection gets its chance within the lease.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
 //!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
@@ -406,8 +407,8 @@ impl Lane {
         self.round_trip.store(took.max(kept), Ordering::Relaxed);
     }
 
-    /// For how long a server that is well may say nothing. After a longer silence the connection may have been cut.
-    pub(super) fn patience(&self) -> Duration {
+    /// The longest silence of a server that is well: two round trips. After a longer one the connection may have been cut.
+    pub(super) fn longest_silence(&self) -> Duration {
         // Relaxed, as in `answered`.
         let round_trip = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed));
         let acks = self.config.acks.filter(|_| self.acknowledges);

@@ -171,13 +171,13 @@ impl Pending {
     /// Ends it: no reply came within a command time-out, or nobody wants it any more. If it was not sent yet, it never
     /// will be.
     pub(crate) fn overdue(&self) {
-        self.look(Duration::ZERO, self.shared.lane.command_timeout());
+        self.look_for_reply(Duration::ZERO, self.shared.lane.command_timeout());
         self.shared.end();
     }
 
     /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
     /// all was received on it for `silence`. The caller waited for at least `waited` after the hand-over.
-    fn look(&self, waited: Duration, silence: Duration) {
+    fn look_for_reply(&self, waited: Duration, silence: Duration) {
         let shared = &self.shared;
         let lane = &shared.lane;
         lane.drive();
@@ -232,9 +232,9 @@ impl Pending {
     }
 
     /// Waits for the reply for `limit` from when it is handed over. After that it returns the command, which still runs, so
-    /// that the caller can try once more and listen to [both](Self::however_late). If nothing was received for longer than
-    /// a round trip takes, the next try uses another connection. Until it is handed over it waits without a limit: it
-    /// fails when an attempt to connect does.
+    /// that the caller can try once more and listen to [both](Self::however_late). The next try uses another connection
+    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is handed over it waits
+    /// without a limit: it fails when an attempt to connect does.
     pub(crate) async fn within_one_try(mut self, limit: Duration) -> Result<CommandResult, Self> {
         let lane = Arc::clone(&self.shared.lane);
         loop {
@@ -248,14 +248,14 @@ impl Pending {
                 break;
             }
         }
-        self.look(limit, lane.patience());
+        self.look_for_reply(limit, lane.longest_silence());
         self.outcome().ok_or(self)
     }
 
     /// Waits on for the reply to a command that was handed over, for `limit` from then on.
     pub(crate) async fn however_late(self, limit: Duration) -> CommandResult {
         // The limit of one try may have been shorter than a silence that counts.
-        let silence = self.shared.lane.patience();
+        let silence = self.shared.lane.longest_silence();
         match self.within_one_try(silence).await {
             Ok(outcome) => outcome,
             Err(late) => late.within(limit).await,

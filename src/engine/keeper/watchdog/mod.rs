@@ -8,8 +8,8 @@
 //!    acknowledged).
 //! 3. After a failed renewal nobody knows whether the hold is there. The keeper repeats it until the validity is over,
 //!    on a new connection after a silence. It still listens to a try that was not answered in time, for a lease: a hold
-//!    id is never used again, so a late answer is as good as an early one, counted from its own send. Meanwhile the schedule has an entry no later than that end (I8: a loss is
-//!    reported before the validity ends).
+//!    id is never used again, so a late answer is as good as an early one, counted from its own send. Meanwhile the
+//!    schedule has an entry no later than that end (I8: a loss is reported before the validity ends).
 //! 4. In a cluster, the keeper keeps a connection to each node that has holds, to notice when such a node restarts
 //!    empty. It verifies the holds of a node that it has no connection to, and that opens one.
 //! 5. With the first renewal of each lease, and after a connection broke, the keeper asks the server for its role, in the
