@@ -7,6 +7,7 @@
 //! | F2, F14, F16: the holder stands still, sleeps, goes away | `holders` |
 //! | F3, F4, F15: replies that are lost or late, callers that are gone | `replies` |
 //! | F3, F10: what is sent again, and what the client knows then | `repeats` |
+//! | F3: answers from far away | `distance` |
 //! | F5, F19: wake-ups that do not arrive | `wakeups` |
 //! | F6, F7, F22: the server is gone, forgets scripts, stalls | `servers` |
 //! | F9: how long a caller tolerates a refusal | `errors` |
@@ -19,6 +20,7 @@
 mod common;
 
 mod deadlines;
+mod distance;
 mod errors;
 mod holders;
 mod repeats;

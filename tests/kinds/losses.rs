@@ -12,6 +12,7 @@ use crate::table::Kind;
 
 for_every_kind! {
     f8_a_key_that_an_operator_deleted_is_missed_at_the_next_renewal,
+    f8_a_long_level_that_was_given_back_hides_no_loss,
     f8_a_fixed_hold_whose_key_was_deleted_is_valid_to_its_end_and_its_unlock_says_so,
     f8_i3_a_renewal_touches_no_strangers_hold,
     f8_i3_levels_touch_no_strangers_hold,
@@ -60,6 +61,20 @@ async fn f8_a_key_that_an_operator_deleted_is_missed_at_the_next_renewal(kind: &
         assert!(guard.check().unwrap_err().is_lost() && view.check().unwrap_err().is_lost());
         assert!(guard.unlock().await.unwrap_err().is_lost());
     }
+    scene.clean().await;
+}
+
+/// Redis is asked once a period, however long the hold is valid.
+async fn f8_a_long_level_that_was_given_back_hides_no_loss(kind: &'static Kind) {
+    let scene = renewed_soon(kind).await;
+    let guard = scene.lock("gone").lock().await.unwrap();
+    let inner = guard.reenter(Lease::Fixed(MINUTE * 60)).await.unwrap();
+    inner.unlock().await.unwrap();
+    let began = Instant::now();
+    scene.server.cmd(&["DEL", "gone"]).await;
+    assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+    assert!(began.elapsed() < RENEWED_SOON);
+    assert!(guard.unlock().await.unwrap_err().is_lost());
     scene.clean().await;
 }
 

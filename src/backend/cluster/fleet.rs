@@ -275,11 +275,6 @@ impl Fleet {
         self.config.acks.is_some()
     }
 
-    /// For how long an answer may wait for replicas.
-    pub(crate) fn acknowledged_within(&self) -> Duration {
-        self.config.acks.map_or(Duration::ZERO, |acks| acks.within)
-    }
-
     /// All lanes that are in use.
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
         if !self.cluster.is_joined() {

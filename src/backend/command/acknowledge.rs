@@ -24,8 +24,8 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::lane::{Connected, Lane, LaneConfig};
-use super::send::{FailedSend, MIN_SILENCE, TimedReply, connected, heard, is_unknown_script, read};
+use super::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
+use super::send::{FailedSend, TimedReply, connected, heard, is_unknown_script, read};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;

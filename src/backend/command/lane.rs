@@ -8,6 +8,7 @@
 //!    the application panics while connecting, the attempt has failed.
 //! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read since it
 //!    was written: a half-open link reports no error. A command that waits for its turn says nothing about the server.
+//!    For a renewal two round trips of silence are enough, so that a second connection gets its chance within the lease.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
 //!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
@@ -89,6 +90,8 @@ pub(crate) struct Lane {
     runtime: Handle,
     /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
+    /// How long replies took lately, in nanoseconds.
+    round_trip: AtomicU64,
     /// When the last knock was taken, by the same clock.
     knocked_at: AtomicU64,
     /// Lanes to the same server, which rest and end with this one.
@@ -155,6 +158,9 @@ impl Connected {
     }
 }
 
+/// A shorter silence does not show that the connection or the server is broken.
+pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
+
 /// After so long without a reply the connection may have been cut.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -190,6 +196,7 @@ impl Lane {
             acknowledges,
             runtime: runtime.clone(),
             heard_at: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
             knocked_at: AtomicU64::new(0),
             beside,
             full: AtomicBool::new(false),
@@ -381,9 +388,33 @@ impl Lane {
 
     /// Something was received on the lane.
     pub(crate) fn heard(&self) {
+        self.heard_now(self.now());
+    }
+
+    fn heard_now(&self, now: Moment) {
         // Relaxed: a time that stands for itself.
-        self.heard_at
-            .store(self.now().as_nanos(), Ordering::Relaxed);
+        self.heard_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The reply to a command came that was sent at `sent_at`.
+    pub(super) fn answered(&self, sent_at: Moment) {
+        let now = self.now();
+        self.heard_now(now);
+        let took = now.as_nanos().saturating_sub(sent_at.as_nanos());
+        // Relaxed: an estimate, in which one reply more or less counts little. One slow reply is soon forgotten.
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let kept = before - before / 4;
+        self.round_trip.store(took.max(kept), Ordering::Relaxed);
+    }
+
+    /// The longest silence of a server that is well: two round trips. After a longer one the connection may have been cut.
+    pub(super) fn longest_silence(&self) -> Duration {
+        // Relaxed, as in `answered`.
+        let round_trip = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed));
+        let acks = self.config.acks.filter(|_| self.acknowledges);
+        let least = MIN_SILENCE + acks.map_or(Duration::ZERO, |acks| acks.within);
+        // However short a command time-out is, its silence counts.
+        least.max(round_trip * 2).min(self.config.command_timeout)
     }
 
     pub(crate) fn heard_at(&self) -> Moment {
@@ -579,11 +610,13 @@ impl Lane {
                 continue;
             }
             tokio::time::sleep(pace.wait(self.now())).await;
-            let leave_from = pace.attempt(self.now());
+            let since = self.now();
+            let leave_from = pace.attempt(since);
             match self.config.connect(generation + 1).await {
                 Ok(mut connected) => {
                     generation += 1;
-                    self.heard();
+                    // Some round trips, until a reply says how long one takes.
+                    self.answered(since);
                     // Relaxed, as in `is_demoted`.
                     if self.demoted.load(Ordering::Relaxed) {
                         let limit = self.config.connect_timeout;

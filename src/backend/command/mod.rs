@@ -8,10 +8,9 @@ mod timers;
 mod window;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};
-pub(crate) use self::lane::{Connected, Lane, LaneConfig};
+pub(crate) use self::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
 pub(crate) use self::pending::Pending;
 pub(crate) use self::send::{
-    CommandResult, FailedSend, MIN_SILENCE, TimedReply, all_once, asking_once, connected, once,
-    round_trip,
+    CommandResult, FailedSend, TimedReply, all_once, asking_once, connected, once, round_trip,
 };
 pub(crate) use self::timers::Timers;

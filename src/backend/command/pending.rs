@@ -171,12 +171,13 @@ impl Pending {
     /// Ends it: no reply came within a command time-out, or nobody wants it any more. If it was not sent yet, it never
     /// will be.
     pub(crate) fn overdue(&self) {
-        self.give_up(Duration::ZERO, self.shared.lane.command_timeout());
+        self.look_for_reply(Duration::ZERO, self.shared.lane.command_timeout());
+        self.shared.end();
     }
 
-    /// Ends it. First looks for the reply itself: nobody may have polled the command since it came. Gives the connection
-    /// up if nothing at all was received on it for `silence`. The caller waited for at least `waited` after the hand-over.
-    fn give_up(&self, waited: Duration, silence: Duration) {
+    /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
+    /// all was received on it for `silence`. The caller waited for at least `waited` after the hand-over.
+    fn look_for_reply(&self, waited: Duration, silence: Duration) {
         let shared = &self.shared;
         let lane = &shared.lane;
         lane.drive();
@@ -195,7 +196,6 @@ impl Pending {
         {
             lane.give_up_if_silent(before);
         }
-        shared.end();
         lane.admit();
     }
 
@@ -218,7 +218,7 @@ impl Pending {
             // It may have been handed over meanwhile.
             if self.overdue_from(since, limit) == due {
                 self.overdue();
-                return self.outcome();
+                return self.outcome().unwrap_or_else(|| Err(Failure::no_reply()));
             }
         }
     }
@@ -231,42 +231,42 @@ impl Pending {
         }
     }
 
-    /// As [`within`](Self::within), for a command that is repeated: after a silence of `limit`, the next try uses another
-    /// connection if `limit` is at least `min_silence`. Until it is handed over it waits without a limit: it fails when an
-    /// attempt to connect does.
-    pub(crate) async fn within_one_try(
-        mut self,
-        limit: Duration,
-        min_silence: Duration,
-    ) -> CommandResult {
+    /// Waits for the reply for `limit` from when it is handed over. After that it returns the command, which still runs, so
+    /// that the caller can try once more and listen to [both](Self::however_late). The next try uses another connection
+    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is handed over it waits
+    /// without a limit: it fails when an attempt to connect does.
+    pub(crate) async fn within_one_try(mut self, limit: Duration) -> Result<CommandResult, Self> {
         let lane = Arc::clone(&self.shared.lane);
-        let mut left = limit;
         loop {
             let was_handed_over = self.is_handed_over();
+            let now = lane.now();
+            let left = now.until(self.overdue_from(now, limit));
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
-                return outcome;
+                return Ok(outcome);
             }
             if was_handed_over {
                 break;
             }
-            if self.is_handed_over() {
-                left = limit.saturating_sub(self.handed_over_at().until(lane.now()));
-                if left.is_zero() {
-                    break;
-                }
-            }
         }
-        // However short a command time-out is, its silence counts.
-        let silence = min_silence.min(lane.command_timeout());
-        self.give_up(limit, silence);
-        self.outcome()
+        self.look_for_reply(limit, lane.longest_silence());
+        self.outcome().ok_or(self)
     }
 
-    /// The outcome, once it has ended.
-    fn outcome(&self) -> CommandResult {
+    /// Waits on for the reply to a command that was handed over, for `limit` from then on.
+    pub(crate) async fn however_late(self, limit: Duration) -> CommandResult {
+        // The limit of one try may have been shorter than a silence that counts.
+        let silence = self.shared.lane.longest_silence();
+        match self.within_one_try(silence).await {
+            Ok(outcome) => outcome,
+            Err(late) => late.within(limit).await,
+        }
+    }
+
+    /// The outcome, if it has ended.
+    fn outcome(&self) -> Option<CommandResult> {
         match &*self.shared.run.lock() {
-            Run::Over(outcome) => outcome.clone(),
-            Run::Live { .. } => Err(Failure::no_reply()),
+            Run::Over(outcome) => Some(outcome.clone()),
+            Run::Live { .. } => None,
         }
     }
 

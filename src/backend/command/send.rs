@@ -19,9 +19,6 @@ use crate::backend::failure::{Class, Failure};
 use crate::clock::Moment;
 use crate::script::{Call, Encoded, Reply};
 
-/// A shorter silence does not show that the connection or the server is broken.
-pub(crate) const MIN_SILENCE: Duration = Duration::from_millis(100);
-
 /// A reply, and when its command was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct TimedReply {
@@ -209,7 +206,7 @@ pub(super) fn heard(
 ) -> Result<TimedReply, FailedSend> {
     let reply = result.and_then(said);
     let reply = reply.map_err(|error| refused(lane, generation, error))?;
-    lane.heard();
+    lane.answered(sent_at);
     Ok(TimedReply {
         reply,
         sent_at,

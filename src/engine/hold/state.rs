@@ -19,6 +19,9 @@
 //! 7. Readers of other clients may shorten the lease of a shared hold in Redis. So each acknowledged write *assures*
 //!    the hold for a limited time only, even if its lease is longer, and the keeper writes it again before that time
 //!    ends.
+//! 8. A lease does not show that Redis still has the hold: somebody may have deleted its key. So a hold under the watchdog
+//!    is asked for a third of the watchdog's lease after the send of the last command that *found* it, however long it is
+//!    valid.
 
 use std::time::Duration;
 
@@ -87,6 +90,8 @@ pub(crate) struct HoldState {
     /// hold).
     promised: Moment,
     lease_ends: Moment,
+    /// When the last command was sent that found it in Redis (8).
+    found_at: Moment,
     /// When the promise to the last holder ends, if that is before the end of the lease.
     owed_until: Option<Moment>,
     /// For how long an acknowledged write assures the hold, if others may shorten its lease (7).
@@ -139,6 +144,7 @@ impl HoldState {
             valid_until: Moment::default(),
             promised: Moment::default(),
             lease_ends: Moment::default(),
+            found_at: Moment::default(),
             owed_until: None,
             assured: None,
             is_read: false,
@@ -379,6 +385,7 @@ impl HoldState {
     fn vouch(&mut self, term: Term) {
         self.promised = self.promised.max(term.valid_until);
         self.lease_ends = self.lease_ends.max(term.ends_at);
+        self.found_at = self.found_at.max(term.sent_at);
         let sure = self.sure_until(term.sent_at).min(term.valid_until);
         self.valid_until = self.valid_until.max(sure);
     }
@@ -396,10 +403,15 @@ impl HoldState {
         self.valid_until = self.valid_until.min(self.sure_until(sent_at));
     }
 
-    /// A command that was sent at `sent_at` assured the hold again (7): Redis acknowledged the whole promised lease.
+    /// A command that was sent at `sent_at` found the hold, and assured it again (7): Redis acknowledged the whole
+    /// promised lease.
     pub(crate) fn asserted(&mut self, sent_at: Moment, now: Moment) {
         self.expire(now);
-        if self.phase == Phase::Held && self.assured.is_some() {
+        if self.phase != Phase::Held {
+            return;
+        }
+        self.found_at = self.found_at.max(sent_at);
+        if self.assured.is_some() {
             let sure = self.sure_until(sent_at).min(self.promised);
             self.valid_until = self.valid_until.max(sure);
         }
@@ -457,7 +469,7 @@ impl HoldState {
         let mut next = Self::trying(self.finish_by);
         next.phase = Phase::Held;
         (next.valid_until, next.promised) = (self.valid_until, self.promised);
-        next.lease_ends = self.lease_ends;
+        (next.lease_ends, next.found_at) = (self.lease_ends, self.found_at);
         next.add(Level::Watchdog);
         Some(next)
     }
@@ -509,7 +521,10 @@ impl HoldState {
                 if !self.is_watched() && self.promised <= self.valid_until {
                     return Due::Later(last_moment);
                 }
-                let renewal = plan.renewal(self.valid_until);
+                let mut renewal = plan.renewal(self.valid_until);
+                if self.is_watched() {
+                    renewal = renewal.min(self.found_at + plan.period());
+                }
                 if horizon >= renewal {
                     Due::Renew
                 } else {

@@ -233,4 +233,46 @@ fn what_is_passed_on_is_promised_for_as_long_as_before() {
     assert_eq!(next.valid_until(), state.valid_until());
     assert_eq!(next.lease_ends(), state.lease_ends());
     assert_eq!(next.owed_until(), state.owed_until());
+    let due = next.due(plan, at(2), at(2), Duration::ZERO);
+    assert_eq!(
+        due,
+        Due::Later(at(10_000)),
+        "the send of the acquire counts"
+    );
+}
+
+#[test]
+fn a_hold_under_the_watchdog_is_asked_for_once_a_period_however_long_it_is_valid() {
+    let short = lease(30_000);
+    let plan = RenewalPlan { lease: short };
+    let due = |state: &HoldState, now| state.due(plan, now, now, Duration::ZERO);
+    let mut state = held(Level::Watchdog, short);
+    assert_eq!(state.enter(Level::Fixed, at(1_000)), Ok(2));
+    state.prolong(lease(3_600_000).term(at(1_000)), at(1_001));
+    let left = state.leave(Level::Fixed, at(1_002), at(1_003));
+    assert_eq!(left, Left::Levels(1));
+    assert_eq!(due(&state, at(1_003)), Due::Later(at(11_000)));
+    assert_eq!(due(&state, at(11_000)), Due::Renew);
+    state.prolong(short.term(at(11_000)), at(11_500));
+    assert_eq!(
+        due(&state, at(11_500)),
+        Due::Later(at(21_000)),
+        "from the send"
+    );
+
+    let fixed = held(Level::Fixed, lease(3_600_000));
+    let last = fixed.valid_until().minus(EARLY);
+    assert_eq!(due(&fixed, at(11_000)), Due::Later(last), "not watched");
+}
+
+#[test]
+fn a_fixed_hold_that_was_verified_and_is_watched_from_then_on_is_asked_for_later() {
+    let plan = RenewalPlan {
+        lease: lease(30_000),
+    };
+    let mut state = held(Level::Fixed, lease(3_600_000));
+    state.asserted(at(20_000), at(20_001));
+    assert_eq!(state.enter(Level::Watchdog, at(20_002)), Ok(2));
+    let due = state.due(plan, at(20_002), at(20_002), Duration::ZERO);
+    assert_eq!(due, Due::Later(at(30_000)));
 }

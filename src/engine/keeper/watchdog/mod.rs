@@ -7,8 +7,9 @@
 //!    whose clock is ahead ends leases early. The validity grows only by the watchdog's lease (T2: by what an answer
 //!    acknowledged).
 //! 3. After a failed renewal nobody knows whether the hold is there. The keeper repeats it until the validity is over,
-//!    on a new connection after a silence. Meanwhile the schedule has an entry no later than that end (I8: a loss is
-//!    reported before the validity ends).
+//!    on a new connection after a silence. It still listens to a try that was not answered in time, for a lease: a hold
+//!    id is never used again, so a late answer is as good as an early one, counted from its own send. Meanwhile the
+//!    schedule has an entry no later than that end (I8: a loss is reported before the validity ends).
 //! 4. In a cluster, the keeper keeps a connection to each node that has holds, to notice when such a node restarts
 //!    empty. It verifies the holds of a node that it has no connection to, and that opens one.
 //! 5. With the first renewal of each lease, and after a connection broke, the keeper asks the server for its role, in the
@@ -20,7 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -32,7 +34,7 @@ use crate::config::Config;
 use crate::engine::core::{Core, Mail};
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::hold::Hold;
-use crate::engine::hold::state::{Due, EARLY, Phase};
+use crate::engine::hold::state::{Due, EARLY, HoldState, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::script::Call;
@@ -71,8 +73,10 @@ impl ByNode {
         self.nodes.entry(node).or_insert_with(|| {
             let (config, clock) = (&core.config, core.config.clock.clone());
             let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
+            let longest = config.command_timeout;
+            let shortest = longest.min(config.watchdog_lease.duration() / 4);
             NodeRenewals {
-                queue: RenewalQueue::new(config.backoff, config.command_timeout, end),
+                queue: RenewalQueue::new(config.backoff, shortest..=longest, end),
                 unverified: false,
             }
         })
@@ -276,29 +280,67 @@ impl Watchdog {
     /// Asks for the holds of one batch.
     async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch<Arc<Hold>>) {
         let RenewalBatch { holds, timeout } = batch;
-        let core = &self.core;
-        let answers = ask_together(core, &holds, timeout).await;
-        let alone = |(number, hold, answer): (u64, Arc<Hold>, Option<Result<(), Failure>>)| async move {
-            let verified = match answer {
-                Some(verified) => verified,
-                None => ask_for(core, &hold, timeout).await,
-            };
-            (number, hold, verified.err())
+        let asking = Asking {
+            core: &self.core,
+            timeout,
+            late: Mutex::default(),
+        };
+        let answers = asking.together(&holds).await;
+        let alone = |(number, hold, answer): (u64, Arc<Hold>, Option<Result<(), Failure>>)| {
+            let asking = &asking;
+            async move {
+                let verified = match answer {
+                    Some(verified) => verified,
+                    None => asking.alone(&hold).await,
+                };
+                (number, hold, verified.err())
+            }
         };
         let answered = holds.into_iter().zip(answers);
         let answers =
             join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
-        let outcomes = answers.into_iter().map(|(number, hold, failure)| {
-            let outcome = failure.map_or(RenewalOutcome::Answered, |failure| {
-                outcome_of(&failure, timeout)
+        let late = asking.late.into_inner();
+        self.record(node, failure, |queue| {
+            for (number, hold, failure) in &answers {
+                if failure.is_none() && self.is_due_again(hold) {
+                    queue.want(*number, Arc::clone(hold), true);
+                }
+            }
+            let outcomes = answers.into_iter().map(|(number, hold, failure)| {
+                let outcome = failure.map_or(RenewalOutcome::Answered, |failure| {
+                    outcome_of(&failure, timeout)
+                });
+                (number, hold, outcome)
             });
-            (number, hold, outcome)
+            queue.answered(outcomes, self.core.now());
         });
+        let late = late.into_iter().map(|late| async {
+            if late.await {
+                self.record(node, None, RenewalQueue::answered_late);
+            }
+        });
+        join_all(late).await;
+    }
+
+    /// Whether the answer for a hold took longer than a period, so that its next renewal is due.
+    fn is_due_again(&self, hold: &Hold) -> bool {
+        let now = self.core.now();
+        let due = |state: &mut HoldState| state.due(self.core.plan, now, now, Duration::ZERO);
+        hold.with(due) == Due::Renew
+    }
+
+    /// Records what asking for holds of a node came to.
+    fn record(
+        &self,
+        node: u32,
+        failure: Option<Failure>,
+        record: impl FnOnce(&mut RenewalQueue<Arc<Hold>>),
+    ) {
         let verifies_all = {
             let mut renewals = self.renewals.lock();
             let node = renewals.of(node, &self.core);
-            node.queue.answered(outcomes, self.core.now());
+            record(&mut node.queue);
             let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
             renewals.log_outage(failure);
             verifies_all
@@ -306,6 +348,8 @@ impl Watchdog {
         if verifies_all {
             self.verify_at(&BTreeSet::from([node]));
         }
+        // The next batch may be sent.
+        self.core.look.notify_one();
     }
 }
 
@@ -360,6 +404,7 @@ fn outcome_of(failure: &Failure, timeout: Duration) -> RenewalOutcome {
 
 /// A question whether a hold is there.
 struct RenewalQuestion {
+    hold: Arc<Hold>,
     /// By how much the answer prolongs the hold, if it is under the watchdog.
     renewed: Option<LeaseMs>,
     /// What is left in Redis at least.
@@ -367,103 +412,137 @@ struct RenewalQuestion {
 }
 
 impl RenewalQuestion {
-    fn about(core: &Core, hold: &Hold) -> Self {
+    fn about(core: &Core, hold: &Arc<Hold>) -> Self {
         let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
         let renewed = watched.then_some(core.plan.lease);
         let left = LeaseMs::left(core.now().until(lease_ends));
         Self {
+            hold: Arc::clone(hold),
             renewed,
             written: renewed.map_or(left, |lease| lease.max(left)),
         }
     }
 
+    fn call(&self) -> Call<'_> {
+        self.hold.kind.verify(&self.hold.id, self.written)
+    }
+
     /// Acts on the answer.
-    fn answered(&self, core: &Core, hold: &Arc<Hold>, answer: &TimedReply) -> Result<(), Failure> {
-        match hold.kind.found(&answer.reply) {
-            Some(true) => renewed_for(core, hold, self.renewed, answer),
-            Some(false) => core.lose(hold, LostReason::Missing),
+    fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
+        match self.hold.kind.found(&answer.reply) {
+            Some(true) => renewed_for(core, &self.hold, self.renewed, answer),
+            Some(false) => core.lose(&self.hold, LostReason::Missing),
             None => return Err(Failure::strange_reply()),
         }
         Ok(())
     }
 }
 
-/// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it is
-/// at another node, or its slot migrates and its keys are at two nodes.
-async fn ask_together(
-    core: &Core,
-    holds: &[(u64, Arc<Hold>)],
+/// Asks for the holds of one batch. A hold whose answer does not come within `timeout` counts as unanswered for now.
+struct Asking<'a> {
+    core: &'a Arc<Core>,
     timeout: Duration,
-) -> Vec<Option<Result<(), Failure>>> {
-    let fleet = &core.keeper_fleet;
-    let alone = holds.len() == 1 || fleet.acknowledges();
-    let Some((_, first)) = holds.first().filter(|_| !alone) else {
-        return vec![None; holds.len()];
-    };
-    let questions: Vec<_> = holds
-        .iter()
-        .map(|(_, hold)| RenewalQuestion::about(core, hold))
-        .collect();
-    let asked = holds.iter().zip(&questions);
-    let calls = asked.map(|((_, hold), question)| {
-        let call = hold.kind.verify(&hold.id, question.written);
-        call.encode()
-    });
-    let (tell, mut replies) = oneshot::channel();
-    let target = first.kind.names().target();
-    let sent = Pending::start_all(fleet, target, calls.collect(), tell);
-    if let Err(failure) = sent.within_one_try(timeout, MIN_SILENCE).await {
-        return vec![Some(Err(failure)); holds.len()];
+    /// What listens to the answers that did not come in time; each says whether its answer came.
+    late: Mutex<Vec<BoxFuture<'static, bool>>>,
+}
+
+impl Asking<'_> {
+    /// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it
+    /// is at another node, or its slot migrates and its keys are at two nodes.
+    async fn together(&self, holds: &[(u64, Arc<Hold>)]) -> Vec<Option<Result<(), Failure>>> {
+        let fleet = &self.core.keeper_fleet;
+        let alone = holds.len() == 1 || fleet.acknowledges();
+        let Some((_, first)) = holds.first().filter(|_| !alone) else {
+            return vec![None; holds.len()];
+        };
+        let asked = holds.iter();
+        let asked = asked.map(|(_, hold)| RenewalQuestion::about(self.core, hold));
+        let questions: Vec<_> = asked.collect();
+        let calls = questions.iter().map(|question| question.call().encode());
+        let (tell, mut replies) = oneshot::channel();
+        let target = first.kind.names().target();
+        let sent = Pending::start_all(fleet, target, calls.collect(), tell);
+        match sent.within_one_try(self.timeout).await {
+            Ok(Ok(_)) => act_on_all(self.core, &questions, &mut replies),
+            Ok(Err(failure)) => vec![Some(Err(failure)); holds.len()],
+            Err(late) => {
+                self.listen(late, move |core, _| {
+                    // What failed is asked for once more in any case.
+                    let _ = act_on_all(core, &questions, &mut replies);
+                });
+                vec![Some(Err(Failure::no_reply())); holds.len()]
+            }
+        }
     }
-    let replies = replies.try_recv().unwrap_or_default();
-    let mut replies = replies.into_iter();
-    let asked = holds.iter().zip(&questions);
+
+    /// Asks whether a hold is there, and acts on the answer.
+    async fn alone(&self, hold: &Arc<Hold>) -> Result<(), Failure> {
+        let question = RenewalQuestion::about(self.core, hold);
+        let sent = Pending::start(&self.core.keeper_fleet, question.call());
+        let answer = match sent.within_one_try(self.timeout).await {
+            Ok(Err(failure)) if failure.class == Class::Split => {
+                self.key_by_key(hold, question.written, failure).await
+            }
+            Ok(result) => result,
+            Err(late) => {
+                self.listen(late, move |core, answer| {
+                    let _ = question.answered(core, answer);
+                });
+                return Err(Failure::no_reply());
+            }
+        }?;
+        question.answered(self.core, &answer)
+    }
+
+    /// Asks by calls with one key each, after a call with all keys failed: the migration of their slot may take longer
+    /// than a lease.
+    async fn key_by_key(&self, hold: &Hold, lease: LeaseMs, split: Failure) -> CommandResult {
+        let Some(first) = hold.kind.verify_apart(&hold.id, lease, None) else {
+            return Err(split);
+        };
+        let answer = self.one_key(first).await?;
+        if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(&answer.reply)) {
+            self.one_key(rest).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn one_key(&self, question: Call<'_>) -> CommandResult {
+        let sent = Pending::start(&self.core.keeper_fleet, question);
+        let answered = sent.within_one_try(self.timeout).await;
+        // Alone it says too little to be listened to later.
+        answered.unwrap_or_else(|_| Err(Failure::no_reply()))
+    }
+
+    /// Goes on listening to a try, and acts on its answer.
+    fn listen(&self, late: Pending, act: impl FnOnce(&Core, &TimedReply) + Send + 'static) {
+        let core = Arc::clone(self.core);
+        let listening = async move {
+            let answer = late.however_late(core.plan.lease.duration()).await;
+            if let Ok(answer) = &answer {
+                act(&core, answer);
+            }
+            answer.is_ok()
+        };
+        self.late.lock().push(listening.boxed());
+    }
+}
+
+/// Acts on the answers to many questions. A hold without a result must be asked for alone.
+fn act_on_all(
+    core: &Core,
+    questions: &[RenewalQuestion],
+    replies: &mut oneshot::Receiver<Vec<Option<CommandResult>>>,
+) -> Vec<Option<Result<(), Failure>>> {
+    let mut replies = replies.try_recv().unwrap_or_default().into_iter();
+    let asked = questions.iter();
     asked
-        .map(|((_, hold), question)| match replies.next()?? {
-            Ok(answer) => Some(question.answered(core, hold, &answer)),
+        .map(|question| match replies.next()?? {
+            Ok(answer) => Some(question.answered(core, &answer)),
             Err(failure) if failure.class == Class::Split => None,
             Err(failure) => Some(Err(failure)),
         })
         .collect()
-}
-
-/// Asks whether a hold is there, and acts on the answer.
-async fn ask_for(core: &Core, hold: &Arc<Hold>, timeout: Duration) -> Result<(), Failure> {
-    let question = RenewalQuestion::about(core, hold);
-    let written = question.written;
-    let answer = match send(core, hold.kind.verify(&hold.id, written), timeout).await {
-        Err(failure) if failure.class == Class::Split => {
-            ask_key_by_key(core, hold, written, timeout, failure).await
-        }
-        result => result,
-    }?;
-    question.answered(core, hold, &answer)
-}
-
-/// Asks by calls with one key each, after a call with all keys failed: the migration of their slot may take longer than
-/// a lease.
-async fn ask_key_by_key(
-    core: &Core,
-    hold: &Hold,
-    lease: LeaseMs,
-    timeout: Duration,
-    split: Failure,
-) -> CommandResult {
-    let Some(first) = hold.kind.verify_apart(&hold.id, lease, None) else {
-        return Err(split);
-    };
-    let answer = send(core, first, timeout).await?;
-    if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(&answer.reply)) {
-        send(core, rest, timeout).await?;
-    }
-    Ok(answer)
-}
-
-async fn send(core: &Core, question: Call<'_>, timeout: Duration) -> CommandResult {
-    let fleet = &core.keeper_fleet;
-    let min_silence = MIN_SILENCE + fleet.acknowledged_within();
-    let sent = Pending::start(fleet, question);
-    sent.within_one_try(timeout, min_silence).await
 }
 
 /// Redis has the hold, and with `lease` it has it for that long.

@@ -9,8 +9,11 @@
 //! 5. A hold that was refused alone, or that was not answered while another of its batch was, is asked for again after a
 //!    quarter of the time that it has left. It does not delay the others.
 //! 6. A hold that has ended is dropped when its turn comes.
+//! 7. The wait for an answer is half of the time that the first hold of the batch has left, but not less than the
+//!    shortest time-out. With a quarter of a lease at most three tries for a hold are in flight.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
@@ -22,7 +25,7 @@ pub(super) const BATCH: usize = 1000;
 /// How many batches are in flight at a time.
 const IN_FLIGHT: usize = 4;
 
-/// The shortest wait for an answer, and before a refused hold is asked for again.
+/// The shortest wait before a refused hold is asked for again.
 const LEAST: Duration = Duration::from_millis(10);
 
 /// The least that the pause after a failure is cut to for a hold that ends soon.
@@ -32,7 +35,7 @@ const HURRY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct RenewalBatch<T> {
     pub(super) holds: Vec<(u64, T)>,
-    /// How long to wait for the answers: short enough to leave time for another try.
+    /// How long to wait for the answers before another try: short enough to leave time for it.
     pub(super) timeout: Duration,
 }
 
@@ -68,7 +71,7 @@ type EndOf<T> = Box<dyn Fn(&T) -> Option<Moment> + Send>;
 /// The holds to ask for. Each has a number; `wanted` and `later` are sorted by a moment first.
 pub(super) struct RenewalQueue<T> {
     backoff: Backoff,
-    timeout: Duration,
+    timeouts: RangeInclusive<Duration>,
     end: EndOf<T>,
     states: HashMap<u64, RenewalState>,
     /// By when the hold ends.
@@ -82,15 +85,15 @@ pub(super) struct RenewalQueue<T> {
 }
 
 impl<T> RenewalQueue<T> {
-    /// `timeout`: the longest wait for an answer. `end`: when a hold ends; `None` once it has ended.
+    /// `timeouts`: the shortest and the longest wait for an answer. `end`: when a hold ends; `None` once it has ended.
     pub(super) fn new(
         backoff: Backoff,
-        timeout: Duration,
+        timeouts: RangeInclusive<Duration>,
         end: impl Fn(&T) -> Option<Moment> + Send + 'static,
     ) -> Self {
         Self {
             backoff,
-            timeout,
+            timeouts,
             end: Box::new(end),
             states: HashMap::new(),
             wanted: BTreeMap::new(),
@@ -189,6 +192,11 @@ impl<T> RenewalQueue<T> {
         }
     }
 
+    /// A batch that had no answer in time is answered now, so calls do not fail.
+    pub(super) fn answered_late(&mut self) {
+        self.outage = None;
+    }
+
     /// When the next batch may be sent, if nothing changes before.
     pub(super) fn next(&self, now: Moment) -> Moment {
         let first = match (self.wanted.is_empty(), self.later.keys().next()) {
@@ -229,7 +237,8 @@ impl<T> RenewalQueue<T> {
 
     /// How long to wait for the answer for a hold that ends at `end`.
     fn timeout(&self, end: Moment, now: Moment) -> Duration {
-        self.timeout.min(now.until(end) / 3).max(LEAST)
+        let (least, most) = (*self.timeouts.start(), *self.timeouts.end());
+        (now.until(end) / 2).max(least).min(most)
     }
 
     fn queue(&mut self, number: u64, hold: T) {

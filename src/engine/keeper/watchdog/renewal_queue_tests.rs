@@ -23,7 +23,8 @@ fn ending(ms: u64) -> Cell {
 }
 
 fn queue() -> RenewalQueue<Cell> {
-    RenewalQueue::new(Backoff::new(), Duration::from_secs(1), end_of)
+    let timeouts = LEAST..=Duration::from_secs(1);
+    RenewalQueue::new(Backoff::new(), timeouts, end_of)
 }
 
 fn answer(
@@ -67,7 +68,7 @@ fn one_near_its_end_goes_alone_and_first() {
     queue.want(10, ending(90), false);
     let urgent = queue.take(at(0)).unwrap();
     assert_eq!(numbers(&urgent), [10]);
-    assert_eq!(urgent.timeout, Duration::from_millis(30));
+    assert_eq!(urgent.timeout, Duration::from_millis(45));
     let rest = queue.take(at(0)).unwrap();
     assert_eq!(rest.holds.len(), 10);
     assert_eq!(rest.timeout, Duration::from_secs(1));
@@ -188,6 +189,37 @@ fn while_calls_fail_another_is_asked_for_as_well() {
         assert!(!queue.is_failing());
         assert_eq!(queue.take(now).unwrap().holds.len(), BATCH);
     }
+}
+
+#[test]
+fn a_late_answer_ends_an_outage() {
+    let mut queue = queue();
+    for number in 0..10 {
+        queue.want(number, ending(60_000), false);
+    }
+    let batch = queue.take(at(0)).unwrap();
+    answer(&mut queue, batch, RenewalOutcome::Failed, at(1_000));
+    assert!(queue.is_failing() && queue.take(at(1_000)).is_none());
+    queue.answered_late();
+    assert!(!queue.has_trouble());
+    assert_eq!(queue.take(at(1_000)).unwrap().holds.len(), 10);
+}
+
+/// The first third of the lease is over when the first one is sent.
+#[test]
+fn a_hold_that_is_never_answered_for_is_asked_for_three_times_in_a_lease() {
+    let ms = Duration::from_millis;
+    let mut queue = RenewalQueue::new(Backoff::new(), ms(300)..=ms(60_000), end_of);
+    queue.want(1, ending(1_200), false);
+    let (mut now, mut tries) = (at(400), 0);
+    while now < at(1_200) {
+        let batch = queue.take(now).unwrap();
+        tries += 1;
+        now = now + batch.timeout;
+        answer(&mut queue, batch, RenewalOutcome::Failed, now);
+        now = queue.next(now);
+    }
+    assert_eq!(tries, 3);
 }
 
 #[test]
