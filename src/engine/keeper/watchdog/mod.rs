@@ -326,9 +326,9 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// From when an attempt is overdue: a command time-out after its command was handed over to a connection. One that was
-/// not waits as long as its caller does; a caller that waits for ever, until nothing was heard for
-/// [`unavailable_after`](crate::ClientBuilder::unavailable_after).
+/// From when an attempt is overdue: a command time-out after its command was handed over to a connection, and at the end
+/// of its caller's wait. A caller that waits for ever does so until nothing was heard for
+/// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
         command_timeout,
@@ -336,16 +336,18 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
         ..
     } = core.config;
     let request = &ticket.request;
-    let at_least = request.since + command_timeout;
+    let handed_over_at = command.handed_over_at();
+    let is_unsent = handed_over_at == Moment::NEVER;
     let end = match request.patience {
-        Patience::Once => at_least,
-        Patience::Until(end) => at_least.max(end),
-        Patience::Forever => request.since.max(command.heard_at()) + unavailable_after,
+        Patience::Forever if is_unsent => request.since.max(command.heard_at()) + unavailable_after,
+        _ => request.returns_by(command_timeout),
     };
-    match command.handed_over_at() {
-        Moment::NEVER => end.min(core.now() + command_timeout),
-        handed_over_at => handed_over_at + command_timeout,
-    }
+    let from = if is_unsent {
+        core.now()
+    } else {
+        handed_over_at
+    };
+    end.min(from + command_timeout)
 }
 
 /// What a question that failed says about its hold.
