@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
@@ -16,7 +16,7 @@ use super::gate::{Gate, Gates, Rules};
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
 use super::hold::{Effects, Hold};
-use crate::backend::{Backend, CommandResult, Failure, Fleet, Pending};
+use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, MIN_SILENCE, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -248,6 +248,37 @@ impl Core {
     pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> CommandResult {
         let pending = Pending::start(&self.keeper_fleet, call);
         pending.within(limit).await
+    }
+
+    /// Sends calls about holds at one node in one write over the keeper's lanes, and waits for at most `limit` for one try.
+    /// Returns what each came to; none for a call that must be sent alone: there is no other, another node has its slot, or
+    /// its slot migrates and its keys are at two nodes. Not for calls that replicas must acknowledge.
+    pub(crate) async fn ask_together<'a>(
+        &self,
+        calls: impl Iterator<Item = (&'a Hold, Call<'a>)>,
+        limit: Duration,
+    ) -> Vec<Option<CommandResult>> {
+        let (mut target, mut encoded) = (None, Vec::new());
+        for (hold, call) in calls {
+            target.get_or_insert(hold.kind.names().target());
+            encoded.push(call.encode());
+        }
+        let count = encoded.len();
+        let Some(target) = target.filter(|_| count > 1) else {
+            return vec![None; count];
+        };
+        let (tell, mut replies) = oneshot::channel();
+        let sent = Pending::start_all(&self.keeper_fleet, target, encoded, tell);
+        if let Err(failure) = sent.within_one_try(limit, MIN_SILENCE).await {
+            return vec![Some(Err(failure)); count];
+        }
+        let mut replies = replies.try_recv().unwrap_or_default();
+        replies.resize(count, None);
+        for reply in &mut replies {
+            let alone = |reply: &mut CommandResult| matches!(reply, Err(failure) if failure.class == Class::Split);
+            let _ = reply.take_if(alone);
+        }
+        replies
     }
 
     /// Every read of a shared hold.

@@ -303,6 +303,11 @@ impl Fleet {
         lanes
     }
 
+    /// Whether nothing was received on any lane for `span`.
+    pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
+        self.lanes().iter().all(|lane| lane.is_silent_for(span))
+    }
+
     /// Ends the lanes to nodes that are not among `nodes` any more.
     fn prune(&self, nodes: &[Arc<ClusterNode>]) {
         let mut routes = self.routes.write();

@@ -82,12 +82,13 @@ fn keep(
 }
 
 impl Thread {
-    /// Blocks until the keeper has ended, for at most `limit`.
-    pub(crate) fn wait(&self, limit: Duration) {
+    /// Blocks until the keeper has ended, for at most `limit`. Returns whether it has.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut done = self.ended.done.lock();
         if !*done {
             self.ended.for_threads.wait_for(&mut done, limit);
         }
+        *done
     }
 
     /// Resolves when the keeper has ended.

@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use self::renewal_queue::{BATCH, RenewalBatch, RenewalOutcome, RenewalQueue};
+pub(super) use self::renewal_queue::BATCH;
+use self::renewal_queue::{RenewalBatch, RenewalOutcome, RenewalQueue};
 use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -95,7 +95,7 @@ impl ByNode {
 }
 
 /// The node that has a hold, as far as is known.
-fn node_of(core: &Core, hold: &Hold) -> u32 {
+pub(super) fn node_of(core: &Core, hold: &Hold) -> u32 {
     let cluster = core.backend.cluster();
     match hold.kind.names().target() {
         Target::Slot(slot) if cluster.is_joined() => cluster.number_of(slot).unwrap_or(0),
@@ -390,41 +390,28 @@ impl RenewalQuestion {
     }
 }
 
-/// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it is
-/// at another node, or its slot migrates and its keys are at two nodes.
+/// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone.
 async fn ask_together(
     core: &Core,
     holds: &[(u64, Arc<Hold>)],
     timeout: Duration,
 ) -> Vec<Option<Result<(), Failure>>> {
-    let fleet = &core.keeper_fleet;
-    let alone = holds.len() == 1 || fleet.acknowledges();
-    let Some((_, first)) = holds.first().filter(|_| !alone) else {
+    if core.keeper_fleet.acknowledges() {
         return vec![None; holds.len()];
-    };
+    }
     let questions: Vec<_> = holds
         .iter()
         .map(|(_, hold)| RenewalQuestion::about(core, hold))
         .collect();
     let asked = holds.iter().zip(&questions);
-    let calls = asked.map(|((_, hold), question)| {
-        let call = hold.kind.verify(&hold.id, question.written);
-        call.encode()
-    });
-    let (tell, mut replies) = oneshot::channel();
-    let target = first.kind.names().target();
-    let sent = Pending::start_all(fleet, target, calls.collect(), tell);
-    if let Err(failure) = sent.within_one_try(timeout, MIN_SILENCE).await {
-        return vec![Some(Err(failure)); holds.len()];
-    }
-    let replies = replies.try_recv().unwrap_or_default();
-    let mut replies = replies.into_iter();
-    let asked = holds.iter().zip(&questions);
+    let calls =
+        asked.map(|((_, hold), question)| (&**hold, hold.kind.verify(&hold.id, question.written)));
+    let answers = core.ask_together(calls, timeout).await;
+    let asked = holds.iter().zip(&questions).zip(answers);
     asked
-        .map(|((_, hold), question)| match replies.next()?? {
-            Ok(answer) => Some(question.answered(core, hold, &answer)),
-            Err(failure) if failure.class == Class::Split => None,
-            Err(failure) => Some(Err(failure)),
+        .map(|(((_, hold), question), answer)| {
+            let answer = answer?;
+            Some(answer.and_then(|answer| question.answered(core, hold, &answer)))
         })
         .collect()
 }
