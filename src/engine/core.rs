@@ -20,6 +20,7 @@ use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, MIN_SILENCE,
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
+use crate::log::log;
 use crate::names::Names;
 use crate::script::{Acquired, Call, Released};
 
@@ -337,12 +338,15 @@ impl Core {
             return;
         }
         self.schedule.forget(hold);
-        let name = names.name();
-        if reason == LostReason::Shutdown {
-            tracing::info!(name, "hold given up: the client is being shut down");
-        } else {
-            tracing::warn!(name, %reason, "hold lost");
-        }
+        let names = Arc::clone(names);
+        log(move || {
+            let name = names.name();
+            if reason == LostReason::Shutdown {
+                tracing::info!(name, "hold given up: the client is being shut down");
+            } else {
+                tracing::warn!(name, %reason, "hold lost");
+            }
+        });
     }
 
     /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
@@ -423,7 +427,8 @@ pub(crate) fn settle_attempt(
         Settled::Held | Settled::Joined => core.look_in_time(&hold, now),
         Settled::Unwanted => {
             core.schedule.forget(&hold);
-            tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
+            let names = Arc::clone(names);
+            log(move || tracing::debug!(name = names.name(), "abandoned attempt cleaned up"));
         }
         Settled::Over => {
             core.schedule.forget(&hold);
@@ -493,7 +498,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
     match hold.kind.released(&answer.reply) {
         Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended { heard_by },
         Some(Released::Unheard) => {
-            core.warn_wake_up_denied(hold.kind.names().name());
+            core.warn_wake_up_denied(hold.kind.names());
             ReleaseAnswer::Ended { heard_by: None }
         }
         Some(Released::Missing) => ReleaseAnswer::Missing,

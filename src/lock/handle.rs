@@ -504,7 +504,7 @@ impl LockOfClient {
             Some(Forced::WrongType) => Err(Error::wrong_type()),
             Some(Forced::Ended { own, heard }) => {
                 if !heard {
-                    core.warn_wake_up_denied(names.name());
+                    core.warn_wake_up_denied(names);
                 }
                 let hit = own.and_then(|number| {
                     let id = core.hold_id(number);

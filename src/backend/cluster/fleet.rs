@@ -31,6 +31,7 @@ use crate::backend::command::{
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::error::{ConfigError, Error};
+use crate::log::log;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
@@ -436,7 +437,7 @@ impl Backend {
         }
         let demoted = join_all(lanes.iter().map(|lane| lane.is_demoted())).await;
         if demoted.contains(&true) {
-            tracing::warn!("the server is a replica now; looking for the master");
+            log(|| tracing::warn!("the server is a replica now; looking for the master"));
         }
     }
 

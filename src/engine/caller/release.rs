@@ -22,6 +22,8 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, Phase};
 use crate::error::{Error, LostReason};
+use crate::log::log;
+use crate::names::Names;
 
 /// Gives a level back; the last one ends the hold.
 #[expect(
@@ -255,13 +257,16 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
 
 impl Core {
     /// Logs, once per client, that Redis denied the wake-up of a release.
-    pub(crate) fn warn_wake_up_denied(&self, name: &str) {
+    pub(crate) fn warn_wake_up_denied(&self, names: &Arc<Names>) {
         if self.first_denied_wake_up() {
-            tracing::warn!(
-                name,
-                "the wake-up of a release was denied: waiters notice the release at \
-                 their next poll; allow the channel in the ACL"
-            );
+            let names = Arc::clone(names);
+            log(move || {
+                tracing::warn!(
+                    name = names.name(),
+                    "the wake-up of a release was denied: waiters notice the release at \
+                     their next poll; allow the channel in the ACL"
+                );
+            });
         }
     }
 }

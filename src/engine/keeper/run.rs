@@ -15,6 +15,7 @@ use super::{cluster, job, masters, reaper};
 use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
+use crate::log::logged;
 
 /// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -154,6 +155,8 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
     }
     mailbox.close();
     keeper.hub.close();
+    // The process may end with this client. A log that is blocked must not delay that.
+    let _ = tokio::time::timeout(FLUSH, logged()).await;
 }
 
 /// Ends the commands in flight. The answer to a caller's command may never be seen, because its runtime rests. So the

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use super::run::run;
 use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
+use crate::log::{hand_over, log};
 
 /// The engine's handle to the thread.
 pub(crate) struct Thread {
@@ -40,6 +41,7 @@ impl Starting {
         std::thread::Builder::new()
             .name("watchlock-keeper".into())
             .spawn(move || {
+                hand_over();
                 let runtime = match Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => runtime,
                     Err(error) => return drop(made.send(Err(error))),
@@ -113,9 +115,11 @@ impl Drop for ThreadEnd {
         if self.in_order {
             self.core.keeper_ended(LostReason::Shutdown);
         } else {
-            tracing::error!(
-                "the keeper ended unexpectedly: all holds are lost, the client is closed"
-            );
+            log(|| {
+                tracing::error!(
+                    "the keeper ended unexpectedly: all holds are lost, the client is closed"
+                );
+            });
             self.core.keeper_ended(LostReason::KeeperEnded);
         }
         *self.ended.done.lock() = true;

@@ -35,6 +35,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
+use crate::log::log;
 use crate::script::Call;
 use crate::slot::{Slot, Target};
 
@@ -86,10 +87,12 @@ impl ByNode {
         }
         if failing {
             let cause = failure.map(|failure| failure.to_string());
-            let cause = cause.as_deref().unwrap_or("refused for single holds");
-            tracing::warn!(cause, "cannot renew leases; retrying until they expire");
+            log(move || {
+                let cause = cause.as_deref().unwrap_or("refused for single holds");
+                tracing::warn!(cause, "cannot renew leases; retrying until they expire");
+            });
         } else {
-            tracing::info!("renewals work again");
+            log(|| tracing::info!("renewals work again"));
         }
     }
 }
