@@ -125,27 +125,26 @@ mod tests {
         let writer = output.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
         let subscriber = Dispatch::new(subscriber.with_ansi(false).finish());
-        let handing_over = std::thread::spawn(move || {
-            hand_over();
-            with_default(&subscriber, || {
-                for number in 0..MOST_WAITING + MORE {
-                    log(move || tracing::info!(number, "an event"));
-                }
-                subscriber
-            })
+        let on_a_keeper = |work: fn()| {
+            let subscriber = subscriber.clone();
+            let thread = std::thread::spawn(move || {
+                hand_over();
+                with_default(&subscriber, work);
+            });
+            thread.join().unwrap();
+        };
+        on_a_keeper(|| {
+            for number in 0..MOST_WAITING + MORE {
+                log(move || tracing::info!(number, "an event"));
+            }
         });
-        let subscriber = handing_over.join().unwrap();
         let (state, opened) = &*output.0;
         state.lock().0 = true;
         opened.notify_all();
-        let last = std::thread::spawn(move || {
-            hand_over();
-            with_default(&subscriber, || {
-                let runtime = tokio::runtime::Builder::new_current_thread().build();
-                runtime.unwrap().block_on(logged());
-            });
+        on_a_keeper(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(logged());
         });
-        last.join().unwrap();
         let written = &state.lock().1;
         assert_eq!(written.matches("an event").count(), MOST_WAITING);
         let count = format!("the log was blocked dropped={MORE}");
