@@ -61,6 +61,7 @@ mod error;
 mod fencing;
 mod lease;
 mod lock;
+mod log;
 mod names;
 mod script;
 mod secrets;

@@ -12,6 +12,7 @@ use crate::backend::{
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
 use crate::lease::LeaseMs;
+use crate::log::log;
 use crate::names::{Family, Names};
 use crate::script::{PROBE, Reply, lock};
 
@@ -41,13 +42,14 @@ pub(super) async fn greet_later(core: Arc<Core>) {
             Err(error) => error,
         };
         if !error.is_transient() {
-            let cause = std::error::Error::source(&error);
-            tracing::error!(
-                %error,
-                cause,
-                "the server cannot be used for locks: connect would have refused it"
-            );
-            return;
+            return log(move || {
+                let cause = std::error::Error::source(&error);
+                tracing::error!(
+                    %error,
+                    cause,
+                    "the server cannot be used for locks: connect would have refused it"
+                );
+            });
         }
         core.backend.timers().sleep(delays.step()).await;
     }
@@ -229,7 +231,11 @@ async fn check_same(
         }
         Ok(_) => Ok(()),
         Err(failure) if failure.class == Class::Denied => {
-            tracing::warn!("the ACL denies the probe that pool and address lead to one database");
+            log(|| {
+                tracing::warn!(
+                    "the ACL denies the probe that pool and address lead to one database"
+                );
+            });
             Ok(())
         }
         Err(failure) => Err(failure.into()),

@@ -162,7 +162,9 @@ impl Client {
 
     /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and `lost()` of the remaining holds
     /// resolves with [`LostReason::Shutdown`]. For up to `timeout` these holds stay valid, and can be entered again and
-    /// unlocked. Then they are lost and released. Returns the names of holds that were left, when the keeper has ended.
+    /// unlocked. Then they are lost and released, which goes on as long as Redis answers, and ends a
+    /// [`command_timeout`](ClientBuilder::command_timeout) after the last answer (400 ms at least). Returns the names of holds
+    /// that were left.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
@@ -17,10 +17,11 @@ use super::hold::kind::Kind;
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase, RenewalPlan};
 use super::hold::{Effects, Hold};
-use crate::backend::{Backend, CommandResult, Failure, Fleet, Pending};
+use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
+use crate::log::log;
 use crate::names::Names;
 use crate::script::{Acquired, Call, Released};
 
@@ -270,6 +271,37 @@ impl Core {
         pending.within(limit).await
     }
 
+    /// Sends calls about holds at one node in one write over the keeper's lanes, and waits for at most `limit` for one try.
+    /// Returns what each came to; none for a call that must be sent alone: there is no other, another node has its slot, or
+    /// its slot migrates and its keys are at two nodes. Not for calls that replicas must acknowledge.
+    pub(crate) async fn ask_together<'a>(
+        &self,
+        calls: impl Iterator<Item = (&'a Hold, Call<'a>)>,
+        limit: Duration,
+    ) -> Vec<Option<CommandResult>> {
+        let (mut target, mut encoded) = (None, Vec::new());
+        for (hold, call) in calls {
+            target.get_or_insert(hold.kind.names().target());
+            encoded.push(call.encode());
+        }
+        let count = encoded.len();
+        let Some(target) = target.filter(|_| count > 1) else {
+            return vec![None; count];
+        };
+        let (tell, mut replies) = oneshot::channel();
+        let sent = Pending::start_all(&self.keeper_fleet, target, encoded, tell);
+        if let Err(failure) = sent.within(limit).await {
+            return vec![Some(Err(failure)); count];
+        }
+        let mut replies = replies.try_recv().unwrap_or_default();
+        replies.resize(count, None);
+        for reply in &mut replies {
+            let alone = |reply: &mut CommandResult| matches!(reply, Err(failure) if failure.class == Class::Split);
+            let _ = reply.take_if(alone);
+        }
+        replies
+    }
+
     /// Every read of a shared hold.
     fn reads(&self) -> Vec<Arc<Hold>> {
         let mut reads = Vec::new();
@@ -326,12 +358,15 @@ impl Core {
             return;
         }
         self.schedule.forget(hold);
-        let name = names.name();
-        if reason == LostReason::Shutdown {
-            tracing::info!(name, "hold given up: the client is being shut down");
-        } else {
-            tracing::warn!(name, %reason, "hold lost");
-        }
+        let names = Arc::clone(names);
+        log(move || {
+            let name = names.name();
+            if reason == LostReason::Shutdown {
+                tracing::info!(name, "hold given up: the client is being shut down");
+            } else {
+                tracing::warn!(name, %reason, "hold lost");
+            }
+        });
     }
 
     /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
@@ -412,7 +447,8 @@ pub(crate) fn settle_attempt(
         Settled::Held | Settled::Joined => core.look_in_time(&hold, now),
         Settled::Unwanted => {
             core.schedule.forget(&hold);
-            tracing::debug!(name = names.name(), "abandoned attempt cleaned up");
+            let names = Arc::clone(names);
+            log(move || tracing::debug!(name = names.name(), "abandoned attempt cleaned up"));
         }
         Settled::Over => {
             core.schedule.forget(&hold);
@@ -482,7 +518,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
     match hold.kind.released(&answer.reply) {
         Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended { heard_by },
         Some(Released::Unheard) => {
-            core.warn_wake_up_denied(hold.kind.names().name());
+            core.warn_wake_up_denied(hold.kind.names());
             ReleaseAnswer::Ended { heard_by: None }
         }
         Some(Released::Missing) => ReleaseAnswer::Missing,

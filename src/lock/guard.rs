@@ -227,7 +227,9 @@ impl LockGuard {
         entered.map_err(|error| error.about(self.name()))
     }
 
-    /// Gives the level back and waits for the answer of Redis. The last level ends the hold and wakes the next waiter.
+    /// Gives the level back and waits for the answer of Redis, for a
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout) at most, also outside of a runtime. The last level ends the
+    /// hold and wakes the next waiter.
     ///
     /// # Errors
     ///
@@ -433,7 +435,8 @@ impl SingleLevel {
             open: true,
             ..self.entered.clone()
         };
-        let entered = enter::enter(core, entered, kind, lease, Patience::Forever).await?;
+        let wait = (core.now(), Patience::Forever);
+        let entered = enter::enter(core, entered, kind, lease, wait).await?;
         // None would mean that the hold is over, and this level keeps it.
         let entered = entered.ok_or_else(Error::not_owner)?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
@@ -468,7 +471,8 @@ impl SingleLevel {
         self.check()?;
         let count = self.hold_count();
         let hold = &self.entered.hold;
-        enter::write(core, hold, &hold.kind, count, lease, Patience::Once).await
+        let wait = (core.now(), Patience::Once);
+        enter::write(core, hold, &hold.kind, (count, lease), wait).await
     }
 
     /// Whether the level can be left to its owner now.

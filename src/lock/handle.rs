@@ -504,7 +504,7 @@ impl LockOfClient {
             Some(Forced::WrongType) => Err(Error::wrong_type()),
             Some(Forced::Ended { own, heard }) => {
                 if !heard {
-                    core.warn_wake_up_denied(names.name());
+                    core.warn_wake_up_denied(names);
                 }
                 let hit = own.and_then(|number| {
                     let id = core.hold_id(number);
@@ -524,14 +524,15 @@ impl LockOfClient {
 /// Sends a command that changes nothing. Repeats it once if the connection was cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let fleet = open_fleet(core)?;
-    let end = core.now() + core.config.command_timeout;
+    let limit = core.config.command_timeout;
+    let end = core.now() + limit;
     let pending = Pending::start(&fleet, call.clone());
-    let mut outcome = pending.within(core.now().until(end)).await;
+    let mut outcome = pending.until(limit, end).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
         // The runtime of the connection may have ended, or this task may run on another one by now.
         let fleet = open_fleet(core)?;
         let pending = Pending::start(&fleet, call);
-        outcome = pending.within(core.now().until(end)).await;
+        outcome = pending.until(limit, end).await;
     }
     Ok(outcome?.reply)
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 use tokio::task::spawn_blocking;
 use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, connect, ms, poll_once, soon, subscribed};
@@ -284,4 +285,71 @@ async fn new_readers_do_not_delay_a_shutdown() {
         let report = soon(shutdown).await.unwrap();
         assert!(report.is_clean(), "{report:?}");
     }
+}
+
+/// A runtime whose tasks run only inside `block_on`.
+fn resting() -> tokio::runtime::Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Its command, and the answer, are on a connection of a runtime that rests.
+#[test]
+fn i9_an_unlock_that_was_dropped_is_completed_at_the_end_of_the_client() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (home, look) = (resting(), resting());
+    for _ in 0..3 {
+        let client = home.block_on(Client::connect(&proxy.url())).unwrap();
+        let lock = client.get_lock("hour");
+        let guard = home.block_on(lock.lock_for(LONG * 720)).unwrap();
+        let mut unlocking = Box::pin(guard.unlock());
+        assert!(home.block_on(poll_once(&mut unlocking)).is_none());
+        drop(unlocking);
+        drop(lock);
+        // Outside of a runtime this waits for the keeper.
+        drop(client);
+        assert!(!look.block_on(server.exists("hour")));
+    }
+}
+
+#[test]
+fn i9_an_acquire_that_was_dropped_is_undone_at_the_end_of_the_client() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (home, look) = (resting(), resting());
+    for _ in 0..3 {
+        let client = home.block_on(Client::connect(&proxy.url())).unwrap();
+        let warm = client.get_lock("warm");
+        home.block_on(async { warm.lock().await.unwrap().unlock().await.unwrap() });
+        let lock = client.get_lock("hour");
+        proxy.hold(Direction::Replies);
+        let mut taking = Box::pin(lock.lock_for(LONG * 720));
+        home.block_on(async {
+            assert!(poll_once(&mut taking).await.is_none());
+            eventually("it is taken", LONG, async || server.exists("hour").await).await;
+        });
+        drop(taking);
+        drop((lock, warm));
+        proxy.heal();
+        drop(client);
+        assert!(!look.block_on(server.exists("hour")));
+    }
+}
+
+/// As much as the keeper does in one go: the guards of thousands of holds, and the last handle.
+#[test]
+fn i7_thousands_of_guards_that_were_dropped_are_released_at_the_end_of_the_client() {
+    let server = RedisServer::start();
+    let (home, look) = (resting(), resting());
+    let client = home.block_on(Client::connect(&server.url())).unwrap();
+    let taken: Vec<_> = home.block_on(async {
+        let taking = (0..5_000).map(|i| {
+            let lock = client.get_lock(&format!("hold-{i}"));
+            async move { lock.lock_for(LONG * 720).await.unwrap() }
+        });
+        futures_util::future::join_all(taking).await
+    });
+    drop(taken);
+    drop(client);
+    assert_eq!(look.block_on(server.keys()), Vec::<String>::new());
 }

@@ -161,6 +161,22 @@ fn an_unlock_outside_ends_though_the_server_is_gone() {
     );
 }
 
+/// It has the deadline of an unlock in a runtime, and the keeper goes on.
+#[test]
+fn an_unlock_outside_ends_though_the_server_is_silent() {
+    let (server, home, client) = start();
+    let lock = client.get_lock("x");
+    let guard = home.block_on(lock.lock_for(LONG * 60)).unwrap();
+    server.freeze();
+    let unlocked = block_on(guard.unlock());
+    assert!(
+        matches!(unlocked, Err(Error::Unavailable { .. })),
+        "{unlocked:?}"
+    );
+    server.resume();
+    home.block_on(gone(&server, "x"));
+}
+
 #[test]
 fn an_unlock_outside_after_a_shutdown_ends() {
     let (_server, home, client) = start();

@@ -196,3 +196,26 @@ async fn i6_an_unlock_that_nobody_answers_ends_with_the_first_time_out() {
     assert!(took < timeout + timeout / 2, "{took:?}");
     clean(&server).await;
 }
+
+/// The time that it took to connect belongs to the wait. The answer would come later than that.
+#[tokio::test]
+async fn i6_a_try_that_was_sent_late_ends_with_its_wait() {
+    let (server, proxy) = proxied().await;
+    let timeout = ms(1_500);
+    let client = Client::builder(&proxy.url()).command_timeout(timeout);
+    let client = client.connect().await.unwrap();
+    proxy.latency(timeout * 3 / 4);
+    let lock = client.get_lock("new");
+    // A runtime has a connection of its own.
+    let trying = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(lock.try_lock(Duration::ZERO, Lease::Watchdog))
+    });
+    let tried = soon(trying).await.unwrap();
+    assert!(
+        matches!(&tried, Err(error @ Error::Unavailable { .. }) if error.was_sent()),
+        "{tried:?}"
+    );
+    proxy.latency(Duration::ZERO);
+    clean(&server).await;
+}

@@ -8,7 +8,7 @@ use watchlock_support::house::House;
 
 /// The layers from the ground up. A module may use its own and those before it.
 const LAYERS: [&[&str]; 9] = [
-    &["clock", "error", "slot"],
+    &["clock", "error", "log", "slot"],
     &["backoff", "fencing", "lease", "names", "secrets"],
     &["config"],
     &["script"],

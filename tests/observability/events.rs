@@ -49,6 +49,32 @@ async fn a_loss_is_logged_once_with_name_and_reason() {
     assert_eq!(lost, 1, "{:?}", log.all());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i8_a_log_that_blocks_costs_no_hold() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect_short(&server).await;
+    let kept = client.get_lock("kept").lock().await.unwrap();
+    for name in ["one", "two"] {
+        let lost = client.get_lock(name).lock().await.unwrap();
+        log.block(true);
+        server.cmd(&["DEL", name]).await;
+        soon(lost.lost()).await;
+        server.reset_calls().await;
+        eventually("it is renewed", LONG, async || {
+            server.calls_of("pexpire").await >= 4
+        })
+        .await;
+        assert!(kept.is_valid());
+    }
+    log.block(false);
+    kept.unlock().await.unwrap();
+    soon(client.shutdown(LONG)).await;
+    for name in ["one", "two"] {
+        assert_eq!(log.count(Level::WARN, &["hold lost", name]), 1);
+    }
+}
+
 /// The caller wanted its end.
 #[tokio::test]
 async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {

@@ -12,13 +12,15 @@ mod secrets;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::MutexGuard;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 static HEARD: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
+/// Whether whoever logs has to wait.
+static BLOCKS: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 struct Listener;
@@ -33,6 +35,7 @@ impl Visit for Text {
 
 impl<S: Subscriber> Layer<S> for Listener {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        BLOCKS.1.wait_while(&mut BLOCKS.0.lock(), |blocks| *blocks);
         if event.metadata().target().starts_with("watchlock") {
             let mut text = Text(String::new());
             event.record(&mut text);
@@ -59,7 +62,20 @@ pub(crate) struct Log {
     turn: MutexGuard<'static, ()>,
 }
 
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.block(false);
+    }
+}
+
 impl Log {
+    /// Whether whoever logs an event has to wait, as for a standard output that nobody reads.
+    pub(crate) fn block(&self, blocks: bool) {
+        let () = *self.turn;
+        *BLOCKS.0.lock() = blocks;
+        BLOCKS.1.notify_all();
+    }
+
     pub(crate) async fn new() -> Self {
         static ONCE: OnceLock<()> = OnceLock::new();
         let turn = TURN.lock().await;

@@ -231,3 +231,28 @@ async fn i7_ten_thousand_holds_are_renewed_in_few_writes_and_leave_nothing() {
     }
     as_before(&server, &before).await;
 }
+
+/// The end of a client releases all that is held in few writes, and takes as long as the server needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i7_a_shutdown_releases_twenty_thousand_holds_in_few_writes() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).watchdog_lease(AGES);
+    // A release is repeated after a time-out, which a busy machine reaches.
+    let client = client.command_timeout(AGES / 2).connect().await.unwrap();
+    let before = Footprint::of(&server).await;
+    let mut guards = hold_all(&client, 0..2 * MANY).await;
+    server.reset_calls().await;
+    let sent = proxy.traffic();
+    let report = client.shutdown(Duration::ZERO).await;
+    let reads = proxy.traffic().reads - sent.reads;
+    assert!(report.unreleased.is_empty(), "{}", report.unreleased.len());
+    assert_eq!(report.held.len(), 2 * MANY);
+    assert_eq!(server.keys().await.len(), 0);
+    let calls = script_calls(&server.calls().await);
+    assert!(calls <= 2 * MANY as u64 + 100, "{calls} script calls");
+    assert!(reads <= calls / 20, "{reads} reads of {calls} releases");
+    guards.clear();
+    drop(client);
+    as_before(&server, &before).await;
+}

@@ -31,6 +31,7 @@ use crate::backend::command::{
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::error::{ConfigError, Error};
+use crate::log::log;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
@@ -298,6 +299,11 @@ impl Fleet {
         lanes
     }
 
+    /// Whether nothing was received on any lane for `span`.
+    pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
+        self.lanes().iter().all(|lane| lane.is_silent_for(span))
+    }
+
     /// Ends the lanes to nodes that are not among `nodes` any more.
     fn prune(&self, nodes: &[Arc<ClusterNode>]) {
         let mut routes = self.routes.write();
@@ -426,7 +432,7 @@ impl Backend {
         }
         let demoted = join_all(lanes.iter().map(|lane| lane.is_demoted())).await;
         if demoted.contains(&true) {
-            tracing::warn!("the server is a replica now; looking for the master");
+            log(|| tracing::warn!("the server is a replica now; looking for the master"));
         }
     }
 

@@ -207,16 +207,26 @@ impl Pending {
     }
 
     /// As [`within`](Self::within), for a command that was started at `since`.
-    pub(crate) async fn within_of(mut self, since: Moment, limit: Duration) -> CommandResult {
+    pub(crate) async fn within_of(self, since: Moment, limit: Duration) -> CommandResult {
+        self.wait(since, limit, Moment::NEVER).await
+    }
+
+    /// As [`within`](Self::within), and until `end` at the most.
+    pub(crate) async fn until(self, limit: Duration, end: Moment) -> CommandResult {
+        let since = self.shared.lane.now();
+        self.wait(since, limit, end).await
+    }
+
+    async fn wait(mut self, since: Moment, limit: Duration, end: Moment) -> CommandResult {
         let lane = Arc::clone(&self.shared.lane);
         loop {
-            let due = self.overdue_from(since, limit);
+            let due = self.overdue_from(since, limit).min(end);
             let left = lane.now().until(due);
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
                 return outcome;
             }
             // It may have been handed over meanwhile.
-            if self.overdue_from(since, limit) == due {
+            if self.overdue_from(since, limit).min(end) == due {
                 self.overdue();
                 return self.outcome().unwrap_or_else(|| Err(Failure::no_reply()));
             }

@@ -268,3 +268,28 @@ async fn a_silent_connection_is_given_up_however_late_the_hand_over_was() {
     let now = lane.connected().map(|connected| connected.generation);
     assert_ne!(now, Some(generation));
 }
+
+/// The silence was shorter than a command time-out, so it says nothing about the connection.
+#[tokio::test]
+async fn a_command_ends_with_the_wait_of_its_caller_and_keeps_the_connection() {
+    let timeout = Duration::from_secs(60);
+    let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
+    let lane = lane_to(dialer, timeout, Clock::system(), &Handle::current());
+    let on = Arc::clone(&lane);
+    let sending = async move {
+        let sent = once(&on, &mut Call::ping().encode()).await;
+        sent.map_err(|wrong| wrong.failure)
+    };
+    let command = Pending::queued(sending.boxed(), Arc::clone(&lane), Turn::New, false);
+    let asked = tokio::spawn(command.clone());
+    while command.handed_over_at() == Moment::NEVER {
+        tokio::task::yield_now().await;
+    }
+    let generation = lane.connected().expect("it is connected").generation;
+    let end = lane.now() + Duration::from_millis(20);
+    let ended = tokio::time::timeout(timeout / 2, command.until(timeout, end)).await;
+    assert!(ended.expect("at the end of the wait").is_err());
+    assert!(asked.await.unwrap().is_err());
+    let now = lane.connected().map(|connected| connected.generation);
+    assert_eq!(now, Some(generation));
+}

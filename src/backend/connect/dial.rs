@@ -29,6 +29,7 @@ use super::master_term::MasterTerm;
 use super::sentinel::Sentinels;
 use crate::backend::failure::{Class, Failure, application};
 use crate::error::ConfigError;
+use crate::log::log;
 use crate::secrets::Provider;
 
 /// A redis-rs time-out that never fires: deadlines are ours, and a timer of redis-rs would run on the wrong runtime.
@@ -82,7 +83,7 @@ impl Followed {
         led.endpoint = None;
         self.terms.send_replace(());
         if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
-            tracing::info!("another server is the master now");
+            log(|| tracing::info!("another server is the master now"));
         }
     }
 }
@@ -432,7 +433,7 @@ impl Dialer {
     fn panicked(&self) -> Failure {
         // Relaxed: the flag guards no other data.
         if !self.panicked.swap(true, Ordering::Relaxed) {
-            tracing::error!("connecting to Redis panicked; retrying");
+            log(|| tracing::error!("connecting to Redis panicked; retrying"));
         }
         Failure::panic()
     }

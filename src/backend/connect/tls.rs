@@ -15,6 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::socket;
 use crate::error::ConfigError;
+use crate::log::log;
 use crate::secrets::Tls;
 
 /// How to encrypt a connection.
@@ -116,7 +117,9 @@ fn of_the_system() -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(found.certs);
     if store.is_empty() {
-        tracing::warn!("no system certificate can be read: rediss:// connections will fail");
+        log(|| {
+            tracing::warn!("no system certificate can be read: rediss:// connections will fail");
+        });
     }
     store
 }

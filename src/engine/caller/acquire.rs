@@ -21,7 +21,7 @@ use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
-use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
+use crate::engine::gate::ticket::{GRACE, Patience, Request, Ticket, Verdict};
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
@@ -59,9 +59,6 @@ pub(crate) fn level(lease: Lease) -> Level {
         Lease::Fixed(_) => Level::Fixed,
     }
 }
-
-/// How long a caller still waits for the reply to its own try after the end of its wait.
-const GRACE: Duration = Duration::from_millis(25);
 
 /// The result of an acquire.
 pub(crate) enum AcquireOutcome {
@@ -166,10 +163,10 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
         FoundHold::Live(hold) => hold,
         FoundHold::Nothing => return beside_own(core, owner, request).await,
     };
-    let (lease, patience) = (request.lease, request.patience);
     // Boxed: few acquires re-enter a hold.
     let entered = request.entered(hold);
-    Box::pin(enter::enter(core, entered, &request.kind, lease, patience)).await
+    let wait = (request.since, request.patience);
+    Box::pin(enter::enter(core, entered, kind, request.lease, wait)).await
 }
 
 /// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
@@ -295,7 +292,8 @@ impl Waiting<'_> {
     /// Asks for a read of a hold that exists. The schedule has no entry for it, so it has a timer of its own.
     async fn join(&self, hold: &Arc<Hold>, pending: Pending) {
         let limit = self.core.config.command_timeout;
-        let answered = pending.clone().within(limit);
+        let end = self.ticket.request.returns_by(limit);
+        let answered = pending.clone().until(limit, end);
         let decided = poll_fn(|context| self.ticket.poll_decided(context));
         let outcome = match select(Box::pin(answered), decided).await {
             Either::Left((outcome, _)) => outcome,
@@ -324,16 +322,14 @@ impl Waiting<'_> {
 
     async fn for_a_time(&self) -> Verdict {
         let core = self.core;
-        let Request {
-            patience, since, ..
-        } = self.ticket.request;
-        let at_least = since + core.config.command_timeout;
+        let request = &self.ticket.request;
+        let limit = core.config.command_timeout;
         // The end of the wait, and the end of waiting for a try that is in flight then.
-        let soft = match patience {
+        let soft = match request.patience {
             Patience::Until(end) => end,
-            Patience::Once | Patience::Forever => at_least,
+            Patience::Once | Patience::Forever => request.since + limit,
         };
-        let hard = soft.max(at_least) + GRACE;
+        let hard = request.returns_by(limit) + GRACE;
         loop {
             let now = core.now();
             let end = if now < soft { soft } else { hard };

@@ -16,7 +16,7 @@ use super::release::{drop_level, give_back};
 use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::core::Core;
-use crate::engine::gate::ticket::{Patience, Request};
+use crate::engine::gate::ticket::{GRACE, Patience, Request};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
@@ -46,7 +46,7 @@ pub(crate) async fn enter(
     entered: HeldLevel,
     kind: &Kind,
     lease: LeaseMs,
-    patience: Patience,
+    (since, patience): (Moment, Patience),
 ) -> Result<Option<HeldLevel>, Error> {
     core.check_open()?;
     let hold = Arc::clone(&entered.hold);
@@ -58,7 +58,7 @@ pub(crate) async fn enter(
             lease,
             level,
             patience,
-            since: core.now(),
+            since,
         };
         return enter_beside(core, &hold, &request).await;
     }
@@ -71,7 +71,7 @@ pub(crate) async fn enter(
         core,
         entered: Some(entered),
     };
-    write(core, &hold, kind, count, lease, patience).await?;
+    write(core, &hold, kind, (count, lease), (since, patience)).await?;
     Ok(new_level.entered.take())
 }
 
@@ -119,8 +119,8 @@ pub(crate) async fn enter_beside(
     let shared = read.in_redis();
     let promised = shared.with(|state| state.covers(level, term, core.plan, now));
     if !promised {
-        let count = 0;
-        write(core, &read, &request.kind, count, lease, request.patience).await?;
+        let wait = (request.since, request.patience);
+        write(core, &read, &request.kind, (0, lease), wait).await?;
     }
     Ok(new_level.entered.take())
 }
@@ -168,27 +168,28 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     read.map(|read| request.entered(read))
 }
 
-/// Writes the hold count and lengthens the lease. Repeats that while `patience` lasts.
+/// Writes the hold count and lengthens the lease. Repeats that while the patience of a call that was made at `since` lasts.
 pub(crate) async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
     kind: &Kind,
-    count: u32,
-    lease: LeaseMs,
-    patience: Patience,
+    (count, lease): (u32, LeaseMs),
+    (since, patience): (Moment, Patience),
 ) -> Result<(), Error> {
-    let started = core.now();
-    let end = match patience {
-        Patience::Once => started + core.config.command_timeout / 2,
-        Patience::Until(end) => end.max(started + core.config.command_timeout / 2),
-        Patience::Forever => started + core.config.unavailable_after,
+    let limit = core.config.command_timeout;
+    let gives_up = core.now() + core.config.unavailable_after;
+    let (end, last) = match patience {
+        Patience::Once => (since + limit / 2, since + limit),
+        Patience::Until(end) => (end.max(since + limit / 2), end.max(since + limit)),
+        Patience::Forever => (gives_up, gives_up.max(core.now() + limit)),
     };
+    let last = last + GRACE;
     let mut delays = core.config.backoff.delays(hold.number);
     // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
     let writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
-        let failure = match send(core, hold, kind, (count, lease), (started, end)).await {
+        let failure = match send(core, hold, kind, (count, lease), last).await {
             Ok(()) => {
                 if let Some(writing) = writing {
                     writing.acknowledged();
@@ -230,14 +231,12 @@ async fn send(
     hold: &Arc<Hold>,
     kind: &Kind,
     (count, lease): (u32, LeaseMs),
-    (started, end): (Moment, Moment),
+    last: Moment,
 ) -> Result<(), ReenterError> {
     let fleet = core.backend.callers_fleet().map_err(ReenterError::Final)?;
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&fleet, call);
-    let last = end.max(started + core.config.command_timeout);
-    let limit = core.config.command_timeout.min(core.now().until(last));
-    let outcome = pending.within(limit).await;
+    let outcome = pending.until(core.config.command_timeout, last).await;
     let answer = outcome.map_err(|failure| {
         if failure.is_transient() {
             ReenterError::Transient(failure)
@@ -310,5 +309,6 @@ async fn ask_once(
         LeaseMs::left(now.until(ends))
     };
     let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
-    Ok((lease, pending.within(now.until(end)).await))
+    let limit = core.config.command_timeout;
+    Ok((lease, pending.until(limit, end).await))
 }

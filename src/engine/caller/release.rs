@@ -4,7 +4,8 @@
 //!    and callers that want the name wait at the gate. If the hold is passed on, no release is sent.
 //! 2. The caller sends the release. The keeper completes it if the caller does not, and repeats it until it is answered
 //!    or the lease is over.
-//! 3. A repeat that finds no hold is a success if an earlier send may have run (I2).
+//! 3. The caller waits for a command time-out, counted from its call, however many tries that takes.
+//! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, Phase};
 use crate::error::{Error, LostReason};
+use crate::log::log;
+use crate::names::Names;
 
 /// Gives a level back; the last one ends the hold.
 #[expect(
@@ -66,20 +69,21 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
         return ReleaseStart::Over(Err(why_closed(core, hold, closed)));
     }
     let since = core.now();
+    let deadline = since + core.config.command_timeout;
     // Outside of a runtime no connection can live, so the keeper sends.
     let fleet = core.backend.callers_fleet().ok();
     match (part_with(core, entered, fleet.as_ref(), since), fleet) {
         (GivenBack::Lost(reason), _) => ReleaseStart::Over(Err(Error::lost(reason))),
         (GivenBack::ReadEnded | GivenBack::PassedOn, _) => ReleaseStart::Over(Ok(())),
         (GivenBack::Downgrade, Some(fleet)) => {
-            ReleaseStart::Slow(write(core, hold.in_redis(), None, fleet).boxed())
+            ReleaseStart::Slow(write(core, hold.in_redis(), None, fleet, deadline).boxed())
         }
         (GivenBack::Downgrade, None) => {
             leave_to_keeper(core, hold.in_redis(), None);
             ReleaseStart::Over(Ok(()))
         }
         (GivenBack::Levels(count), Some(fleet)) => {
-            ReleaseStart::Slow(write(core, hold, Some(count), fleet).boxed())
+            ReleaseStart::Slow(write(core, hold, Some(count), fleet, deadline).boxed())
         }
         (GivenBack::Levels(count), None) => {
             leave_to_keeper(core, hold, Some(count));
@@ -90,9 +94,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
             hold: Some(hold.in_redis()),
             command,
         }),
-        (GivenBack::LeftToKeeper, None) => ReleaseStart::Slow(hold.in_redis().ended().boxed()),
-        (GivenBack::LeftToKeeper, Some(_)) => {
-            let deadline = since + core.config.command_timeout;
+        (GivenBack::LeftToKeeper, _) => {
             let hold = hold.in_redis();
             ReleaseStart::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
         }
@@ -162,10 +164,11 @@ async fn write(
     hold: &Arc<Hold>,
     count: Option<u32>,
     fleet: Arc<Fleet>,
+    deadline: Moment,
 ) -> Result<(), Error> {
     let writing = Writing::begin(core, hold, count);
     let pending = Pending::start(&fleet, count::call(core, hold, count));
-    let outcome = pending.within(core.config.command_timeout).await;
+    let outcome = pending.until(core.config.command_timeout, deadline).await;
     match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
         Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),
         Ok((_, sent_at)) => {
@@ -206,7 +209,8 @@ impl Drop for SentRelease<'_> {
     }
 }
 
-/// Waits for the keeper, which sends or repeats the release. After `deadline` the caller gets `failure` instead.
+/// Waits for the keeper, which sends or repeats the release. After `deadline` the caller gets `failure` instead, or that
+/// the client is closed.
 async fn repeated(
     core: &Core,
     hold: &Hold,
@@ -215,7 +219,7 @@ async fn repeated(
 ) -> Result<(), Error> {
     let left = core.now().until(deadline);
     let ended = core.backend.timers().within(left, hold.ended()).await;
-    ended.unwrap_or_else(|| Err(failure.into()))
+    ended.unwrap_or_else(|| core.check_open().and(Err(failure.into())))
 }
 
 /// Leaves the hold to its lease. Returns false if it has other levels. A read ends with the lease of its own level.
@@ -253,13 +257,16 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
 
 impl Core {
     /// Logs, once per client, that Redis denied the wake-up of a release.
-    pub(crate) fn warn_wake_up_denied(&self, name: &str) {
+    pub(crate) fn warn_wake_up_denied(&self, names: &Arc<Names>) {
         if self.first_denied_wake_up() {
-            tracing::warn!(
-                name,
-                "the wake-up of a release was denied: waiters notice the release at \
-                 their next poll; allow the channel in the ACL"
-            );
+            let names = Arc::clone(names);
+            log(move || {
+                tracing::warn!(
+                    name = names.name(),
+                    "the wake-up of a release was denied: waiters notice the release at \
+                     their next poll; allow the channel in the ACL"
+                );
+            });
         }
     }
 }

@@ -36,6 +36,21 @@ pub(crate) enum Patience {
     Forever,
 }
 
+/// How long a caller still waits for the reply to its own try after the end of its wait.
+pub(crate) const GRACE: Duration = Duration::from_millis(25);
+
+impl Patience {
+    /// When a call that was made at `since` gives up: at the end of its wait, but not before it is a command time-out old.
+    pub(crate) fn returns_by(self, since: Moment, command_timeout: Duration) -> Moment {
+        let at_least = since + command_timeout;
+        match self {
+            Self::Once => at_least,
+            Self::Until(end) => end.max(at_least),
+            Self::Forever => Moment::NEVER,
+        }
+    }
+}
+
 /// What an acquire ended with.
 #[derive(Clone)]
 pub(crate) enum Verdict {
@@ -98,6 +113,11 @@ const SELF_CHECK: Duration = Duration::from_secs(1);
 impl Request {
     pub(crate) fn owner_number(&self) -> Option<u64> {
         self.owner.as_ref().map(|owner| owner.number)
+    }
+
+    /// When its caller gives up.
+    pub(crate) fn returns_by(&self, command_timeout: Duration) -> Moment {
+        self.patience.returns_by(self.since, command_timeout)
     }
 
     /// The first level of `hold`, for the caller that asked for it.

@@ -33,14 +33,16 @@ impl Engine {
     }
 }
 
-/// How long a drop outside any runtime waits for the keeper to complete what is under way.
+/// A drop outside any runtime waits while the keeper completes what is under way: for a command time-out and this much
+/// longer after the last answer.
 const WAIT_FOR_KEEPER: Duration = Duration::from_millis(500);
 
 impl Drop for Engine {
     fn drop(&mut self) {
         self.core.post(Mail::Close);
         if tokio::runtime::Handle::try_current().is_err() {
-            self.keeper.wait(WAIT_FOR_KEEPER);
+            let limit = self.core.config.command_timeout + WAIT_FOR_KEEPER;
+            while !self.keeper.wait(limit) && !self.core.keeper_fleet.is_silent_for(limit) {}
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::shared::Keeper;
 use crate::backend::{AttemptPace, Class, Failure, Sentinels};
+use crate::log::log;
 
 /// The longest pause between two attempts to listen to a sentinel.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -119,10 +120,13 @@ async fn silence(mut sink: PubSubSink, timeout: Duration) {
 
 fn warn_of_denial(failure: &Failure, warned: &mut bool) {
     if failure.class == Class::Denied && !std::mem::replace(warned, true) {
-        tracing::warn!(
-            cause = %failure,
-            "a sentinel denies the subscription to fail-overs: allow SUBSCRIBE and the channel in its ACL"
-        );
+        let cause = failure.clone();
+        log(move || {
+            tracing::warn!(
+                %cause,
+                "a sentinel denies the subscription to fail-overs: allow SUBSCRIBE and the channel in its ACL"
+            );
+        });
     }
 }
 

@@ -11,6 +11,7 @@ mod hub;
 mod job;
 mod masters;
 mod reaper;
+mod release_queue;
 mod run;
 mod shared;
 mod thread;

@@ -5,7 +5,9 @@
 //!    its holder's time to stop, and a release must not shorten it.
 //! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
 //!    release, so the release is repeated for a while after its first answer.
-//! 4. A count whose write failed, or overlapped another write, is written until Redis certainly has the present one.
+//! 4. While the client closes, a release is repeated as long as the keeper lives, and that of a tainted hold for
+//!    [`GHOST_AT_END`].
+//! 5. A count whose write failed, or overlapped another write, is written until Redis certainly has the present one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +27,20 @@ const OUTAGE: Duration = Duration::from_millis(200);
 /// The longest time for which releases of a tainted hold are repeated.
 const GHOST: Duration = Duration::from_secs(60);
 
+/// The same while the client closes, from the first answer on.
+const GHOST_AT_END: Duration = Duration::from_millis(400);
+
 /// Completes the last release of `hold`.
 pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let (phase, lease_ends, owed_until) =
         hold.with(|state| (state.phase(), state.lease_ends(), state.owed_until()));
-    if phase == Phase::Lost(LostReason::Expired) {
+    if phase == Phase::Lost(LostReason::Expired) && !keeper.is_closing() {
         keeper.pause(core.now().until(owed_until)).await;
     }
     let give_up = lease_ends.max(core.now() + core.config.command_timeout + ghost_time(&hold));
     let mut delays = core.config.backoff.delays(hold.number);
-    let mut ghost_until = None;
+    let mut answered_since = None;
     loop {
         // Read before the send: a request for a place may run after this release, and its answer may arrive with that
         // of the release.
@@ -46,7 +51,15 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let done = match settled {
             Ok(()) if !may_run_behind && !hold.is_tainted() => true,
             Ok(()) if !hold.is_tainted() => false,
-            Ok(()) => now >= *ghost_until.get_or_insert(now + ghost_time(&hold)),
+            Ok(()) => {
+                let since = *answered_since.get_or_insert(now);
+                let most = if keeper.is_closing() {
+                    GHOST_AT_END
+                } else {
+                    GHOST
+                };
+                since.until(now) >= ghost_time(&hold).min(most)
+            }
             Err(failure) => {
                 pause = pause.min(OUTAGE);
                 let over = now >= give_up;
@@ -56,7 +69,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 over
             }
         };
-        if done || keeper.is_closing() {
+        if done {
             return;
         }
         keeper.pause(pause).await;
@@ -66,18 +79,16 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
 /// Awaits the release that is in flight, or sends one.
 async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     let core = &keeper.core;
-    let limit = core.config.command_timeout;
     let names = hold.kind.names();
     if let Some(command) = core.gates.with(names, |gate| gate.release_of(hold)) {
+        let limit = core.config.command_timeout;
         let outcome = command.clone().within(limit).await;
         return settle_release(core, hold, &SentAs::Seat(&command), outcome);
     }
-    let _turn = keeper.sending.acquire().await;
-    let since = core.now();
     if hold.phase() == Phase::Ending {
         core.gates.with(names, |gate| gate.expect_echo(hold));
     }
-    let outcome = core.ask(hold.kind.release(&hold.id, 0), limit).await;
+    let (since, outcome) = keeper.releases.send(core, hold).await;
     settle_release(core, hold, &SentAs::Keeper(since), outcome)
 }
 

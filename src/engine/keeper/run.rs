@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::shared::Keeper;
 use super::{cluster, job, masters, reaper};
 use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
+use crate::log::logged;
 
 /// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.
 const LOOK: Duration = Duration::from_millis(250);
@@ -22,9 +24,12 @@ const LOOK: Duration = Duration::from_millis(250);
 /// notice a restart of Redis before the next one.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How long the end of a client waits for commands that are under way, and how often it checks them.
+/// How long the end of a client waits at least while no release is answered, and how often it checks that.
 const FLUSH: Duration = Duration::from_millis(400);
 const FLUSH_LOOK: Duration = Duration::from_millis(2);
+
+/// How many messages are taken from the mailbox at a time.
+const MAILS: usize = 1000;
 
 /// The keeper's tasks. A closing client waits for the releases.
 #[derive(Default)]
@@ -42,6 +47,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     masters::watch(&keeper, &mut tasks.all);
     tasks.all.spawn(cluster::keep(Arc::clone(&keeper)));
     let mut busy_until = core.now();
+    let mut mails = Vec::new();
     loop {
         let now = core.now();
         keeper.watchdog.look();
@@ -56,10 +62,13 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_renewal);
         tokio::select! {
-            mail = mailbox.recv() => match mail {
-                None | Some(Mail::Close) => break,
-                Some(mail) => tasks.start(&keeper, mail),
-            },
+            _ = mailbox.recv_many(&mut mails, MAILS) => {
+                let closes = mails.iter().any(|mail| matches!(mail, Mail::Close));
+                mails.drain(..).for_each(|mail| tasks.start(&keeper, mail));
+                if closes {
+                    break;
+                }
+            }
             () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
             nodes = broken.wait() => {
@@ -119,22 +128,44 @@ impl Tasks {
     }
 }
 
-/// Completes, for a moment, what is under way: attempts whose outcome nobody waits for, releases, and hand-overs, which
-/// are both.
+/// Completes what is under way: attempts whose outcome nobody waits for, releases, and hand-overs, which are both. Goes on
+/// as long as releases are answered.
 async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
     keeper.close();
-    let at_rest = async {
-        while keeper.core.is_in_flight() || !tasks.releases.is_empty() || !mailbox.is_empty() {
-            tokio::select! {
-                Some(mail) = mailbox.recv() => tasks.start(keeper, mail),
-                Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
-                Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
-                () = tokio::time::sleep(FLUSH_LOOK) => {}
-            }
+    end_commands(&keeper.core);
+    let patience = keeper.core.config.command_timeout.max(FLUSH);
+    let mut answered_at = Instant::now();
+    loop {
+        while let Ok(mail) = mailbox.try_recv() {
+            tasks.start(keeper, mail);
         }
-    };
-    // What is not complete in time ends with its lease.
-    let _ = tokio::time::timeout(FLUSH, at_rest).await;
+        while let Some(done) = tasks.all.try_join_next() {
+            done.unwrap_or_else(fatal);
+        }
+        while let Some(done) = tasks.releases.try_join_next() {
+            done.unwrap_or_else(fatal);
+            answered_at = Instant::now();
+        }
+        let at_rest = tasks.releases.is_empty() && !keeper.core.is_in_flight();
+        // What is not complete in time ends with its lease.
+        if at_rest || answered_at.elapsed() >= patience {
+            break;
+        }
+        tokio::time::sleep(FLUSH_LOOK).await;
+    }
     mailbox.close();
     keeper.hub.close();
+    // The process may end with this client. A log that is blocked must not delay that.
+    let _ = tokio::time::timeout(FLUSH, logged()).await;
+}
+
+/// Ends the commands in flight. The answer to a caller's command may never be seen, because its runtime rests. So the
+/// keeper sends a release of its own for what is not known to be over.
+fn end_commands(core: &Core) {
+    for hold in core.holds() {
+        let names = hold.kind.names();
+        if let Some(command) = core.at(names, |gate, effects| gate.overdue(&hold, effects)) {
+            command.overdue();
+        }
+    }
 }

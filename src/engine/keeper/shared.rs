@@ -4,23 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::hub::Hub;
+use super::release_queue::ReleaseQueue;
 use super::watchdog::Watchdog;
 use crate::engine::core::Core;
-
-/// How many repeated releases are under way at a time.
-const RELEASES: usize = 64;
 
 /// The client's part in the keeper, and what its tasks share.
 pub(crate) struct Keeper {
     pub(crate) core: Arc<Core>,
     pub(super) hub: Hub,
     pub(super) watchdog: Arc<Watchdog>,
-    /// Permits to send a repeated release. They limit the releases of an outage, so that losses are still reported on
-    /// time.
-    pub(super) sending: Semaphore,
+    pub(super) releases: ReleaseQueue,
     /// A probe of quiet connections is under way.
     pub(super) probing: AtomicBool,
     /// The client is closing.
@@ -32,14 +28,14 @@ impl Keeper {
         Self {
             hub: Hub::new(core.backend.config(), core.backend.cluster()),
             watchdog: Arc::new(Watchdog::new(Arc::clone(&core))),
-            sending: Semaphore::new(RELEASES),
+            releases: ReleaseQueue::new(),
             probing: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             core,
         }
     }
 
-    /// The client closes: nothing waits for a pause any more.
+    /// The client closes: every pause ends.
     pub(super) fn close(&self) {
         self.closing.send_replace(true);
     }
@@ -48,10 +44,9 @@ impl Keeper {
         *self.closing.borrow()
     }
 
-    /// Waits until the client closes, for at most `pause`.
+    /// Waits for `pause`, or until the client begins to close.
     pub(super) async fn pause(&self, pause: Duration) {
         let mut closing = self.closing.subscribe();
-        let closes = closing.wait_for(|closing| *closing);
-        let _ = tokio::time::timeout(pause, closes).await;
+        let _ = tokio::time::timeout(pause, closing.changed()).await;
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use super::run::run;
 use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
+use crate::log::{hand_over, log};
 
 /// The engine's handle to the thread.
 pub(crate) struct Thread {
@@ -40,6 +41,7 @@ impl Starting {
         std::thread::Builder::new()
             .name("watchlock-keeper".into())
             .spawn(move || {
+                hand_over();
                 let runtime = match Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => runtime,
                     Err(error) => return drop(made.send(Err(error))),
@@ -82,12 +84,13 @@ fn keep(
 }
 
 impl Thread {
-    /// Blocks until the keeper has ended, for at most `limit`.
-    pub(crate) fn wait(&self, limit: Duration) {
+    /// Blocks until the keeper has ended, for at most `limit`. Returns whether it has.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut done = self.ended.done.lock();
         if !*done {
             self.ended.for_threads.wait_for(&mut done, limit);
         }
+        *done
     }
 
     /// Resolves when the keeper has ended.
@@ -112,9 +115,11 @@ impl Drop for ThreadEnd {
         if self.in_order {
             self.core.keeper_ended(LostReason::Shutdown);
         } else {
-            tracing::error!(
-                "the keeper ended unexpectedly: all holds are lost, the client is closed"
-            );
+            log(|| {
+                tracing::error!(
+                    "the keeper ended unexpectedly: all holds are lost, the client is closed"
+                );
+            });
             self.core.keeper_ended(LostReason::KeeperEnded);
         }
         *self.ended.done.lock() = true;

@@ -17,6 +17,7 @@ use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::engine::keeper::hub::{self, Route};
 use crate::engine::keeper::shared::Keeper;
+use crate::log::log;
 use crate::names::Names;
 
 /// How long a subscription outlives its use.
@@ -224,22 +225,28 @@ impl Subscription {
     }
 
     fn failed(&mut self, failure: &Failure) {
-        let (hub, name) = (&self.keeper.hub, self.names.name());
+        let hub = &self.keeper.hub;
         let mut until = self.keeper.core.now();
         if hub::is_refusal(failure) {
             until = until + self.refusals.step();
             if hub.refused(&self.channel) {
-                tracing::warn!(name, cause = %failure, "subscribing was refused: waiters poll until it works");
+                let (names, cause) = (Arc::clone(&self.names), failure.clone());
+                log(move || {
+                    let name = names.name();
+                    tracing::warn!(name, %cause, "subscribing was refused: waiters poll until it works");
+                });
             }
         }
-        tracing::debug!(name, cause = %failure, "not subscribed, polling");
+        let (names, cause) = (Arc::clone(&self.names), failure.clone());
+        log(move || tracing::debug!(name = names.name(), %cause, "not subscribed, polling"));
         self.state = SubscriptionState::Failed(until);
     }
 
     fn confirmed(&mut self) {
         self.refusals.reset();
         if self.keeper.hub.granted(&self.channel) {
-            tracing::info!(name = self.names.name(), "subscribing works again");
+            let names = Arc::clone(&self.names);
+            log(move || tracing::info!(name = names.name(), "subscribing works again"));
         }
     }
 

@@ -42,6 +42,7 @@ use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::{Effects, Hold};
 use crate::engine::keeper::shared::Keeper;
+use crate::log::log;
 use crate::names::Names;
 
 /// For how many waiters with a place in a queue of Redis' the job listens: for the next, and the one behind it.
@@ -296,11 +297,14 @@ impl NameJob {
     fn warn_of_self(&self) {
         let now = self.now();
         if self.at(|gate, _| gate.report_self_wait(now)) {
-            tracing::warn!(
-                name = self.names.name(),
-                "a task waits for a lock that it holds itself under another owner: \
-                 to enter again use guard.reenter(lease), one Owner, or Client::scope"
-            );
+            let names = Arc::clone(&self.names);
+            log(move || {
+                tracing::warn!(
+                    name = names.name(),
+                    "a task waits for a lock that it holds itself under another owner: \
+                     to enter again use guard.reenter(lease), one Owner, or Client::scope"
+                );
+            });
         }
     }
 

@@ -27,7 +27,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use self::renewal_queue::{BATCH, RenewalBatch, RenewalOutcome, RenewalQueue};
+pub(super) use self::renewal_queue::BATCH;
+use self::renewal_queue::{RenewalBatch, RenewalOutcome, RenewalQueue};
 use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -37,6 +38,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, HoldState, Phase};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
+use crate::log::log;
 use crate::script::Call;
 use crate::slot::{Slot, Target};
 
@@ -90,16 +92,18 @@ impl ByNode {
         }
         if failing {
             let cause = failure.map(|failure| failure.to_string());
-            let cause = cause.as_deref().unwrap_or("refused for single holds");
-            tracing::warn!(cause, "cannot renew leases; retrying until they expire");
+            log(move || {
+                let cause = cause.as_deref().unwrap_or("refused for single holds");
+                tracing::warn!(cause, "cannot renew leases; retrying until they expire");
+            });
         } else {
-            tracing::info!("renewals work again");
+            log(|| tracing::info!("renewals work again"));
         }
     }
 }
 
 /// The node that has a hold, as far as is known.
-fn node_of(core: &Core, hold: &Hold) -> u32 {
+pub(super) fn node_of(core: &Core, hold: &Hold) -> u32 {
     let cluster = core.backend.cluster();
     match hold.kind.names().target() {
         Target::Slot(slot) if cluster.is_joined() => cluster.number_of(slot).unwrap_or(0),
@@ -370,9 +374,9 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// From when an attempt is overdue: a command time-out after its command was handed over to a connection. One that was
-/// not waits as long as its caller does; a caller that waits for ever, until nothing was heard for
-/// [`unavailable_after`](crate::ClientBuilder::unavailable_after).
+/// From when an attempt is overdue: a command time-out after its command was handed over to a connection, and at the end
+/// of its caller's wait. A caller that waits for ever does so until nothing was heard for
+/// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
         command_timeout,
@@ -380,16 +384,18 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
         ..
     } = core.config;
     let request = &ticket.request;
-    let at_least = request.since + command_timeout;
+    let handed_over_at = command.handed_over_at();
+    let is_unsent = handed_over_at == Moment::NEVER;
     let end = match request.patience {
-        Patience::Once => at_least,
-        Patience::Until(end) => at_least.max(end),
-        Patience::Forever => request.since.max(command.heard_at()) + unavailable_after,
+        Patience::Forever if is_unsent => request.since.max(command.heard_at()) + unavailable_after,
+        _ => request.returns_by(command_timeout),
     };
-    match command.handed_over_at() {
-        Moment::NEVER => end.min(core.now() + command_timeout),
-        handed_over_at => handed_over_at + command_timeout,
-    }
+    let from = if is_unsent {
+        core.now()
+    } else {
+        handed_over_at
+    };
+    end.min(from + command_timeout)
 }
 
 /// What a question that failed says about its hold.

@@ -20,7 +20,7 @@ use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 
 /// How many holds a batch has: about as many commands as the queue of a connection takes at once.
-pub(super) const BATCH: usize = 1000;
+pub(crate) const BATCH: usize = 1000;
 
 /// How many batches are in flight at a time.
 const IN_FLIGHT: usize = 4;

@@ -1,0 +1,101 @@
+//! The last releases that the keeper sends, many in one write.
+//!
+//! A task that gets a turn sends what waits by then: its own release, and those of others. So a release that is alone is
+//! sent at once, and thousands need few writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::watchdog::{BATCH, node_of};
+use crate::backend::CommandResult;
+use crate::clock::Moment;
+use crate::engine::core::Core;
+use crate::engine::hold::Hold;
+
+/// How many writes are under way at a time. It limits the releases of an outage, so that losses are still reported on
+/// time.
+const TURNS: usize = 64;
+
+/// When a release was sent, and what it came to.
+type Sent = (Moment, CommandResult);
+
+struct Waiting {
+    hold: Arc<Hold>,
+    /// Gets `None` if the release has to be sent alone.
+    sent: oneshot::Sender<Option<Sent>>,
+}
+
+/// The releases that wait for a turn.
+pub(super) struct ReleaseQueue {
+    waiting: Mutex<Vec<Waiting>>,
+    turns: Semaphore,
+}
+
+impl ReleaseQueue {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            turns: Semaphore::new(TURNS),
+        }
+    }
+
+    /// Sends the last release of `hold` once.
+    pub(super) async fn send(&self, core: &Core, hold: &Arc<Hold>) -> Sent {
+        let (sent, mut answer) = oneshot::channel();
+        let hold = Arc::clone(hold);
+        self.waiting.lock().push(Waiting {
+            hold: Arc::clone(&hold),
+            sent,
+        });
+        let mut _turn = None;
+        let together = tokio::select! {
+            biased;
+            together = &mut answer => together,
+            turn = self.turns.acquire() => {
+                _turn = turn.ok();
+                self.send_waiting(core).await;
+                answer.await
+            }
+        };
+        if let Ok(Some(sent)) = together {
+            return sent;
+        }
+        let (since, limit) = (core.now(), core.config.command_timeout);
+        let answer = core.ask(hold.kind.release(&hold.id, 0), limit).await;
+        (since, answer)
+    }
+
+    /// Sends a batch of what waits, one write to each node.
+    async fn send_waiting(&self, core: &Core) {
+        let batch: Vec<_> = {
+            let mut waiting = self.waiting.lock();
+            // The oldest first. Turns come in the same order, so the batch has the release of the task whose turn it is,
+            // unless another one sent it.
+            let count = waiting.len().min(BATCH);
+            waiting.drain(..count).collect()
+        };
+        let mut nodes = BTreeMap::<_, Vec<_>>::new();
+        for release in batch {
+            let node = node_of(core, &release.hold);
+            nodes.entry(node).or_default().push(release);
+        }
+        join_all(nodes.into_values().map(|batch| send_together(core, batch))).await;
+    }
+}
+
+/// Sends releases of holds at one node in one write.
+async fn send_together(core: &Core, batch: Vec<Waiting>) {
+    let limit = core.config.command_timeout;
+    let sent_at = core.now();
+    let holds = batch.iter().map(|release| &*release.hold);
+    let calls = holds.map(|hold| (hold, hold.kind.release(&hold.id, 0)));
+    let answers = core.ask_together(calls, limit).await;
+    for (release, answer) in batch.into_iter().zip(answers) {
+        // If nobody waits for it any more, the keeper has ended.
+        let _ = release.sent.send(answer.map(|answer| (sent_at, answer)));
+    }
+}

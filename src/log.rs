@@ -1,0 +1,153 @@
+//! Logging from the keeper's thread.
+//!
+//! A subscriber may block, as it does when nobody reads the standard output of a container. No lock may be lost for that.
+//! So the keeper runs no subscriber: it hands its events to a thread that logs them in order.
+//!
+//! 1. The process has one such thread. It starts with the first event, and never ends.
+//! 2. At most [`MOST_WAITING`] events wait for it. What does not fit is dropped and counted, and the next event that is
+//!    logged follows that count.
+//! 3. Any other thread logs by itself. It is the application's own, or does nothing that others wait for.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tokio::sync::oneshot;
+use tracing::Dispatch;
+use tracing::dispatcher::{get_default, with_default};
+use tracing::subscriber::NoSubscriber;
+
+/// How many events may wait to be logged. Each has some 100 bytes.
+const MOST_WAITING: usize = 10_000;
+
+/// Logs something.
+type Event = Box<dyn FnOnce() + Send>;
+
+/// An event, and the subscriber that the thread it comes from has.
+type HandedOver = (Dispatch, Event);
+
+/// The way to the thread that logs; none if it could not be started.
+static LOGGER: LazyLock<Option<Sender<HandedOver>>> = LazyLock::new(|| {
+    let (sender, events) = channel();
+    let thread = std::thread::Builder::new().name("watchlock-log".into());
+    thread.spawn(move || log_all(&events)).ok()?;
+    Some(sender)
+});
+
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The events of this thread are handed over from now on.
+pub(crate) fn hand_over() {
+    HANDS_OVER.set(true);
+}
+
+/// Runs `event`, which logs something: at once, or on the thread for the events that are handed over.
+pub(crate) fn log(event: impl FnOnce() + Send + 'static) {
+    if !HANDS_OVER.get() {
+        return event();
+    }
+    let subscriber = get_default(Dispatch::clone);
+    if subscriber.is::<NoSubscriber>() {
+        return;
+    }
+    // Relaxed, here and below: the numbers stand for themselves, and the channel orders the events.
+    let fits = WAITING.fetch_add(1, Ordering::Relaxed) < MOST_WAITING;
+    let logger = LOGGER.as_ref().filter(|_| fits);
+    let sent = logger.is_some_and(|logger| logger.send((subscriber, Box::new(event))).is_ok());
+    if !sent {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Resolves when all is logged, or dropped, that was handed over by now.
+pub(crate) async fn logged() {
+    let (last, done) = oneshot::channel();
+    log(move || {
+        let _ = last.send(());
+    });
+    let _ = done.await;
+}
+
+fn log_all(events: &Receiver<HandedOver>) {
+    for (subscriber, event) in events {
+        let logging = || {
+            let dropped = DROPPED.swap(0, Ordering::Relaxed);
+            if dropped > 0 {
+                tracing::warn!(dropped, "events were dropped because the log was blocked");
+            }
+            event();
+        };
+        // A subscriber that panics must not end the log of all clients.
+        let _ = catch_unwind(AssertUnwindSafe(|| with_default(&subscriber, logging)));
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use parking_lot::{Condvar, Mutex};
+
+    use super::*;
+
+    /// What was written, by a writer that waits until it is open.
+    #[derive(Clone, Default)]
+    struct Output(Arc<(Mutex<(bool, String)>, Condvar)>);
+
+    impl Write for Output {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            let (state, opened) = &*self.0;
+            let mut state = state.lock();
+            opened.wait_while(&mut state, |(open, _)| !*open);
+            state.1.push_str(&String::from_utf8_lossy(text));
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        const MORE: usize = 7;
+        let output = Output::default();
+        let writer = output.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        let subscriber = Dispatch::new(subscriber.with_ansi(false).finish());
+        let on_a_keeper = |work: fn()| {
+            let subscriber = subscriber.clone();
+            let thread = std::thread::spawn(move || {
+                hand_over();
+                with_default(&subscriber, work);
+            });
+            thread.join().unwrap();
+        };
+        on_a_keeper(|| {
+            for number in 0..MOST_WAITING + MORE {
+                log(move || tracing::info!(number, "an event"));
+            }
+        });
+        let (state, opened) = &*output.0;
+        state.lock().0 = true;
+        opened.notify_all();
+        on_a_keeper(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime.unwrap().block_on(logged());
+        });
+        let written = &state.lock().1;
+        assert_eq!(written.matches("an event").count(), MOST_WAITING);
+        let count = format!("the log was blocked dropped={MORE}");
+        assert!(written.contains(&count));
+    }
+}
