@@ -29,8 +29,6 @@ pub(crate) enum Step<C> {
     Serve {
         head: Arc<Ticket>,
         at_once: bool,
-        /// How many other clients heard our release, if that is why the head is served.
-        others_heard: Option<u32>,
         /// By when the oldest uncollected read is to be collected.
         collect_by: Option<Moment>,
     },
@@ -129,14 +127,14 @@ impl<C: Clone + PartialEq> Gate<C> {
                 continue;
             }
             if self.seat.is_free()
-                && let Some(until) = self.pass_on_window.leave_free(now)
+                && let Some(until) = self.succession.left_until(now)
             {
+                self.try_at_once = true;
                 return Some(Step::LeaveFree(until));
             }
             return Some(Step::Serve {
                 head,
                 at_once: std::mem::take(&mut self.try_at_once),
-                others_heard: self.wakeups.take_others_heard(),
                 collect_by: self.collect_by(rules),
             });
         }
