@@ -9,7 +9,8 @@
 //!    since.
 //! 4. Nobody waits behind a hold of its own owner. A ticket of that owner is sent to enter the hold, both when it
 //!    arrives later and when it waits while the hold is granted.
-//! 5. The gate does no I/O and wakes nobody. It changes under a lock, and its [`Effects`] are carried out afterwards.
+//! 5. The gate does no I/O, wakes nobody and drops nothing that may run code of others. It changes under a lock, and its
+//!    [`Effects`] are carried out afterwards.
 //!
 //! A hold is *passed on* when the next waiter of this client gets the lock without a command to Redis:
 //!
@@ -94,6 +95,9 @@ pub(crate) struct Gate<C> {
     /// When the job looks at the gate next if nobody wakes it.
     job_sleeps_until: Moment,
     writer_waits: Option<WriterWaits>,
+    /// Commands that nobody awaits here any more. The drop of a command may run any code, so they are dropped after the
+    /// gate's lock is released.
+    discarded: Vec<C>,
 }
 
 /// The note in Redis that a writer of this client waits.
@@ -117,6 +121,7 @@ impl<C> Default for Gate<C> {
             succession: Succession::default(),
             job_sleeps_until: Moment::NEVER,
             writer_waits: None,
+            discarded: Vec::new(),
         }
     }
 }
@@ -612,9 +617,12 @@ impl Gates {
         names: &Arc<Names>,
         change: impl FnOnce(&mut Gate<Pending>) -> R,
     ) -> R {
+        // Declared before the lock, so it is dropped after it.
+        let _discarded;
         let mut gates = self.shard(names).lock();
         if let Some(gate) = gates.get_mut(names) {
             let result = change(gate);
+            _discarded = std::mem::take(&mut gate.discarded);
             if gate.is_unused() {
                 gates.remove(names);
             }
