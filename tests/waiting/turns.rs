@@ -117,3 +117,25 @@ async fn a_far_client_has_its_turn_because_the_lock_is_left_free_for_longer_whil
     }
     panic!("the far client had no turn in 8 sections of the near one");
 }
+
+#[tokio::test]
+async fn a_caller_that_comes_again_at_once_leaves_the_lock_to_others_for_a_moment() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let near = without_polls(&server).clock(clock).connect().await.unwrap();
+    let other = without_polls(&server).connect().await.unwrap();
+    ahead.stop();
+    let held = near.get_lock("turn").lock().await.unwrap();
+    let theirs = waits(&other);
+    eventually("it listens", LONG, async || {
+        server.subscribers(&channel("turn")).await == 1
+    })
+    .await;
+    soon(held.unlock()).await.unwrap();
+    let again = waits(&near);
+    let theirs = soon(theirs).await.unwrap().unwrap();
+    assert!(!again.is_finished());
+    soon(theirs.unlock()).await.unwrap();
+    soon(again).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
