@@ -529,7 +529,8 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
 /// Gives up the last release of `hold`, and leaves its key to the lease.
 pub(crate) fn give_up_release(core: &Core, hold: &Arc<Hold>, failure: Failure) {
     core.schedule.forget(hold);
+    let now = core.now();
     core.at(hold.kind.names(), |gate, effects| {
-        gate.end_release(hold, Err(failure.into()), None, effects);
+        gate.end_release(hold, Err(failure.into()), None, now, effects);
     });
 }

@@ -11,4 +11,5 @@ mod handover;
 mod passing;
 mod starvation;
 mod turns;
+mod wakers;
 mod wakeups;

@@ -3,6 +3,7 @@
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use watchlock::{Client, Clock, Error, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
@@ -27,6 +28,15 @@ async fn both_listen(server: &RedisServer) {
     .await;
 }
 
+/// A client whose tries may be delayed, and that makes none without a reason.
+async fn patient(proxy: &Proxy) -> Client {
+    let minute = watchlock::Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let builder = Client::builder(&proxy.url()).backoff(minute);
+    // Nothing is overdue while the proxy delays it.
+    let builder = builder.command_timeout(LONG * 2);
+    builder.unavailable_after(LONG * 2).connect().await.unwrap()
+}
+
 #[tokio::test]
 async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and_to_no_other() {
     let server = RedisServer::start();
@@ -34,12 +44,7 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
     let (clock, ahead) = Clock::driven();
     let builder = without_polls(&server).pass_on(false).clock(clock);
     let quick = builder.connect().await.unwrap();
-    let minute = watchlock::Backoff::new().base(ms(60_000)).cap(ms(60_000));
-    // Nothing is overdue while the proxy delays it.
-    let slow = Client::builder(&proxy.url())
-        .backoff(minute)
-        .command_timeout(LONG * 2);
-    let slow = slow.unavailable_after(LONG * 2).connect().await.unwrap();
+    let slow = patient(&proxy).await;
     ahead.stop();
     let held = quick.get_lock("turn").lock_for(LONG * 4).await.unwrap();
     let (theirs, next) = (waits(&slow), waits(&quick));
@@ -70,5 +75,67 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
     proxy.heal();
     held.unlock().await.unwrap();
     soon(theirs).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Its tries arrive 20 ms of the near client's clock behind the release, so the first times it comes too late.
+#[tokio::test]
+async fn a_far_client_has_its_turn_because_the_lock_is_left_free_for_longer_while_nobody_comes() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (clock, ahead) = Clock::driven();
+    let builder = without_polls(&server).pass_on(false).clock(clock);
+    let near = builder.connect().await.unwrap();
+    let far = patient(&proxy).await;
+    ahead.stop();
+    let mut held = near.get_lock("turn").lock_for(LONG * 4).await.unwrap();
+    let theirs = waits(&far);
+    for _ in 0..8 {
+        let mut next = waits(&near);
+        both_listen(&server).await;
+        proxy.hold(Direction::Requests);
+        soon(held.unlock()).await.unwrap();
+        let mut way = 0;
+        let got = loop {
+            if let Ok(got) = timeout(ms(50), &mut next).await {
+                break got.unwrap().unwrap();
+            }
+            ahead.advance(ms(1));
+            way += 1;
+            if way == 20 {
+                proxy.heal();
+                let theirs = soon(theirs).await.unwrap().unwrap();
+                assert!(!next.is_finished());
+                soon(theirs.unlock()).await.unwrap();
+                soon(next).await.unwrap().unwrap().unlock().await.unwrap();
+                return clean(&server).await;
+            }
+        };
+        // Longer than the lock stays with this client behind any gap.
+        ahead.advance(ms(1_000));
+        held = got;
+    }
+    panic!("the far client had no turn in 8 sections of the near one");
+}
+
+#[tokio::test]
+async fn a_caller_that_comes_again_at_once_leaves_the_lock_to_others_for_a_moment() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let near = without_polls(&server).clock(clock).connect().await.unwrap();
+    let other = without_polls(&server).connect().await.unwrap();
+    ahead.stop();
+    let held = near.get_lock("turn").lock().await.unwrap();
+    let theirs = waits(&other);
+    eventually("it listens", LONG, async || {
+        server.subscribers(&channel("turn")).await == 1
+    })
+    .await;
+    soon(held.unlock()).await.unwrap();
+    let again = waits(&near);
+    let theirs = soon(theirs).await.unwrap().unwrap();
+    assert!(!again.is_finished());
+    soon(theirs.unlock()).await.unwrap();
+    soon(again).await.unwrap().unwrap().unlock().await.unwrap();
     clean(&server).await;
 }

@@ -284,7 +284,7 @@ impl Waiting<'_> {
         })
         .await;
         if let Some(outcome) = outcome {
-            self.ticket.forget_waker();
+            drop(self.ticket.take_waker());
             settle_attempt(self.core, hold, &pending, outcome);
         }
     }
@@ -299,7 +299,7 @@ impl Waiting<'_> {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => return,
         };
-        self.ticket.forget_waker();
+        drop(self.ticket.take_waker());
         settle_attempt(self.core, hold, &pending, outcome);
     }
 
@@ -373,6 +373,8 @@ impl Drop for Waiting<'_> {
         if self.ticket.is_collected() {
             return;
         }
+        // Dropped last, when no lock is held: it may own a guard of the same lock.
+        let _waker = self.ticket.take_waker();
         let names = self.ticket.request.kind.names();
         let (unsent, uncollected) = self.core.at(names, |gate, effects| {
             let unsent = gate.attempt_of(&self.ticket);

@@ -229,8 +229,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                 return false;
             }
         };
-        self.pass_on_window.lock_freed(now);
-        self.end_release(hold, result, heard_by, effects);
+        self.end_release(hold, result, heard_by, now, effects);
         true
     }
 
@@ -266,9 +265,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         hold: &Arc<Hold>,
         result: Result<(), Error>,
         heard_by: Option<u32>,
+        now: Moment,
         effects: &mut Effects,
     ) {
-        self.wakeups.release_answered(hold.number, heard_by);
+        let others = self.wakeups.release_answered(hold.number, heard_by);
+        // A queue that Redis keeps says whose turn it is, so it needs no gap.
+        let alone = self.seat.next().is_none() && !hold.kind.has_queue();
+        if alone && self.seat.release_of(hold).is_some() {
+            self.succession.released(others, now);
+        }
         if result.is_ok() {
             self.failing_since = None;
         }
@@ -361,7 +366,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         hold.keep(grant.token, grant.server_age);
         self.gate.failing_since = None;
         if !self.attempt.early {
-            self.gate.pass_on_window.open(now);
+            self.gate.succession.got(now);
         }
         if commands.has_reads() {
             self.gate
@@ -420,6 +425,8 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             // The hold before it may have been the busy one.
             self.gate.last_answer = LastAnswer::Nothing;
             self.gate.try_at_once = true;
+        } else {
+            self.gate.succession.forget_gap();
         }
         self.not_got()
     }

@@ -1,6 +1,7 @@
 //! The gate by itself: what a message changes, and how long a gate exists.
 
 use super::*;
+use crate::engine::made_tests::at;
 use crate::names::Family;
 
 /// Listens, and expects the message of one release of its own.
@@ -17,16 +18,16 @@ fn gate(last_answer: LastAnswer) -> Gate<u32> {
 #[test]
 fn a_message_of_somebody_else_ends_what_is_known_of_a_busy_lock() {
     let mut busy = gate(LastAnswer::Busy(None));
-    assert_eq!(busy.received(1), 0, "the echo of our own release");
+    assert_eq!(busy.received(1, at(1)), 0, "the echo of our own release");
     assert!(matches!(busy.last_answer, LastAnswer::Busy(_)));
-    assert_eq!(busy.received(2), 2);
+    assert_eq!(busy.received(2, at(1)), 2);
     assert!(matches!(busy.last_answer, LastAnswer::Nothing));
 }
 
 #[test]
 fn a_message_says_nothing_of_what_failed() {
     let mut failed = gate(LastAnswer::Failed(Failure::no_reply()));
-    assert_eq!(failed.received(3), 2);
+    assert_eq!(failed.received(3, at(1)), 2);
     assert!(matches!(failed.last_answer, LastAnswer::Failed(_)));
 }
 

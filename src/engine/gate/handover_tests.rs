@@ -1,4 +1,4 @@
-//! The pass-on window, and what is known of others who listen.
+//! What is known of others who listen.
 
 use super::*;
 
@@ -43,8 +43,7 @@ fn a_release_that_nobody_heard_has_no_echo_and_those_of_others_have() {
         let mut wakeups = listening();
         wakeups.expect_echo(1);
         wakeups.expect_echo(2);
-        wakeups.release_answered(1, heard_by);
-        assert_eq!(wakeups.take_others_heard(), None);
+        assert_eq!(wakeups.release_answered(1, heard_by), None);
         assert!(!wakeups.allow_handover());
         assert_eq!(wakeups.news(2), 1, "that of 2 was still to come");
         wakeups.expect_echo(4);
@@ -54,21 +53,17 @@ fn a_release_that_nobody_heard_has_no_echo_and_those_of_others_have() {
 }
 
 #[test]
-fn how_many_others_heard_is_reported_once() {
-    for (live, heard) in [(true, 2), (false, 3)] {
+fn of_those_who_heard_a_release_the_others_are_reported() {
+    for (live, heard_by, others) in [
+        (true, 3, Some(2)),
+        (true, 1, Some(0)),
+        (false, 3, Some(3)),
+        (false, 0, Some(0)),
+    ] {
         let mut wakeups = Wakeups::default();
         wakeups.set_listening(live);
-        wakeups.release_answered(1, Some(3));
-        assert_eq!(
-            wakeups.take_others_heard(),
-            Some(heard),
-            "besides ourselves"
-        );
-        assert_eq!(wakeups.take_others_heard(), None);
+        assert_eq!(wakeups.release_answered(1, Some(heard_by)), others);
     }
-    let mut wakeups = Wakeups::default();
-    wakeups.release_answered(1, Some(0));
-    assert_eq!(wakeups.take_others_heard(), Some(0));
 }
 
 #[test]
@@ -99,7 +94,7 @@ fn what_a_queue_says_counts_while_the_client_listens() {
 }
 
 #[test]
-fn who_subscribes_again_knows_only_who_heard_the_last_release() {
+fn who_subscribes_again_knows_nothing_of_the_time_before() {
     for live in [true, false] {
         let mut wakeups = listening();
         wakeups.expect_echo(1);
@@ -109,48 +104,6 @@ fn who_subscribes_again_knows_only_who_heard_the_last_release() {
         assert!(!wakeups.allow_handover());
         wakeups.set_next_is_ours(true);
         assert_eq!(wakeups.allow_handover(), live);
-        assert_eq!(wakeups.take_others_heard(), Some(0));
         assert_eq!(wakeups.news(1), 1, "its own message may have been missed");
     }
-}
-
-fn at(ms: u64) -> Moment {
-    Moment::default() + Duration::from_millis(1_000 + ms)
-}
-
-#[test]
-fn a_window_is_open_for_ten_milliseconds_and_no_longer() {
-    let mut window = PassOnWindow::default();
-    assert!(!window.is_open(at(0)), "nothing was got");
-    window.open(at(0));
-    assert!(window.is_open(at(9)));
-    assert!(!window.is_open(at(10)));
-}
-
-#[test]
-fn a_lock_that_is_free_without_an_answer_is_left_free_as_well() {
-    let mut window = PassOnWindow::default();
-    window.open(at(0));
-    window.close();
-    assert_eq!(window.leave_free(at(30_000)), Some(at(30_001)));
-    assert_eq!(window.leave_free(at(30_001)), None);
-}
-
-#[test]
-fn behind_a_window_the_lock_is_left_free_for_a_millisecond_once() {
-    let mut window = PassOnWindow::default();
-    window.open(at(0));
-    assert_eq!(window.leave_free(at(5)), None, "no window has closed");
-    window.close();
-    assert!(
-        window.leaves_free(at(12)),
-        "until the release is answered, too"
-    );
-    window.lock_freed(at(13));
-    assert_eq!(window.leave_free(at(13)), Some(at(14)));
-    assert!(window.leaves_free(at(13)));
-    assert_eq!(window.leave_free(at(14)), None);
-    assert!(!window.leaves_free(at(14)));
-    window.open(at(14));
-    assert!(window.is_open(at(23)), "a new window");
 }

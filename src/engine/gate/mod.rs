@@ -9,7 +9,8 @@
 //!    since.
 //! 4. Nobody waits behind a hold of its own owner. A ticket of that owner is sent to enter the hold, both when it
 //!    arrives later and when it waits while the hold is granted.
-//! 5. The gate does no I/O and wakes nobody. It changes under a lock, and its [`Effects`] are carried out afterwards.
+//! 5. The gate does no I/O, wakes nobody and drops nothing that may run code of others. It changes under a lock, and its
+//!    [`Effects`] are carried out afterwards.
 //!
 //! A hold is *passed on* when the next waiter of this client gets the lock without a command to Redis:
 //!
@@ -19,7 +20,7 @@
 //!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
 //!    watchdog, and both kinds allow it (`Commands::passes_on`).
 //! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
-//! 9. Holds are passed on while the [window](PassOnWindow) is open. While it is, a hold that cannot be passed on is handed
+//! 9. Holds are passed on while the [window](Succession) is open. While it is, a hold that cannot be passed on is handed
 //!    over: its release and the next try travel together.
 //!
 //! `C` is a command in flight.
@@ -32,6 +33,7 @@ pub(crate) mod next;
 mod readers;
 pub(crate) mod seat;
 mod shared_hold;
+pub(crate) mod succession;
 pub(crate) mod ticket;
 
 use std::collections::HashSet;
@@ -41,7 +43,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::seat::{Attempt, PassOnWindow, Seat, Vacated, Wakeups};
+use self::seat::{Attempt, Seat, Vacated, Wakeups};
+use self::succession::Succession;
 use self::ticket::{Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
@@ -88,10 +91,13 @@ pub(crate) struct Gate<C> {
     wakeups: Wakeups,
     /// Whether the head must try at once: it is new, or the seat was just vacated.
     try_at_once: bool,
-    pass_on_window: PassOnWindow,
+    succession: Succession,
     /// When the job looks at the gate next if nobody wakes it.
     job_sleeps_until: Moment,
     writer_waits: Option<WriterWaits>,
+    /// Commands that nobody awaits here any more. The drop of a command may run any code, so they are dropped after the
+    /// gate's lock is released.
+    discarded: Vec<C>,
 }
 
 /// The note in Redis that a writer of this client waits.
@@ -112,9 +118,10 @@ impl<C> Default for Gate<C> {
             failing_since: None,
             wakeups: Wakeups::default(),
             try_at_once: false,
-            pass_on_window: PassOnWindow::default(),
+            succession: Succession::default(),
             job_sleeps_until: Moment::NEVER,
             writer_waits: None,
+            discarded: Vec::new(),
         }
     }
 }
@@ -151,7 +158,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         {
             return Arrival::In(read);
         }
-        let is_open = self.seat.is_free() && !self.pass_on_window.leaves_free(now);
+        let is_open = self.seat.is_free() && self.succession.left_until(now).is_none();
         if is_open && self.queue.is_empty() {
             // All callers that got the last answer are gone (3: "busy" only if somebody still listens).
             self.last_answer = LastAnswer::Nothing;
@@ -334,10 +341,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Messages came on the channel. Returns how many are not the echo of our own releases.
-    pub(crate) fn received(&mut self, messages: u32) -> u32 {
+    pub(crate) fn received(&mut self, messages: u32, now: Moment) -> u32 {
         let news = self.wakeups.news(messages);
         if news > 0 {
             self.forget_busy();
+            self.succession.heard_release(now);
         }
         news
     }
@@ -378,8 +386,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             Vacated::Next(ticket) => {
                 self.queue.remove(ticket.number);
                 self.try_at_once = false;
-                // The next try is under way already, so how many clients heard this release does not matter for it.
-                self.wakeups.take_others_heard();
             }
         }
         self.last_answer = LastAnswer::Nothing;
@@ -470,11 +476,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         })
     }
 
-    /// Whether a job has to be started: somebody waits, or nobody completes an attempt.
+    /// Whether a job has to be started: somebody waits, nobody completes an attempt, or the lock is left to others, which
+    /// the gate must not forget.
     pub(crate) fn start_job(&mut self) -> bool {
         let attempt = self.seat.attempt();
         let left = attempt.is_some_and(|attempt| attempt.overdue || !attempt.ticket.is_waiting());
-        let start = self.job.is_none() && (left || !self.queue.is_empty());
+        let waits = !self.queue.is_empty() || self.succession.has_gap();
+        let start = self.job.is_none() && (left || waits);
         if start {
             self.job = Some(Arc::default());
         }
@@ -540,7 +548,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The ticket that `hold` may be passed on to (7, 9).
     fn next_holder(&self, hold: &Arc<Hold>, now: Moment, rules: Rules) -> Option<Arc<Ticket>> {
-        let ready = rules.passes_on && self.job.is_some() && self.pass_on_window.is_open(now);
+        let ready = rules.passes_on && self.job.is_some() && self.succession.passes_on(now);
         let head = self.queue.head().filter(|_| ready)?;
         let request = &head.request;
         let kinds = hold.kind.commands.passes_on() && request.kind.commands.passes_on();
@@ -557,9 +565,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             return false;
         }
         // A queue that Redis keeps says whose turn it is, so it needs no window.
-        let in_time = self.pass_on_window.is_open(now) || hold.kind.has_queue();
+        let in_time = self.succession.passes_on(now) || hold.kind.has_queue();
         if !in_time {
-            self.pass_on_window.close();
+            self.succession.close();
         }
         in_time && self.wakeups.allow_handover()
     }
@@ -611,9 +619,12 @@ impl Gates {
         names: &Arc<Names>,
         change: impl FnOnce(&mut Gate<Pending>) -> R,
     ) -> R {
+        // Declared before the lock, so it is dropped after it.
+        let _discarded;
         let mut gates = self.shard(names).lock();
         if let Some(gate) = gates.get_mut(names) {
             let result = change(gate);
+            _discarded = std::mem::take(&mut gate.discarded);
             if gate.is_unused() {
                 gates.remove(names);
             }

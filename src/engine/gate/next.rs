@@ -29,12 +29,10 @@ pub(crate) enum Step<C> {
     Serve {
         head: Arc<Ticket>,
         at_once: bool,
-        /// How many other clients heard our release, if that is why the head is served.
-        others_heard: Option<u32>,
         /// By when the oldest uncollected read is to be collected.
         collect_by: Option<Moment>,
     },
-    /// Somebody waits, and the lock is left to others until then.
+    /// The lock is left to others until then.
     LeaveFree(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
@@ -67,6 +65,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return Step::Linger;
         }
         self.job = None;
+        self.succession.forget_gap();
         self.wakeups.set_listening(false);
         // Under the same lock: without a job nobody would remove the note.
         let writer_waits = self.withdraw_writer_waits();
@@ -129,18 +128,18 @@ impl<C: Clone + PartialEq> Gate<C> {
                 continue;
             }
             if self.seat.is_free()
-                && let Some(until) = self.pass_on_window.leave_free(now)
+                && let Some(until) = self.succession.left_until(now)
             {
+                self.try_at_once = true;
                 return Some(Step::LeaveFree(until));
             }
             return Some(Step::Serve {
                 head,
                 at_once: std::mem::take(&mut self.try_at_once),
-                others_heard: self.wakeups.take_others_heard(),
                 collect_by: self.collect_by(rules),
             });
         }
-        None
+        self.succession.left_until(now).map(Step::LeaveFree)
     }
 
     /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared

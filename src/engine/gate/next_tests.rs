@@ -45,7 +45,7 @@ fn a_job_without_work_listens_for_a_while_and_is_over_then() {
         Step::Over { writer_waits: None }
     ));
     assert!(gate.job.is_none());
-    assert_eq!(gate.received(1), 1, "it is nobody's echo any more");
+    assert_eq!(gate.received(1, at(1)), 1, "it is nobody's echo any more");
 }
 
 #[test]

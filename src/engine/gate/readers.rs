@@ -108,9 +108,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         if let Seat::Shared { shared, join } = &mut self.seat
             && Arc::ptr_eq(shared.hold(), hold)
             && let Some(join) = join.take()
-            && join.ticket.is_waiting()
         {
-            self.queue.insert(join.ticket);
+            self.discarded.push(join.command);
+            if join.ticket.is_waiting() {
+                self.queue.insert(join.ticket);
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! The seat of a gate: what this client does about a name, one thing at a time. And what decides whether the lock goes
-//! from one of its waiters to the next inside this client: the window for that, and what is known of other listeners.
+//! The seat of a gate: what this client does about a name, one thing at a time. And what is known of other clients that
+//! listen for its releases.
 //!
 //! ```text
 //!            attempt                granted
@@ -17,13 +17,8 @@
 //!    if its caller is gone by then: Redis may have granted it.
 //! 4. A shared hold has the seat together with all its reads. A caller that may not take a read without asking Redis
 //!    sends a *join*: one at a time, beside the hold.
-//! 5. The *pass-on window* begins with a hold that any client could have got. While it lasts, holds are passed on or
-//!    handed over inside this client.
-//! 6. After [`PASS_ON_FOR`] the next release is sent alone, and once that is answered the lock is left free for
-//!    [`LEAVE_FREE_FOR`]. Clients that poll without a subscription are not counted, and they must get in, too.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::shared_hold::SharedHold;
 use super::ticket::{Ticket, Uncollected};
@@ -303,57 +298,6 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 }
 
-/// For how long a lock stays with one client.
-pub(crate) const PASS_ON_FOR: Duration = Duration::from_millis(10);
-
-/// For how long it is left free after that.
-pub(super) const LEAVE_FREE_FOR: Duration = Duration::from_millis(1);
-
-#[derive(Debug, Default)]
-pub(super) struct PassOnWindow {
-    since: Option<Moment>,
-    /// The release that closes the window is sent, and the lock was not left free yet.
-    closing: bool,
-    free_until: Moment,
-}
-
-impl PassOnWindow {
-    /// The client got a hold that any client could have got.
-    pub(super) fn open(&mut self, now: Moment) {
-        self.since = Some(now);
-        self.closing = false;
-    }
-
-    pub(super) fn is_open(&self, now: Moment) -> bool {
-        self.since
-            .is_some_and(|since| since.until(now) < PASS_ON_FOR)
-    }
-
-    /// The release is sent that closes the window.
-    pub(super) fn close(&mut self) {
-        self.closing = true;
-    }
-
-    /// A release was answered: the lock is free.
-    pub(super) fn lock_freed(&mut self, now: Moment) {
-        if std::mem::take(&mut self.closing) {
-            self.free_until = now + LEAVE_FREE_FOR;
-        }
-    }
-
-    /// Whether this client leaves the lock to others now.
-    pub(super) fn leaves_free(&self, now: Moment) -> bool {
-        self.closing || now < self.free_until
-    }
-
-    /// The lock is free. Returns until when it is left to others, if it is.
-    pub(super) fn leave_free(&mut self, now: Moment) -> Option<Moment> {
-        // The lease may have ended before the release was answered.
-        self.lock_freed(now);
-        Some(self.free_until).filter(|until| now < *until)
-    }
-}
-
 /// The wake-up channel: whether the client listens, which messages are its own, and who else listens. It knows holds by
 /// their numbers.
 #[derive(Debug, Default)]
@@ -364,8 +308,6 @@ pub(super) struct Wakeups {
     echoes: u32,
     /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
     expected: Vec<u64>,
-    /// How many other clients heard our last release, until somebody asks.
-    others_heard: Option<u32>,
     /// Whether this client is the next to get the lock when it releases it.
     next_is_ours: bool,
 }
@@ -381,11 +323,6 @@ impl Wakeups {
         self.next_is_ours = ours;
     }
 
-    /// How many other clients heard the release that freed the seat; once.
-    pub(super) fn take_others_heard(&mut self) -> Option<u32> {
-        self.others_heard.take()
-    }
-
     /// A last release of the hold `number` is sent. If we listen, its message comes back once, however often it is
     /// sent. An echo counted too few costs a needless try, one too many costs a wake-up.
     pub(super) fn expect_echo(&mut self, number: u64) {
@@ -396,7 +333,8 @@ impl Wakeups {
     }
 
     /// The release of the hold `number` was answered. `heard_by`: how many clients got its message, if it was published.
-    pub(super) fn release_answered(&mut self, number: u64, heard_by: Option<u32>) {
+    /// Returns how many others did, if that is known.
+    pub(super) fn release_answered(&mut self, number: u64, heard_by: Option<u32>) -> Option<u32> {
         // If we listen and nobody got the message, it went elsewhere, as it does while a slot of a cluster migrates.
         // Then others may have missed it, too.
         let heard_by = heard_by.filter(|count| *count > 0 || !self.live);
@@ -405,8 +343,9 @@ impl Wakeups {
         if self.expected.len() < before && heard_by.is_none() {
             self.echoes = self.echoes.saturating_sub(1);
         }
-        self.others_heard = heard_by.map(|count| count.saturating_sub(u32::from(self.live)));
-        self.next_is_ours = self.others_heard == Some(0);
+        let others_heard = heard_by.map(|count| count.saturating_sub(u32::from(self.live)));
+        self.next_is_ours = others_heard == Some(0);
+        others_heard
     }
 
     /// Messages arrived. Returns how many are news, and not the echo of our own release.
@@ -428,7 +367,6 @@ impl Wakeups {
     pub(super) fn set_listening(&mut self, live: bool) {
         *self = Self {
             live,
-            others_heard: self.others_heard,
             ..Self::default()
         };
     }

@@ -223,7 +223,8 @@ impl Ticket {
         self.collected.load(Ordering::Relaxed)
     }
 
-    /// The caller is gone. Returns a grant that it did not collect. Only under the lock of its gate (2).
+    /// The caller is gone, and has taken its waker. Returns a grant that it did not collect. Only under the lock of its
+    /// gate (2).
     pub(super) fn close(&self) -> Option<Arc<Hold>> {
         match std::mem::replace(&mut *self.state.lock(), TicketState::Closed) {
             TicketState::Decided(Verdict::Granted(hold)) => Some(hold),
@@ -233,13 +234,14 @@ impl Ticket {
 
     /// Waits until there is a result, and leaves it there.
     pub(crate) fn poll_decided(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state.lock();
-        let TicketState::Waiting(waker) = &mut *state else {
-            return Poll::Ready(());
-        };
-        match waker {
-            Some(known) if known.will_wake(context.waker()) => {}
-            _ => *waker = Some(context.waker().clone()),
+        // Cloned before the lock, and the one before it is dropped after it (4).
+        let mut waker = Some(context.waker().clone());
+        {
+            let mut state = self.state.lock();
+            let TicketState::Waiting(known) = &mut *state else {
+                return Poll::Ready(());
+            };
+            std::mem::swap(known, &mut waker);
         }
         Poll::Pending
     }
@@ -256,10 +258,12 @@ impl Ticket {
         })
     }
 
-    /// The caller looks at the result next without being woken.
-    pub(crate) fn forget_waker(&self) {
-        if let TicketState::Waiting(waker) = &mut *self.state.lock() {
-            *waker = None;
+    /// The caller looks at the result next without being woken, or goes away. Returns the waker, to be dropped without a
+    /// lock (4).
+    pub(crate) fn take_waker(&self) -> Option<Waker> {
+        match &mut *self.state.lock() {
+            TicketState::Waiting(waker) => waker.take(),
+            _ => None,
         }
     }
 

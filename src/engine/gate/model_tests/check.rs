@@ -1,7 +1,7 @@
 //! What holds after every step, and when nothing can happen any more.
 
 use super::*;
-use crate::engine::gate::seat::PASS_ON_FOR;
+use crate::engine::gate::succession::PASS_ON_FOR;
 
 impl World {
     /// By I2: Ok means that a release ended it, or that nobody can know.

@@ -288,9 +288,11 @@ struct World {
     asks: u32,
     /// Since when the lock goes from one to the next here.
     window_opened: Moment,
-    /// The release that closes the window is under way; then, until when nobody here may try.
+    /// The release that closes the window is under way.
     closes_window: Option<Arc<Hold>>,
+    /// Until when nobody here may try, and until when the lock may not be left free again.
     left_until: Moment,
+    rest_until: Moment,
     /// The fields that were passed on.
     passed: BTreeSet<u64>,
     strangers: u32,

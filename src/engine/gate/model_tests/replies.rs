@@ -1,7 +1,7 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
-use crate::engine::gate::seat::LEAVE_FREE_FOR;
+use crate::engine::gate::succession::{REST, SHORTEST};
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
@@ -168,10 +168,21 @@ impl World {
             self.check_outcome(hold);
         }
         let closes_window = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
-        if self.closes_window.take_if(closes_window).is_some() {
-            self.left_until = now + LEAVE_FREE_FOR;
-        }
+        let closes = self.closes_window.take_if(closes_window).is_some();
+        self.check_gap(closes);
         over
+    }
+
+    /// Behind the end of a window the lock is left free, but for 5 % of the time at most.
+    fn check_gap(&mut self, closes: bool) {
+        let until = self.gate.succession.left_until(self.now);
+        let rests = self.now < self.rest_until;
+        assert!(until.is_some() || rests || !closes, "left to nobody else");
+        if let Some(until) = until.filter(|until| *until != self.left_until) {
+            let length = self.now.until(until);
+            assert!(!rests && length >= SHORTEST, "left free too often");
+            (self.left_until, self.rest_until) = (until, until + length * REST);
+        }
     }
 
     pub(super) fn reap(&mut self, i: usize) {

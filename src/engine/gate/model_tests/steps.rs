@@ -1,7 +1,7 @@
 //! The steps that may be taken, and what is no caller's and not the keeper's.
 
 use super::*;
-use crate::engine::gate::seat::PASS_ON_FOR;
+use crate::engine::gate::succession::PASS_ON_FOR;
 
 impl World {
     pub(super) fn step(&mut self, choice: Choice) {

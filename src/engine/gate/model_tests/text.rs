@@ -35,8 +35,8 @@ impl World {
             gate.failing_since.is_some(),
             gate.try_at_once,
             (
-                gate.pass_on_window.is_open(self.now),
-                gate.pass_on_window.leaves_free(self.now)
+                gate.succession.passes_on(self.now),
+                gate.succession.text(self.now)
             ),
             gate.wakeups,
         );
@@ -104,7 +104,8 @@ impl World {
                 self.laters,
                 self.asks,
                 self.closes_window.is_some(),
-                self.now < self.left_until
+                self.now < self.left_until,
+                self.now < self.rest_until
             ),
             (self.strangers, self.deaths, self.forgets),
             self.closed,

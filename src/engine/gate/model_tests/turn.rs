@@ -120,7 +120,10 @@ impl World {
             return false;
         };
         let hears = self.places.channels.contains(&first);
-        if hears && self.at(|gate, _| gate.received(1)) > 0 {
+        let now = self.now;
+        if hears && self.at(|gate, _| gate.received(1, now)) > 0 {
+            // That ends a gap.
+            (self.left_until, self.rest_until) = Default::default();
             self.places.woken = true;
         }
         hears

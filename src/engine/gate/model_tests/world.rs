@@ -58,6 +58,7 @@ impl World {
             window_opened: Moment::default(),
             closes_window: None,
             left_until: Moment::default(),
+            rest_until: Moment::default(),
             passed: BTreeSet::new(),
             strangers: scenario.strangers,
             deaths: scenario.deaths,
@@ -70,7 +71,6 @@ impl World {
         if scenario.alone {
             world.gate.wakeups.set_listening(true);
             world.gate.wakeups.release_answered(0, Some(1));
-            world.gate.wakeups.take_others_heard();
         }
         world
     }

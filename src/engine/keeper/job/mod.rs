@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use self::fair::QueuePlaces;
 use self::listening::{ChannelNews, LINGER, Listening};
-use self::policy::{WaitPolicy, YieldPolicy};
+use self::policy::WaitPolicy;
 use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{new_hold, start_join};
@@ -66,8 +66,6 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         keeper,
         names,
         job,
-        yielding: YieldPolicy::new(),
-        was_left_free: false,
         note_at: Moment::default(),
     };
     while job.advance().await {}
@@ -97,9 +95,6 @@ struct NameJob {
     /// The places of this client's waiters, if Redis keeps a queue.
     places: Option<QueuePlaces>,
     policy: WaitPolicy,
-    yielding: YieldPolicy,
-    /// The lock was left free for a moment since our last release.
-    was_left_free: bool,
     /// When to leave the note again that a writer waits.
     note_at: Moment,
 }
@@ -151,17 +146,15 @@ impl NameJob {
             Step::Serve {
                 head,
                 at_once,
-                others_heard,
                 collect_by,
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.backoff());
-                if self.is_time(at_once, others_heard, collect_by).await {
+                if at_once || self.is_time(collect_by).await {
                     self.try_for(&head);
                 }
             }
             Step::LeaveFree(until) => {
-                self.was_left_free = true;
                 self.event(until).await;
             }
             Step::Linger => self.linger().await,
@@ -213,32 +206,13 @@ impl NameJob {
     }
 
     /// Waits until it is time to try for the head of the queue. Returns false if something else comes first.
-    async fn is_time(
-        &mut self,
-        at_once: bool,
-        others_heard: Option<u32>,
-        collect_by: Option<Moment>,
-    ) -> bool {
-        if let Some(others) = others_heard {
-            self.yielding.released(others);
-        }
-        let was_left_free = std::mem::take(&mut self.was_left_free);
-        if at_once {
-            return was_left_free || others_heard.is_none() || !self.yielding.yields(self.now());
-        }
-        let collect_by = collect_by.unwrap_or(Moment::NEVER);
-        let yields_until = self.yielding.until.unwrap_or(Moment::NEVER);
-        match self.event(yields_until.min(collect_by)).await {
-            Event::Released => !self.yielding.yields(self.now()),
-            Event::Due | Event::Subscribed => {
-                self.yielding.until = None;
-                true
-            }
+    async fn is_time(&mut self, collect_by: Option<Moment>) -> bool {
+        match self.event(collect_by.unwrap_or(Moment::NEVER)).await {
+            Event::Released | Event::Due | Event::Subscribed => true,
             Event::Changed => false,
             Event::Nothing => {
-                let now = self.now();
                 self.take_back();
-                self.yielding.is_over(now)
+                false
             }
         }
     }
@@ -360,12 +334,11 @@ impl NameJob {
                 }
             }
             ChannelNews::Messages(messages) => {
-                let releases = self.at(|gate, _| gate.received(messages));
-                if releases == 0 {
-                    return Event::Nothing;
+                let now = self.now();
+                match self.at(|gate, _| gate.received(messages, now)) {
+                    0 => Event::Nothing,
+                    _ => Event::Released,
                 }
-                self.yielding.heard(releases);
-                Event::Released
             }
             ChannelNews::Broken => {
                 self.at(|gate, _| gate.set_listening(false));

@@ -1,5 +1,4 @@
-//! When the job of a name tries: [`WaitPolicy`] if it hears nothing, [`YieldPolicy`] if other clients wait, too. Both
-//! are arithmetic, and take time as a value.
+//! When the job of a name tries if it hears nothing. This is arithmetic, and takes time as a value.
 //!
 //! 1. A planned try is not put off, whatever happens meanwhile, until [`WaitPolicy::again`].
 //! 2. It comes no later than the backoff's cap, so that a missed wake-up costs a bounded delay.
@@ -11,15 +10,15 @@
 //! 6. That pace does not slow down while the lock changes hands. A lease that ends later than Redis said before shows
 //!    that: the lock was released and acquired again, or renewed. For [`RESTLESS`] from then on, tries come after a
 //!    quarter of the first delay: timers count milliseconds, and with the time of an answer a try must not take two. A
-//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::seat), which a
-//!    slow poll would meet by luck.
+//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::succession), which
+//!    a slow poll would meet by luck.
 
 use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 use crate::engine::gate::LastAnswer;
-use crate::engine::gate::seat::PASS_ON_FOR;
+use crate::engine::gate::succession::PASS_ON_FOR;
 
 /// The longest pause between tries, and between repeats of a release, while the server does not answer.
 const OUTAGE: Duration = Duration::from_millis(200);
@@ -34,12 +33,6 @@ const SAME_LEASE: Duration = Duration::from_millis(5);
 
 /// How long after the holder's lease a try comes.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
-
-/// How long the lock is left to other clients.
-const YIELD_TIME: Duration = Duration::from_millis(1);
-
-/// How many releases are not left to others after nobody took the lock.
-const PAUSE_AFTER_UNUSED: u32 = 16;
 
 /// When to try next if nothing is heard.
 pub(super) struct WaitPolicy {
@@ -153,64 +146,6 @@ impl WaitPolicy {
             LastAnswer::Busy(Some(until)) => (now + delay).min(*until + AFTER_LEASE),
             LastAnswer::Busy(None) | LastAnswer::Nothing => now + delay,
         }
-    }
-}
-
-/// When to leave the lock to other clients.
-///
-/// A release wakes one waiter of every client that listens, and the quickest gets the lock. So a client with many
-/// waiters could have it for long. A client that released leaves the next releases to the others, for a moment each,
-/// until it has heard as many releases as there are others: a release returns how many listen. If nobody takes the lock,
-/// the client stops doing so for a while, because the others may not want it.
-pub(super) struct YieldPolicy {
-    /// How many other clients listened to our last release.
-    others: u32,
-    /// How many releases of others were heard since.
-    heard: u32,
-    /// How many of our releases are not left to others.
-    paused: u32,
-    /// Until when the lock is left to others at the moment.
-    pub(super) until: Option<Moment>,
-}
-
-impl YieldPolicy {
-    /// For a client that had no turn yet.
-    pub(super) fn new() -> Self {
-        Self {
-            others: 0,
-            heard: u32::MAX,
-            paused: 0,
-            until: None,
-        }
-    }
-
-    /// We released, and so many others listened.
-    pub(super) fn released(&mut self, others: u32) {
-        self.others = others;
-        self.heard = 0;
-        self.paused = self.paused.saturating_sub(1);
-    }
-
-    /// Others released.
-    pub(super) fn heard(&mut self, releases: u32) {
-        self.heard = self.heard.saturating_add(releases);
-        self.paused = 0;
-    }
-
-    /// The lock is free. Returns whether it is left to others for a moment.
-    pub(super) fn yields(&mut self, now: Moment) -> bool {
-        let yields = self.heard < self.others && self.paused == 0;
-        self.until = yields.then(|| now + YIELD_TIME);
-        yields
-    }
-
-    /// Whether the moment that was left to others is over and nobody took the lock.
-    pub(super) fn is_over(&mut self, now: Moment) -> bool {
-        let over = self.until.take_if(|until| now >= *until).is_some();
-        if over {
-            self.paused = PAUSE_AFTER_UNUSED;
-        }
-        over
     }
 }
 
@@ -423,70 +358,6 @@ mod tests {
                 ms(expected)
             );
             policy.again();
-        }
-    }
-
-    fn at(ms: u64) -> Moment {
-        Moment::default() + Duration::from_millis(ms)
-    }
-
-    #[test]
-    fn after_our_turn_it_is_the_others() {
-        let mut policy = YieldPolicy::new();
-        assert!(!policy.yields(at(0)), "there was no turn yet");
-        policy.released(0);
-        assert!(!policy.yields(at(0)), "nobody else listens");
-        policy.released(2);
-        assert!(policy.yields(at(0)));
-        policy.heard(1);
-        assert!(policy.yields(at(0)), "one of two had it");
-        policy.heard(1);
-        assert!(!policy.yields(at(0)));
-    }
-
-    #[test]
-    fn nobody_waits_for_those_who_do_not_come() {
-        let mut policy = YieldPolicy::new();
-        policy.released(1);
-        assert!(policy.yields(at(0)));
-        assert!(policy.is_over(at(1)));
-        for _ in 1..PAUSE_AFTER_UNUSED {
-            policy.released(1);
-            assert!(!policy.yields(at(0)));
-        }
-        policy.released(1);
-        assert!(policy.yields(at(0)), "it is tried again now and then");
-        assert!(policy.is_over(at(1)));
-        policy.released(1);
-        policy.heard(1);
-        policy.released(1);
-        assert!(policy.yields(at(0)), "the other one is back");
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1_000))]
-        /// The next turn goes to one who does not leave it to others, or to anybody when all do.
-        #[test]
-        fn everybody_has_a_turn_in_every_round(clients in 2_usize..8, picks: [u8; 64]) {
-            let mut all: Vec<_> = (0..clients).map(|_| YieldPolicy::new()).collect();
-            let mut last = vec![0; clients];
-            for (turn, pick) in picks.into_iter().enumerate() {
-                let mut able: Vec<_> = (0..clients).filter(|&c| !all[c].yields(at(0))).collect();
-                if able.is_empty() {
-                    able = (0..clients).collect();
-                }
-                let next = able[usize::from(pick) % able.len()];
-                for (client, policy) in all.iter_mut().enumerate() {
-                    if client == next {
-                        policy.released(u32::try_from(clients - 1).unwrap());
-                    } else {
-                        policy.heard(1);
-                    }
-                }
-                last[next] = turn;
-                let longest = last.iter().map(|last| turn - last).max().unwrap();
-                prop_assert!(longest < 2 * clients, "{last:?}");
-            }
         }
     }
 }

@@ -1,0 +1,131 @@
+//! Who has a lock next when this client gives it back: one of its own waiters, or another client.
+//!
+//! 1. The *pass-on window* begins with a hold that any client could have got. While it lasts, holds are passed on or
+//!    handed over inside this client. The first release after [`PASS_ON_FOR`] closes the window, and is sent alone.
+//! 2. Behind a release that other clients heard, nobody here tries during the *gap*, so that one of them can get the
+//!    lock, however far away it is. If nobody came in the gap, the next one is twice as long, up to [`LONGEST`], and
+//!    then [`SHORTEST`] again. If somebody came, it keeps its length. A release of somebody else ends the gap.
+//! 3. Clients that poll without a subscription are not counted, and they must get in, too. So a release that closes a
+//!    window and that nobody heard leaves the lock free for [`SHORTEST`].
+//! 4. No gap begins for [`REST`] times as long as the lock was left free. A subscription that wants nothing is counted
+//!    among those that heard a release, so a gap may be in vain; in this way at most 5 % of the time is.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// For how long a lock stays with one client.
+pub(crate) const PASS_ON_FOR: Duration = Duration::from_millis(10);
+
+/// The bounds of the gap.
+pub(super) const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// How many times as long as the lock was left free no gap begins.
+pub(super) const REST: u32 = 20;
+
+#[derive(Debug)]
+pub(super) struct Succession {
+    /// When the pass-on window began.
+    window: Option<Moment>,
+    /// The release that closes the window is sent.
+    closing: bool,
+    /// How long the next gap is.
+    gap: Duration,
+    /// The last gap, until it is known whether somebody came.
+    left: Option<Gap>,
+    /// No gap begins before that.
+    rest_until: Moment,
+}
+
+#[derive(Debug)]
+struct Gap {
+    since: Moment,
+    until: Moment,
+    /// Others heard that the lock is free.
+    heard: bool,
+}
+
+impl Default for Succession {
+    fn default() -> Self {
+        Self {
+            window: None,
+            closing: false,
+            gap: SHORTEST,
+            left: None,
+            rest_until: Moment::default(),
+        }
+    }
+}
+
+impl Succession {
+    /// The client got a hold that any client could have got. So nobody came in the last gap, or its outcome is known.
+    pub(super) fn got(&mut self, now: Moment) {
+        self.window = Some(now);
+        self.closing = false;
+        if self.left.take().is_some_and(|gap| gap.heard) {
+            self.gap = match self.gap {
+                LONGEST => SHORTEST,
+                gap => (gap * 2).min(LONGEST),
+            };
+        }
+    }
+
+    /// Whether somebody came in the last gap does not matter any more: another client has the lock, or nobody is left to
+    /// see it.
+    pub(super) fn forget_gap(&mut self) {
+        self.left = None;
+    }
+
+    /// Another client released the lock.
+    pub(super) fn heard_release(&mut self, now: Moment) {
+        if let Some(gap) = self.left.take_if(|gap| now < gap.until) {
+            self.rest_until = now + gap.since.until(now) * REST;
+        }
+        self.left = None;
+    }
+
+    /// Whether holds are passed on or handed over.
+    pub(super) fn passes_on(&self, now: Moment) -> bool {
+        self.window
+            .is_some_and(|since| since.until(now) < PASS_ON_FOR)
+    }
+
+    /// The release is sent that closes the window.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// A release, which was sent alone, is over. `others`: how many other clients heard it, if that is known.
+    pub(super) fn released(&mut self, others: Option<u32>, now: Moment) {
+        let closing = std::mem::take(&mut self.closing);
+        let heard = others.is_some_and(|others| others > 0);
+        self.left = None;
+        if now < self.rest_until || !(heard || closing) {
+            return;
+        }
+        let length = if heard { self.gap } else { SHORTEST };
+        let until = now + length;
+        self.rest_until = until + length * REST;
+        self.left = Some(Gap {
+            since: now,
+            until,
+            heard,
+        });
+    }
+
+    /// Whether a gap began of which it is not known whether somebody came.
+    pub(super) fn has_gap(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// Until when the lock is left to others, if it is.
+    pub(super) fn left_until(&self, now: Moment) -> Option<Moment> {
+        let until = self.left.as_ref().map(|gap| gap.until);
+        until.filter(|until| now < *until)
+    }
+}
+
+#[cfg(test)]
+#[path = "succession_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! The pass-on window, and the gap that is left to other clients.
+
+use proptest::prelude::*;
+
+use super::*;
+
+impl Succession {
+    /// All that the future depends on, for the model.
+    pub(in crate::engine::gate) fn text(&self, now: Moment) -> String {
+        let left = self.left.as_ref().map(|gap| (gap.heard, now < gap.until));
+        let rests = now < self.rest_until;
+        format!("{:?}", (self.closing, self.gap, left, rests))
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn at(after: u64) -> Moment {
+    Moment::default() + ms(1_000 + after)
+}
+
+#[test]
+fn a_window_is_open_for_ten_milliseconds_and_no_longer() {
+    let mut succession = Succession::default();
+    assert!(!succession.passes_on(at(0)), "nothing was got");
+    succession.got(at(0));
+    assert!(succession.passes_on(at(9)));
+    assert!(!succession.passes_on(at(10)));
+}
+
+#[test]
+fn behind_a_window_that_nobody_listens_to_the_lock_is_left_free_for_a_millisecond_once() {
+    for others in [None, Some(0)] {
+        let mut succession = Succession::default();
+        succession.got(at(0));
+        succession.released(others, at(5));
+        assert_eq!(succession.left_until(at(5)), None, "no window has closed");
+        succession.close();
+        succession.released(others, at(13));
+        assert_eq!(succession.left_until(at(13)), Some(at(14)));
+        assert_eq!(succession.left_until(at(14)), None);
+        succession.got(at(14));
+        assert!(succession.passes_on(at(23)), "a new window");
+        // The lock lay free for 1 ms, so it does not again for 20 ms.
+        succession.close();
+        succession.released(others, at(33));
+        assert_eq!(succession.left_until(at(33)), None);
+        succession.close();
+        succession.released(others, at(34));
+        assert_eq!(succession.left_until(at(34)), Some(at(35)), "as long");
+    }
+}
+
+/// Releases as soon as a gap may begin, and returns how long that gap is.
+fn next_gap(succession: &mut Succession, now: &mut Moment) -> Duration {
+    *now = succession.rest_until.max(*now);
+    succession.released(Some(1), *now);
+    let until = succession.left_until(*now).expect("a gap");
+    let length = now.until(until);
+    *now = until;
+    length
+}
+
+#[test]
+fn a_gap_in_which_nobody_comes_doubles_the_next_one_up_to_a_limit() {
+    let (mut succession, mut now) = (Succession::default(), at(0));
+    for expected in [1, 2, 4, 8, 16, 32, 50, 1, 2] {
+        assert_eq!(next_gap(&mut succession, &mut now), ms(expected));
+        succession.got(now);
+    }
+}
+
+#[test]
+fn a_gap_in_which_somebody_comes_keeps_its_length() {
+    let (mut succession, mut now) = (Succession::default(), at(0));
+    for expected in [1, 2, 4] {
+        assert_eq!(next_gap(&mut succession, &mut now), ms(expected));
+        succession.got(now);
+    }
+    for _ in 0..3 {
+        assert_eq!(next_gap(&mut succession, &mut now), ms(8));
+        succession.forget_gap();
+        // The next grant follows the release of somebody else.
+        succession.heard_release(now + ms(5));
+        succession.got(now + ms(5));
+    }
+}
+
+#[test]
+fn a_release_of_somebody_else_ends_the_gap_and_shortens_the_rest() {
+    let (mut succession, mut now) = (Succession::default(), at(0));
+    for _ in 0..4 {
+        next_gap(&mut succession, &mut now);
+        succession.got(now);
+    }
+    let begin = succession.rest_until;
+    succession.released(Some(2), begin);
+    assert_eq!(succession.left_until(begin), Some(begin + ms(16)));
+    succession.heard_release(begin + ms(3));
+    assert_eq!(succession.left_until(begin + ms(3)), None);
+    succession.got(begin + ms(3));
+    succession.released(Some(2), begin + ms(62));
+    assert_eq!(
+        succession.left_until(begin + ms(62)),
+        None,
+        "3 ms, 20 times"
+    );
+    succession.released(Some(2), begin + ms(63));
+    let until = succession.left_until(begin + ms(63));
+    assert_eq!(until, Some(begin + ms(79)), "somebody came");
+}
+
+/// The turns of a client that waits `way` from a release to its try, beside one that always has another waiter and
+/// sections of `section`, for `whole`: the longest time between two of them, and for how long the lock lay free.
+fn beside_a_crowd(way: Duration, section: Duration, whole: Duration) -> (Duration, Duration) {
+    let (start, mut succession) = (at(0), Succession::default());
+    let (mut now, mut turn, mut longest, mut free) = (start, start, ms(0), ms(0));
+    succession.got(now);
+    while start.until(now) < whole {
+        now = now + section;
+        if succession.passes_on(now) {
+            continue;
+        }
+        succession.close();
+        succession.released(Some(1), now);
+        let Some(until) = succession.left_until(now) else {
+            succession.got(now);
+            continue;
+        };
+        let length = now.until(until);
+        free += length.min(way);
+        if way < length {
+            longest = longest.max(turn.until(until));
+            turn = until;
+            succession.forget_gap();
+            succession.heard_release(until);
+        }
+        now = until;
+        succession.got(now);
+    }
+    (longest.max(turn.until(now)), free)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #[test]
+    fn a_far_client_has_a_turn_each_second_and_the_lock_is_hardly_ever_free(
+        way_us in 0_u64..25_000,
+        section_us in 100_u64..30_000,
+    ) {
+        let [way, section] = [way_us, section_us].map(Duration::from_micros);
+        let whole = Duration::from_secs(60);
+        let (longest, free) = beside_a_crowd(way, section, whole);
+        prop_assert!(longest < ms(1_000), "{longest:?}");
+        prop_assert!(free * 20 <= whole + ms(50) * 20, "{free:?}");
+    }
+
+    /// Whatever happens, what is left free is at most 5 % of the time.
+    #[test]
+    fn a_lock_is_left_free_for_a_twentieth_of_the_time_at_most(
+        events in proptest::collection::vec((0_u8..5, 0_u64..20), 1..200),
+    ) {
+        let (mut succession, mut now, mut left) = (Succession::default(), at(0), ms(0));
+        for (event, pause) in events {
+            let before = now;
+            now = now + ms(pause);
+            let until = succession.left_until(before).unwrap_or(before);
+            left += before.until(until.min(now));
+            match event {
+                0 => succession.got(now),
+                1 => succession.forget_gap(),
+                2 => succession.heard_release(now),
+                3 => succession.close(),
+                _ => succession.released(Some(u32::try_from(pause % 3).unwrap()), now),
+            }
+        }
+        let whole = at(0).until(now);
+        prop_assert!(left * 20 <= whole + LONGEST * 20, "{left:?} of {whole:?}");
+    }
+}
