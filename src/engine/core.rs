@@ -36,6 +36,8 @@ pub(crate) enum Mail {
     Release(Arc<Hold>),
     /// Write the count of this hold, or its downgrade.
     Write(Arc<Hold>),
+    /// The same, once this write of a count is over, which its caller dropped.
+    WriteBehind(Arc<Hold>, Option<u32>, Pending),
     /// Clean up after this hold, which is lost already.
     Lost(Arc<Hold>, LostReason),
     /// Complete what is under way, and end.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 use crate::engine::hold::Hold;
@@ -18,6 +19,8 @@ pub(crate) struct Writing<'a> {
     hold: &'a Arc<Hold>,
     count: Option<u32>,
     acknowledged: bool,
+    /// What was sent.
+    command: Option<Pending>,
 }
 
 /// What has to be written of a hold: its count of levels, or `None` for the downgrade of a shared hold.
@@ -67,7 +70,12 @@ impl<'a> Writing<'a> {
             hold,
             count,
             acknowledged: false,
+            command: None,
         }
+    }
+
+    pub(crate) fn sent(&mut self, command: &Pending) {
+        self.command = Some(command.clone());
     }
 
     pub(crate) fn acknowledged(mut self) {
@@ -78,6 +86,13 @@ impl<'a> Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let (count, acknowledged) = (self.count, self.acknowledged);
+        if let Some(command) = self.command.take().filter(|_| !acknowledged) {
+            // It may run behind a write that the keeper sends now.
+            command.take_back();
+            let hold = Arc::clone(self.hold);
+            self.core.post(Mail::WriteBehind(hold, count, command));
+            return;
+        }
         if self
             .hold
             .with(|state| state.write_ends(count, acknowledged))

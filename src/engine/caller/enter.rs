@@ -187,9 +187,9 @@ pub(crate) async fn write(
     let mut delays = core.config.backoff.delays(hold.number);
     // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
-    let writing = counted.then(|| Writing::begin(core, hold, Some(count)));
+    let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
-        let failure = match send(core, hold, kind, (count, lease), last).await {
+        let failure = match send(core, hold, kind, (count, lease), last, writing.as_mut()).await {
             Ok(()) => {
                 if let Some(writing) = writing {
                     writing.acknowledged();
@@ -232,10 +232,14 @@ async fn send(
     kind: &Kind,
     (count, lease): (u32, LeaseMs),
     last: Moment,
+    writing: Option<&mut Writing<'_>>,
 ) -> Result<(), ReenterError> {
     let fleet = core.backend.callers_fleet().map_err(ReenterError::Final)?;
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&fleet, call);
+    if let Some(writing) = writing {
+        writing.sent(&pending);
+    }
     let outcome = pending.until(core.config.command_timeout, last).await;
     let answer = outcome.map_err(|failure| {
         if failure.is_transient() {

@@ -166,8 +166,9 @@ async fn write(
     fleet: Arc<Fleet>,
     deadline: Moment,
 ) -> Result<(), Error> {
-    let writing = Writing::begin(core, hold, count);
+    let mut writing = Writing::begin(core, hold, count);
     let pending = Pending::start(&fleet, count::call(core, hold, count));
+    writing.sent(&pending);
     let outcome = pending.until(core.config.command_timeout, deadline).await;
     match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
         Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),

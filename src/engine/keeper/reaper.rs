@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shared::Keeper;
-use crate::backend::Failure;
+use crate::backend::{Failure, Pending};
 use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::core::{give_up_release, settle_release};
 use crate::engine::gate::answers::SentAs;
@@ -99,6 +99,19 @@ fn ghost_time(hold: &Hold) -> Duration {
         return GHOST;
     }
     hold.lease.duration().min(GHOST)
+}
+
+/// Waits until `command`, a write of `count` that its caller dropped, runs no more, and then writes what is true.
+pub(super) async fn write_behind(
+    keeper: Arc<Keeper>,
+    hold: Arc<Hold>,
+    count: Option<u32>,
+    command: Pending,
+) {
+    let _ = command.within(keeper.core.config.command_timeout).await;
+    if hold.with(|state| state.write_ends(count, false)) {
+        write_count(keeper, hold).await;
+    }
 }
 
 /// Writes the count, or the downgrade, of `hold` until Redis has it.

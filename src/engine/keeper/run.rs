@@ -122,6 +122,10 @@ impl Tasks {
             Mail::Write(hold) => {
                 self.all.spawn(reaper::write_count(keeper, hold));
             }
+            Mail::WriteBehind(hold, count, command) => {
+                let writing = reaper::write_behind(keeper, hold, count, command);
+                self.all.spawn(writing);
+            }
             Mail::Lost(hold, reason) => keeper.core.clean_up_lost(&hold, reason),
             Mail::Close => {}
         }
