@@ -23,10 +23,10 @@ use tracing::subscriber::NoSubscriber;
 const MOST_WAITING: usize = 10_000;
 
 /// Logs something.
-type Event = Box<dyn FnOnce() + Send>;
+type LogEvent = Box<dyn FnOnce() + Send>;
 
 /// An event, and the subscriber that the thread it comes from has.
-type HandedOver = (Dispatch, Event);
+type HandedOver = (Dispatch, LogEvent);
 
 /// The way to the thread that logs; none if it could not be started.
 static LOGGER: LazyLock<Option<Sender<HandedOver>>> = LazyLock::new(|| {

@@ -23,7 +23,7 @@ const TURNS: usize = 64;
 /// When a release was sent, and what it came to.
 type Sent = (Moment, CommandResult);
 
-struct Waiting {
+struct QueuedRelease {
     hold: Arc<Hold>,
     /// Gets `None` if the release has to be sent alone.
     sent: oneshot::Sender<Option<Sent>>,
@@ -31,7 +31,7 @@ struct Waiting {
 
 /// The releases that wait for a turn.
 pub(super) struct ReleaseQueue {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<QueuedRelease>>,
     turns: Semaphore,
 }
 
@@ -47,7 +47,7 @@ impl ReleaseQueue {
     pub(super) async fn send(&self, core: &Core, hold: &Arc<Hold>) -> Sent {
         let (sent, mut answer) = oneshot::channel();
         let hold = Arc::clone(hold);
-        self.waiting.lock().push(Waiting {
+        self.waiting.lock().push(QueuedRelease {
             hold: Arc::clone(&hold),
             sent,
         });
@@ -88,7 +88,7 @@ impl ReleaseQueue {
 }
 
 /// Sends releases of holds at one node in one write.
-async fn send_together(core: &Core, batch: Vec<Waiting>) {
+async fn send_together(core: &Core, batch: Vec<QueuedRelease>) {
     let limit = core.config.command_timeout;
     let sent_at = core.now();
     let holds = batch.iter().map(|release| &*release.hold);
