@@ -135,7 +135,7 @@ mod tests {
         };
         on_a_keeper(|| {
             for number in 0..MOST_WAITING + MORE {
-                log(move || tracing::info!(number));
+                log(move || tracing::event!(tracing::Level::INFO, number));
             }
         });
         let (state, opened) = &*output.0;
