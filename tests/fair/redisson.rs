@@ -171,7 +171,7 @@ async fn scores_are_redissons() {
     first.abort();
     queued(&server, 1).await;
     let left = score(&last).await - now;
-    assert!(left > 10_000.0 && left < LONG.as_millis() as f64, "{left}");
+    assert!(left > 10_000.0 && left < 30_000.0, "{left}");
     held.unlock().await.unwrap();
     soon(third).await.unwrap().unwrap().unlock().await.unwrap();
 }
