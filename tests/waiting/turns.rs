@@ -21,9 +21,9 @@ fn waits(client: &Client) -> Waiting {
     tokio::spawn(waiting)
 }
 
-async fn both_listen(server: &RedisServer) {
-    eventually("both listen", LONG, async || {
-        server.subscribers(&channel("turn")).await == 2
+async fn listen(server: &RedisServer, clients: u64) {
+    eventually("they listen", LONG, async || {
+        server.subscribers(&channel("turn")).await == clients
     })
     .await;
 }
@@ -48,7 +48,7 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
     ahead.stop();
     let held = quick.get_lock("turn").lock_for(LONG * 4).await.unwrap();
     let (theirs, next) = (waits(&slow), waits(&quick));
-    both_listen(&server).await;
+    listen(&server, 2).await;
     // The quickest would be the one that released.
     proxy.latency(ms(50));
     soon(held.unlock()).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
 
     // One listens but does not come: the client waits a moment for it, and no longer.
     let (theirs, next) = (waits(&slow), waits(&quick));
-    both_listen(&server).await;
+    listen(&server, 2).await;
     proxy.hold(Direction::Requests);
     soon(held.unlock()).await.unwrap();
     tokio::time::sleep(ms(200)).await; // that it does not come is what is looked at
@@ -92,7 +92,7 @@ async fn a_far_client_has_its_turn_because_the_lock_is_left_free_for_longer_whil
     let theirs = waits(&far);
     for _ in 0..8 {
         let mut next = waits(&near);
-        both_listen(&server).await;
+        listen(&server, 2).await;
         proxy.hold(Direction::Requests);
         soon(held.unlock()).await.unwrap();
         let mut way = 0;
@@ -116,4 +116,24 @@ async fn a_far_client_has_its_turn_because_the_lock_is_left_free_for_longer_whil
         held = got;
     }
     panic!("the far client had no turn in 8 sections of the near one");
+}
+
+#[tokio::test]
+async fn a_caller_that_comes_again_at_once_leaves_the_lock_to_others_for_a_moment() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let near = without_polls(&server).clock(clock).connect().await.unwrap();
+    let other = without_polls(&server).connect().await.unwrap();
+    ahead.stop();
+    let held = near.get_lock("turn").lock().await.unwrap();
+    let theirs = waits(&other);
+    listen(&server, 1).await;
+    soon(held.unlock()).await.unwrap();
+    let again = waits(&near);
+    let theirs = soon(theirs).await.unwrap().unwrap();
+    assert!(!again.is_finished());
+    soon(theirs.unlock()).await.unwrap();
+    ahead.advance(ms(1));
+    soon(again).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
 }

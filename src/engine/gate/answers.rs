@@ -426,7 +426,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.last_answer = LastAnswer::Nothing;
             self.gate.try_at_once = true;
         } else {
-            self.gate.succession.found_busy();
+            self.gate.succession.forget_gap();
         }
         self.not_got()
     }

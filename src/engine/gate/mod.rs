@@ -476,11 +476,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         })
     }
 
-    /// Whether a job has to be started: somebody waits, or nobody completes an attempt.
+    /// Whether a job has to be started: somebody waits, nobody completes an attempt, or the lock is left to others, which
+    /// the gate must not forget.
     pub(crate) fn start_job(&mut self) -> bool {
         let attempt = self.seat.attempt();
         let left = attempt.is_some_and(|attempt| attempt.overdue || !attempt.ticket.is_waiting());
-        let start = self.job.is_none() && (left || !self.queue.is_empty());
+        let waits = !self.queue.is_empty() || self.succession.has_gap();
+        let start = self.job.is_none() && (left || waits);
         if start {
             self.job = Some(Arc::default());
         }

@@ -32,7 +32,7 @@ pub(crate) enum Step<C> {
         /// By when the oldest uncollected read is to be collected.
         collect_by: Option<Moment>,
     },
-    /// Somebody waits, and the lock is left to others until then.
+    /// The lock is left to others until then.
     LeaveFree(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
@@ -65,6 +65,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return Step::Linger;
         }
         self.job = None;
+        self.succession.forget_gap();
         self.wakeups.set_listening(false);
         // Under the same lock: without a job nobody would remove the note.
         let writer_waits = self.withdraw_writer_waits();
@@ -138,7 +139,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                 collect_by: self.collect_by(rules),
             });
         }
-        None
+        self.succession.left_until(now).map(Step::LeaveFree)
     }
 
     /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared

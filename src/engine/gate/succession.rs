@@ -71,8 +71,9 @@ impl Succession {
         }
     }
 
-    /// Another client has the lock.
-    pub(super) fn found_busy(&mut self) {
+    /// Whether somebody came in the last gap does not matter any more: another client has the lock, or nobody is left to
+    /// see it.
+    pub(super) fn forget_gap(&mut self) {
         self.left = None;
     }
 
@@ -111,6 +112,11 @@ impl Succession {
             until,
             heard,
         });
+    }
+
+    /// Whether a gap began of which it is not known whether somebody came.
+    pub(super) fn has_gap(&self) -> bool {
+        self.left.is_some()
     }
 
     /// Until when the lock is left to others, if it is.

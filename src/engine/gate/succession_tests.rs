@@ -81,7 +81,7 @@ fn a_gap_in_which_somebody_comes_keeps_its_length() {
     }
     for _ in 0..3 {
         assert_eq!(next_gap(&mut succession, &mut now), ms(8));
-        succession.found_busy();
+        succession.forget_gap();
         // The next grant follows the release of somebody else.
         succession.heard_release(now + ms(5));
         succession.got(now + ms(5));
@@ -134,7 +134,7 @@ fn beside_a_crowd(way: Duration, section: Duration, whole: Duration) -> (Duratio
         if way < length {
             longest = longest.max(turn.until(until));
             turn = until;
-            succession.found_busy();
+            succession.forget_gap();
             succession.heard_release(until);
         }
         now = until;
@@ -170,7 +170,7 @@ proptest! {
             left += before.until(until.min(now));
             match event {
                 0 => succession.got(now),
-                1 => succession.found_busy(),
+                1 => succession.forget_gap(),
                 2 => succession.heard_release(now),
                 3 => succession.close(),
                 _ => succession.released(Some(u32::try_from(pause % 3).unwrap()), now),
