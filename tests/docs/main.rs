@@ -30,6 +30,7 @@ const DOCUMENTS: [&str; 15] = [
     "docs/recipes.md",
     "docs/redisson-conformance.md",
     "docs/troubleshooting.md",
+    "docs/field.md",
     "docs/waiting.md",
     "tests/interop/README.md",
 ];

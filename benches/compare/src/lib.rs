@@ -9,7 +9,7 @@
 //! | `BENCH_SECONDS` | how long it measures, default 300 |
 //! | `BENCH_QUICK=1` | only see that everything runs |
 //! | `BENCH_PEERS=0` | leave other crates and Redisson out |
-//! | `BENCH_ONLY` | some of `uncontended,contended,behind,kinds,reentry,several,quorum,crowd,holding,outage,cluster,acknowledged,link,idle` |
+//! | `BENCH_ONLY` | some of `uncontended,contended,behind,kinds,reentry,several,quorum,crowd,holding,outage,cluster,acknowledged,link,field,idle` |
 //!
 //! - `locks`: the entrants, a small file each; those of other crates are in `benches/peers`, a workspace of its
 //!   own, which the bench builds and runs

@@ -13,6 +13,8 @@ pub(crate) struct Counters {
     pub(crate) cpu_seconds: f64,
     /// Bytes the server received and sent.
     pub(crate) traffic_bytes: u64,
+    /// Connections that the server accepted.
+    pub(crate) connections: u64,
     /// Memory that data and connections take.
     pub(crate) memory_bytes: u64,
 }
@@ -37,6 +39,9 @@ impl Counters {
                 "total_net_input_bytes" | "total_net_output_bytes" => {
                     counters.traffic_bytes += value.parse::<u64>().unwrap_or(0);
                 }
+                "total_connections_received" => {
+                    counters.connections = value.parse().unwrap_or(0);
+                }
                 "used_memory" => counters.memory_bytes = value.parse().unwrap_or(0),
                 _ => {
                     if let Some(command) = key.strip_prefix("cmdstat_") {
@@ -58,6 +63,7 @@ impl Counters {
             calls: calls.collect(),
             cpu_seconds: self.cpu_seconds - earlier.cpu_seconds,
             traffic_bytes: self.traffic_bytes.saturating_sub(earlier.traffic_bytes),
+            connections: self.connections.saturating_sub(earlier.connections),
             memory_bytes: self.memory_bytes.saturating_sub(earlier.memory_bytes),
         }
     }

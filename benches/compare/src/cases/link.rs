@@ -12,7 +12,15 @@ use crate::report::{Findings, Table, figure};
 use crate::roster::Participant;
 use crate::samples::Samples;
 
-const ROUND_TRIPS: &[Duration] = &[Duration::from_micros(500), Duration::from_millis(2)];
+const ROUND_TRIPS: &[Duration] = &[
+    Duration::from_micros(500),
+    Duration::from_millis(2),
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+];
+/// Others than ours and the floor take part up to this distance.
+const NEAR: Duration = Duration::from_millis(2);
 const TASKS: &[usize] = &[1, 64];
 const ROUNDS: usize = 2;
 
@@ -23,9 +31,12 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         for &delay in bench.plan.some(ROUND_TRIPS, 1) {
             proxy.latency(delay);
             for &tasks in TASKS {
-                for who in bench.roster.those(|_| true) {
+                for who in bench
+                    .roster
+                    .those(|info| delay <= NEAR || info.role != Role::Peer)
+                {
                     let config = config(delay, tasks);
-                    let pairs = one(bench, who, &proxy, &config, tasks);
+                    let pairs = one(bench, who, &proxy, (&config, delay), tasks);
                     for pairs in pairs {
                         samples.add(&who.info.name, &config, round, pairs);
                     }
@@ -36,8 +47,14 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     findings.tables.push(table(bench, &samples));
 }
 
-fn one(bench: &Bench, who: &Participant, proxy: &Proxy, config: &str, tasks: usize) -> Vec<Pairs> {
-    let window = bench.plan.window(300, 60);
+fn one(
+    bench: &Bench,
+    who: &Participant,
+    proxy: &Proxy,
+    (config, delay): (&str, Duration),
+    tasks: usize,
+) -> Vec<Pairs> {
+    let window = bench.plan.window(300, 60).max(4 * delay);
     let mut job = bench.job(who, Load::Pairs { tasks }, window);
     job.url = proxy.url();
     let measured = bench.measure(&format!("link, {config}"), who, &[job]);

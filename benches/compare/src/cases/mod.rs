@@ -5,6 +5,7 @@ mod behind;
 mod cluster;
 mod contended;
 mod crowd;
+mod field;
 mod holding;
 mod idle;
 mod kinds;
@@ -50,6 +51,9 @@ pub(crate) fn run(bench: &Bench) -> Findings {
     }
     if plan.wants("link") {
         link::run(bench, &mut findings);
+    }
+    if plan.wants("field") {
+        field::run(bench, &mut findings);
     }
     if plan.wants("idle") {
         let outcome = idle::run(bench, &mut findings);

@@ -82,7 +82,7 @@ pub(super) fn name(number: usize) -> String {
     format!("bench:hold:{number}")
 }
 
-async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec<Held>> {
+pub(super) async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec<Held>> {
     let mut tasks = JoinSet::new();
     for first in 0..TOGETHER.min(holds) {
         let lock = lock.clone();

@@ -7,10 +7,13 @@ pub(crate) mod acknowledged;
 pub(crate) mod beside;
 pub(crate) mod contended;
 pub(crate) mod crowd;
+pub(crate) mod ending;
 pub(crate) mod holding;
 pub(crate) mod idle;
+pub(crate) mod names;
 pub(crate) mod outage;
 pub(crate) mod pairs;
+pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod readers;
 pub(crate) mod reentry;
@@ -77,6 +80,12 @@ pub(crate) enum Load {
         ill: Vec<String>,
         node: String,
     },
+    /// Very many tasks, each with its own name, maybe while the server is silent.
+    Names { tasks: usize, freeze: bool },
+    /// Many clients that wait for one name.
+    Queue { clients: usize },
+    /// The end of a client that holds locks.
+    Ending { holds: usize },
     /// A client that holds nothing.
     Idle,
 }
@@ -126,6 +135,11 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
         Load::Beside { well, ill, node } => {
             json(&beside::run(&lock, [well, ill], &node, window).await?)
         }
+        Load::Names { tasks, freeze } => json(&names::run(&lock, &job.url, tasks, freeze).await?),
+        Load::Queue { clients } => {
+            json(&queue::run(&lock, &job.url, job.setup, clients, window).await?)
+        }
+        Load::Ending { holds } => json(&ending::run(&lock, &job.url, holds).await?),
         Load::Idle => json(&idle::run(window).await),
     }
 }

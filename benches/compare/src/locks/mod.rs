@@ -139,6 +139,12 @@ pub trait LockUnderTest: Clone + Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
+    /// Ends the client, which gives back what it holds; waits for the holders for at most `wait`. False when the crate has
+    /// no such end.
+    fn shut_down(&self, _wait: Duration) -> impl Future<Output = Result<bool>> + Send {
+        std::future::ready(Ok(false))
+    }
+
     /// A client that renews its holds with a lease of 9 s; `None` when the crate does not report losses.
     fn with_short_lease(&self, _url: &str) -> impl Future<Output = Result<Option<Self>>> + Send {
         std::future::ready(Ok(None))

@@ -189,11 +189,13 @@ impl Commands for Fair {
     const SCRIPTS: &'static [&'static [&'static str]] = &[
         &[
             include_str!("../../../../lua/fair/queue.lua"),
+            include_str!("../../../../lua/fair/head.lua"),
             include_str!("../../../../lua/fair/enter.lua"),
             include_str!("../../../../lua/fair/acquire.lua"),
         ],
         &[
             include_str!("../../../../lua/fair/queue.lua"),
+            include_str!("../../../../lua/fair/head.lua"),
             include_str!("../../../../lua/fair/release.lua"),
         ],
     ];

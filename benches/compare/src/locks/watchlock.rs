@@ -122,6 +122,11 @@ impl LockUnderTest for Watchlock {
         Ok(Some(Box::new(self.client.get_lock(name).lock().await?)))
     }
 
+    async fn shut_down(&self, wait: Duration) -> Result<bool> {
+        self.client.shutdown(wait).await;
+        Ok(true)
+    }
+
     async fn with_short_lease(&self, url: &str) -> Result<Option<Self>> {
         let builder = Client::builder(url).watchdog_lease(OUTAGE_LEASE);
         let client = builder.connect().await?;
