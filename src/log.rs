@@ -57,23 +57,35 @@ pub(crate) fn log(event: impl FnOnce() + Send + 'static) {
     if subscriber.is::<NoSubscriber>() {
         return;
     }
-    // Relaxed, here and below: the numbers stand for themselves, and the channel orders the events.
-    let fits = WAITING.fetch_add(1, Ordering::Relaxed) < MOST_WAITING;
-    let logger = LOGGER.as_ref().filter(|_| fits);
-    let sent = logger.is_some_and(|logger| logger.send((subscriber, Box::new(event))).is_ok());
-    if !sent {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+    // Relaxed, here and below: the numbers stand for themselves, and the channel orders the events. Keepers that look at the
+    // same time may hand over a few more.
+    let fits = WAITING.load(Ordering::Relaxed) < MOST_WAITING;
+    if !(fits && send(subscriber, Box::new(event))) {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Resolves when all is logged, or dropped, that was handed over by now.
+/// Resolves when all is logged that this thread handed over by now.
 pub(crate) async fn logged() {
+    let subscriber = get_default(Dispatch::clone);
     let (last, done) = oneshot::channel();
-    log(move || {
+    let event = move || {
         let _ = last.send(());
-    });
-    let _ = done.await;
+    };
+    if !subscriber.is::<NoSubscriber>() && send(subscriber, Box::new(event)) {
+        let _ = done.await;
+    }
+}
+
+/// Hands an event to the thread. Returns false if there is none.
+fn send(subscriber: Dispatch, event: LogEvent) -> bool {
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let logger = LOGGER.as_ref();
+    let sent = logger.is_some_and(|logger| logger.send((subscriber, event)).is_ok());
+    if !sent {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+    sent
 }
 
 fn log_all(events: &Receiver<HandedOver>) {
