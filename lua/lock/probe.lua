@@ -1,6 +1,6 @@
 -- Asks which commands the server allows in scripts. Takes no lock, and writes nothing.
 --
--- KEYS[1] lock      - a key that does not exist; none in a cluster, where it may belong to another node
+-- KEYS[1] lock      - a key that does not exist; none where writes need not be asked for
 -- ARGV[1] channel   - one that nobody listens to
 --
 -- Returns   {TIME, write, PUBLISH}: 1 for each that is allowed or that only an ACL denies; 0 for one that the server does

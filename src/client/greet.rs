@@ -19,6 +19,9 @@ use crate::script::{PROBE, Reply, lock};
 /// The oldest Redis whose scripts and ACLs we support.
 const OLDEST: (u64, u64) = (6, 2);
 
+/// Since then no setting makes Redis refuse writes behind `TIME` in scripts.
+const REPLICATES_EFFECTS: (u64, u64) = (7, 0);
+
 /// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
@@ -70,7 +73,7 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         if core.config.acks.is_some() {
             check_wait(&mut connection, &hello).await?;
         }
-        look_for_gaps(core, &mut connection, true).await?;
+        look_for_gaps(core, &mut connection, false).await?;
         return join(core, &mut connection).await;
     }
     check_server(core, &hello)?;
@@ -82,7 +85,8 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         let mut other = config.dialer.connect_by_address(limit).await?;
         check_same(core, &mut connection, &mut other).await?;
     }
-    look_for_gaps(core, &mut connection, false).await
+    let asks_for_writes = hello.is_older_than(REPLICATES_EFFECTS);
+    look_for_gaps(core, &mut connection, asks_for_writes).await
 }
 
 /// Notes which commands the server does not know, as some managed services, and warns of what does not work without them.
@@ -90,15 +94,15 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
 async fn look_for_gaps(
     core: &Core,
     connection: &mut MultiplexedConnection,
-    in_cluster: bool,
+    asks_for_writes: bool,
 ) -> Result<(), Error> {
     let names = probe_names(core, uuid::Uuid::new_v4())?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(PROBE.text);
-    if in_cluster {
-        probe.arg(0);
-    } else {
+    if asks_for_writes {
         probe.arg(1).arg(names.key());
+    } else {
+        probe.arg(0);
     }
     let said = connection
         .send_packed_command(probe.arg(names.channel()))
@@ -107,7 +111,7 @@ async fn look_for_gaps(
         Ok(said) => Reply::from_value(&said),
         Err(error) if is_unknown_command(&error) => {
             core.lacks("EVAL");
-            tracing::warn!("the server does not know EVAL: no lock works there");
+            log(|| tracing::warn!("the server does not know EVAL: no lock works there"));
             return Ok(());
         }
         // The next call meets whatever it is.
@@ -118,17 +122,21 @@ async fn look_for_gaps(
     };
     if write == 0 {
         core.lacks("PEXPIRE");
-        tracing::warn!(
-            "the server refuses writes behind TIME or PTTL in scripts (lua-replicate-commands no): no lock works there"
-        );
+        log(|| {
+            tracing::warn!(
+                "the server refuses writes behind TIME or PTTL in scripts (lua-replicate-commands no): no lock works there"
+            );
+        });
     } else if time == 0 {
         core.lacks("TIME");
-        tracing::warn!(
-            "the server does not know TIME: fair, read/write and fenced locks do not work there, the others do"
-        );
+        log(|| {
+            tracing::warn!(
+                "the server does not know TIME: fair, read/write and fenced locks do not work there, the others do"
+            );
+        });
     }
     if publish == 0 {
-        tracing::warn!("the server does not know PUBLISH: waiters of other clients poll");
+        log(|| tracing::warn!("the server does not know PUBLISH: waiters of other clients poll"));
     }
     Ok(())
 }
