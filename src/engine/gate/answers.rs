@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::seat::Attempt;
 use super::ticket::{Patience, Ticket, Verdict};
-use crate::backend::Failure;
+use crate::backend::{Class, Failure};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, Rules};
 use crate::engine::hold::state::{HoldState, Left, Level};
@@ -451,8 +451,14 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             }
         }
         let connection_broke = failure.is_of_connection() && ticket.connection_broke() < LANES;
-        self.gate
-            .command_failed(failure.clone(), self.attempt.since);
+        if !ticket.is_waiting() && failure.class == Class::Unreached {
+            // Its caller took it back before it was sent. That says nothing about the server, and the next one has not been
+            // tried for.
+            self.gate.try_at_once = true;
+        } else {
+            self.gate
+                .command_failed(failure.clone(), self.attempt.since);
+        }
         let once = ticket.request.patience == Patience::Once;
         if connection_broke && once && self.is_early() && ticket.is_waiting() {
             // Only the first command on an idle connection finds out that it was cut, on each lane.
