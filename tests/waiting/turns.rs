@@ -135,5 +135,7 @@ async fn a_caller_that_comes_again_at_once_leaves_the_lock_to_others_for_a_momen
     soon(theirs.unlock()).await.unwrap();
     ahead.advance(ms(1));
     soon(again).await.unwrap().unwrap().unlock().await.unwrap();
+    // The job that listens lingers for a second of this clock.
+    ahead.go_on();
     clean(&server).await;
 }
