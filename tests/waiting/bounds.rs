@@ -205,6 +205,37 @@ async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     guard.unlock().await.unwrap();
 }
 
+/// The answer says how long the holder's lease lasts, and comes when that time is over.
+#[tokio::test]
+async fn a_busy_that_is_answered_after_the_holders_lease_is_no_answer() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let holder = connect(&server).await;
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&proxy.url()).clock(clock);
+    let client = builder.command_timeout(LONG * 2).connect().await.unwrap();
+    let lock = client.get_lock("late");
+    // From here on the server knows the script.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let held = holder.get_lock("late").lock_for(LONG / 2).await.unwrap();
+    proxy.hold(Direction::Replies);
+    let before = server.calls_of("evalsha").await;
+    let mut waiting = Box::pin(lock.lock());
+    assert!(poll_once(&mut waiting).await.is_none());
+    eventually("it is tried for", LONG, async || {
+        server.calls_of("evalsha").await > before
+    })
+    .await;
+    ahead.advance(LONG);
+    let mut once = Box::pin(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    assert!(poll_once(&mut once).await.is_none());
+    drop(waiting);
+    held.unlock().await.unwrap();
+    proxy.heal();
+    let guard = soon(once).await.unwrap().expect("the lock is free");
+    guard.unlock().await.unwrap();
+}
+
 /// The hold ahead is lost in an outage, and nobody answers its last release: waiters do not wait for that.
 #[tokio::test]
 async fn i6_a_waiter_behind_a_hold_that_is_lost_in_an_outage_gets_an_error() {

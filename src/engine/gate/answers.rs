@@ -417,9 +417,12 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.join_refused();
         }
         self.gate.failing_since = None;
-        let until = ttl.map(|ttl| self.now + ttl);
+        let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
-        self.gate.conclude_late(self.now, self.effects);
+        // A lease that has ended since the try was sent does not decide for tickets that came meanwhile.
+        if until.is_none_or(|until| self.now < until) {
+            self.gate.conclude_late(self.now, self.effects);
+        }
         self.requeue(|| Verdict::Busy(until));
         if self.attempt.early {
             // The hold before it may have been the busy one.
