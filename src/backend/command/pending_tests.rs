@@ -11,6 +11,7 @@ use crate::script::Reply;
 use redis::aio::MultiplexedConnection;
 use redis::{IntoConnectionInfo, Value};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 /// A driver that takes a command and ends before it replies looks just like a driver that had ended before.
 #[tokio::test]
@@ -242,6 +243,22 @@ async fn silent_server() -> String {
     url
 }
 
+/// A command that was handed over, who awaits it, and the number of its connection.
+async fn handed_over(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u64) {
+    let on = Arc::clone(lane);
+    let sending = async move {
+        let sent = once(&on, &mut Call::ping().encode()).await;
+        sent.map_err(|wrong| wrong.failure)
+    };
+    let command = Pending::queued(sending.boxed(), Arc::clone(lane), Turn::New, false);
+    let asked = tokio::spawn(command.clone());
+    while command.handed_over_at() == Moment::NEVER {
+        tokio::task::yield_now().await;
+    }
+    let generation = lane.connected().expect("it is connected").generation;
+    (command, asked, generation)
+}
+
 /// It was wanted before it was handed over, and its silence counts from the hand-over.
 #[tokio::test]
 async fn a_silent_connection_is_given_up_however_late_the_hand_over_was() {
@@ -251,17 +268,7 @@ async fn a_silent_connection_is_given_up_however_late_the_hand_over_was() {
     let lane = lane_to(dialer, timeout, clock, &Handle::current());
     let since = lane.now();
     ahead.advance(timeout / 2);
-    let on = Arc::clone(&lane);
-    let sending = async move {
-        let sent = once(&on, &mut Call::ping().encode()).await;
-        sent.map_err(|wrong| wrong.failure)
-    };
-    let command = Pending::queued(sending.boxed(), Arc::clone(&lane), Turn::New, false);
-    let asked = tokio::spawn(command.clone());
-    while command.handed_over_at() == Moment::NEVER {
-        tokio::task::yield_now().await;
-    }
-    let generation = lane.connected().expect("it is connected").generation;
+    let (command, asked, generation) = handed_over(&lane).await;
     assert!(command.handed_over_at() > since);
     assert!(command.within_of(since, timeout).await.is_err());
     assert!(asked.await.unwrap().is_err());
@@ -275,17 +282,7 @@ async fn a_command_ends_with_the_wait_of_its_caller_and_keeps_the_connection() {
     let timeout = Duration::from_secs(60);
     let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
     let lane = lane_to(dialer, timeout, Clock::system(), &Handle::current());
-    let on = Arc::clone(&lane);
-    let sending = async move {
-        let sent = once(&on, &mut Call::ping().encode()).await;
-        sent.map_err(|wrong| wrong.failure)
-    };
-    let command = Pending::queued(sending.boxed(), Arc::clone(&lane), Turn::New, false);
-    let asked = tokio::spawn(command.clone());
-    while command.handed_over_at() == Moment::NEVER {
-        tokio::task::yield_now().await;
-    }
-    let generation = lane.connected().expect("it is connected").generation;
+    let (command, asked, generation) = handed_over(&lane).await;
     let end = lane.now() + Duration::from_millis(20);
     let ended = tokio::time::timeout(timeout / 2, command.until(timeout, end)).await;
     assert!(ended.expect("at the end of the wait").is_err());
