@@ -14,7 +14,7 @@
 //! ```
 //!
 //! - [`Client`]: one per process, cheap to clone. [`Client::builder`] sets it up, [`Client::shutdown`] ends it.
-//! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`] or [`Owner::get_lock`]. `lock`, `lock_for`,
+//! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`] or [`Owner::get_lock`]. `lock`, `lock_with_lease`,
 //!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do.
 //! - [`FencedLock`]: its holds have a [`FencingToken`], a number that grows from holder to holder; from
 //!   [`Client::get_fenced_lock`] or [`Owner::get_fenced_lock`].

@@ -130,7 +130,7 @@ impl<K: LockKind> Handle<K> {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
-    pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
+    pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
         let got = self.lock.acquire(None, Lease::Fixed(lease)).await?;
         K::Guard::of(got.ok_or(Error::Closed)?)
     }
@@ -143,7 +143,7 @@ impl<K: LockKind> Handle<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock_for`](Self::lock_for). Transient errors are retried within `wait`; at its end the last one is returned,
+    /// As [`lock_with_lease`](Self::lock_with_lease). Transient errors are retried within `wait`; at its end the last one is returned,
     /// unless the last answer was busy.
     ///
     /// # Cancel safety

@@ -78,7 +78,7 @@ pub trait Lock: Send + Sync {
     }
 
     /// Waits for the lock, for a fixed lease.
-    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
+    async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
         let got = self.try_lock(Duration::MAX, Lease::Fixed(lease)).await;
         got?.ok_or(Error::Closed)
     }
@@ -127,8 +127,8 @@ macro_rules! is_a_lock {
                 Ok(self.lock().await?.into())
             }
 
-            async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-                Ok(self.lock_for(lease).await?.into())
+            async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
+                Ok(self.lock_with_lease(lease).await?.into())
             }
 
             async fn try_lock(
@@ -192,8 +192,8 @@ where
         self.deref().lock().await
     }
 
-    async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
-        self.deref().lock_for(lease).await
+    async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
+        self.deref().lock_with_lease(lease).await
     }
 
     async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {

@@ -173,7 +173,7 @@ async fn an_acknowledged_downgrade_wakes_a_waiting_reader() {
         .await
         .unwrap();
     let write = client.get_read_write_lock(NAME).write_lock();
-    let write = write.lock_for(LONG * 10).await.unwrap();
+    let write = write.lock_with_lease(LONG * 10).await.unwrap();
     let read = other.get_read_write_lock(NAME).read_lock();
     let waiting = tokio::spawn(async move { read.lock().await });
     let node = cluster.server_of(NAME).await;

@@ -45,7 +45,7 @@ async fn a_question_that_lengthens_nothing_is_written() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
     let lock = client.get_lock("x");
-    let guard = lock.lock_for(LONG_LEASE).await.unwrap();
+    let guard = lock.lock_with_lease(LONG_LEASE).await.unwrap();
     pair.replica.freeze();
     let error = guard.verify().await.unwrap_err();
     pair.replica.resume();
@@ -63,12 +63,16 @@ async fn entering_a_hold_again_is_written() {
         let guard = if fenced {
             owner
                 .get_fenced_lock("x")
-                .lock_for(LONG_LEASE)
+                .lock_with_lease(LONG_LEASE)
                 .await
                 .unwrap()
                 .into()
         } else {
-            owner.get_lock("x").lock_for(LONG_LEASE).await.unwrap()
+            owner
+                .get_lock("x")
+                .lock_with_lease(LONG_LEASE)
+                .await
+                .unwrap()
         };
         pair.replica.freeze();
         let lock = owner.get_lock("x");
@@ -89,7 +93,11 @@ async fn entering_a_hold_again_is_written() {
 async fn extending_is_written() {
     let pair = Pair::start().await;
     let client = pair.connect().await;
-    let guard = client.get_lock("x").lock_for(LONG_LEASE).await.unwrap();
+    let guard = client
+        .get_lock("x")
+        .lock_with_lease(LONG_LEASE)
+        .await
+        .unwrap();
     pair.replica.freeze();
     let error = guard.extend(ms(1000)).await.unwrap_err();
     pair.replica.resume();

@@ -52,7 +52,7 @@ async fn every_node_is_shown_the_certificate() {
     cluster.node(master).kill();
     cluster.replaced(master).await;
     eventually("the new master has it", LONG, async || {
-        lock.lock_for(Duration::from_secs(5)).await.is_ok()
+        lock.lock_with_lease(Duration::from_secs(5)).await.is_ok()
     })
     .await;
 }

@@ -51,7 +51,7 @@ async fn t5_holds_are_verified_at_the_new_master() {
     let replica = cluster.replica_of(master);
     // Nobody renews a lease of a minute, so only the question after the fail-over finds that the hold is missing.
     let lock = client.get_lock(NAME);
-    let guard = lock.lock_for(Duration::from_secs(60)).await.unwrap();
+    let guard = lock.lock_with_lease(Duration::from_secs(60)).await.unwrap();
     eventually("the replica has it", LONG, async || {
         replica.keys().await == [NAME]
     })
@@ -71,7 +71,11 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_soon_after_its_node_forgot_it() {
     // It is not the node whose address the client was given.
     let name = elsewhere(&cluster, 0).await;
     let node = cluster.server_of(&name).await;
-    let guard = client.get_lock(&name).lock_for(LONG * 20).await.unwrap();
+    let guard = client
+        .get_lock(&name)
+        .lock_with_lease(LONG * 20)
+        .await
+        .unwrap();
     eventually("the keeper asked for it", LONG, async || {
         node.calls_of("pexpire").await >= 2
     })

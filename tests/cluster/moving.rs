@@ -255,7 +255,11 @@ async fn every_hold_is_kept_alive_though_its_lock_goes_ahead() {
 async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     let cluster = RedisCluster::masters().await;
     let client = Client::connect(&cluster.url()).await.unwrap();
-    let guard = client.get_lock(NAME).lock_for(LONG * 20).await.unwrap();
+    let guard = client
+        .get_lock(NAME)
+        .lock_with_lease(LONG * 20)
+        .await
+        .unwrap();
     let slot = cluster.slot_of(NAME).await;
     let from = cluster.owner(slot).await.unwrap();
     let to = (from + 1) % 3;

@@ -111,7 +111,11 @@ async fn holds_are_asked_for_at_the_node_whose_connections_broke() {
             number += 1;
         }
         let name = format!("long:{number}");
-        let guard = client.get_lock(&name).lock_for(LONG * 20).await.unwrap();
+        let guard = client
+            .get_lock(&name)
+            .lock_with_lease(LONG * 20)
+            .await
+            .unwrap();
         let node = cluster.node(owner);
         node.cmd(&["DEL", &name]).await;
         guard.check().unwrap();

@@ -73,8 +73,8 @@ async fn a_try_that_is_on_its_way_is_ended_by_a_shutdown() {
     let builder = builder.command_timeout(LONG * 2);
     let client = builder.connect().await.unwrap();
     let reading = client.get_read_write_lock("shared").read_lock();
-    let holding = reading.lock_for(LONG).await.unwrap();
-    let (lock, more) = (client.get_lock("asked"), reading.lock_for(LONG * 5));
+    let holding = reading.lock_with_lease(LONG).await.unwrap();
+    let (lock, more) = (client.get_lock("asked"), reading.lock_with_lease(LONG * 5));
     let (mut asking, mut joining) = (Box::pin(lock.lock()), Box::pin(more));
     server.freeze();
     assert!(poll_once(&mut asking).await.is_none() && poll_once(&mut joining).await.is_none());
@@ -301,7 +301,7 @@ fn i9_an_unlock_that_was_dropped_is_completed_at_the_end_of_the_client() {
     for _ in 0..3 {
         let client = home.block_on(Client::connect(&proxy.url())).unwrap();
         let lock = client.get_lock("hour");
-        let guard = home.block_on(lock.lock_for(LONG * 720)).unwrap();
+        let guard = home.block_on(lock.lock_with_lease(LONG * 720)).unwrap();
         let mut unlocking = Box::pin(guard.unlock());
         assert!(home.block_on(poll_once(&mut unlocking)).is_none());
         drop(unlocking);
@@ -323,7 +323,7 @@ fn i9_an_acquire_that_was_dropped_is_undone_at_the_end_of_the_client() {
         home.block_on(async { warm.lock().await.unwrap().unlock().await.unwrap() });
         let lock = client.get_lock("hour");
         proxy.hold(Direction::Replies);
-        let mut taking = Box::pin(lock.lock_for(LONG * 720));
+        let mut taking = Box::pin(lock.lock_with_lease(LONG * 720));
         home.block_on(async {
             assert!(poll_once(&mut taking).await.is_none());
             eventually("it is taken", LONG, async || server.exists("hour").await).await;
@@ -345,7 +345,7 @@ fn i7_thousands_of_guards_that_were_dropped_are_released_at_the_end_of_the_clien
     let taken: Vec<_> = home.block_on(async {
         let taking = (0..5_000).map(|i| {
             let lock = client.get_lock(&format!("hold-{i}"));
-            async move { lock.lock_for(LONG * 720).await.unwrap() }
+            async move { lock.lock_with_lease(LONG * 720).await.unwrap() }
         });
         futures_util::future::join_all(taking).await
     });

@@ -162,7 +162,7 @@ async fn a_server_that_cuts_idle_connections_costs_no_error() {
         connections(&server, 0, IDLE).await;
         assert!(!lock.is_locked().await.unwrap());
         connections(&server, 0, IDLE).await;
-        let guard = lock.lock_for(BRIEF).await.unwrap();
+        let guard = lock.lock_with_lease(BRIEF).await.unwrap();
         drop(guard);
         clean(&server).await;
     }
@@ -219,7 +219,11 @@ async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up
         let guard = try_once(&client, "x").await.unwrap().unwrap();
         guard.unlock().await.unwrap();
         // A late acquire would be released again and again, for as long as its lease of 30 s.
-        let other = client.get_lock("other").lock_for(ms(1_500)).await.unwrap();
+        let other = client
+            .get_lock("other")
+            .lock_with_lease(ms(1_500))
+            .await
+            .unwrap();
         soon(other.lost()).await;
         drop(other);
         clean(&server).await;
@@ -250,7 +254,11 @@ async fn a_connection_that_was_cut_behind_a_dropped_command_leaves_nothing_to_cl
     let releases = proxy.count(Match::script(RELEASE));
     let guard = try_once(&client, "x").await.unwrap().unwrap();
     guard.unlock().await.unwrap();
-    let other = client.get_lock("other").lock_for(ms(1_500)).await.unwrap();
+    let other = client
+        .get_lock("other")
+        .lock_with_lease(ms(1_500))
+        .await
+        .unwrap();
     soon(other.lost()).await;
     drop(other);
     clean(&server).await;

@@ -97,7 +97,11 @@ async fn a_waiter_that_may_not_subscribe_polls_from_the_first_delay_on() {
         .await
         .unwrap();
     let stranger = connect(&server).await;
-    let guard = stranger.get_lock("hot").lock_for(LONG * 20).await.unwrap();
+    let guard = stranger
+        .get_lock("hot")
+        .lock_with_lease(LONG * 20)
+        .await
+        .unwrap();
     let lock = client.get_lock("hot");
     let waiting = tokio::spawn(async move { lock.lock().await });
     // The caller's try and the job's; then 20 ms, 40, 80, 160, 320.

@@ -69,7 +69,7 @@ fn an_acquire_needs_a_runtime() {
     let (server, home, client) = start();
     let lock = client.get_lock("x");
     assert!(is_no_runtime(&block_on(lock.lock())));
-    assert!(is_no_runtime(&block_on(lock.lock_for(LONG))));
+    assert!(is_no_runtime(&block_on(lock.lock_with_lease(LONG))));
     assert!(is_no_runtime(&block_on(
         lock.try_lock(Duration::ZERO, LONG)
     )));
@@ -152,7 +152,7 @@ fn a_guard_is_unlocked_outside() {
 fn an_unlock_outside_ends_though_the_server_is_gone() {
     let (server, home, client) = start();
     let lock = client.get_lock("x");
-    let guard = home.block_on(lock.lock_for(ms(700))).unwrap();
+    let guard = home.block_on(lock.lock_with_lease(ms(700))).unwrap();
     server.kill();
     let unlocked = block_on(guard.unlock());
     assert!(
@@ -166,7 +166,7 @@ fn an_unlock_outside_ends_though_the_server_is_gone() {
 fn an_unlock_outside_ends_though_the_server_is_silent() {
     let (server, home, client) = start();
     let lock = client.get_lock("x");
-    let guard = home.block_on(lock.lock_for(LONG * 60)).unwrap();
+    let guard = home.block_on(lock.lock_with_lease(LONG * 60)).unwrap();
     server.freeze();
     let unlocked = block_on(guard.unlock());
     assert!(
@@ -220,7 +220,7 @@ fn a_detached_level_is_unlocked_outside() {
 fn entering_again_and_extending_need_a_runtime() {
     let (server, home, client) = start();
     let lock = client.get_lock("x");
-    let guard = home.block_on(lock.lock_for(LONG)).unwrap();
+    let guard = home.block_on(lock.lock_with_lease(LONG)).unwrap();
     assert!(is_no_runtime(&block_on(guard.reenter(Lease::Watchdog))));
     assert!(is_no_runtime(&block_on(guard.extend(2 * LONG))));
     assert!(guard.is_valid());
@@ -233,7 +233,7 @@ fn entering_again_and_extending_need_a_runtime() {
 fn a_loss_is_heard_outside() {
     let (_server, home, client) = start();
     let guard = home
-        .block_on(client.get_lock("x").lock_for(ms(50)))
+        .block_on(client.get_lock("x").lock_with_lease(ms(50)))
         .unwrap();
     assert_eq!(block_on(guard.lost()), watchlock::LostReason::Expired);
     assert!(matches!(block_on(guard.unlock()), Err(Error::Lost { .. })));

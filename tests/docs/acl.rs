@@ -183,7 +183,7 @@ async fn walk(scene: &Scene, client: &Client, step: Step, name: &str) -> Result<
 
 async fn hold(scene: &Scene, name: &str) -> LockGuard {
     let lock = scene.operator.get_lock(name);
-    lock.lock_for(LONG).await.expect("the operator may")
+    lock.lock_with_lease(LONG).await.expect("the operator may")
 }
 
 /// Waits behind another client until that gives the lock back.

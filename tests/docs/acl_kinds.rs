@@ -86,7 +86,7 @@ async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
 async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Result<(), Error> {
     let lock = get(client, "x");
     let rival = rival(operator, "x");
-    let held = rival.lock_for(LONG).await.expect("the operator may");
+    let held = rival.lock_with_lease(LONG).await.expect("the operator may");
     // The caller makes the first try itself, and it is answered, however short the wait.
     assert!(lock.try_lock(BRIEF, Lease::Watchdog).await?.is_none());
     held.unlock().await.expect("the operator may");
@@ -99,14 +99,14 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
     outer.unlock().await?;
     assert!(!lock.is_locked().await?);
 
-    let held = rival.lock_for(LONG).await.expect("the operator may");
+    let held = rival.lock_with_lease(LONG).await.expect("the operator may");
     assert!(
         lock.try_lock(Duration::ZERO, Lease::Watchdog)
             .await?
             .is_none()
     );
     lock.remain_time_to_live().await?;
-    let mut waits = Box::pin(lock.lock_for(LONG));
+    let mut waits = Box::pin(lock.lock_with_lease(LONG));
     assert!((&mut waits).now_or_never().is_none(), "it is asked");
     // On the same connection, behind the try: whatever the answer to this, the try ran before.
     let _ = lock.is_locked().await;
@@ -114,7 +114,7 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
     given_back.expect("the operator may");
     waited?.unlock().await?;
     let held = get(operator, "x");
-    let held = held.lock_for(LONG).await.expect("the operator may");
+    let held = held.lock_with_lease(LONG).await.expect("the operator may");
     assert!(lock.force_unlock().await?);
     drop(held);
     Ok(())

@@ -49,7 +49,7 @@ fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: Loc
     sent(client.new_owner().scope(async {}));
     sent(client.shutdown(second));
     sent(lock.lock());
-    sent(lock.lock_for(second));
+    sent(lock.lock_with_lease(second));
     sent(lock.try_lock(second, second));
     sent(lock.unlock());
     sent(lock.is_locked());
@@ -68,7 +68,7 @@ fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: Loc
 fn every_future_of_several_locks_can_be_spawned(several: &MultiLock) {
     let second = Duration::from_secs(1);
     sent(several.lock());
-    sent(several.lock_for(second));
+    sent(several.lock_with_lease(second));
     sent(several.try_lock(second, second));
     sent(several.unlock());
     sent(several.is_locked());

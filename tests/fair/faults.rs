@@ -291,13 +291,13 @@ async fn i5_a_wake_up_of_a_stranger_is_not_taken_for_the_echo_of_an_own_release(
     let waits = async |client: &Client| {
         let before = queue(&server).await.len();
         let lock = client.get_fair_lock(LINE);
-        let waiting = tokio::spawn(async move { lock.lock_for(HOUR).await });
+        let waiting = tokio::spawn(async move { lock.lock_with_lease(HOUR).await });
         queued(&server, before + 1).await;
         let place = queue(&server).await.pop().unwrap();
         (waiting, format!("redisson_lock__channel:{{line}}:{place}"))
     };
     for round in 0..8 {
-        let mut held = one.get_fair_lock(LINE).lock_for(HOUR).await.unwrap();
+        let mut held = one.get_fair_lock(LINE).lock_with_lease(HOUR).await.unwrap();
         let mut line = Vec::new();
         // Neighbours of one client, and then strangers in turn.
         for client in [&one, &one, &other, &one, &other, &other, &one] {
@@ -445,7 +445,7 @@ async fn f4_a_place_that_is_given_late_is_taken_back_however_short_the_lease_was
         .on(of_script("enqueue"))
         .arm();
     let lock = client.get_fair_lock(LINE);
-    let waiting = tokio::spawn(async move { lock.lock_for(ms(200)).await });
+    let waiting = tokio::spawn(async move { lock.lock_with_lease(ms(200)).await });
     eventually("it was hit", LONG, async || aim.fired() == 1).await;
     // The client asks again over another connection.
     queued(&server, 1).await;

@@ -111,7 +111,7 @@ async fn an_owner_enters_again_past_those_who_wait() {
     let lock = owner.get_fair_lock(LINE);
     let outer = lock.lock().await.unwrap();
     let (waiting, _) = waiter(&server, &client).await;
-    let inner = soon(lock.lock_for(LONG)).await.unwrap();
+    let inner = soon(lock.lock_with_lease(LONG)).await.unwrap();
     assert_eq!(lock.hold_count(), 2);
     inner.unlock().await.unwrap();
     assert!(!waiting.is_finished());

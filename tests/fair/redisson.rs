@@ -150,7 +150,7 @@ async fn scores_are_redissons() {
     let client = connect(&server).await;
     let held = client
         .get_fair_lock(LINE)
-        .lock_for(Duration::from_secs(60))
+        .lock_with_lease(Duration::from_secs(60))
         .await
         .unwrap();
     let (first, head) = waiter(&server, &client).await;

@@ -61,7 +61,7 @@ async fn i6_every_try_and_every_unlock_ends_in_time_and_the_client_recovers() {
         let client = hasty(&proxy.url()).connect().await.unwrap();
         let guard = client
             .get_lock("held")
-            .lock_for(HALF_A_MINUTE)
+            .lock_with_lease(HALF_A_MINUTE)
             .await
             .unwrap();
         begin(&server, &proxy);
@@ -129,7 +129,7 @@ async fn a_refused_ping_does_not_end_a_subscription() {
     let stranger = connect(&server).await;
     let held = stranger
         .get_lock("ping")
-        .lock_for(HALF_A_MINUTE)
+        .lock_with_lease(HALF_A_MINUTE)
         .await
         .unwrap();
     let client = hasty(&proxy.url())
@@ -157,7 +157,7 @@ async fn i6_an_unlock_that_moved_to_another_task_ends_in_time() {
     let (server, proxy) = proxied().await;
     let client = hasty(&proxy.url()).connect().await.unwrap();
     let lock = client.get_lock("held");
-    let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
+    let guard = lock.lock_with_lease(HALF_A_MINUTE).await.unwrap();
     let silent = proxy
         .inject(Fault::SwallowRequest)
         .on(Match::script(super::RELEASE));
@@ -181,7 +181,7 @@ async fn i6_an_unlock_that_nobody_answers_ends_with_the_first_time_out() {
     let client = Client::builder(&proxy.url()).command_timeout(timeout);
     let client = client.connect().await.unwrap();
     let lock = client.get_lock("held");
-    let guard = lock.lock_for(HALF_A_MINUTE).await.unwrap();
+    let guard = lock.lock_with_lease(HALF_A_MINUTE).await.unwrap();
     let silence = Fault::SwallowRequest;
     proxy
         .inject(silence)

@@ -46,7 +46,10 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
     let waiter = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "long").await;
     // The end of a fixed lease shows that more than its patience has passed.
-    let clock = stranger.get_lock("clock").lock_for(patience + SHORT).await;
+    let clock = stranger
+        .get_lock("clock")
+        .lock_with_lease(patience + SHORT)
+        .await;
     let clock = clock.unwrap();
     clock.lost().await;
     drop(clock);
@@ -99,7 +102,7 @@ async fn patience_with_a_server_begins_anew_with_each_trouble() {
     // The end of a fixed lease shows that more than its patience has passed.
     let clock = stranger
         .get_lock("clock")
-        .lock_for(patience + SHORT)
+        .lock_with_lease(patience + SHORT)
         .await
         .unwrap();
     clock.lost().await;
@@ -174,7 +177,7 @@ async fn a_release_that_is_refused_to_the_end_of_its_lease_holds_nobody_up() {
     let builder = Client::builder(&proxy.url()).command_timeout(ms(500));
     let client = builder.unavailable_after(LONG).connect().await.unwrap();
     let lock = client.get_lock("kept");
-    let guard = lock.lock_for(SHORT).await.unwrap();
+    let guard = lock.lock_with_lease(SHORT).await.unwrap();
     let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());
     let refused = proxy.inject(loading).on(calls(RELEASE, "kept"));
     let refused = refused.always().arm();

@@ -22,7 +22,7 @@ async fn f2_i3_i8_a_holder_frozen_past_its_lease_learns_of_its_loss_and_harms_no
     worker.lock("a", "frozen", None).await.unwrap();
     let client = connect(&server).await;
     worker.freeze();
-    let guard = soon(client.get_lock("frozen").lock_for(HALF_A_MINUTE))
+    let guard = soon(client.get_lock("frozen").lock_with_lease(HALF_A_MINUTE))
         .await
         .unwrap();
     let ours = server.hash("frozen").await;
@@ -55,11 +55,11 @@ async fn f14_i8_after_a_suspend_the_first_look_says_that_it_is_over() {
     let kept = client.get_lock("kept").lock().await.unwrap();
     let fixed = client
         .get_lock("fixed")
-        .lock_for(HALF_A_MINUTE)
+        .lock_with_lease(HALF_A_MINUTE)
         .await
         .unwrap();
     let longer = client.get_lock("longer");
-    let longer = longer.lock_for(HALF_A_MINUTE * 20).await.unwrap();
+    let longer = longer.lock_with_lease(HALF_A_MINUTE * 20).await.unwrap();
     ahead.advance(HALF_A_MINUTE);
     assert!(longer.is_valid() && longer.valid_for() < HALF_A_MINUTE * 19);
     longer.unlock().await.unwrap();
@@ -200,7 +200,7 @@ async fn i8_validity_ends_a_hundredth_and_two_milliseconds_before_the_lease() {
     let client = client.connect().await.unwrap();
     let fixed = client
         .get_lock("fixed")
-        .lock_for(Duration::from_secs(100))
+        .lock_with_lease(Duration::from_secs(100))
         .await
         .unwrap();
     assert!(fixed.valid_for() <= ms(98_998));
@@ -224,7 +224,7 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_before_its_key_is_gone() {
     // The drift of these leases is ten times what a busy machine may need to report it.
     let lock = client.get_lock("fixed");
     let asked = Instant::now();
-    let guard = lock.lock_for(Duration::from_secs(6)).await.unwrap();
+    let guard = lock.lock_with_lease(Duration::from_secs(6)).await.unwrap();
     // Redis counts from when it took the lock, the client from before it asked.
     let under_way = i64::try_from(asked.elapsed().as_millis()).unwrap();
     let limit = guard.valid_for();
@@ -254,7 +254,7 @@ async fn i6_a_caller_granted_the_lock_too_late_again_and_again_gets_an_error() {
         .on(calls(ACQUIRE, "short"))
         .always()
         .arm();
-    let refused = soon(client.get_lock("short").lock_for(ms(100))).await;
+    let refused = soon(client.get_lock("short").lock_with_lease(ms(100))).await;
     assert!(
         matches!(refused, Err(Error::Unavailable { .. })),
         "{refused:?}"

@@ -38,7 +38,11 @@ async fn i2_a_release_that_was_certainly_not_executed_makes_no_loss_good() {
     let (server, proxy) = proxied().await;
     let client = watchlock::Client::connect(&proxy.url()).await.unwrap();
     for (name, text) in REFUSALS {
-        let guard = client.get_lock(name).lock_for(HALF_A_MINUTE).await.unwrap();
+        let guard = client
+            .get_lock(name)
+            .lock_with_lease(HALF_A_MINUTE)
+            .await
+            .unwrap();
         server.cmd(&["DEL", name]).await;
         let aim = proxy.inject(answer(text)).on(calls(RELEASE, name)).arm();
         let unlocked = soon(guard.unlock()).await;
@@ -69,7 +73,7 @@ async fn i6_a_waiter_behind_a_release_that_cannot_be_made_gets_an_error() {
         let builder = hasty(&proxy.url()).unavailable_after(TIMEOUT * 2);
         let client = builder.connect().await.unwrap();
         let lock = client.get_lock(name);
-        let guard = lock.lock_for(HALF_A_MINUTE * 20).await.unwrap();
+        let guard = lock.lock_with_lease(HALF_A_MINUTE * 20).await.unwrap();
         let waiter = tokio::spawn(async move { lock.lock().await });
         subscribed(&server, name).await;
         let aim = proxy.inject(fault).on(calls(RELEASE, name)).always().arm();

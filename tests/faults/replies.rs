@@ -55,7 +55,11 @@ async fn i8_validity_counts_from_the_send_however_late_the_reply() {
     .await;
     assert!(before < most, "renewal");
 
-    let fixed = client.get_lock("fixed").lock_for(SHORT).await.unwrap();
+    let fixed = client
+        .get_lock("fixed")
+        .lock_with_lease(SHORT)
+        .await
+        .unwrap();
     proxy.inject(late()).on(calls(REENTER, "fixed")).arm();
     fixed.extend(lease).await.unwrap();
     assert!(fixed.valid_for() < most, "extension");
@@ -72,7 +76,7 @@ async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
         let client = hasty(&proxy.url()).connect().await.unwrap();
         let late = Fault::DelayRequest(TIMEOUT * 5);
         proxy.inject(late).on(calls(ACQUIRE, name)).arm();
-        let guard = soon(client.get_lock(name).lock_for(HALF_A_MINUTE)).await;
+        let guard = soon(client.get_lock(name).lock_with_lease(HALF_A_MINUTE)).await;
         let guard = guard.unwrap();
         server.reset_calls().await;
         if by_drop {
@@ -94,12 +98,15 @@ async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
 async fn f4_i9_a_waiter_that_went_away_leaves_no_ghost() {
     let (server, proxy) = proxied().await;
     let stranger = connect(&server).await;
-    let held = stranger.get_lock("left").lock_for(HALF_A_MINUTE).await;
+    let held = stranger
+        .get_lock("left")
+        .lock_with_lease(HALF_A_MINUTE)
+        .await;
     let client = hasty(&proxy.url()).connect().await.unwrap();
     let late = Fault::DelayRequest(TIMEOUT * 12);
     proxy.inject(late).on(calls(ACQUIRE, "left")).arm();
     let lock = client.get_lock("left");
-    let waiter = tokio::spawn(async move { lock.lock_for(HALF_A_MINUTE).await });
+    let waiter = tokio::spawn(async move { lock.lock_with_lease(HALF_A_MINUTE).await });
     subscribed(&server, "left").await;
     waiter.abort();
     server.reset_calls().await;
@@ -153,7 +160,7 @@ async fn f15_i9_a_dropped_caller_leaves_the_lock_to_those_behind_it() {
     let lock = client.get_lock("line");
     let first = tokio::spawn({
         let lock = lock.clone();
-        async move { lock.lock_for(HALF_A_MINUTE).await }
+        async move { lock.lock_with_lease(HALF_A_MINUTE).await }
     });
     eventually("it was granted", BEFORE_THE_LEASE, async || {
         server.exists("line").await
@@ -198,7 +205,7 @@ async fn f4_the_release_behind_an_unanswered_acquire_is_repeated_for_its_lease()
         .on(calls(ACQUIRE, "twice"))
         .arm();
     let releases = proxy.count(calls(RELEASE, "twice"));
-    let guard = soon(client.get_lock("twice").lock_for(SHORT * 4))
+    let guard = soon(client.get_lock("twice").lock_with_lease(SHORT * 4))
         .await
         .unwrap();
     drop(guard);

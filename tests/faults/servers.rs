@@ -103,7 +103,7 @@ async fn f6_i8_a_hold_that_is_not_renewed_is_lost_soon_after_a_restart_that_forg
     let client = builder.connect().await.unwrap();
     let guard = client
         .get_lock("fixed")
-        .lock_for(ten_minutes)
+        .lock_with_lease(ten_minutes)
         .await
         .unwrap();
     eventually(

@@ -12,7 +12,7 @@ use crate::common::{LONG, channel, clean, connect, ms, subscribed, without_polls
 async fn held(server: &RedisServer, name: &str) -> (Client, LockGuard) {
     let client = connect(server).await;
     let lock = client.get_lock(name);
-    let guard = lock.lock_for(HALF_A_MINUTE * 2).await.unwrap();
+    let guard = lock.lock_with_lease(HALF_A_MINUTE * 2).await.unwrap();
     (client, guard)
 }
 

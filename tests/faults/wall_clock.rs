@@ -48,7 +48,7 @@ async fn f13_a_step_back_lengthens_leases_and_no_waiter_sleeps_for_that() {
     let stranger = connect(&server).await;
     let held = stranger
         .get_lock("back")
-        .lock_for(HALF_A_MINUTE)
+        .lock_with_lease(HALF_A_MINUTE)
         .await
         .unwrap();
     step(&server, 0).await;
@@ -66,6 +66,10 @@ async fn f13_a_step_back_lengthens_leases_and_no_waiter_sleeps_for_that() {
     server.cmd(&["DEL", "back"]).await;
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     drop(held);
-    let kept = client.get_lock("kept").lock_for(SHORT).await.unwrap();
+    let kept = client
+        .get_lock("kept")
+        .lock_with_lease(SHORT)
+        .await
+        .unwrap();
     assert_eq!(soon(kept.lost()).await, LostReason::Expired);
 }

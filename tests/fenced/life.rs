@@ -18,7 +18,7 @@ async fn every_way_to_acquire_gives_a_token() {
     let guard = lock.lock().await.unwrap();
     tokens.push(guard.token());
     guard.unlock().await.unwrap();
-    let guard = lock.lock_for(LONG).await.unwrap();
+    let guard = lock.lock_with_lease(LONG).await.unwrap();
     tokens.push(guard.token());
     guard.unlock().await.unwrap();
     let guard = lock.try_lock(Duration::ZERO, LONG).await.unwrap();
@@ -33,7 +33,7 @@ async fn every_way_to_acquire_gives_a_token() {
     for way in 0..3 {
         let guard: LockGuard = match way {
             0 => dynamic.lock().await.unwrap(),
-            1 => dynamic.lock_for(LONG).await.unwrap(),
+            1 => dynamic.lock_with_lease(LONG).await.unwrap(),
             _ => dynamic
                 .try_lock(ms(100), LONG.into())
                 .await
@@ -53,7 +53,7 @@ async fn t2_a_fixed_lease_is_kept_and_nothing_prolongs_it() {
     let client = connect_short(&server).await;
     let lock = client.get_fenced_lock("a");
     let lease = ms(2_500);
-    let guard = lock.lock_for(lease).await.unwrap();
+    let guard = lock.lock_with_lease(lease).await.unwrap();
     assert!(matches!(lock.remain_time_to_live().await.unwrap(), Ttl::Left(left) if left <= lease));
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     gone(&server, "a").await;
@@ -88,7 +88,7 @@ async fn a_level_is_verified_extended_detached_and_left_to_expire() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let lock = owner.get_fenced_lock("a");
-    let guard = lock.lock_for(ms(5_000)).await.unwrap();
+    let guard = lock.lock_with_lease(ms(5_000)).await.unwrap();
     let token = guard.token();
     guard.verify().await.unwrap();
     guard.extend(LONG).await.unwrap();

@@ -44,7 +44,7 @@ async fn f3_i2_a_lost_reply_to_an_acquire_takes_one_token() {
     for (loss, name, executed) in LOSSES {
         let aim = proxy.inject(loss).on(calls(ACQUIRE, name)).arm();
         let lock = client.get_fenced_lock(name);
-        let locked = tokio::spawn(async move { lock.lock_for(LONG).await });
+        let locked = tokio::spawn(async move { lock.lock_with_lease(LONG).await });
         if executed {
             eventually("a token", LONG, async || {
                 stored(&server, name).await.is_some()
@@ -72,7 +72,7 @@ async fn f3_a_token_that_was_lost_along_with_the_reply_is_taken_anew() {
         .inject(Fault::SwallowReply)
         .on(calls(ACQUIRE, "a"))
         .arm();
-    let locked = tokio::spawn(async move { lock.lock_for(LONG).await });
+    let locked = tokio::spawn(async move { lock.lock_with_lease(LONG).await });
     eventually("a token", LONG, async || {
         stored(&server, "a").await.is_some()
     })

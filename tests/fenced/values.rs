@@ -14,7 +14,7 @@ async fn errors(client: &Client) -> Vec<Option<Error>> {
     let ran = lock.run(async |_| ()).await.err();
     vec![
         soon(lock.lock()).await.err(),
-        lock.lock_for(LONG).await.err(),
+        lock.lock_with_lease(LONG).await.err(),
         lock.try_lock(Duration::ZERO, Lease::Watchdog).await.err(),
         lock.try_lock(LONG, LONG).await.err(),
         ran,
@@ -154,7 +154,7 @@ async fn f20_f21_names_and_leases_are_refused_before_anything_is_sent() {
         );
     }
     for lease in [Duration::ZERO, ms(9), Duration::MAX] {
-        let refused = client.get_fenced_lock("a").lock_for(lease).await;
+        let refused = client.get_fenced_lock("a").lock_with_lease(lease).await;
         assert!(
             matches!(refused, Err(Error::InvalidLease { .. })),
             "{refused:?}"

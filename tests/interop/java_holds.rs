@@ -14,7 +14,7 @@ async fn rust_sees_the_holds_of_java() {
     assert_eq!(lock.remain_time_to_live().await.unwrap(), Ttl::Free);
 
     two.java
-        .lock_for("a", "seen", Duration::from_secs(60))
+        .lock_with_lease("a", "seen", Duration::from_secs(60))
         .await;
 
     assert!(lock.is_locked().await.unwrap());
@@ -95,7 +95,7 @@ async fn java_enters_again_and_rust_stays_out_until_the_last_level() {
 async fn rust_enters_when_javas_fixed_lease_is_over() {
     let Some(two) = two().await else { return };
     let lease = Duration::from_millis(800);
-    let held = two.java.lock_for("a", "lease", lease).await;
+    let held = two.java.lock_with_lease("a", "lease", lease).await;
 
     let guard = two.rust.get_lock("lease").lock().await.unwrap();
 

@@ -94,7 +94,7 @@ impl Java {
                 .is_ok()
     }
 
-    pub(crate) async fn lock_for(&self, owner: &str, name: &str, lease: Duration) -> Answer {
+    pub(crate) async fn lock_with_lease(&self, owner: &str, name: &str, lease: Duration) -> Answer {
         let mut fields = named(owner, name);
         fields["lease_ms"] = json!(millis(lease));
         self.call("lock", fields).await

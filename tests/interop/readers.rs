@@ -213,9 +213,13 @@ async fn i5_a_writer_of_redisson_gets_in_behind_a_release_during_its_try() {
     java.unlock(WRITE, "w").await;
     for writes in [false, true] {
         let guard = if writes {
-            lock.write_lock().lock_for(NO_POLL).await.unwrap().into()
+            lock.write_lock()
+                .lock_with_lease(NO_POLL)
+                .await
+                .unwrap()
+                .into()
         } else {
-            lock.read_lock().lock_for(NO_POLL).await.unwrap()
+            lock.read_lock().lock_with_lease(NO_POLL).await.unwrap()
         };
         let try_behind_the_subscription = Match::when(|command| {
             command.name().starts_with("EVAL")

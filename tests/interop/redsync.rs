@@ -104,7 +104,7 @@ async fn a_hold_of_redsync_is_busy_here_and_waiters_outlast_it() {
 async fn a_lease_that_ends_on_one_side_lets_the_other_in_and_the_late_unlock_is_refused() {
     let Some(two) = two().await else { return };
     let lock = two.rust.get_simple_lock("x");
-    let ours = lock.lock_for(SHORT / 2).await.unwrap();
+    let ours = lock.lock_with_lease(SHORT / 2).await.unwrap();
     assert!(two.try_lock(SHORT / 2, LONG).await);
     let late = ours.unlock().await;
     assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");

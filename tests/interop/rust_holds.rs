@@ -14,7 +14,7 @@ async fn java_sees_the_holds_of_rust() {
     assert_eq!(two.java.ttl("seen").await, -2);
 
     let lock = two.rust.get_lock("seen");
-    let guard = lock.lock_for(Duration::from_secs(60)).await.unwrap();
+    let guard = lock.lock_with_lease(Duration::from_secs(60)).await.unwrap();
 
     assert!(two.java.is_locked("seen").await);
     let ttl = two.java.ttl("seen").await;
@@ -88,7 +88,12 @@ async fn java_enters_when_rusts_fixed_lease_is_over() {
     let Some(two) = two().await else { return };
     let lease = Duration::from_millis(800);
     let asked = now_ns();
-    let guard = two.rust.get_lock("lease").lock_for(lease).await.unwrap();
+    let guard = two
+        .rust
+        .get_lock("lease")
+        .lock_with_lease(lease)
+        .await
+        .unwrap();
 
     let entered = two.java.lock("a", "lease").await;
 

@@ -69,7 +69,11 @@ async fn a_plain_waiter_of_java_is_woken_by_the_release_of_our_spin_lock() {
         return;
     };
     // Java would sleep for the lease, longer than this test waits.
-    let guard = rust.get_spin_lock("x").lock_for(NO_POLL).await.unwrap();
+    let guard = rust
+        .get_spin_lock("x")
+        .lock_with_lease(NO_POLL)
+        .await
+        .unwrap();
     let waiting = ask(&java, "lock", PLAIN);
     eventually("it listens", LONG, async || {
         server.subscribers(&channel("x")).await == 1

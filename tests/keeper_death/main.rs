@@ -67,7 +67,12 @@ fn fuse(guard: LockGuard) -> Fuse {
 /// A lock that the keeper loses soon.
 async fn short_fuse(client: &Client) -> Fuse {
     let short = client.get_lock("short");
-    fuse(short.lock_for(Duration::from_millis(50)).await.unwrap())
+    fuse(
+        short
+            .lock_with_lease(Duration::from_millis(50))
+            .await
+            .unwrap(),
+    )
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
@@ -157,7 +162,11 @@ async fn a_keeper_dies_with_each_of_its_tasks() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).watchdog_lease(Duration::from_millis(1_200));
     let client = builder.connect().await.unwrap();
-    let kept = client.get_lock("kept").lock_for(LIMIT * 6).await.unwrap();
+    let kept = client
+        .get_lock("kept")
+        .lock_with_lease(LIMIT * 6)
+        .await
+        .unwrap();
     let waiter = {
         let lock = client.get_lock("kept");
         tokio::spawn(async move { lock.lock().await.map(drop) })

@@ -54,7 +54,7 @@ async fn call(scene: &Scene, verb: Verb, name: &str) -> Result<Option<LockGuard>
     let body = body(|_| tokio::task::yield_now());
     match verb {
         Verb::Lock => lock.lock().await.map(Some),
-        Verb::LockFor => lock.lock_for(MINUTE).await.map(Some),
+        Verb::LockFor => lock.lock_with_lease(MINUTE).await.map(Some),
         Verb::TryOnce => lock.try_lock(Duration::ZERO, Lease::Watchdog).await,
         Verb::TryLong => lock.try_lock(MINUTE, Lease::Watchdog).await,
         Verb::Run => {
@@ -201,7 +201,7 @@ async fn i9_a_reentry_can_be_dropped_at_any_await(kind: &'static Kind) {
         let completed = by_guard.is_some();
         drop(by_guard);
         drop(after(polls, lock.lock()).await);
-        drop(after(polls, lock.lock_for(MINUTE)).await);
+        drop(after(polls, lock.lock_with_lease(MINUTE)).await);
         assert_eq!(outer.hold_count(), 1);
         scene.counted("again", 1).await;
         outer.unlock().await.unwrap();
@@ -215,7 +215,7 @@ async fn i9_a_reentry_can_be_dropped_at_any_await(kind: &'static Kind) {
 async fn i9_an_extension_can_be_dropped_at_any_await(kind: &'static Kind) {
     let (scene, connections) = quiet(kind).await;
     at_every_await(async |polls| {
-        let guard = scene.lock("longer").lock_for(LONG).await.unwrap();
+        let guard = scene.lock("longer").lock_with_lease(LONG).await.unwrap();
         let extended = after(polls, guard.extend(LONG * 2)).await;
         assert!(guard.is_valid() && guard.hold_count() == 1);
         guard.unlock().await.unwrap();
@@ -278,7 +278,7 @@ async fn i9_questions_and_forced_releases_can_be_dropped_at_any_await(kind: &'st
 async fn i9_waiting_for_a_loss_can_be_dropped_at_any_await(kind: &'static Kind) {
     let (scene, connections) = quiet(kind).await;
     at_every_await(async |polls| {
-        let guard = scene.lock("lost").lock_for(ms(40)).await.unwrap();
+        let guard = scene.lock("lost").lock_with_lease(ms(40)).await.unwrap();
         let view = guard.hold();
         let by_guard = after(polls, guard.lost()).await;
         let by_view = after(polls, view.lost()).await;

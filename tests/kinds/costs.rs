@@ -48,8 +48,8 @@ async fn what_operations_cost_when_nothing_is_in_the_way(kind: &'static Kind) {
     outer.unlock().await.unwrap();
     assert_eq!(counted.commands(), costs.unlock, "unlock");
 
-    let fixed = lock.lock_for(ms(5_000)).await.unwrap();
-    assert_eq!(counted.commands(), costs.lock, "lock_for");
+    let fixed = lock.lock_with_lease(ms(5_000)).await.unwrap();
+    assert_eq!(counted.commands(), costs.lock, "lock_with_lease");
     fixed.extend(ms(9_000)).await.unwrap();
     assert_eq!(counted.commands(), costs.extend, "extend");
     fixed.unlock().await.unwrap();

@@ -73,7 +73,7 @@ async fn limited(kind: &'static Kind, lease: Duration) -> Scene {
 /// The commands that a hold uses from its beginning to its end, including those inside scripts.
 async fn commands(scene: &Scene) -> Vec<String> {
     scene.server.reset_calls().await;
-    let guard = scene.lock("life").lock_for(LONG).await.unwrap();
+    let guard = scene.lock("life").lock_with_lease(LONG).await.unwrap();
     let inner = guard.reenter(Lease::Watchdog).await.unwrap();
     assert!(!scene.is_free(&scene.client, "life").await);
     guard.verify().await.unwrap();
@@ -128,7 +128,7 @@ async fn f11_i4_an_acquire_without_one_command_leaves_no_key_without_a_lease(kin
 async fn f11_i4_a_hold_without_one_command_keeps_its_lease(kind: &'static Kind) {
     let scene = limited(kind, LONG).await;
     for command in commands(&scene).await {
-        let guard = scene.lock("held").lock_for(LONG).await.unwrap();
+        let guard = scene.lock("held").lock_with_lease(LONG).await.unwrap();
         let level = guard.reenter(Lease::Watchdog).await.unwrap();
         user(&scene.server, &[&format!("-{command}")]).await;
         let answers = [
@@ -291,7 +291,7 @@ async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Ki
 async fn f11_a_user_deleted_in_the_middle_is_denied_and_comes_back(kind: &'static Kind) {
     let scene = limited(kind, SHORT * 2).await;
     let watched = scene.lock("watched").lock().await.unwrap();
-    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(MINUTE).await.unwrap();
     scene.server.cmd(&["ACL", "DELUSER", "app"]).await;
     let denied = soon(scene.lock("new").lock()).await;
     assert!(is_denied(&denied), "{denied:?}");

@@ -21,7 +21,7 @@ for_every_kind! {
 async fn a_shutdown_announces_waits_and_releases(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let in_time = scene.lock("in-time").lock().await.unwrap();
-    let late = scene.lock("late").lock_for(MINUTE).await.unwrap();
+    let late = scene.lock("late").lock_with_lease(MINUTE).await.unwrap();
     let client = scene.client.clone();
     let shutdown = tokio::spawn(async move { client.shutdown(ms(500)).await });
     for guard in [&in_time, &late] {
@@ -62,7 +62,11 @@ async fn the_last_handle_leaves_nothing_behind(kind: &'static Kind) {
     let ending = scene.other().await;
     let holds = [
         scene.of(&ending, "a").lock().await.unwrap(),
-        scene.of(&ending, "b").lock_for(MINUTE).await.unwrap(),
+        scene
+            .of(&ending, "b")
+            .lock_with_lease(MINUTE)
+            .await
+            .unwrap(),
     ];
     let rival = scene.rival(&scene.client, "c").lock().await.unwrap();
     let waits = scene.of(&ending, "c");
@@ -89,7 +93,7 @@ async fn i7_the_end_of_a_client_waits_for_a_dropped_acquire(kind: &'static Kind)
     lock.lock().await.unwrap().unlock().await.unwrap();
     let before = scene.writes().await;
     proxy.hold(Direction::Replies);
-    let mut acquiring = Box::pin(lock.lock_for(MINUTE * 60));
+    let mut acquiring = Box::pin(lock.lock_with_lease(MINUTE * 60));
     assert!(poll_once(&mut acquiring).await.is_none());
     eventually("it was executed", LONG, async || {
         scene.writes().await > before

@@ -180,7 +180,10 @@ async fn an_owner_enters_again_by_any_handle_and_others_do_not(kind: &'static Ki
     let handle = scene.owned(&owner, "mine");
     let again = handle.try_lock(Duration::ZERO, Lease::Watchdog).await;
     let again = again.unwrap().expect("the owner is let in");
-    let inner = handle.lock_for(Duration::from_secs(10)).await.unwrap();
+    let inner = handle
+        .lock_with_lease(Duration::from_secs(10))
+        .await
+        .unwrap();
     assert_eq!(handle.hold_count(), 3);
     assert!(handle.is_held());
     scene.assert_count("mine", 3).await;
@@ -292,7 +295,7 @@ async fn a_detached_level_is_given_back_by_the_handle(kind: &'static Kind) {
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "apart");
     lock.lock().await.unwrap().detach().unwrap();
-    lock.lock_for(LONG).await.unwrap().detach().unwrap();
+    lock.lock_with_lease(LONG).await.unwrap().detach().unwrap();
     assert_eq!(lock.hold_count(), 2, "detaching gives nothing back");
     scene.assert_count("apart", 2).await;
     scene.owned(&owner, "apart").unlock().await.unwrap();

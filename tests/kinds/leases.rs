@@ -40,7 +40,7 @@ const LOST: &str = "at most the release behind it";
 async fn a_fixed_hold_is_never_renewed_and_ends_with_its_lease(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     scene.warm().await;
-    let guard = scene.lock("fixed").lock_for(SHORT).await.unwrap();
+    let guard = scene.lock("fixed").lock_with_lease(SHORT).await.unwrap();
     scene.server.reset_calls().await;
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     assert!(!guard.is_valid() && guard.valid_for() == Duration::ZERO);
@@ -86,7 +86,7 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
     scene.warm().await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "mixed");
-    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let watched = lock.lock().await.unwrap();
     let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
     assert!(lost.is_err() && watched.is_valid(), "kept alive");
@@ -104,7 +104,7 @@ async fn a_watchdog_level_that_comes_late_has_a_fixed_hold_kept(kind: &'static K
     let scene = Scene::short(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "late");
-    let fixed = lock.lock_for(SHORT * 2).await.unwrap();
+    let fixed = lock.lock_with_lease(SHORT * 2).await.unwrap();
     let watched = lock.lock().await.unwrap();
     fixed.unlock().await.unwrap();
     let lost = tokio::time::timeout(SHORT * 4, watched.lost()).await;
@@ -118,7 +118,7 @@ async fn a_fixed_level_outlives_the_watchdog_level_around_it(kind: &'static Kind
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "inner");
     let watched = lock.lock().await.unwrap();
-    let fixed = lock.lock_for(MINUTE).await.unwrap();
+    let fixed = lock.lock_with_lease(MINUTE).await.unwrap();
     watched.unlock().await.unwrap();
     scene.assert_vouched(&fixed, Duration::from_secs(50));
     assert!(scene.server.pttl("inner").await > 50_000);
@@ -129,7 +129,7 @@ async fn a_fixed_level_outlives_the_watchdog_level_around_it(kind: &'static Kind
 async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     let lock = scene.lock("levels");
-    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let again = fixed.reenter(SHORT * 2).await.unwrap();
     scene.assert_vouched(&again, SHORT);
     for guard in [&fixed, &again] {
@@ -137,7 +137,7 @@ async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind)
     }
     drop((fixed, again));
 
-    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
     let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
     assert!(lost.is_err(), "kept alive");
@@ -160,8 +160,8 @@ async fn t1_a_shorter_lease_inside_cuts_nothing_short(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "short");
-    let outer = lock.lock_for(MINUTE).await.unwrap();
-    let inner = lock.lock_for(ms(20)).await.unwrap();
+    let outer = lock.lock_with_lease(MINUTE).await.unwrap();
+    let inner = lock.lock_with_lease(ms(20)).await.unwrap();
     inner.unlock().await.ok();
     let watched = outer.reenter(Lease::Watchdog).await.unwrap();
     watched.verify().await.unwrap();
@@ -176,7 +176,7 @@ async fn t1_a_longer_lease_inside_lengthens(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     for lease in [Lease::Watchdog, Lease::Fixed(MINUTE)] {
         let lock = scene.lock("longer");
-        let outer = lock.lock_for(Duration::from_secs(5)).await.unwrap();
+        let outer = lock.lock_with_lease(Duration::from_secs(5)).await.unwrap();
         let inner = outer.reenter(lease).await.unwrap();
         assert!(scene.server.pttl("longer").await > 20_000, "{lease:?}");
         assert!(inner.valid_for() > Duration::from_secs(20), "{lease:?}");
@@ -198,7 +198,7 @@ async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'sta
         renewal.fired() == 1
     })
     .await;
-    let inner = lock.lock_for(MINUTE).await.unwrap();
+    let inner = lock.lock_with_lease(MINUTE).await.unwrap();
     // It arrives after the re-entry, on a connection of its own.
     let arrived = scene.calls().await;
     eventually("the renewal came", LONG, async || {
@@ -214,7 +214,7 @@ async fn t1_a_renewal_overtaken_by_a_longer_reentry_shortens_nothing(kind: &'sta
 async fn t1_no_command_shortens_a_longer_lease_in_redis(kind: &'static Kind) {
     let scene = Scene::short(kind).await;
     scene.warm().await;
-    let outer = scene.lock("long").lock_for(MINUTE).await.unwrap();
+    let outer = scene.lock("long").lock_with_lease(MINUTE).await.unwrap();
     for key in scene.keys().await {
         scene.server.cmd(&["PEXPIRE", &key, "900000"]).await;
     }
@@ -250,7 +250,7 @@ async fn t1_no_command_shortens_a_longer_lease_in_redis(kind: &'static Kind) {
 
 async fn t4_giving_a_level_back_writes_no_lease(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let outer = scene.lock("less").lock_for(MINUTE).await.unwrap();
+    let outer = scene.lock("less").lock_with_lease(MINUTE).await.unwrap();
     let inner = outer.reenter(Lease::Watchdog).await.unwrap();
     scene.server.cmd(&["PEXPIRE", "less", "20000"]).await;
     inner.unlock().await.unwrap();
@@ -262,8 +262,8 @@ async fn t4_giving_a_level_back_writes_no_lease(kind: &'static Kind) {
 /// A server whose clock is ahead ends leases early; a new connection is the time to correct that.
 async fn t5_a_verified_hold_is_asserted_again(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
-    let longer = scene.lock("both").lock_for(MINUTE).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(MINUTE).await.unwrap();
+    let longer = scene.lock("both").lock_with_lease(MINUTE).await.unwrap();
     let watched = longer.reenter(Lease::Watchdog).await.unwrap();
     for _ in 0..2 {
         let keys = scene.keys().await;
@@ -298,7 +298,7 @@ async fn t5_a_verified_hold_is_asserted_again(kind: &'static Kind) {
 async fn extend_raises_a_fixed_promise_and_never_lowers_it(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let lock = scene.lock("more");
-    let guard = lock.lock_for(Duration::from_secs(10)).await.unwrap();
+    let guard = lock.lock_with_lease(Duration::from_secs(10)).await.unwrap();
     for lease in [MINUTE, Duration::from_secs(1)] {
         guard.extend(lease).await.unwrap();
         scene.assert_vouched(&guard, Duration::from_secs(50));
@@ -322,7 +322,7 @@ async fn extend_raises_a_fixed_promise_and_never_lowers_it(kind: &'static Kind) 
 
 async fn extending_a_lost_hold_says_so(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let guard = scene.lock("gone").lock_for(LONG).await.unwrap();
+    let guard = scene.lock("gone").lock_with_lease(LONG).await.unwrap();
     scene.server.cmd(&["DEL", "gone"]).await;
     assert!(guard.extend(LONG).await.unwrap_err().is_lost());
     assert!(!scene.server.exists("gone").await && !guard.is_valid());
@@ -336,7 +336,7 @@ async fn let_expire_leaves_the_key_to_its_lease_as_a_strangers(kind: &'static Ki
     let scene = Scene::new(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "interval");
-    let guard = lock.lock_for(ms(1_000)).await.unwrap();
+    let guard = lock.lock_with_lease(ms(1_000)).await.unwrap();
     let view = guard.hold();
     guard.let_expire().unwrap();
     assert!(!view.is_valid() && matches!(view.check(), Err(Error::NotOwner { .. })));
@@ -357,7 +357,7 @@ async fn let_expire_is_refused_where_others_need_the_hold(kind: &'static Kind) {
     assert!(matches!(error, Error::InvalidLease { .. }) && watched.is_valid());
     watched.unlock().await.unwrap();
 
-    let fixed = scene.lock("kept").lock_for(LONG).await.unwrap();
+    let fixed = scene.lock("kept").lock_with_lease(LONG).await.unwrap();
     let other = fixed.reenter(Lease::Watchdog).await.unwrap();
     let fixed = if kind.differs(kind.levels_end_alone) {
         fixed
@@ -375,7 +375,7 @@ async fn let_expire_is_refused_where_others_need_the_hold(kind: &'static Kind) {
 
 async fn let_expire_of_a_lost_hold_says_so(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let guard = scene.lock("past").lock_for(ms(30)).await.unwrap();
+    let guard = scene.lock("past").lock_with_lease(ms(30)).await.unwrap();
     soon(guard.lost()).await;
     let (guard, error) = guard.let_expire().unwrap_err().into_parts();
     assert!(error.is_lost());
@@ -402,7 +402,11 @@ async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
 
 async fn a_shutdown_does_not_wait_for_a_level_left_to_its_lease(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let guard = scene.lock("left").lock_for(MINUTE * 10).await.unwrap();
+    let guard = scene
+        .lock("left")
+        .lock_with_lease(MINUTE * 10)
+        .await
+        .unwrap();
     let client = scene.client.clone();
     let shutdown = tokio::spawn(async move { client.shutdown(Duration::MAX).await });
     assert_eq!(soon(guard.lost()).await, LostReason::Shutdown);

@@ -43,7 +43,7 @@ async fn renewed_soon(kind: &'static Kind) -> Scene {
 async fn both(scene: &Scene, name: &str) -> [LockGuard; 2] {
     let other = format!("{name}-fixed");
     let watched = scene.lock(name).lock().await.unwrap();
-    let fixed = scene.lock(&other).lock_for(LONG).await.unwrap();
+    let fixed = scene.lock(&other).lock_with_lease(LONG).await.unwrap();
     [watched, fixed]
 }
 
@@ -82,8 +82,8 @@ async fn f8_a_fixed_hold_whose_key_was_deleted_is_valid_to_its_end_and_its_unloc
     kind: &'static Kind,
 ) {
     let scene = Scene::new(kind).await;
-    let waited = scene.lock("waited").lock_for(SHORT).await.unwrap();
-    let given_back = scene.lock("back").lock_for(LONG).await.unwrap();
+    let waited = scene.lock("waited").lock_with_lease(SHORT).await.unwrap();
+    let given_back = scene.lock("back").lock_with_lease(LONG).await.unwrap();
     scene.server.cmd(&["FLUSHALL"]).await;
     let lost = given_back.unlock().await;
     assert!(is_lost(&lost, LostReason::Missing), "{lost:?}");
@@ -115,7 +115,7 @@ async fn f8_i3_a_renewal_touches_no_strangers_hold(kind: &'static Kind) {
 async fn f8_i3_levels_touch_no_strangers_hold(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     for enters in [true, false] {
-        let outer = scene.lock("taken").lock_for(LONG).await.unwrap();
+        let outer = scene.lock("taken").lock_with_lease(LONG).await.unwrap();
         let inner = outer.reenter(Lease::Watchdog).await.unwrap();
         scene.server.cmd(&["DEL", "taken"]).await;
         scene.put_stranger("taken", MINUTE * 10).await;
@@ -206,7 +206,7 @@ async fn verify_finds_strangers_and_other_types(kind: &'static Kind) {
 
 async fn verify_lengthens_a_lease_that_redis_would_end_early(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let guard = scene.lock("short").lock_for(LONG).await.unwrap();
+    let guard = scene.lock("short").lock_with_lease(LONG).await.unwrap();
     for key in scene.keys().await {
         scene.server.cmd(&["PEXPIRE", &key, "2000"]).await;
     }
@@ -266,7 +266,7 @@ async fn a_lost_hold_is_not_entered_again_until_its_guards_are_gone(kind: &'stat
     let scene = Scene::new(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "lost");
-    let outer = lock.lock_for(LONG).await.unwrap();
+    let outer = lock.lock_with_lease(LONG).await.unwrap();
     let inner = outer.reenter(Lease::Watchdog).await.unwrap();
     assert!(scene.lock("lost").force_unlock().await.unwrap());
 
@@ -293,7 +293,7 @@ async fn a_lost_hold_with_only_detached_levels_blocks_nothing(kind: &'static Kin
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "old");
     let detached = async || {
-        let guard = lock.lock_for(LONG).await.unwrap();
+        let guard = lock.lock_with_lease(LONG).await.unwrap();
         guard.detach().unwrap();
         assert!(scene.lock("old").force_unlock().await.unwrap());
         assert!(!lock.is_held());
@@ -332,7 +332,7 @@ async fn a_hold_forced_by_another_client_is_lost_at_the_next_renewal(kind: &'sta
     let scene = renewed_soon(kind).await;
     let other: Client = scene.other().await;
     let guard = scene.lock("theirs").lock().await.unwrap();
-    let fixed = scene.lock("fixed").lock_for(LONG).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(LONG).await.unwrap();
     for name in ["theirs", "fixed"] {
         assert!(scene.of(&other, name).force_unlock().await.unwrap());
     }

@@ -105,7 +105,7 @@ async fn life(scene: &Scene, record: &Record, mut stepped: impl AsyncFnMut(&str,
         stepped("acquire", record.take()).await;
         let inner = guard.reenter(MINUTE).await.unwrap();
         stepped("reenter", record.take()).await;
-        let third = lock.lock_for(MINUTE * 2).await.unwrap();
+        let third = lock.lock_with_lease(MINUTE * 2).await.unwrap();
         stepped("enter for longer", record.take()).await;
         guard.verify().await.unwrap();
         stepped("verify", record.take()).await;
@@ -156,12 +156,20 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one(kind: &'static K
     .await;
     scene.clean().await;
     let other = scene.other().await;
-    let rival = scene.rival(&other, "life").lock_for(MINUTE).await.unwrap();
+    let rival = scene
+        .rival(&other, "life")
+        .lock_with_lease(MINUTE)
+        .await
+        .unwrap();
     changes_nothing(&scene, &all, "a rival holds it").await;
     rival.unlock().await.unwrap();
     let releases = all.iter().rev().take(1).cloned().collect::<Vec<_>>();
     changes_nothing(&scene, &releases, "nobody holds it").await;
-    let stranger = scene.of(&other, "life").lock_for(MINUTE).await.unwrap();
+    let stranger = scene
+        .of(&other, "life")
+        .lock_with_lease(MINUTE)
+        .await
+        .unwrap();
     changes_nothing(&scene, &releases, "one of its kind holds it").await;
     stranger.unlock().await.unwrap();
     scene.clean().await;

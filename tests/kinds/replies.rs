@@ -81,7 +81,7 @@ async fn f3_one_try_makes_up_for_a_connection_that_was_cut(kind: &'static Kind) 
 async fn f3_i2_a_lost_reply_to_a_reentry_is_one_level(kind: &'static Kind) {
     let (scene, proxy) = proxied(kind).await;
     for (loss, name) in LOSSES {
-        let outer = scene.lock(name).lock_for(LONG).await.unwrap();
+        let outer = scene.lock(name).lock_with_lease(LONG).await.unwrap();
         let aim = lose(&proxy, &loss, name);
         let inner = soon(outer.reenter(MINUTE)).await.unwrap();
         assert_eq!((aim.fired(), inner.hold_count()), (1, 2), "{name}");
@@ -116,7 +116,7 @@ async fn f3_a_lost_reply_to_a_partial_release_costs_nothing_but_the_count(kind: 
 async fn f3_i2_a_lost_reply_to_the_last_release_is_no_loss(kind: &'static Kind) {
     let (scene, proxy) = proxied(kind).await;
     for (loss, name) in LOSSES {
-        let guard = scene.lock(name).lock_for(MINUTE).await.unwrap();
+        let guard = scene.lock(name).lock_with_lease(MINUTE).await.unwrap();
         let silent = matches!(loss, Fault::SwallowRequest | Fault::SwallowReply);
         let aim = lose(&proxy, &loss, name);
         match soon(guard.unlock()).await {
@@ -135,7 +135,7 @@ async fn f3_a_lost_reply_to_a_dropped_guards_release_leaks_nothing(kind: &'stati
     let (scene, proxy) = proxied(kind).await;
     let other = scene.other().await;
     for (loss, name) in LOSSES {
-        let guard = scene.lock(name).lock_for(MINUTE).await.unwrap();
+        let guard = scene.lock(name).lock_with_lease(MINUTE).await.unwrap();
         let aim = lose(&proxy, &loss, name);
         drop(guard);
         scene.free().await;
@@ -169,7 +169,7 @@ async fn f3_renewals_go_on_after_lost_replies(kind: &'static Kind) {
 async fn f3_a_lost_reply_to_an_extension_or_a_question_costs_no_hold(kind: &'static Kind) {
     let (scene, proxy) = proxied(kind).await;
     for (loss, name) in LOSSES {
-        let guard = scene.lock(name).lock_for(LONG).await.unwrap();
+        let guard = scene.lock(name).lock_with_lease(LONG).await.unwrap();
         lose(&proxy, &loss, name);
         match soon(guard.extend(MINUTE)).await {
             Ok(()) => scene.assert_vouched(&guard, LONG),

@@ -23,8 +23,12 @@ pub(crate) struct Story {
 impl Story {
     pub(crate) async fn begin(scene: &Scene) -> Self {
         let kept = scene.lock("kept").lock().await.unwrap();
-        let given_back = scene.lock("given-back").lock_for(MINUTE).await.unwrap();
-        let dropped = scene.lock("dropped").lock_for(MINUTE).await.unwrap();
+        let given_back = scene
+            .lock("given-back")
+            .lock_with_lease(MINUTE)
+            .await
+            .unwrap();
+        let dropped = scene.lock("dropped").lock_with_lease(MINUTE).await.unwrap();
         Self {
             kept,
             given_back,

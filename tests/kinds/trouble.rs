@@ -217,7 +217,7 @@ async fn f9_out_of_memory_only_new_holds_are_refused(kind: &'static Kind) {
     let server = &scene.server;
     let guard = scene.lock("held").lock().await.unwrap();
     let partial = guard.reenter(Lease::Watchdog).await.unwrap();
-    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(MINUTE).await.unwrap();
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let refused = scene.try_once(&scene.client, "new").await.unwrap_err();
@@ -267,7 +267,7 @@ async fn f6_i8_a_restart_that_forgets_loses_all_holds_at_once(kind: &'static Kin
     let scene = Scene::short(kind).await;
     let other = scene.listener().await;
     let watched = scene.lock("watched").lock().await.unwrap();
-    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(MINUTE).await.unwrap();
     let rival = scene.rival(&other, "fixed");
     let waiter =
         tokio::spawn(async move { rival.lock().await.map(|guard| (guard, Instant::now())) });
@@ -300,7 +300,7 @@ async fn f6_a_restart_that_remembers_costs_no_hold(kind: &'static Kind) {
     let scene = Scene::on(kind, server, |builder| builder.watchdog_lease(SHORT)).await;
     let other = scene.listener().await;
     let watched = scene.lock("watched").lock().await.unwrap();
-    let fixed = scene.lock("fixed").lock_for(MINUTE).await.unwrap();
+    let fixed = scene.lock("fixed").lock_with_lease(MINUTE).await.unwrap();
     let rival = scene.rival(&other, "fixed");
     let waiter = tokio::spawn(async move { rival.lock().await });
     scene.waited_for(1).await;

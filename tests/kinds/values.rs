@@ -30,7 +30,7 @@ async fn f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone(kind
         let owned = scene.owned(&owner, "key");
         let errors = [
             soon(lock.lock()).await.err(),
-            soon(lock.lock_for(LONG)).await.err(),
+            soon(lock.lock_with_lease(LONG)).await.err(),
             lock.try_lock(LONG, Lease::Fixed(LONG)).await.err(),
             lock.try_lock(Duration::ZERO, Lease::Watchdog).await.err(),
             owned.try_lock(Duration::ZERO, Lease::Watchdog).await.err(),
@@ -84,7 +84,7 @@ async fn f12_i5_a_lock_without_a_lease_is_busy_and_waited_for_by_polls(kind: &'s
 async fn everything(lock: &dyn Lock) -> Vec<Option<Error>> {
     vec![
         lock.lock().await.err(),
-        lock.lock_for(LONG).await.err(),
+        lock.lock_with_lease(LONG).await.err(),
         lock.try_lock(Duration::ZERO, Lease::Watchdog).await.err(),
         lock.try_lock(LONG, Lease::Fixed(LONG)).await.err(),
         lock.is_locked().await.err(),
@@ -184,7 +184,7 @@ async fn f20_odd_names_are_legal_and_work(kind: &'static Kind) {
 
 async fn f21_i4_a_lease_out_of_bounds_is_refused_before_anything_is_sent(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
-    let held = scene.lock("held").lock_for(LONG).await.unwrap();
+    let held = scene.lock("held").lock_with_lease(LONG).await.unwrap();
     scene.server.reset_calls().await;
     let year = Duration::from_secs(365 * 24 * 3600);
     let lock = scene.lock("lease");
@@ -198,7 +198,7 @@ async fn f21_i4_a_lease_out_of_bounds_is_refused_before_anything_is_sent(kind: &
         Duration::MAX,
     ] {
         let refused = [
-            lock.lock_for(lease).await.err(),
+            lock.lock_with_lease(lease).await.err(),
             lock.try_lock(Duration::ZERO, lease.into()).await.err(),
             lock.try_lock(Duration::MAX, lease.into()).await.err(),
             held.reenter(lease).await.err(),
@@ -212,7 +212,7 @@ async fn f21_i4_a_lease_out_of_bounds_is_refused_before_anything_is_sent(kind: &
     assert_eq!(scene.calls().await, 0);
     held.unlock().await.unwrap();
     for lease in [ms(10), year] {
-        let guard = lock.lock_for(lease).await.unwrap();
+        let guard = lock.lock_with_lease(lease).await.unwrap();
         scene.assert_leased("a legal lease").await;
         drop(guard);
         scene.clean().await;

@@ -88,7 +88,7 @@ async fn i5_a_release_of_a_rival_lets_waiters_in_and_the_other_way_round(kind: &
 async fn i5_a_dropped_guard_wakes_a_waiter_of_another_client(kind: &'static Kind) {
     let scene = Scene::new(kind).await;
     let client = scene.listener().await;
-    let guard = scene.lock("drop").lock_for(LONG * 4).await.unwrap();
+    let guard = scene.lock("drop").lock_with_lease(LONG * 4).await.unwrap();
     let rival = scene.rival(&client, "drop");
     let waiter = tokio::spawn(async move { rival.lock().await });
     scene.waited_for(1).await;
@@ -169,7 +169,7 @@ async fn i5_a_release_during_a_try_is_not_missed(kind: &'static Kind) {
     let holder = scene.other().await;
     for nth in 1..3 {
         let name = format!("during-{nth}");
-        let rival = scene.rival(&holder, &name).lock_for(LONG * 4).await;
+        let rival = scene.rival(&holder, &name).lock_with_lease(LONG * 4).await;
         let before = scene.calls().await;
         let slow = proxy.inject(Fault::DelayReply(ms(300)));
         let slow = slow.on(about(&name)).nth(nth).arm();

@@ -13,7 +13,7 @@ async fn the_newest_detached_level_goes_first() {
     let owner = client.new_owner();
     let lock = owner.get_lock("newest");
     lock.lock().await.unwrap().detach().unwrap();
-    let fixed = lock.lock_for(SHORT).await.unwrap();
+    let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let view = fixed.hold();
     fixed.detach().unwrap();
     lock.unlock().await.unwrap();

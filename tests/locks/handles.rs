@@ -157,7 +157,7 @@ impl<L: Lock> Lock for Wrapped<L> {
 async fn a_pointer_to_a_lock_is_a_lock() {
     async fn through(lock: impl Lock) -> Result<(), Error> {
         assert_eq!(lock.name(), "pointed");
-        let guard = lock.lock_for(LONG).await?;
+        let guard = lock.lock_with_lease(LONG).await?;
         assert!(lock.is_locked().await?);
         let left = lock.remain_time_to_live().await?;
         assert!(matches!(left, Ttl::Left(left) if left <= LONG), "{left:?}");
@@ -205,7 +205,7 @@ async fn errors_name_the_lock_what_was_given_and_what_is_allowed() {
         )
     };
 
-    let error = lock.lock_for(ms(9)).await.unwrap_err();
+    let error = lock.lock_with_lease(ms(9)).await.unwrap_err();
     let bounds = "a lease must be between 10 ms and 365 days, not 9ms";
     assert_eq!(described(error), text(bounds));
     assert_eq!(

@@ -21,7 +21,7 @@ async fn take(owner: &Owner, name: &str, level: Level) -> LockGuard {
     let lock = owner.get_lock(name);
     let guard = match level {
         Level::Watchdog => lock.lock().await,
-        Level::Fixed => lock.lock_for(FIXED).await,
+        Level::Fixed => lock.lock_with_lease(FIXED).await,
     };
     guard.unwrap()
 }

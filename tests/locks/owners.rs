@@ -60,7 +60,7 @@ async fn any_kind_of_handle_serves_as_a_lock() {
             .unwrap();
         assert_eq!(guard.unwrap().name(), "any");
         assert!(matches!(lock.unlock().await, Err(Error::NotOwner { .. })));
-        let guard = lock.lock_for(Duration::from_secs(5)).await.unwrap();
+        let guard = lock.lock_with_lease(Duration::from_secs(5)).await.unwrap();
         assert!(lock.force_unlock().await.unwrap());
         assert!(!guard.is_valid() && !lock.is_held() && lock.hold_count() == 0);
         drop(guard);

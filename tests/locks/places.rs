@@ -32,7 +32,10 @@ async fn i8_sending_the_last_release_ends_the_hold() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_lock("ending");
-    let guard = lock.lock_for(Duration::from_millis(300)).await.unwrap();
+    let guard = lock
+        .lock_with_lease(Duration::from_millis(300))
+        .await
+        .unwrap();
     let view = guard.hold();
     server.freeze();
     let mut unlock = Box::pin(guard.unlock());

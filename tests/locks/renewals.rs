@@ -44,7 +44,7 @@ async fn i8_a_loss_is_reported_two_milliseconds_before_the_validity_ends() {
     let client = client.connect().await.unwrap();
     ahead.stop();
     let lock = client.get_lock("early");
-    let guard = lock.lock_for(Duration::from_secs(10)).await.unwrap();
+    let guard = lock.lock_with_lease(Duration::from_secs(10)).await.unwrap();
     let end = guard.valid_for();
     ahead.advance(end.saturating_sub(ms(3)));
     assert_eq!(guard.valid_for(), ms(3));

@@ -38,7 +38,7 @@ async fn a_simple_lock_is_one_string_with_the_hold_id_and_the_lease() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_simple_lock("one");
-    let guard = lock.lock_for(LONG).await.unwrap();
+    let guard = lock.lock_with_lease(LONG).await.unwrap();
     let id = value(&server, "one").await.expect("a string");
     assert!(id.starts_with(&format!("{}:", client.id())), "{id}");
     assert!((20_000..=30_000).contains(&server.pttl("one").await));
@@ -60,9 +60,9 @@ async fn levels_are_counted_here_and_never_shorten_the_lease() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let lock = owner.get_simple_lock("levels");
-    let outer = lock.lock_for(LONG * 2).await.unwrap();
+    let outer = lock.lock_with_lease(LONG * 2).await.unwrap();
     let before = value(&server, "levels").await;
-    let inner = lock.lock_for(ms(500)).await.unwrap();
+    let inner = lock.lock_with_lease(ms(500)).await.unwrap();
     assert!(server.pttl("levels").await > 30_000, "T1");
     assert!(server.pttl("levels").await > 30_000, "T1");
     let more = inner.reenter(Duration::from_secs(90)).await.unwrap();
@@ -171,7 +171,11 @@ async fn a_lock_of_another_library_can_be_forced() {
 async fn a_key_of_another_type_is_reported_by_every_verb_and_left_alone() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    let held = client.get_lock("plain").lock_for(LONG).await.unwrap();
+    let held = client
+        .get_lock("plain")
+        .lock_with_lease(LONG)
+        .await
+        .unwrap();
     server.cmd(&["RPUSH", "list", "x"]).await;
     for name in ["plain", "list"] {
         let before: Vec<u8> = server.query(&["DUMP", name]).await;
@@ -192,7 +196,7 @@ async fn a_key_of_another_type_is_reported_by_every_verb_and_left_alone() {
     // And the other way round.
     let held = client
         .get_simple_lock("simple")
-        .lock_for(LONG)
+        .lock_with_lease(LONG)
         .await
         .unwrap();
     let plain = client.get_lock("simple");
@@ -295,7 +299,7 @@ async fn i3_a_late_unlock_leaves_the_next_holder_alone() {
     let client = connect(&server).await;
     let guard = client
         .get_simple_lock("late")
-        .lock_for(ms(300))
+        .lock_with_lease(ms(300))
         .await
         .unwrap();
     soon(guard.lost()).await;

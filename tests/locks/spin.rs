@@ -26,7 +26,11 @@ async fn a_spin_waiter_polls_and_subscribes_to_nothing() {
     // The client's own polls would come once a minute.
     let builder = Client::builder(&proxy.url()).backoff(rare());
     let client = builder.connect().await.unwrap();
-    let guard = holder.get_lock("spin").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("spin")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let waiter = waiting(client.get_spin_lock("spin"));
     let polls = || proxy.commands().get("EVALSHA").copied().unwrap_or(0);
     eventually("it polls", LONG, async || polls() > 20).await;
@@ -43,7 +47,11 @@ async fn polls_come_more_and_more_rarely_up_to_the_cap() {
     let proxy = Proxy::to(&server);
     let holder = connect(&server).await;
     let client = Client::connect(&proxy.url()).await.unwrap();
-    let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("rare")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let growing = Backoff::new().base(ms(1)).factor(10.0).cap(ms(60_000));
     let lock = client.get_spin_lock_with("rare", growing);
     let busy = lock.try_lock(ms(900), Lease::Watchdog).await.unwrap();
@@ -87,7 +95,11 @@ async fn one_try_behind_a_spin_waiter_that_polls_rarely_asks() {
     let holder = connect(&server).await;
     for spins in [false, true] {
         let client = without_polls(&server).connect().await.unwrap();
-        let guard = holder.get_lock("rare").lock_for(LONG * 4).await.unwrap();
+        let guard = holder
+            .get_lock("rare")
+            .lock_with_lease(LONG * 4)
+            .await
+            .unwrap();
         let asked = server.calls_of("evalsha").await;
         let waiter = waiting(client.get_spin_lock_with("rare", rare()));
         eventually("it got its answer", LONG, async || {
@@ -117,7 +129,7 @@ async fn i5_the_release_of_a_spin_lock_wakes_listening_waiters() {
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
     let guard = holder.get_spin_lock("x");
-    let guard = guard.lock_for(LONG * 4).await.unwrap();
+    let guard = guard.lock_with_lease(LONG * 4).await.unwrap();
     let lock = client.get_lock("x");
     let waiter = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "x").await;
@@ -131,7 +143,7 @@ async fn a_release_of_this_client_lets_the_next_one_in_at_once() {
     let server = RedisServer::start();
     let client = without_polls(&server).connect().await.unwrap();
     let lock = client.get_spin_lock_with("here", rare());
-    let guard = lock.lock_for(LONG * 4).await.unwrap();
+    let guard = lock.lock_with_lease(LONG * 4).await.unwrap();
     let waiters: Vec<_> = (0..3).map(|_| waiting(lock.clone())).collect();
     guard.unlock().await.unwrap();
     for waiter in waiters {
@@ -146,7 +158,11 @@ async fn a_spin_waiter_gets_in_when_the_holders_lease_ends() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    let guard = holder.get_lock("ends").lock_for(ms(800)).await.unwrap();
+    let guard = holder
+        .get_lock("ends")
+        .lock_with_lease(ms(800))
+        .await
+        .unwrap();
     guard.let_expire().unwrap();
     let waiter = waiting(client.get_spin_lock_with("ends", rare()));
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
@@ -157,7 +173,11 @@ async fn a_listening_waiter_behind_a_spin_waiter_is_woken_and_so_is_that_one() {
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    let guard = holder.get_lock("both").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("both")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let spin = waiting(client.get_spin_lock_with("both", rare()));
     let plain = client.get_lock("both");
     let plain = tokio::spawn(async move { plain.lock().await });
@@ -211,7 +231,11 @@ async fn i5_the_client_subscribes_at_once_for_a_waiter_behind_a_rare_spin_waiter
     let server = RedisServer::start();
     let holder = connect(&server).await;
     let client = without_polls(&server).connect().await.unwrap();
-    let guard = holder.get_lock("late").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("late")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let waiters = late(&client, "late").await;
     subscribed(&server, "late").await;
     guard.unlock().await.unwrap();
@@ -299,7 +323,11 @@ async fn a_backoff_out_of_its_ranges_is_refused_by_every_verb_before_anything_is
 async fn i5_a_polling_waiter_behind_a_rare_spin_waiter_that_gives_up_has_its_own_pace() {
     let server = RedisServer::start();
     let (holder, client) = (connect(&server).await, connect(&server).await);
-    let guard = holder.get_lock("pace").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("pace")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let mut rarely = queued(client.get_spin_lock_with("pace", rare())).await;
     let lock = client.get_spin_lock("pace");
     let behind = async { lock.try_lock(ms(300), Lease::Watchdog).await };
@@ -326,7 +354,11 @@ async fn two_tries_behind_a_spin_waiter_that_polls_rarely_ask() {
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     let builder = Client::builder(&proxy.url()).backoff(minute);
     let client = builder.command_timeout(LONG).connect().await.unwrap();
-    let guard = holder.get_lock("two").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("two")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let mut spin = queued(client.get_spin_lock_with("two", rare())).await;
     // When this one has given up, the first one has heard that the lock is busy.
     let quick = client.get_spin_lock_with("two", rare());

@@ -77,7 +77,7 @@ async fn i9_every_future_of_a_guard_can_be_dropped_at_any_poll() {
     let server = RedisServer::start();
     let (client, other) = (connect(&server).await, connect(&server).await);
     let all = multi(&client, &["a", "b", "c"]);
-    let held = async || all.lock_for(LONG).await.unwrap();
+    let held = async || all.lock_with_lease(LONG).await.unwrap();
     at_every_poll(&server, &other, held, LockGuard::unlock).await;
     at_every_poll(&server, &other, held, async |guard| {
         drop(guard.reenter(Lease::Watchdog).await);

@@ -59,7 +59,7 @@ async fn sections(all: MultiLock, names: &'static [&'static str], inside: Arc<In
     for round in 0..times {
         let guard = match round % 3 {
             0 => all.lock().await.unwrap(),
-            1 => all.lock_for(LONG).await.unwrap(),
+            1 => all.lock_with_lease(LONG).await.unwrap(),
             _ => all
                 .try_lock(LONG * 2, Lease::Watchdog)
                 .await

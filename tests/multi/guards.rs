@@ -41,7 +41,7 @@ async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
     let client = connect_short(&server).await;
     let all = multi(&client, &["a", "b"]);
     // Fixed first: the watchdog keeps it for as long as the second level is alive.
-    let fixed = all.lock_for(ms(2_000)).await.unwrap();
+    let fixed = all.lock_with_lease(ms(2_000)).await.unwrap();
     let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
     assert_eq!(
         (count(&server, "a").await, count(&server, "b").await),
@@ -82,7 +82,7 @@ async fn a_fixed_lease_is_extended_on_each_lock() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let guard = multi(&client, &["a", "b"])
-        .lock_for(ms(3_000))
+        .lock_with_lease(ms(3_000))
         .await
         .unwrap();
     guard.extend(ms(20_000)).await.unwrap();
@@ -99,14 +99,14 @@ async fn it_is_valid_for_as_long_as_the_shortest_of_its_locks() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let (a, b) = (owner.get_lock("a"), owner.get_lock("b"));
-    let longer = a.lock_for(ms(60_000)).await.unwrap();
+    let longer = a.lock_with_lease(ms(60_000)).await.unwrap();
     let both = owned(&owner, &["a", "b"])
-        .lock_for(ms(5_000))
+        .lock_with_lease(ms(5_000))
         .await
         .unwrap();
     assert!(both.valid_for() < ms(5_000) && both.valid_for() > ms(3_000));
     assert!(longer.valid_for() > ms(50_000));
-    let lengthened = b.lock_for(ms(30_000)).await.unwrap();
+    let lengthened = b.lock_with_lease(ms(30_000)).await.unwrap();
     assert!(both.valid_for() > ms(25_000));
     end(both).await;
     assert!(
@@ -213,7 +213,10 @@ async fn a_guard_that_cannot_be_detached_or_left_to_expire_is_returned_unchanged
     assert!(error.is_err(), "the first was not left to its owner");
     clean(&server).await;
 
-    let outer = owned(&owner, &["a", "b"]).lock_for(LONG).await.unwrap();
+    let outer = owned(&owner, &["a", "b"])
+        .lock_with_lease(LONG)
+        .await
+        .unwrap();
     let inner = outer.reenter(LONG).await.unwrap();
     let refused = outer.detach().expect_err("its levels are shared");
     let refused = refused
@@ -228,7 +231,7 @@ async fn a_guard_that_cannot_be_detached_or_left_to_expire_is_returned_unchanged
         }
     ));
     drop(refused);
-    let other = owner.get_lock("b").lock_for(LONG).await.unwrap();
+    let other = owner.get_lock("b").lock_with_lease(LONG).await.unwrap();
     let refused = inner
         .let_expire()
         .expect_err("one of its locks has another level");

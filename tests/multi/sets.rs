@@ -148,7 +148,7 @@ async fn a_bad_name_or_lease_of_one_is_the_error_of_all() {
     }
     let both = multi(&client, &["a", "b"]);
     for lease in [Duration::ZERO, Duration::from_millis(9), Duration::MAX] {
-        let error = both.lock_for(lease).await.expect_err("a bad lease");
+        let error = both.lock_with_lease(lease).await.expect_err("a bad lease");
         assert!(matches!(error, Error::InvalidLease { .. }), "{error}");
         let error = both
             .try_lock(Duration::ZERO, lease)

@@ -81,7 +81,7 @@ async fn its_locks_may_be_of_several_clients_servers_and_kinds() {
         there.get_simple_lock("simple").into(),
         multi(&here, &["within", "as well"]).into(),
     ]);
-    let guard = all.lock_for(Duration::from_secs(10)).await.unwrap();
+    let guard = all.lock_with_lease(Duration::from_secs(10)).await.unwrap();
     guard.verify().await.unwrap();
     guard.extend(Duration::from_secs(20)).await.unwrap();
     assert!(guard.valid_for() > Duration::from_secs(15));
@@ -231,7 +231,7 @@ async fn a_fixed_lease_is_the_asked_one_from_the_start() {
     end(all.lock().await.unwrap()).await;
     // The second one does not answer: what a crash would leave now has no longer lease than requested.
     link.hold(Direction::Requests);
-    let mut taking = Box::pin(all.lock_for(ms(5_000)));
+    let mut taking = Box::pin(all.lock_with_lease(ms(5_000)));
     eventually("the first is in", LONG, async || {
         assert!(poll_once(&mut taking).await.is_none());
         server.exists("a").await

@@ -82,9 +82,13 @@ async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let rw = client.get_read_write_lock("left");
-    let plain = client.get_lock("alone").lock_for(SHORT).await.unwrap();
+    let plain = client
+        .get_lock("alone")
+        .lock_with_lease(SHORT)
+        .await
+        .unwrap();
     let kept = rw.read_lock().lock().await.unwrap();
-    let left = rw.read_lock().lock_for(SHORT).await.unwrap();
+    let left = rw.read_lock().lock_with_lease(SHORT).await.unwrap();
     let view = left.hold();
     left.let_expire().unwrap();
     plain.let_expire().unwrap();

@@ -124,7 +124,7 @@ async fn leases_are_those_that_were_asked_for() {
         .await
         .unwrap();
     let lock = quorum.get_lock("x");
-    let guard = lock.lock_for(ms(5_000)).await.unwrap();
+    let guard = lock.lock_with_lease(ms(5_000)).await.unwrap();
     assert!(guard.valid_for() < ms(5_000) && guard.valid_for() > ms(2_000));
     for server in [0, 1, 2] {
         assert!(five.0[server].pttl("x").await <= 5_000);
@@ -138,7 +138,10 @@ async fn leases_are_those_that_were_asked_for() {
     let too_long = guard.extend(ms(60_001)).await.expect_err("too long");
     assert!(too_long.to_string().contains("max_lease"), "{too_long}");
     end(guard).await;
-    let error = lock.lock_for(ms(60_001)).await.expect_err("too long");
+    let error = lock
+        .lock_with_lease(ms(60_001))
+        .await
+        .expect_err("too long");
     assert!(
         matches!(
             error,
@@ -169,7 +172,7 @@ async fn an_owner_enters_again_without_asking_anybody() {
         assert_eq!(server.calls_of("evalsha").await, 0);
     }
     // A level with the other sort of lease enters the servers, and is there when a majority said so.
-    let fixed = soon(lock.lock_for(ms(10_000))).await.unwrap();
+    let fixed = soon(lock.lock_with_lease(ms(10_000))).await.unwrap();
     assert_eq!(fixed.hold_count(), 4);
     let mut entered = 0;
     for server in &five.0 {
@@ -296,7 +299,11 @@ async fn force_unlock_frees_it_on_all_servers() {
 async fn a_hold_left_to_its_lease_stays_on_the_servers() {
     let five = Five::start();
     let quorum = five.connect().await;
-    let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
+    let guard = quorum
+        .get_lock("x")
+        .lock_with_lease(ms(20_000))
+        .await
+        .unwrap();
     five.until(5, "x").await;
     guard.let_expire().unwrap();
     assert!(try_once(&quorum.get_lock("x")).await.is_none());
@@ -315,7 +322,7 @@ async fn a_grant_answered_after_let_expire_is_left_to_its_lease_too() {
     for proxy in &late {
         proxy.hold(Direction::Replies);
     }
-    let guard = soon(lock.lock_for(ms(30_000))).await.unwrap();
+    let guard = soon(lock.lock_with_lease(ms(30_000))).await.unwrap();
     five.until(5, "x").await;
     guard.let_expire().unwrap();
     for proxy in &late {
@@ -332,7 +339,11 @@ async fn a_grant_answered_after_let_expire_is_left_to_its_lease_too() {
 async fn a_server_that_lost_it_keeps_nobody_from_leaving_it_to_its_lease() {
     let five = Five::start();
     let quorum = five.connect().await;
-    let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
+    let guard = quorum
+        .get_lock("x")
+        .lock_with_lease(ms(20_000))
+        .await
+        .unwrap();
     five.until(5, "x").await;
     // A stranger has it there, so it is not repaired; the question finds that it is lost.
     five.0[1].cmd(&["DEL", "x"]).await;

@@ -27,7 +27,11 @@ async fn a_hold_outlives_the_restart_of_all_servers_one_after_the_other() {
 async fn a_fixed_lease_gets_no_longer_by_a_repair() {
     let five = Five::start();
     let quorum = five.connect().await;
-    let guard = quorum.get_lock("x").lock_for(ms(20_000)).await.unwrap();
+    let guard = quorum
+        .get_lock("x")
+        .lock_with_lease(ms(20_000))
+        .await
+        .unwrap();
     five.until(5, "x").await;
     five.0[0].restart();
     five.0[3].cmd(&["DEL", "x"]).await;

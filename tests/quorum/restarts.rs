@@ -65,7 +65,11 @@ async fn a_lock_that_restarted_servers_forgot_is_granted_to_nobody() {
     all_old(&five).await;
     let (quorum, other) = (with_delay(&five).await, with_delay(&five).await);
     // Nothing renews it, so nobody notices that they forgot.
-    let guard = quorum.get_lock("x").lock_for(ms(3_000)).await.unwrap();
+    let guard = quorum
+        .get_lock("x")
+        .lock_with_lease(ms(3_000))
+        .await
+        .unwrap();
     five.until(5, "x").await;
     for server in [0, 1, 2] {
         five.0[server].restart();

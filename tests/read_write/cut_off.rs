@@ -62,7 +62,7 @@ async fn i9_a_join_can_be_dropped_at_any_await() {
         // Longer than what is promised, so it has to ask.
         lease += MINUTE;
         let before = server.calls_of("evalsha").await;
-        let got = after(polls, lock.lock_for(lease)).await;
+        let got = after(polls, lock.lock_with_lease(lease)).await;
         let completed = got.is_some();
         drop(got.map(Result::unwrap));
         if completed {
@@ -88,12 +88,13 @@ async fn i9_a_dropped_join_holds_up_none_of_its_waiters() {
     at_every_await(async |polls| {
         lease += MINUTE;
         let waiting = async {
-            let others = futures_util::future::join_all((0..3).map(|_| lock.lock_for(lease)));
+            let others =
+                futures_util::future::join_all((0..3).map(|_| lock.lock_with_lease(lease)));
             for guard in soon(others).await {
                 guard.unwrap().unlock().await.unwrap();
             }
         };
-        let (got, ()) = tokio::join!(after(polls, lock.lock_for(lease)), waiting);
+        let (got, ()) = tokio::join!(after(polls, lock.lock_with_lease(lease)), waiting);
         let completed = got.is_some();
         drop(got);
         completed
@@ -171,7 +172,12 @@ async fn f3_a_join_whose_request_or_reply_is_lost_is_made_again() {
     let lock = client.get_read_write_lock("x").read_lock();
     // The server knows the scripts.
     let first = lock.lock().await.unwrap();
-    lock.lock_for(MINUTE).await.unwrap().unlock().await.unwrap();
+    lock.lock_with_lease(MINUTE)
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     first.unlock().await.unwrap();
     for loss in LOSSES {
         let first = lock.lock().await.unwrap();
@@ -249,7 +255,12 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     let lock = client.get_read_write_lock("x").read_lock();
     // The server knows the scripts.
     let first = lock.lock().await.unwrap();
-    lock.lock_for(MINUTE).await.unwrap().unlock().await.unwrap();
+    lock.lock_with_lease(MINUTE)
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     first.unlock().await.unwrap();
     let lost = lose(&proxy, &Fault::SwallowReply);
     let first = soon(lock.lock()).await.unwrap();
@@ -279,19 +290,19 @@ async fn a_waiting_writer_gets_no_error_for_an_outage_that_was_over_long_ago() {
     let loading = || Fault::Answer("LOADING Redis is loading the dataset in memory".into());
     // The server knows the scripts.
     let first = read.lock().await.unwrap();
-    let longer = read.lock_for(MINUTE).await.unwrap();
+    let longer = read.lock_with_lease(MINUTE).await.unwrap();
     longer.unlock().await.unwrap();
     first.unlock().await.unwrap();
     let first = read.lock().await.unwrap();
     let refused = lose(&proxy, &loading());
-    let longer = soon(read.lock_for(MINUTE)).await.unwrap();
+    let longer = soon(read.lock_with_lease(MINUTE)).await.unwrap();
     assert_eq!(refused.fired(), 1);
     let write = lock.write_lock();
     let waiting = tokio::spawn(async move { write.lock().await });
     // The end of a fixed lease shows that more than its patience has passed.
     let clock = client
         .get_lock("clock")
-        .lock_for(patience + SHORT)
+        .lock_with_lease(patience + SHORT)
         .await
         .unwrap();
     clock.lost().await;
@@ -320,7 +331,7 @@ async fn one_try_beside_a_join_under_way_is_not_busy_because_of_readers() {
     let first = lock.lock().await.unwrap();
     let aim = lose(&proxy, &Fault::DelayReply(ms(300)));
     // Longer than what is promised, so it has to ask.
-    let mut joins = Box::pin(lock.lock_for(MINUTE));
+    let mut joins = Box::pin(lock.lock_with_lease(MINUTE));
     assert!(poll_once(&mut joins).await.is_none());
     let once = lock.try_lock(Duration::ZERO, MINUTE);
     let short = lock.try_lock(ms(20), MINUTE);

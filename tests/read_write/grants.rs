@@ -50,7 +50,7 @@ async fn a_reader_that_sees_its_join_too_late_starts_afresh() {
     let read = client.get_read_write_lock("x").read_lock();
     let reading = read.lock().await.unwrap();
     // Longer than what is promised, so it has to ask.
-    let mut longer = Box::pin(read.lock_for(Duration::from_secs(600)));
+    let mut longer = Box::pin(read.lock_with_lease(Duration::from_secs(600)));
     assert!(poll_once(&mut longer).await.is_none());
     // Over the same connection: the answer before this one is there, too.
     assert!(read.is_locked().await.unwrap());
@@ -118,7 +118,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     .await;
     let late = client.get_read_write_lock("x").read_lock();
     // Longer than what is promised, so it has to ask.
-    let reading = tokio::spawn(async move { late.lock_for(LONG * 10).await });
+    let reading = tokio::spawn(async move { late.lock_with_lease(LONG * 10).await });
     soon(writing)
         .await
         .unwrap()
@@ -145,13 +145,13 @@ async fn a_reader_whose_shared_hold_runs_out_during_its_join_gets_a_fresh_one() 
     let client = Client::builder(&proxy.url()).command_timeout(LONG);
     let client = client.connect().await.unwrap();
     let lock = client.get_read_write_lock("x").read_lock();
-    let first = lock.lock_for(ms(1_500)).await.unwrap();
+    let first = lock.lock_with_lease(ms(1_500)).await.unwrap();
     let scripts = Match::when(|command| command.name() == "EVALSHA");
     let late = proxy.inject(Fault::DelayReply(ms(4_000)));
     let aim = late.on(Match::arg("x").and(scripts)).arm();
     let joins = tokio::spawn({
         let lock = lock.clone();
-        async move { lock.lock_for(LONG * 2).await }
+        async move { lock.lock_with_lease(LONG * 2).await }
     });
     eventually("it asks", LONG, async || aim.fired() == 1).await;
     assert_eq!(soon(first.lost()).await, LostReason::Expired);

@@ -124,7 +124,7 @@ async fn a_downgrade_wakes_a_waiting_reader_of_another_client() {
     for owned in [true, false] {
         let owner = a.new_owner();
         let lock = owner.get_read_write_lock("x");
-        let write = lock.write_lock().lock_for(LONG * 10).await.unwrap();
+        let write = lock.write_lock().lock_with_lease(LONG * 10).await.unwrap();
         let read = b.get_read_write_lock("x").read_lock();
         let waiting = tokio::spawn(async move { read.lock().await });
         eventually("it listens, and tried again", LONG, async || {
@@ -133,7 +133,7 @@ async fn a_downgrade_wakes_a_waiting_reader_of_another_client() {
         .await;
         tokio::time::sleep(ms(50)).await;
         let reading = if owned {
-            let reading = lock.read_lock().lock_for(LONG).await.unwrap();
+            let reading = lock.read_lock().lock_with_lease(LONG).await.unwrap();
             write.unlock().await.unwrap();
             reading
         } else {
@@ -224,7 +224,7 @@ async fn a_fixed_write_lease_that_ends_leaves_the_lock_to_watched_read_levels() 
     let (a, b) = (connect(&server).await, connect(&server).await);
     let owner = a.new_owner();
     let lock = owner.get_read_write_lock("x");
-    let write = lock.write_lock().lock_for(ms(800)).await.unwrap();
+    let write = lock.write_lock().lock_with_lease(ms(800)).await.unwrap();
     let reading = lock.read_lock().lock().await.unwrap();
     assert_eq!(soon(write.lost()).await, LostReason::Expired);
     let theirs = soon(b.get_read_write_lock("x").read_lock().lock())
@@ -242,7 +242,7 @@ async fn a_downgraded_fixed_lease_goes_on() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x");
-    let write = lock.write_lock().lock_for(ms(800)).await.unwrap();
+    let write = lock.write_lock().lock_with_lease(ms(800)).await.unwrap();
     let reading = write.downgrade().await.unwrap();
     assert!(reading.valid_for() <= ms(800) && reading.is_valid());
     assert!(server.pttl("x").await <= 800, "no longer than it was");
@@ -306,11 +306,11 @@ async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let read = owner.get_read_write_lock("x").read_lock();
-    let outer = read.lock_for(SHORT).await.unwrap();
+    let outer = read.lock_with_lease(SHORT).await.unwrap();
     let view = outer.hold();
     outer.detach().unwrap();
     server.freeze();
-    let mut longer = Box::pin(read.lock_for(LONG));
+    let mut longer = Box::pin(read.lock_with_lease(LONG));
     assert!(poll_once(&mut longer).await.is_none());
     // Not while the requested level is being decided.
     tokio::select! {
@@ -333,7 +333,7 @@ async fn a_long_lease_that_was_downgraded_is_vouched_for_and_asserted_as_a_reade
     let client = client.connect().await.unwrap();
     let lock = client.get_read_write_lock("x");
     let hour = Duration::from_secs(3_600);
-    let write = lock.write_lock().lock_for(hour).await.unwrap();
+    let write = lock.write_lock().lock_with_lease(hour).await.unwrap();
     assert!(write.valid_for() > lease);
     let reading = write.downgrade().await.unwrap();
     assert!(reading.valid_for() <= lease, "{:?}", reading.valid_for());

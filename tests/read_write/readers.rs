@@ -109,11 +109,11 @@ async fn a_reader_that_came_after_the_question_that_let_it_in_has_its_whole_leas
     // From then on Redis knows the script, so one command is enough.
     lock.lock().await.unwrap().unlock().await.unwrap();
     server.freeze();
-    let mut first = Box::pin(lock.lock_for(lease));
+    let mut first = Box::pin(lock.lock_with_lease(lease));
     assert!(poll_once(&mut first).await.is_none());
     tokio::time::sleep(ms(300)).await;
     let asked = Instant::now();
-    let mut second = Box::pin(lock.lock_for(lease));
+    let mut second = Box::pin(lock.lock_with_lease(lease));
     assert!(poll_once(&mut second).await.is_none());
     server.resume();
     let (first, second) = soon(join(first, second)).await;
@@ -181,7 +181,7 @@ async fn a_fixed_level_ends_at_its_own_lease_though_others_read_on() {
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let watched = lock.lock().await.unwrap();
-    let short = lock.lock_for(ms(300)).await.unwrap();
+    let short = lock.lock_with_lease(ms(300)).await.unwrap();
     assert!(short.valid_for() <= ms(300) && watched.valid_for() > ms(10_000));
     assert_eq!(soon(short.lost()).await, LostReason::Expired);
     assert!(!short.is_valid() && watched.is_valid());
@@ -203,7 +203,7 @@ async fn the_last_lease_that_ends_frees_the_lock() {
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let watched = lock.lock().await.unwrap();
-    let short = lock.lock_for(ms(400)).await.unwrap();
+    let short = lock.lock_with_lease(ms(400)).await.unwrap();
     watched.unlock().await.unwrap();
     // Redis has a lease of thirty seconds, and the remaining reader was promised less than half a second.
     let write = client.get_read_write_lock("x").write_lock();
@@ -254,7 +254,7 @@ async fn a_fixed_level_keeps_nothing_once_its_lease_is_over() {
     let client = connect(&server).await;
     let owner = client.new_owner();
     let lock = owner.get_read_write_lock("x").read_lock();
-    let fixed = lock.lock_for(ms(400)).await.unwrap();
+    let fixed = lock.lock_with_lease(ms(400)).await.unwrap();
     let watched = lock.lock().await.unwrap();
     assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
     watched.unlock().await.unwrap();
@@ -279,7 +279,7 @@ async fn a_level_that_the_watchdog_leaves_keeps_what_it_was_promised() {
     let owner = client.new_owner();
     let lock = owner.get_read_write_lock("x").read_lock();
     let watched = lock.lock().await.unwrap();
-    let short = lock.lock_for(ms(700)).await.unwrap();
+    let short = lock.lock_with_lease(ms(700)).await.unwrap();
     watched.unlock().await.unwrap();
     assert!(short.is_valid() && short.valid_for() <= ms(700));
     assert_eq!(reads(&server, "x").await, 1);
@@ -325,7 +325,7 @@ async fn the_level_that_was_detached_last_is_given_back_first() {
     let lock = owner.get_read_write_lock("x").read_lock();
     let (watched, fixed) = (
         lock.lock().await.unwrap(),
-        lock.lock_for(LONG).await.unwrap(),
+        lock.lock_with_lease(LONG).await.unwrap(),
     );
     let view = watched.hold();
     fixed.detach().unwrap();
@@ -342,7 +342,10 @@ async fn a_lease_longer_than_the_promised_one_needs_a_command() {
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let watched = lock.lock().await.unwrap();
-    let long = lock.lock_for(Duration::from_secs(100)).await.unwrap();
+    let long = lock
+        .lock_with_lease(Duration::from_secs(100))
+        .await
+        .unwrap();
     let left = server.pttl("x").await;
     assert!(left > 90_000, "{left}");
     let timeout = server.pttl(&timeout_keys(&server).await[0]).await;
@@ -366,7 +369,7 @@ async fn let_expire_leaves_a_read_level_to_its_lease() {
         .lock()
         .await
         .unwrap();
-    let left = lock.read_lock().lock_for(ms(1_000)).await.unwrap();
+    let left = lock.read_lock().lock_with_lease(ms(1_000)).await.unwrap();
     left.let_expire().unwrap();
     assert_eq!(lock.read_lock().hold_count(), 0);
     watched.unlock().await.unwrap();
@@ -429,7 +432,7 @@ async fn verify_and_extend_ask_for_the_hold_that_is_shared() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
-    let fixed = lock.lock_for(ms(2_000)).await.unwrap();
+    let fixed = lock.lock_with_lease(ms(2_000)).await.unwrap();
     fixed.verify().await.unwrap();
     fixed.extend(Duration::from_secs(20)).await.unwrap();
     assert!(fixed.valid_for() > Duration::from_secs(15));

@@ -20,7 +20,7 @@ async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_w
     let builder = Client::builder(&server.url()).command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let write = client.get_read_write_lock("x").write_lock();
-    let guard = write.lock_for(ms(2_000)).await.unwrap();
+    let guard = write.lock_with_lease(ms(2_000)).await.unwrap();
     server.freeze();
     let reading = guard.downgrade().await.unwrap();
     reading.let_expire().unwrap();
@@ -101,7 +101,10 @@ async fn a_long_read_lease_that_was_lost_to_an_outage_is_given_back_after_it() {
         .command_timeout(ms(800));
     let client = builder.connect().await.unwrap();
     let read = client.get_read_write_lock("x").read_lock();
-    let reading = read.lock_for(Duration::from_secs(3_600)).await.unwrap();
+    let reading = read
+        .lock_with_lease(Duration::from_secs(3_600))
+        .await
+        .unwrap();
     server.freeze();
     assert_eq!(soon(reading.lost()).await, LostReason::Expired);
     server.resume();
@@ -221,7 +224,7 @@ async fn a_level_that_ran_out_says_so_also_when_all_others_are_gone() {
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let other = lock.lock().await.unwrap();
-    let short = lock.lock_for(ms(200)).await.unwrap();
+    let short = lock.lock_with_lease(ms(200)).await.unwrap();
     assert_eq!(soon(short.lost()).await, LostReason::Expired);
     other.unlock().await.unwrap();
     let answer = short.unlock().await;
@@ -264,7 +267,7 @@ async fn a_read_level_that_was_left_to_its_lease_outlives_its_client() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let read = client.get_read_write_lock("x").read_lock();
-    let guard = read.lock_for(Duration::from_secs(20)).await.unwrap();
+    let guard = read.lock_with_lease(Duration::from_secs(20)).await.unwrap();
     guard.let_expire().unwrap();
     let over = timeout(Duration::from_secs(5), client.shutdown(LONG * 10)).await;
     over.expect("there is nothing to wait for");

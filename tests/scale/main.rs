@@ -105,7 +105,7 @@ async fn f18_i5_ten_thousand_tasks_on_one_name_are_one_waiter_and_come_in_turn()
     server.reset_calls().await;
     let held = stranger
         .get_lock("crowd")
-        .lock_for(AGES * 10)
+        .lock_with_lease(AGES * 10)
         .await
         .unwrap();
     let lock = client.get_lock("crowd");

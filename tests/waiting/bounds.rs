@@ -189,7 +189,7 @@ async fn busy_is_not_said_for_longer_than_the_holders_lease() {
     let builder = Client::builder(&proxy.url()).clock(clock);
     let client = builder.connect().await.unwrap();
     let lock = client.get_lock("over");
-    let held = holder.get_lock("over").lock_for(LONG).await.unwrap();
+    let held = holder.get_lock("over").lock_with_lease(LONG).await.unwrap();
     let mut waiting = Box::pin(lock.lock());
     assert!(poll_once(&mut waiting).await.is_none());
     subscribed(&server, "over").await;
@@ -217,7 +217,11 @@ async fn a_busy_that_is_answered_after_the_holders_lease_is_no_answer() {
     let lock = client.get_lock("late");
     // From here on the server knows the script.
     lock.lock().await.unwrap().unlock().await.unwrap();
-    let held = holder.get_lock("late").lock_for(LONG / 2).await.unwrap();
+    let held = holder
+        .get_lock("late")
+        .lock_with_lease(LONG / 2)
+        .await
+        .unwrap();
     proxy.hold(Direction::Replies);
     let before = server.calls_of("evalsha").await;
     let mut waiting = Box::pin(lock.lock());
@@ -245,7 +249,7 @@ async fn i6_a_waiter_behind_a_hold_that_is_lost_in_an_outage_gets_an_error() {
     let builder = builder.command_timeout(COMMAND).unavailable_after(ms(600));
     let client = builder.connect().await.unwrap();
     let lock = client.get_lock("lost");
-    let held = lock.lock_for(HOUR).await.unwrap();
+    let held = lock.lock_with_lease(HOUR).await.unwrap();
     let mut waiting = Box::pin(lock.lock());
     assert!(poll_once(&mut waiting).await.is_none());
     subscribed(&server, "lost").await;
@@ -289,7 +293,11 @@ async fn busy_is_not_said_because_of_a_hold_of_ours_that_is_over() {
     let (clock, ahead) = Clock::driven();
     let builder = Client::builder(&server.url()).clock(clock);
     let client = builder.command_timeout(LONG / 3).connect().await.unwrap();
-    let held = client.get_lock("asleep").lock_for(LONG).await.unwrap();
+    let held = client
+        .get_lock("asleep")
+        .lock_with_lease(LONG)
+        .await
+        .unwrap();
     server.cmd(&["DEL", "asleep"]).await;
     ahead.advance(LONG * 2);
     let got = soon(try_once(&client, "asleep")).await.unwrap();
@@ -306,7 +314,11 @@ async fn one_try_behind_the_holders_lease_is_answered_at_once() {
     let builder = without_polls(&server).clock(clock);
     let client = builder.command_timeout(LONG / 3).connect().await.unwrap();
     let lock = client.get_lock("asks");
-    let held = holder.get_lock("asks").lock_for(LONG * 4).await.unwrap();
+    let held = holder
+        .get_lock("asks")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let waiting = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "asks").await;
     assert!(try_once(&client, "asks").await.unwrap().is_none());

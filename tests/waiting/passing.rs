@@ -166,7 +166,7 @@ async fn a_hand_over_does_not_end_a_row() {
     let stranger = connect(&scene.server).await;
     let taken = || {
         let lock = scene.client.get_lock(NAME);
-        async move { lock.lock_for(MINUTE).await }
+        async move { lock.lock_with_lease(MINUTE).await }
     };
     let first = soon(taken()).await.unwrap();
     let second = waits(taken()).await;
@@ -282,7 +282,7 @@ async fn a_hold_with_a_fixed_level_or_a_token_is_not_passed_on() {
             let inner = if fenced {
                 owner.get_fenced_lock(NAME).lock().await?.into()
             } else {
-                own.lock_for(MINUTE).await?
+                own.lock_with_lease(MINUTE).await?
             };
             LockGuard::unlock(inner).await?;
             Ok(guard)

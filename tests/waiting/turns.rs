@@ -16,7 +16,7 @@ type Waiting = JoinHandle<Result<LockGuard, Error>>;
 /// A waiter; it is in the queue of its client.
 fn waits(client: &Client) -> Waiting {
     let lock = client.get_lock("turn");
-    let mut waiting = Box::pin(async move { lock.lock_for(LONG * 4).await });
+    let mut waiting = Box::pin(async move { lock.lock_with_lease(LONG * 4).await });
     assert!((&mut waiting).now_or_never().is_none());
     tokio::spawn(waiting)
 }
@@ -46,7 +46,11 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
     let quick = builder.connect().await.unwrap();
     let slow = patient(&proxy).await;
     ahead.stop();
-    let held = quick.get_lock("turn").lock_for(LONG * 4).await.unwrap();
+    let held = quick
+        .get_lock("turn")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let (theirs, next) = (waits(&slow), waits(&quick));
     listen(&server, 2).await;
     // The quickest would be the one that released.
@@ -88,7 +92,11 @@ async fn a_far_client_has_its_turn_because_the_lock_is_left_free_for_longer_whil
     let near = builder.connect().await.unwrap();
     let far = patient(&proxy).await;
     ahead.stop();
-    let mut held = near.get_lock("turn").lock_for(LONG * 4).await.unwrap();
+    let mut held = near
+        .get_lock("turn")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let theirs = waits(&far);
     for _ in 0..8 {
         let mut next = waits(&near);

@@ -15,7 +15,11 @@ async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let rare = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     let builder = Client::builder(&proxy.url()).backoff(rare);
     let client = builder.connect().await.unwrap();
-    let guard = holder.get_lock("gap").lock_for(LONG * 4).await.unwrap();
+    let guard = holder
+        .get_lock("gap")
+        .lock_with_lease(LONG * 4)
+        .await
+        .unwrap();
     let late = proxy
         .inject(Fault::DelayRequest(ms(300)))
         .on(Match::command("SUBSCRIBE"))

@@ -148,7 +148,7 @@ impl AcquireAll<'_> {
         let Some(end) = self.end else {
             return match self.lease {
                 Lease::Watchdog => lock.lock().await,
-                Lease::Fixed(lease) => lock.lock_for(lease).await,
+                Lease::Fixed(lease) => lock.lock_with_lease(lease).await,
             }
             .map(Some);
         };

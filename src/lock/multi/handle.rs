@@ -123,7 +123,7 @@ impl MultiLock {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
-    pub async fn lock_for(&self, lease: Duration) -> Result<LockGuard, Error> {
+    pub async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
         let got = acquire(&self.set, None, Lease::Fixed(lease)).await?;
         got.ok_or(Error::Closed)
     }

@@ -182,7 +182,7 @@ impl<K: LockKind> QuorumHandle<K> {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
-    pub async fn lock_for(&self, lease: Duration) -> Result<K::Guard, Error> {
+    pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
         let got = self.acquire(None, Lease::Fixed(lease)).await?;
         got.ok_or(Error::Closed)
     }
@@ -192,7 +192,7 @@ impl<K: LockKind> QuorumHandle<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock_for`](Self::lock_for); [`Error::NoQuorum`] when the last try found too few servers.
+    /// As [`lock_with_lease`](Self::lock_with_lease); [`Error::NoQuorum`] when the last try found too few servers.
     ///
     /// # Cancel safety
     ///

@@ -132,7 +132,7 @@ impl Watch {
     async fn lock(&mut self, target: &Target, lease: Lease) -> Outcome {
         let (t_inv, t_ret, got) = timed(async {
             match lease {
-                Lease::Fixed(lease) => target.lock.lock_for(lease).await,
+                Lease::Fixed(lease) => target.lock.lock_with_lease(lease).await,
                 _ => target.lock.lock().await,
             }
         })

@@ -67,7 +67,7 @@ impl Story {
         self.op((client, 0), lock(None), times, Outcome::Acquired(count))
     }
 
-    fn lock_for(self, client: u32, times: (u64, u64), lease: u64) -> Self {
+    fn lock_with_lease(self, client: u32, times: (u64, u64), lease: u64) -> Self {
         self.op((client, 0), lock(Some(lease)), times, Outcome::Acquired(1))
     }
 
@@ -198,7 +198,7 @@ fn a_stopped_client_claims_nothing() {
     next(story().lost(1, 2_002)).breaks(&[]);
     next(story().unlock(1, (2_010, 2_011), 0)).breaks(&[Invariant::I1]);
     // Stopped before its fixed lease was over: then nothing is known of the rest of the lease.
-    let story = Story::default().lock_for(1, (0, 400), 600);
+    let story = Story::default().lock_with_lease(1, (0, 400), 600);
     let story = story.and(Record::Frozen {
         from: 500 * MS,
         until: 1_500 * MS,
@@ -348,20 +348,20 @@ fn a_leftover_breaks_i7() {
 
 #[test]
 fn lost_is_final() {
-    let held = || story().lock_for(1, (0, 5), 500).lost(1, 493);
+    let held = || story().lock_with_lease(1, (0, 5), 500).lost(1, 493);
     held().fails(1, (600, 601), "lost").breaks(&[]);
     held().unlock(1, (600, 601), 0).breaks(&[Invariant::I8]);
 }
 
 #[test]
 fn a_signal_must_come() {
-    let held = || story().lock_for(1, (0, 5), 500);
+    let held = || story().lock_with_lease(1, (0, 5), 500);
     held().ends(3_000).breaks(&[Invariant::I8]);
 }
 
 #[test]
 fn a_lost_hold_may_be_followed_by_a_fresh_one() {
-    let lost = story().lock_for(1, (0, 5), 500).lost(1, 493);
+    let lost = story().lock_with_lease(1, (0, 5), 500).lost(1, 493);
     let fresh = lost.lock(1, (600, 605), 1).unlock(1, (610, 611), 0);
     fresh.breaks(&[]);
     assert_eq!(
@@ -464,7 +464,7 @@ fn a_caller_that_got_a_wrong_count_may_give_the_level_back() {
 
 #[test]
 fn a_hold_may_be_lost_while_an_inner_level_is_given_back() {
-    let held = || story().lock_for(1, (0, 5), 500).lock(1, (6, 8), 2);
+    let held = || story().lock_with_lease(1, (0, 5), 500).lock(1, (6, 8), 2);
     let lost = || held().fault(100, 300, Scope::All).lost(1, 493);
     let inner = |story: Story| story.unlock(1, (400, 600), 0);
     inner(lost()).fails(1, (601, 602), "not_owner").breaks(&[]);
@@ -492,14 +492,14 @@ fn a_stopped_client_is_notified_when_it_goes_on() {
         until: until * MS,
         client: 1,
     };
-    let held = |until| story().lock_for(1, (0, 5), 500).and(frozen(until));
+    let held = |until| story().lock_with_lease(1, (0, 5), 500).and(frozen(until));
     held(900).lost(1, 905).ends(3_000).breaks(&[]);
     held(490).lost(1, 905).ends(3_000).breaks(&[Invariant::I8]);
 }
 
 #[test]
 fn a_hold_is_not_lost_before_its_time() {
-    let lost = |t| story().lock_for(1, (0, 5), 500).lost(1, t);
+    let lost = |t| story().lock_with_lease(1, (0, 5), 500).lost(1, t);
     let early = || lost(300).fails(1, (310, 311), "lost");
     early().breaks(&[Invariant::I8]);
     early().fault(250, 280, Scope::All).breaks(&[]);
