@@ -9,9 +9,10 @@
 local function append(id, arrival)
   if not call('LPOS', queue, id) then
     local last = call('LINDEX', queue, '-1')
-    local after = last and math.max(now, score_of(last) or now)
+    local ahead = last and math.max(now, score_of(last) or now) or now
+    local ours = last and call('LLEN', queue) == call('ZCOUNT', waiters, ARRIVALS, '+inf')
     call('RPUSH', queue, id)
-    call('ZADD', scores, text(after and after + fair_wait or now + HEAD), id)
+    call('ZADD', scores, text(ahead + (not last and HEAD or ours and NEXT or fair_wait)), id)
   end
   call('ZADD', waiters, text(arrival), id)
 end

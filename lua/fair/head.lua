@@ -7,8 +7,8 @@
 -- Publishes nothing
 -- Repeat    the head stays the same
 -- Puts waiters back into the queue, in the order of arrival and before everybody who arrived later. Redisson only drops
--- heads, so every waiter of Redisson that is still listed came later. Each gets `fair_wait` after the one ahead of it, the
--- head `HEAD`.
+-- heads, so every waiter of Redisson that is still listed came later. The first gets `HEAD`, those behind it `NEXT` while all
+-- ahead are ours, and the others `fair_wait` after the one ahead.
 local function put_back(missing, ids, listed)
   local order, dropped, back = {}, {}, {}
   for _, id in ipairs(missing) do
@@ -29,11 +29,10 @@ local function put_back(missing, ids, listed)
     call('RPUSH', queue, dropped[i])
     order[#order + 1] = dropped[i]
   end
-  local later, ahead = 0, now
-  for i, id in ipairs(order) do
+  local later, ahead, left = 0, now, HEAD
+  for _, id in ipairs(order) do
     local score = score_of(id)
     if back[id] then
-      local left = i == 1 and HEAD or fair_wait
       score, later = math.max(now, ahead) + left, later + left
       call('ZADD', scores, text(score), id)
     elseif score and later > 0 then
@@ -41,6 +40,7 @@ local function put_back(missing, ids, listed)
       call('ZADD', scores, text(score), id)
     end
     ahead = score or now
+    left = left ~= fair_wait and (back[id] or arrival_of(id)) and NEXT or fair_wait
   end
   keep()
 end

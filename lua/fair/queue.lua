@@ -19,8 +19,9 @@ local publish = ARGV[#ARGV] == 'SPUBLISH' and 'SPUBLISH' or 'PUBLISH'
 local now_us = time[1] * 1e6 + time[2]
 local now = math.floor(now_us / 1000)
 local VOUCH, DAY = 15000, 86400000
--- A head of ours has only this long until Redisson drops it: heartbeats raise it, and a dead one is in nobody's way for long.
-local HEAD = math.min(20000, fair_wait)
+-- A head of ours has only this long until Redisson drops it, and those of ours behind it hardly more: heartbeats raise them,
+-- and dead ones are in nobody's way for long.
+local HEAD, NEXT = math.min(20000, fair_wait), 1
 -- In `waiters`, scores above this are arrivals (us), and scores below it are vouched times (ms).
 local ARRIVALS = '100000000000000'
 
@@ -80,12 +81,13 @@ local function tidy()
   end
 end
 
--- Removes a waiter. Returns by how many ms the scores behind it have to fall.
-local function take_out(id, score)
+-- Removes a waiter with this score, behind one with the score `ahead`. Returns by how many ms the scores behind it have to
+-- fall.
+local function take_out(id, score, ahead)
   call('LREM', queue, '1', id)
   call('ZREM', scores, id)
   call('ZREM', waiters, id)
-  return math.max(0, math.min(fair_wait, (score or now) - now))
+  return math.max(0, math.min(fair_wait, (score or now) - math.max(now, ahead or now)))
 end
 
 -- Returns 1 when the head is a waiter of this client, else 0. A caller that knows the head passes it as `id`, or false

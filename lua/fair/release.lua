@@ -21,7 +21,8 @@ local ended = redis.pcall('HDEL', lock, id)
 -- A holder has no place any more, unless Redis had no memory when it left the queue.
 if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 then
   local place = call('LPOS', queue, id)
-  local sooner = take_out(id, score_of(id))
+  local ahead = place and place > 0 and call('LINDEX', queue, text(place - 1))
+  local sooner = take_out(id, score_of(id), ahead and score_of(ahead))
   if place then shift(text(place), -sooner) end
   tidy()
 end
@@ -30,10 +31,14 @@ if type(ended) == 'table' then return ended end
 local first = call('EXISTS', lock) == 0 and head()
 local heard = first and wake(first) or 0
 if heard == 0 and first and arrival_of(first) then
-  -- Nobody listens for this head, so it may be dead. A waiter of Redisson behind it would sleep on; awake, it drops the head
-  -- when its score has passed.
-  local behind = call('LINDEX', queue, '1')
-  if behind and not arrival_of(behind) then wake(behind) end
+  -- Nobody listens for this head, so it may be dead, as may others of ours behind it. The first waiter of Redisson would sleep
+  -- on; awake, it drops them when their scores have passed.
+  for _, behind in ipairs(call('LRANGE', queue, '1', '-1')) do
+    if not arrival_of(behind) then
+      wake(behind)
+      break
+    end
+  end
 end
 if ended == 0 then return 0 end
 if type(heard) == 'table' then return -1 end

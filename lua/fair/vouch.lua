@@ -21,12 +21,10 @@ local count, next_pass = 0, arrival_of('pass') or 0
 local due = next_pass <= now or next_pass > now + PASS
 local oldest = call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1]
 due = due or oldest and not score_of(oldest)
-local first = call('LINDEX', queue, '0')
 for i = 4, #ARGV do
-  local id = ARGV[i]
-  if arrival_of(id) then
+  if arrival_of(ARGV[i]) then
     count = count + 1
-    due = due or (score_of(id) or 0) < now + (id == first and HEAD or fair_wait) * 2 / 3
+    due = due or (score_of(ARGV[i]) or 0) < now + HEAD * 2 / 3
   end
 end
 
@@ -35,22 +33,21 @@ if due then
   call('ZREMRANGEBYSCORE', waiters, '-inf', text(now))
   restore()
 
-  -- Redisson drops waiters whose score has passed. A waiter of ours with less than two thirds of the fair wait left after
-  -- the one ahead of it, or with more than all of it, as when the server's time went back, gets it again; a head, its own
-  -- time. The scores behind it move by as much. Waiters of dead clients go.
-  local later, ahead, at_head = 0, now, true
+  -- Redisson drops waiters whose score has passed. A waiter of ours behind one of Redisson's has `fair_wait` after the one ahead
+  -- of it; the others, `HEAD` and `NEXT`. With less than two thirds of that left, or with more than all of it, as when the
+  -- server's time went back, it gets it again. The scores behind it move by as much. Waiters of dead clients go.
+  local later, ahead, whole = 0, now, HEAD
   for _, id in ipairs(call('LRANGE', queue, '0', '-1')) do
     local score = (score_of(id) or now) + later
     local left, ours = score - math.max(now, ahead), arrival_of(id)
     if ours and vouched_until(id) <= now then
-      later = later - take_out(id, score)
+      later = later - take_out(id, score, ahead)
     else
-      local whole = at_head and HEAD or fair_wait
       if ours and (left < whole * 2 / 3 or left > whole) then
         later = later + whole - left
         score = score + whole - left
       end
-      at_head = false
+      whole = whole ~= fair_wait and ours and NEXT or fair_wait
       if later ~= 0 then call('ZADD', scores, 'XX', text(score), id) end
       ahead = score
     end
@@ -58,6 +55,6 @@ if due then
   keep()
 end
 
-first = call('EXISTS', lock) == 0 and head()
+local first = call('EXISTS', lock) == 0 and head()
 if first then wake(first) end
 return { count, is_next(client) }

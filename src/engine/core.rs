@@ -70,6 +70,26 @@ pub(crate) struct Core {
     numbers: AtomicU64,
 }
 
+/// The replies to calls that were sent in one write.
+pub(crate) struct RepliesTogether {
+    replies: oneshot::Receiver<Vec<Option<CommandResult>>>,
+    count: usize,
+}
+
+impl RepliesTogether {
+    /// What each call came to, once the write has been answered; none for a call that must be sent alone: another node has
+    /// its slot, or its slot migrates and its keys are at two nodes.
+    pub(crate) fn take(&mut self) -> Vec<Option<CommandResult>> {
+        let mut replies = self.replies.try_recv().unwrap_or_default();
+        replies.resize(self.count, None);
+        for reply in &mut replies {
+            let alone = |reply: &mut CommandResult| matches!(reply, Err(failure) if failure.class == Class::Split);
+            let _ = reply.take_if(alone);
+        }
+        replies
+    }
+}
+
 impl Core {
     pub(crate) fn new(
         config: Config,
@@ -273,35 +293,22 @@ impl Core {
         pending.within(limit).await
     }
 
-    /// Sends calls about holds at one node in one write over the keeper's lanes, and waits for at most `limit` for one try.
-    /// Returns what each came to; none for a call that must be sent alone: there is no other, another node has its slot, or
-    /// its slot migrates and its keys are at two nodes. Not for calls that replicas must acknowledge.
-    pub(crate) async fn ask_together<'a>(
+    /// Starts calls about holds at one node, in one write over the keeper's lanes. None when there is only one. Not for
+    /// calls that replicas must acknowledge.
+    pub(crate) fn start_together<'a>(
         &self,
         calls: impl Iterator<Item = (&'a Hold, Call<'a>)>,
-        limit: Duration,
-    ) -> Vec<Option<CommandResult>> {
+    ) -> Option<(Pending, RepliesTogether)> {
         let (mut target, mut encoded) = (None, Vec::new());
         for (hold, call) in calls {
             target.get_or_insert(hold.kind.names().target());
             encoded.push(call.encode());
         }
+        let (tell, replies) = oneshot::channel();
         let count = encoded.len();
-        let Some(target) = target.filter(|_| count > 1) else {
-            return vec![None; count];
-        };
-        let (tell, mut replies) = oneshot::channel();
+        let target = target.filter(|_| count > 1)?;
         let sent = Pending::start_all(&self.keeper_fleet, target, encoded, tell);
-        if let Err(failure) = sent.within(limit).await {
-            return vec![Some(Err(failure)); count];
-        }
-        let mut replies = replies.try_recv().unwrap_or_default();
-        replies.resize(count, None);
-        for reply in &mut replies {
-            let alone = |reply: &mut CommandResult| matches!(reply, Err(failure) if failure.class == Class::Split);
-            let _ = reply.take_if(alone);
-        }
-        replies
+        Some((sent, RepliesTogether { replies, count }))
     }
 
     /// Every read of a shared hold.

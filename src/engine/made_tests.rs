@@ -87,6 +87,8 @@ pub(crate) fn request(sort: Sort, patience: Patience) -> Request {
         level: Level::Watchdog,
         patience,
         since: at(0),
+        turn: None,
+        rounds: 0,
     }
 }
 

@@ -273,7 +273,7 @@ async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
 
 /// No client of ours is left that would skip it.
 #[tokio::test]
-async fn a_waiter_of_rust_that_died_keeps_java_waiting_for_20_s() {
+async fn waiters_of_rust_that_died_keep_java_waiting_for_20_s() {
     let Some(scene) = Scene::new().await else {
         return;
     };
@@ -282,9 +282,12 @@ async fn a_waiter_of_rust_that_died_keeps_java_waiting_for_20_s() {
     rust.open(&scene.server.url(), None)
         .await
         .expect("a client");
-    let fields = json!({"owner": "a", "kind": "fair", "name": LINE});
-    let _dead = rust.request("lock", fields);
-    scene.queued(1).await;
+    let mut dead = Vec::new();
+    for owner in ["a", "b", "c"] {
+        let fields = json!({"owner": owner, "kind": "fair", "name": LINE});
+        dead.push(rust.request("lock", fields));
+        scene.queued(dead.len()).await;
+    }
     let java = scene.java_waits("b").await;
     let channel = format!("redisson_lock__channel:{{line}}:{}", scene.queue().await[0]);
     rust.kill();

@@ -28,6 +28,8 @@ for_every_kind! {
     f21_a_wait_ends_with_the_release_however_long_it_may_be,
     i7_i9_waiters_that_go_away_leave_nothing,
     i9_waiters_before_and_behind_a_dropped_one_are_served,
+    i9_waiters_that_nobody_polls_delay_others_together_once,
+    i9_a_waiter_that_is_polled_rarely_gets_in,
     twenty_waiters_of_two_clients_all_get_in_once,
     f1_i5_the_next_one_gets_in_when_a_killed_holders_lease_ends,
 }
@@ -44,6 +46,67 @@ fn waits(scene: &Scene, client: &Client, name: &str) -> tokio::task::JoinHandle<
         guard.unlock().await.unwrap();
         got_in
     })
+}
+
+/// Each of them alone used to cost a command time-out, which is a second.
+async fn i9_waiters_that_nobody_polls_delay_others_together_once(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let client = scene.listener().await;
+    let guard = scene.rival(&client, "rest").lock().await.unwrap();
+    let locks: Vec<_> = (0..20).map(|_| scene.rival(&client, "rest")).collect();
+    let mut unpolled = Vec::new();
+    for lock in &locks {
+        let mut waiting = Box::pin(lock.lock());
+        assert!(poll_once(&mut waiting).await.is_none());
+        unpolled.push(waiting);
+    }
+    let own = scene.rival(&client, "rest");
+    let own = tokio::spawn(async move { own.lock().await });
+    let other = scene.rival(&scene.client, "rest");
+    let other = tokio::spawn(async move { other.lock().await });
+    scene.waited_for(2).await;
+    let begun = Instant::now();
+    guard.unlock().await.unwrap();
+    for waiting in [own, other] {
+        soon(waiting)
+            .await
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+    }
+    assert!(begun.elapsed() < ms(5_000), "{:?}", begun.elapsed());
+    // They go on when somebody polls them.
+    for waiting in unpolled {
+        soon(waiting).await.unwrap().unlock().await.unwrap();
+    }
+    scene.clean().await;
+}
+
+/// Each of its grants is taken back at first.
+async fn i9_a_waiter_that_is_polled_rarely_gets_in(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let client = scene.listener().await;
+    let guard = scene.rival(&client, "rare").lock().await.unwrap();
+    let lock = scene.rival(&client, "rare");
+    let mut waiting = Box::pin(lock.lock());
+    assert!(poll_once(&mut waiting).await.is_none());
+    guard.unlock().await.unwrap();
+    for round in 0.. {
+        assert!(round < 30, "it never gets in");
+        // That the time passes is the point.
+        tokio::time::sleep(ms(300)).await;
+        if let Some(got) = poll_once(&mut waiting).await {
+            got.unwrap().unlock().await.unwrap();
+            break;
+        }
+        // Others come in between.
+        let other = scene.rival(&scene.client, "rare");
+        soon(other.lock()).await.unwrap().unlock().await.unwrap();
+    }
+    drop(waiting);
+    scene.clean().await;
 }
 
 async fn i5_a_release_wakes_a_waiter_of_another_client(kind: &'static Kind) {

@@ -9,7 +9,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -49,6 +49,8 @@ pub(crate) fn request(
             Some(wait) => Patience::Until(since + wait),
         },
         since,
+        turn: None,
+        rounds: 0,
     })
 }
 
@@ -106,7 +108,7 @@ pub(crate) fn acquire(
                 Verdict::Failed(error) => return Err(*error),
                 Verdict::Again => {}
             }
-            begun = Box::pin(begin(core, waiting.ticket.request.clone()));
+            begun = Box::pin(begin(core, waiting.ticket.request.again(&waiting.ticket)));
         }
     }
 }
@@ -306,10 +308,26 @@ impl Waiting<'_> {
     /// Waits in the queue, or for a try that the keeper makes.
     fn verdict(&self) -> impl Future<Output = Verdict> + Send {
         if self.ticket.request.patience == Patience::Forever || self.ticket.is_decided() {
-            poll_fn(|context| self.ticket.poll(context)).left_future()
+            poll_fn(|context| self.poll(context)).left_future()
         } else {
             Box::pin(self.for_a_time()).right_future()
         }
+    }
+
+    /// Collects the verdict. If the lock waits for a caller that is polled, it may be this one.
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
+        let verdict = self.ticket.poll(context);
+        if verdict.is_ready() || !self.ticket.is_called() {
+            return verdict;
+        }
+        let names = self.ticket.request.kind.names();
+        let grant = self
+            .core
+            .at(names, |gate, effects| gate.present(&self.ticket, effects));
+        if let Some((hold, uncollected)) = grant {
+            drop_level(self.core, &uncollected.request.entered(hold));
+        }
+        self.ticket.poll(context)
     }
 
     fn log_wait(&self, verdict: &Verdict) {
@@ -333,7 +351,7 @@ impl Waiting<'_> {
         loop {
             let now = core.now();
             let end = if now < soft { soft } else { hard };
-            let decided = poll_fn(|context| self.ticket.poll(context));
+            let decided = poll_fn(|context| self.poll(context));
             let timers = core.backend.timers();
             if let Some(verdict) = timers.within(now.until(end), decided).await {
                 return verdict;

@@ -59,6 +59,8 @@ pub(crate) async fn enter(
             level,
             patience,
             since,
+            turn: None,
+            rounds: 0,
         };
         return enter_beside(core, &hold, &request).await;
     }
@@ -160,6 +162,8 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         level: *level,
         patience: Patience::Once,
         since: now,
+        turn: None,
+        rounds: 0,
     };
     let number = core.number();
     let read = core.at(names, |gate, effects| {

@@ -45,7 +45,7 @@ use tokio::sync::Notify;
 
 use self::seat::{Attempt, Seat, Vacated, Wakeups};
 use self::succession::Succession;
-use self::ticket::{Patience, Queue, Ticket, Verdict};
+use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
 use super::hold::state::{HoldState, Level, RenewalPlan};
@@ -185,6 +185,10 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.notify_job();
         }
         self.queue.insert(Arc::clone(ticket));
+        if self.calls() {
+            // It is polled, so it may be the first to come.
+            ticket.call(effects);
+        }
         Arrival::Queued
     }
 
@@ -529,8 +533,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return false;
         };
         let request = &ticket.request;
-        let origin = request.origin(&hold.id, ticket.number, ticket.task);
-        let next = Hold::passed_on(origin, state);
+        let next = Hold::passed_on(ticket.origin(&hold.id), state);
         self.queue.remove(ticket.number);
         self.last_answer = LastAnswer::Nothing;
         self.failing_since = None;
@@ -539,8 +542,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.conclude_late(now, effects);
         effects.look(&next);
         self.deliver(&ticket, next, now, effects);
-        if self.job_sleeps_until > now + rules.command_timeout {
-            // The job would wake too late to take back a grant that is not collected.
+        if self.job_sleeps_until > now + CALL_AFTER {
+            // The job would wake too late if the grant is not collected.
             self.notify_job();
         }
         true

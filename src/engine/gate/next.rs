@@ -4,15 +4,23 @@
 //!    under the same lock.
 //! 2. Whoever waits can rely on a job: it ends only when there is no queue, no attempt, no uncollected grant, and no
 //!    release that somebody's next try depends on.
+//! 3. A caller may not be polled when its turn comes, and so may those behind it. If a grant is not collected within
+//!    [`CALL_AFTER`], the first waiters behind it are *called*: they are woken, and the first of them that is polled takes
+//!    the lock over. If none is polled, the lock is given up for other clients. Those that did not come are passed over:
+//!    they start again, at their place in the queue, once they are polled. So unpolled callers delay others by 100 ms,
+//!    all together.
 
 use std::sync::Arc;
 
 use super::seat::Seat;
-use super::ticket::{Patience, Ticket};
+use super::ticket::{CALL_AFTER, Patience, Ticket, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold};
+
+/// The most waiters that are called at a time.
+const MOST_CALLED: usize = 256;
 
 pub(crate) enum Step<C> {
     /// Complete the attempt at the hold, whose command was started at that time.
@@ -105,10 +113,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// By when the oldest uncollected grant is to be collected.
+    /// When the job looks at the oldest uncollected grant: to call those behind it, or to take it back.
     fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
-        let since = self.seat.uncollected_since()?;
-        Some(since + rules.command_timeout)
+        let has_others = !self.queue.is_empty() && matches!(self.seat, Seat::Held { .. });
+        let grant = self.seat.uncollected()?;
+        let end = grant.kept_until(rules.command_timeout);
+        if grant.called || !has_others {
+            return Some(end);
+        }
+        Some(end.min(grant.since + CALL_AFTER))
     }
 
     /// Serves the first who still waits: the seat is free, or is to be shared.
@@ -160,15 +173,59 @@ impl<C: Clone + PartialEq> Gate<C> {
         starts
     }
 
-    /// Takes back a grant that was not collected in time; its hold is to be given back by one level.
+    /// Takes back a grant that was not collected in time; its hold is to be given back by one level. Before that it calls
+    /// the waiters behind it (3).
     pub(crate) fn take_back(
         &mut self,
         now: Moment,
         rules: Rules,
+        effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
-        let oldest = now.minus(rules.command_timeout);
-        let ticket = self.seat.take_uncollected(oldest)?;
-        Some((ticket.revoke()?, ticket))
+        let by = self.collect_by(rules)?;
+        let grant = self.seat.uncollected().filter(|_| by <= now)?;
+        if now < grant.kept_until(rules.command_timeout) {
+            grant.called = true;
+            let first = self.queue.iter().take(MOST_CALLED);
+            first.for_each(|ticket| ticket.call(effects));
+            return None;
+        }
+        let ticket = self.seat.take_uncollected()?;
+        let hold = ticket.revoke()?;
+        self.pass_over(u64::MAX, effects);
+        Some((hold, ticket))
+    }
+
+    /// The caller of `ticket`, which was called, is polled. Returns the grant that it may take over, to be given back by
+    /// one level: then `ticket` is next.
+    pub(crate) fn present(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        effects: &mut Effects,
+    ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
+        ticket.is_present();
+        if !self.calls() || !self.is_queued(ticket) {
+            return None;
+        }
+        let uncollected = self.seat.take_uncollected()?;
+        let hold = uncollected.revoke()?;
+        self.pass_over(ticket.number, effects);
+        Some((hold, uncollected))
+    }
+
+    /// Whether waiters were called, and the first that is polled gets the lock.
+    pub(super) fn calls(&self) -> bool {
+        matches!(&self.seat, Seat::Held { uncollected: Some(grant), .. } if grant.called)
+    }
+
+    /// The first waiters, up to that number, were called and are not polled: they start again when they are.
+    fn pass_over(&mut self, end: u64, effects: &mut Effects) {
+        while let Some(head) = self.queue.head().cloned()
+            && head.number < end
+            && head.is_called()
+        {
+            self.queue.remove(head.number);
+            self.conclude(&head, Verdict::Again, effects);
+        }
     }
 
     /// The command of the attempt at `hold` that is under way, and its ticket.

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::gate::LastAnswer;
 use crate::engine::gate::seat::Attempt;
 use crate::engine::gate::shared_hold::SharedHold;
-use crate::engine::gate::ticket::Verdict;
+use crate::engine::gate::ticket::{KEPT_FOR, Verdict};
 use crate::engine::hold::state::{Left, Level};
 use crate::engine::made_tests::{RULES, Sort, at, held, hold, request, ticket};
 
@@ -80,7 +80,7 @@ fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
     gate.seat.expect_collection(&decided, at(3));
-    let by = at(3) + RULES.command_timeout;
+    let by = at(3) + KEPT_FOR;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));
     assert!(watches(step(&mut gate, at(3), true)));
     gate.queue.insert(ticket(3, Sort::Reads));

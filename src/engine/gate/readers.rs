@@ -186,7 +186,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return None;
         };
         let (request, hold) = (&ticket.request, Arc::clone(shared.hold()));
-        let origin = request.origin(&hold.id, ticket.number, ticket.task);
+        let origin = ticket.origin(&hold.id);
         self.add(&hold, request, origin, term, now, effects)
     }
 
@@ -219,8 +219,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Arc<Hold> {
         let request = &ticket.request;
-        let origin = request.origin(&hold.id, ticket.number, ticket.task);
-        let read = Hold::read(hold, origin, request.level, term);
+        let read = Hold::read(hold, ticket.origin(&hold.id), request.level, term);
         let mut shared = SharedHold::new(Arc::clone(hold), !request.kind.commands.is_shared());
         shared.begin(&read, effects);
         self.seat = Seat::Shared { shared, join: None };

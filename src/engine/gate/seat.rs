@@ -196,7 +196,7 @@ impl<C: Clone + PartialEq> Seat<C> {
 
     /// `ticket` got its grant, and has not collected it yet.
     pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
-        let grant = (Arc::clone(ticket), now);
+        let grant = Uncollected::new(ticket, now);
         match self {
             Self::Held { uncollected, .. } => *uncollected = Some(grant),
             Self::Shared { shared, .. } => shared.expect_collection(grant),
@@ -204,28 +204,26 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 
-    /// Since when the oldest grant is not collected, if there is one.
-    pub(super) fn uncollected_since(&mut self) -> Option<Moment> {
+    /// The oldest grant that is not collected, if there is one.
+    pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
         match self {
             Self::Held { uncollected, .. } => {
-                uncollected.take_if(|(ticket, _)| !ticket.is_decided());
-                uncollected.as_ref().map(|(_, since)| *since)
+                uncollected.take_if(|grant| !grant.ticket.is_decided());
+                uncollected.as_mut()
             }
-            Self::Shared { shared, .. } => shared.uncollected_since(),
+            Self::Shared { shared, .. } => shared.uncollected(),
             _ => None,
         }
     }
 
-    /// Takes out the grant that was delivered at `moment`, or before, and not collected.
-    pub(super) fn take_uncollected(&mut self, moment: Moment) -> Option<Arc<Ticket>> {
-        match self {
-            Self::Held { uncollected, .. } => {
-                let (ticket, _) = uncollected.take_if(|(_, since)| *since <= moment)?;
-                Some(ticket)
-            }
-            Self::Shared { shared, .. } => shared.take_uncollected(moment),
+    /// Takes out the oldest grant that is not collected.
+    pub(super) fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
+        let grant = match self {
+            Self::Held { uncollected, .. } => uncollected.take(),
+            Self::Shared { shared, .. } => shared.take_uncollected(),
             _ => None,
-        }
+        };
+        grant.map(|grant| grant.ticket)
     }
 
     /// The last release of `hold`, which has the seat, is left to the job.

@@ -84,7 +84,7 @@ fn an_answer_belongs_to_its_command() {
 }
 
 #[test]
-fn a_grant_lies_there_until_its_time_is_over() {
+fn a_grant_that_is_not_collected_is_taken_out_once() {
     let decided = ticket(2, Sort::Reads);
     let mut effects = Effects::default();
     decided.decide(Verdict::Again, &mut effects);
@@ -95,9 +95,10 @@ fn a_grant_lies_there_until_its_time_is_over() {
     alone.hold(held(1, Level::Watchdog));
     alone.expect_collection(&decided, at(3));
     for mut seat in [seat, alone] {
-        assert!(seat.take_uncollected(at(2)).is_none());
-        assert!(seat.take_uncollected(at(3)).is_some());
-        assert!(seat.take_uncollected(at(3)).is_none());
+        assert_eq!(seat.uncollected().map(|grant| grant.since), Some(at(3)));
+        assert!(seat.take_uncollected().is_some());
+        assert!(seat.take_uncollected().is_none());
+        assert!(seat.uncollected().is_none());
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ticket::{Ticket, Uncollected};
+use super::ticket::Uncollected;
 use crate::clock::Moment;
 use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::engine::hold::{Effects, Hold};
@@ -132,27 +132,25 @@ impl SharedHold {
         self.uncollected.push_back(grant);
     }
 
-    pub(super) fn uncollected_since(&mut self) -> Option<Moment> {
-        while let Some((ticket, _)) = self.uncollected.front()
-            && !ticket.is_decided()
+    /// The oldest grant of a read that is not collected.
+    pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
+        while let Some(grant) = self.uncollected.front()
+            && !grant.ticket.is_decided()
         {
             self.uncollected.pop_front();
         }
-        self.uncollected.front().map(|(_, since)| *since)
+        self.uncollected.front_mut()
     }
 
     /// Whose reads are not collected yet.
     #[cfg(test)]
-    pub(super) fn uncollected(&self) -> impl Iterator<Item = &Arc<Ticket>> {
-        let tickets = self.uncollected.iter().map(|(ticket, _)| ticket);
+    pub(super) fn not_collecting(&self) -> impl Iterator<Item = &Arc<super::ticket::Ticket>> {
+        let tickets = self.uncollected.iter().map(|grant| &grant.ticket);
         tickets.filter(|ticket| ticket.is_decided())
     }
 
-    pub(super) fn take_uncollected(&mut self, moment: Moment) -> Option<Arc<Ticket>> {
-        self.uncollected
-            .front()
-            .filter(|(_, since)| *since <= moment)?;
-        self.uncollected.pop_front().map(|(ticket, _)| ticket)
+    pub(super) fn take_uncollected(&mut self) -> Option<Uncollected> {
+        self.uncollected.pop_front()
     }
 
     /// From now on strangers may share it.

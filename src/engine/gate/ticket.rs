@@ -2,7 +2,7 @@
 //! at a gate, first come first served.
 //!
 //! 1. The result is put into the ticket and the caller woken. A hold that is not collected in time is taken back (I9: a
-//!    future that is not polled delays nobody).
+//!    future that is not polled delays others for a moment at most).
 //! 2. A waiting ticket is decided or closed only under the lock of its gate; a decided one is its caller's. So a
 //!    grant reaches a ticket that was seen to wait under that lock.
 //! 3. Thousands may wait, so nothing that happens at each grant walks the whole queue. Waiters are found by the end of
@@ -86,10 +86,17 @@ pub(crate) struct Request {
     pub(crate) patience: Patience,
     /// When it was called.
     pub(crate) since: Moment,
+    /// Its place in the queue, if it had one before: it starts again as what it was.
+    pub(crate) turn: Option<u64>,
+    /// How often it started again.
+    pub(crate) rounds: u32,
 }
 
 pub(crate) struct Ticket {
+    /// Its place in the queue. Numbers grow by arrival.
     pub(crate) number: u64,
+    /// The number of a hold that it gets without asking Redis.
+    hold_number: u64,
     pub(crate) request: Request,
     pub(crate) task: Option<TaskId>,
     state: Mutex<TicketState>,
@@ -102,10 +109,24 @@ pub(crate) struct Ticket {
     self_wait_reported: AtomicBool,
     sent: AtomicBool,
     collected: AtomicBool,
+    /// It was woken because the lock waits for somebody who is polled, and has not been polled since.
+    called: AtomicBool,
 }
 
-/// A grant that was delivered and not collected yet: whose it is, and since when.
-pub(super) type Uncollected = (Arc<Ticket>, Moment);
+/// A grant that was delivered and not collected yet.
+pub(super) struct Uncollected {
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) since: Moment,
+    /// Whether the waiters behind it were called.
+    pub(super) called: bool,
+}
+
+/// After how long the waiters behind a grant that is not collected are called.
+pub(super) const CALL_AFTER: Duration = Duration::from_millis(20);
+
+/// How long a grant is kept for a caller that is not polled, and for those that were called. A caller that comes back
+/// has twice as long each time, so that one that is polled rarely gets the lock in the end.
+pub(super) const KEPT_FOR: Duration = Duration::from_millis(100);
 
 /// After how long a task that waits for itself is reported.
 const SELF_CHECK: Duration = Duration::from_secs(1);
@@ -130,6 +151,15 @@ impl Request {
         }
     }
 
+    /// The same request again, at its place in the queue.
+    pub(crate) fn again(&self, ticket: &Ticket) -> Self {
+        Self {
+            turn: Some(ticket.number),
+            rounds: self.rounds + 1,
+            ..self.clone()
+        }
+    }
+
     /// What to make a hold of that shares the field `id` in Redis, or takes it over.
     pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: Option<TaskId>) -> Origin {
         Origin {
@@ -141,6 +171,22 @@ impl Request {
             entered_by: number,
             task,
         }
+    }
+}
+
+impl Uncollected {
+    pub(super) fn new(ticket: &Arc<Ticket>, since: Moment) -> Self {
+        Self {
+            ticket: Arc::clone(ticket),
+            since,
+            called: false,
+        }
+    }
+
+    /// Until when it is kept.
+    pub(super) fn kept_until(&self, command_timeout: Duration) -> Moment {
+        let rounds = self.ticket.request.rounds.min(8);
+        self.since + (KEPT_FOR * 2_u32.pow(rounds)).min(command_timeout)
     }
 }
 
@@ -163,7 +209,8 @@ impl Queued for Arc<Ticket> {
 impl Ticket {
     pub(crate) fn new(number: u64, request: Request) -> Arc<Self> {
         Arc::new(Self {
-            number,
+            number: request.turn.unwrap_or(number),
+            hold_number: number,
             request,
             task: current_task(),
             state: Mutex::new(TicketState::Waiting(None)),
@@ -172,7 +219,13 @@ impl Ticket {
             self_wait_reported: AtomicBool::new(false),
             sent: AtomicBool::new(false),
             collected: AtomicBool::new(false),
+            called: AtomicBool::new(false),
         })
+    }
+
+    /// What to make a hold of that it gets without asking Redis, with the field `id`.
+    pub(super) fn origin(&self, id: &Arc<str>) -> Origin {
+        self.request.origin(id, self.hold_number, self.task)
     }
 
     /// The owner of the hold that it asks for: nobody, where callers get reads of it.
@@ -202,6 +255,22 @@ impl Ticket {
             effects.wake(waker.take());
             *state = TicketState::Decided(verdict);
         }
+    }
+
+    /// Wakes the caller, to see whether it is polled.
+    pub(super) fn call(&self, effects: &mut Effects) {
+        // Relaxed: the lock of the state orders it. The waker is taken now, or comes later and sees the call.
+        self.called.store(true, Ordering::Relaxed);
+        effects.wake(self.take_waker());
+    }
+
+    pub(crate) fn is_called(&self) -> bool {
+        self.called.load(Ordering::Relaxed)
+    }
+
+    /// It is being polled.
+    pub(super) fn is_present(&self) {
+        self.called.store(false, Ordering::Relaxed);
     }
 
     /// Takes an uncollected grant back.

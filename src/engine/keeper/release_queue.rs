@@ -93,7 +93,13 @@ async fn send_together(core: &Core, batch: Vec<QueuedRelease>) {
     let sent_at = core.now();
     let holds = batch.iter().map(|release| &*release.hold);
     let calls = holds.map(|hold| (hold, hold.kind.release(&hold.id, 0)));
-    let answers = core.ask_together(calls, limit).await;
+    let answers = match core.start_together(calls) {
+        None => vec![None; batch.len()],
+        Some((sent, mut replies)) => match sent.within(limit).await {
+            Ok(_) => replies.take(),
+            Err(failure) => vec![Some(Err(failure)); batch.len()],
+        },
+    };
     for (release, answer) in batch.into_iter().zip(answers) {
         // If nobody waits for it any more, the keeper has ended.
         let _ = release.sent.send(answer.map(|answer| (sent_at, answer)));

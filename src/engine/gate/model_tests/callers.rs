@@ -62,6 +62,8 @@ impl World {
             level: if fixed { Level::Fixed } else { Level::Watchdog },
             patience: self.callers[i].patience,
             since: self.now,
+            turn: None,
+            rounds: 0,
         }
     }
 
@@ -142,6 +144,12 @@ impl World {
     }
 
     pub(super) fn collect(&mut self, i: usize, ticket: Arc<Ticket>) -> At {
+        if ticket.is_called()
+            && let Some((hold, uncollected)) =
+                self.at(|gate, effects| gate.present(&ticket, effects))
+        {
+            self.give_back(&uncollected.request.entered(hold), None, usize::MAX);
+        }
         if !ticket.is_decided() {
             return At::Waiting(ticket, None);
         }

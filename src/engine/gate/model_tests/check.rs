@@ -104,24 +104,24 @@ impl World {
             assert!(!waits, "{choice:?}: an owner waits behind its own hold");
         }
         if let Seat::Held {
-            uncollected: Some((ticket, _)),
+            uncollected: Some(grant),
             ..
         } = &self.gate.seat
         {
-            let seen_to = self.job || !ticket.is_decided();
+            let seen_to = self.job || !grant.ticket.is_decided();
             assert!(seen_to, "{choice:?}: a grant that nobody takes back");
         }
         let deaf = matches!(self.asleep, Asleep::Linger);
         if let Seat::Held {
-            uncollected: Some((ticket, _)),
+            uncollected: Some(grant),
             ..
         } = &self.gate.seat
         {
-            let late = self.asleep == Asleep::Poll && ticket.is_decided();
+            let late = self.asleep == Asleep::Poll && grant.ticket.is_decided();
             assert!(!late, "{choice:?}: a job that comes too late for a grant");
         }
         if let Seat::Shared { shared, .. } = &self.gate.seat {
-            let lies = shared.uncollected().next().is_some();
+            let lies = shared.not_collecting().next().is_some();
             assert!(
                 self.job || !lies,
                 "{choice:?}: a read that nobody takes back"
@@ -131,9 +131,9 @@ impl World {
             Seat::HandingOver { .. } => true,
             Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
             Seat::Held {
-                uncollected: Some((ticket, _)),
+                uncollected: Some(grant),
                 ..
-            } => ticket.is_decided(),
+            } => grant.ticket.is_decided(),
             _ => self.gate.has_queue(),
         };
         assert!(

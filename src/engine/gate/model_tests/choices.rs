@@ -27,17 +27,20 @@ impl World {
             choices.push(Choice::JobPoll);
         }
         if let Seat::Held {
-            uncollected: Some((ticket, _)),
+            uncollected: Some(grant),
             ..
         } = &self.gate.seat
             && self.job
-            && (self.ticks > 0 || self.is_asleep(ticket))
-            && ticket.is_decided()
+            && (self.ticks > 0 || self.is_asleep(&grant.ticket))
+            && grant.ticket.is_decided()
         {
             choices.push(Choice::Tick);
+            if self.calls > 0 && !grant.called && self.gate.has_queue() {
+                choices.push(Choice::Call);
+            }
         }
         if let Seat::Shared { shared, .. } = &self.gate.seat
-            && let Some(ticket) = shared.uncollected().next()
+            && let Some(ticket) = shared.not_collecting().next()
             && self.job
             && (self.ticks > 0 || self.is_asleep(ticket))
         {
@@ -159,7 +162,7 @@ impl World {
             At::Waiting(ticket, first) => {
                 let first =
                     first.is_some_and(|command| self.reply_of(command) != ReplyState::InFlight);
-                if ticket.is_decided() || first {
+                if ticket.is_decided() || ticket.is_called() || first {
                     choices.push(Choice::Poll(i));
                 }
                 if caller.manner != Manner::Stays {

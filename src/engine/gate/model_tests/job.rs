@@ -60,8 +60,8 @@ impl World {
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected
                         .as_ref()
-                        .is_some_and(|(ticket, _)| ticket.is_decided()),
-                    Seat::Shared { shared, .. } => shared.uncollected().next().is_some(),
+                        .is_some_and(|grant| grant.ticket.is_decided()),
+                    Seat::Shared { shared, .. } => shared.not_collecting().next().is_some(),
                     _ => false,
                 };
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");

@@ -75,6 +75,8 @@ enum Choice {
     JobPoll,
     /// A command time-out passes.
     Tick,
+    /// A grant is not collected, and the waiters behind it are called.
+    Call,
     /// So much time passes that the pass-on window is over.
     Later,
     /// The time is over for which the lock was left to others.
@@ -284,6 +286,7 @@ struct World {
     faults: u32,
     polls: u32,
     ticks: u32,
+    calls: u32,
     laters: u32,
     asks: u32,
     /// Since when the lock goes from one to the next here.
@@ -314,6 +317,8 @@ struct Scenario {
     faults: u32,
     polls: u32,
     ticks: u32,
+    /// How often waiters are called.
+    calls: u32,
     laters: u32,
     asks: u32,
     strangers: u32,

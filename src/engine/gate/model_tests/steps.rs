@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::gate::succession::PASS_ON_FOR;
+use crate::engine::gate::ticket::CALL_AFTER;
 
 impl World {
     pub(super) fn step(&mut self, choice: Choice) {
@@ -42,12 +43,11 @@ impl World {
             Choice::Tick => {
                 // The others wait for a sleeping caller once.
                 self.ticks = self.ticks.saturating_sub(1);
-                self.now = self.now + RULES.command_timeout;
-                let now = self.now;
-                self.asleep = Asleep::Awake;
-                if let Some((hold, ticket)) = self.at(|gate, _| gate.take_back(now, RULES)) {
-                    self.give_back(&ticket.request.entered(hold), None, usize::MAX);
-                }
+                self.uncollected_for(RULES.command_timeout);
+            }
+            Choice::Call => {
+                self.calls -= 1;
+                self.uncollected_for(CALL_AFTER);
             }
             Choice::Later | Choice::Left | Choice::Ask => self.while_passed(choice),
             Choice::Hear(i) => self.hear(i),
@@ -106,6 +106,17 @@ impl World {
             Choice::Placed(command) => self.placed(command),
             Choice::Forget | Choice::ForgetFirst => self.forget(choice),
             Choice::Vouch => self.vouch(),
+        }
+    }
+
+    /// A grant is not collected for so long.
+    fn uncollected_for(&mut self, span: Duration) {
+        self.now = self.now + span;
+        let now = self.now;
+        self.asleep = Asleep::Awake;
+        let taken = self.at(|gate, effects| gate.take_back(now, RULES, effects));
+        if let Some((hold, ticket)) = taken {
+            self.give_back(&ticket.request.entered(hold), None, usize::MAX);
         }
     }
 

@@ -89,7 +89,7 @@ impl World {
         }
         let _ = write!(
             text,
-            "|{:?} {} {} {} {:?} {:?} {}",
+            "|{:?} {} {} {:?} {:?} {:?} {}",
             (
                 self.held_by.map(|by| format!("h{by}")),
                 self.read_by
@@ -99,7 +99,7 @@ impl World {
             ),
             self.faults,
             self.polls,
-            self.ticks,
+            (self.ticks, self.calls),
             (
                 self.laters,
                 self.asks,
@@ -145,7 +145,7 @@ impl World {
             Seat::Held { hold, uncollected } => {
                 let ticket = uncollected
                     .as_ref()
-                    .map(|(ticket, _)| format!("t{}", ticket.number));
+                    .map(|grant| format!("t{} {}", grant.ticket.number, grant.called));
                 format!("held {} {ticket:?}", hold_text(hold))
             }
             Seat::Shared { shared, join } => {
@@ -154,7 +154,7 @@ impl World {
                 let open = shared.is_open(self.now);
                 let alone = shared.is_exclusive();
                 let lying: Vec<_> = shared
-                    .uncollected()
+                    .not_collecting()
                     .map(|ticket| format!("t{}", ticket.number))
                     .collect();
                 let shared = hold_text(shared.hold());
@@ -182,9 +182,9 @@ impl World {
                 let first = first.map(|command| format!("c{command}"));
                 let unsettled = ticket.unsettled().map(|hold| hold_text(&hold));
                 let breaks = ticket.breaks.load(std::sync::atomic::Ordering::Relaxed);
-                let waits = ticket.is_waiting();
+                let waits = (ticket.is_waiting(), ticket.is_called());
                 format!(
-                    "wait t{} {first:?} {unsettled:?} {breaks} {waits}",
+                    "wait t{} {first:?} {unsettled:?} {breaks} {waits:?}",
                     ticket.number
                 )
             }

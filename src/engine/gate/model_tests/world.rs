@@ -53,6 +53,7 @@ impl World {
             faults: scenario.faults,
             polls: scenario.polls,
             ticks: scenario.ticks,
+            calls: scenario.calls,
             laters: scenario.laters,
             asks: scenario.asks,
             window_opened: Moment::default(),

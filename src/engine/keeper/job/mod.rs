@@ -261,7 +261,7 @@ impl NameJob {
     fn take_back(&self) -> bool {
         let core = &self.keeper.core;
         let (now, rules) = (core.now(), core.rules());
-        let taken = self.at(|gate, _| gate.take_back(now, rules));
+        let taken = self.at(|gate, effects| gate.take_back(now, rules, effects));
         if let Some((hold, ticket)) = &taken {
             release::drop_level(core, &ticket.request.entered(Arc::clone(hold)));
         }

@@ -24,7 +24,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 pub(super) use self::renewal_queue::BATCH;
@@ -456,25 +455,22 @@ impl Asking<'_> {
     /// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it
     /// is at another node, or its slot migrates and its keys are at two nodes.
     async fn together(&self, holds: &[(u64, Arc<Hold>)]) -> Vec<Option<Result<(), Failure>>> {
-        let fleet = &self.core.keeper_fleet;
-        let alone = holds.len() == 1 || fleet.acknowledges();
-        let Some((_, first)) = holds.first().filter(|_| !alone) else {
-            return vec![None; holds.len()];
-        };
         let asked = holds.iter();
         let asked = asked.map(|(_, hold)| RenewalQuestion::about(self.core, hold));
         let questions: Vec<_> = asked.collect();
-        let calls = questions.iter().map(|question| question.call().encode());
-        let (tell, mut replies) = oneshot::channel();
-        let target = first.kind.names().target();
-        let sent = Pending::start_all(fleet, target, calls.collect(), tell);
+        let calls = questions.iter().map(|asked| (&*asked.hold, asked.call()));
+        let may = !self.core.keeper_fleet.acknowledges();
+        let sent = may.then(|| self.core.start_together(calls)).flatten();
+        let Some((sent, mut replies)) = sent else {
+            return vec![None; holds.len()];
+        };
         match sent.within_one_try(self.timeout).await {
-            Ok(Ok(_)) => act_on_all(self.core, &questions, &mut replies),
+            Ok(Ok(_)) => act_on_all(self.core, &questions, replies.take()),
             Ok(Err(failure)) => vec![Some(Err(failure)); holds.len()],
             Err(late) => {
                 self.listen(late, move |core, _| {
                     // What failed is asked for once more in any case.
-                    let _ = act_on_all(core, &questions, &mut replies);
+                    let _ = act_on_all(core, &questions, replies.take());
                 });
                 vec![Some(Err(Failure::no_reply())); holds.len()]
             }
@@ -538,16 +534,11 @@ impl Asking<'_> {
 fn act_on_all(
     core: &Core,
     questions: &[RenewalQuestion],
-    replies: &mut oneshot::Receiver<Vec<Option<CommandResult>>>,
+    replies: Vec<Option<CommandResult>>,
 ) -> Vec<Option<Result<(), Failure>>> {
-    let mut replies = replies.try_recv().unwrap_or_default().into_iter();
-    let asked = questions.iter();
-    asked
-        .map(|question| match replies.next()?? {
-            Ok(answer) => Some(question.answered(core, &answer)),
-            Err(failure) if failure.class == Class::Split => None,
-            Err(failure) => Some(Err(failure)),
-        })
+    let answered = questions.iter().zip(replies);
+    answered
+        .map(|(question, reply)| Some(reply?.and_then(|answer| question.answered(core, &answer))))
         .collect()
 }
 

@@ -54,6 +54,7 @@ const QUIET: Scenario = Scenario {
     faults: 0,
     polls: 1,
     ticks: 1,
+    calls: 0,
     laters: 0,
     asks: 0,
     strangers: 0,

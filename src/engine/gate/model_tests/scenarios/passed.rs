@@ -73,6 +73,25 @@ fn a_grant_that_is_passed_on_to_one_that_is_not_polled() {
 }
 
 #[test]
+fn waiters_that_are_called_and_some_that_are_not_polled() {
+    for sides in [PASSED, &[]] {
+        let scenario = Scenario {
+            callers: &[
+                (None, FOREVER, Manner::Sleeps, 1),
+                (None, FOREVER, Manner::Sleeps, 1),
+                PLAIN,
+            ],
+            sides,
+            calls: 1,
+            polls: 0,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders("called", scenario, 500);
+    }
+}
+
+#[test]
 fn kinds_that_are_passed_on_and_kinds_that_are_not() {
     for sides in [
         &[Side::Passed, Side::Plain, Side::Passed],

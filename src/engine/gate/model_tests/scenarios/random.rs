@@ -27,6 +27,7 @@ fn ten_thousand_random_orders() {
             faults: random.u32(..4),
             polls: random.u32(..6),
             ticks: random.u32(..3),
+            calls: random.u32(..3),
             laters: random.u32(..4),
             asks: random.u32(..3),
             strangers: random.u32(..3),
