@@ -10,7 +10,7 @@ local function append(id, arrival)
   if not call('LPOS', queue, id) then
     local last = call('LINDEX', queue, '-1')
     local ahead = last and math.max(now, score_of(last) or now) or now
-    local ours = last and call('LLEN', queue) == call('ZCOUNT', waiters, ARRIVALS, '+inf')
+    local ours = last and call('ZCARD', scores) == call('ZCOUNT', waiters, ARRIVALS, '+inf')
     call('RPUSH', queue, id)
     call('ZADD', scores, text(ahead + (not last and HEAD or ours and NEXT or fair_wait)), id)
   end
