@@ -419,6 +419,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.failing_since = None;
         let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
+        self.gate.wakeups.answered_busy();
         // A lease that has ended since the try was sent does not decide for tickets that came meanwhile.
         if until.is_none_or(|until| self.now < until) {
             self.gate.conclude_late(self.now, self.effects);

@@ -49,6 +49,11 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
+    /// Whether everybody who shares the lock publishes its release.
+    fn publishes_releases(&self) -> bool {
+        true
+    }
+
     /// The queue of the lock, for a kind that keeps one in Redis.
     fn queue(&self) -> Option<&dyn RedisQueue> {
         None
