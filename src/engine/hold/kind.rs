@@ -90,6 +90,11 @@ pub(crate) trait Commands: Send + Sync {
         lock::acquired(reply)
     }
 
+    /// Asks whether an acquire would find the lock busy, and writes nothing. Answered by the key's PTTL, or by 1 or 0.
+    fn look_for_holder<'a>(&'a self, names: &'a Names) -> Call<'a> {
+        Call::plain("PTTL").lock(names)
+    }
+
     /// Asks whether one more of this kind may share a hold that is there. The reply is that of an acquire.
     fn join<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         self.verify(names, hold_id, lease)
@@ -280,7 +285,10 @@ impl Kind {
     }
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        self.commands.acquired(reply)
+        match reply {
+            Reply::Busy => Some(Acquired::Busy(None)),
+            reply => self.commands.acquired(reply),
+        }
     }
 
     pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
@@ -344,6 +352,10 @@ impl Kind {
 impl Undoable for Kind {
     fn is_grant(&self, reply: &Reply) -> bool {
         matches!(self.acquired(reply), Some(Acquired::Got(_)))
+    }
+
+    fn look(&self) -> Call<'_> {
+        self.commands.look_for_holder(&self.names)
     }
 
     fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
