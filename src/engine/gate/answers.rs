@@ -293,7 +293,8 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
     fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
-        let is_long = |since: Moment| since.until(now) >= rules.unavailable_after;
+        let is_long =
+            |since: Moment| since.max(rules.runs_since).until(now) >= rules.unavailable_after;
         let LastAnswer::Failed(failure) = &self.last_answer else {
             return;
         };

@@ -66,6 +66,8 @@ pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
     /// How long a wait without a limit goes on while every try fails.
     pub(crate) unavailable_after: Duration,
+    /// Since when the process has been running without a pause.
+    pub(crate) runs_since: Moment,
     pub(crate) plan: RenewalPlan,
     /// Whether holds are passed on.
     pub(crate) passes_on: bool,

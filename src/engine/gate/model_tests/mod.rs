@@ -45,6 +45,7 @@ use crate::names::{Family, Names};
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
+    runs_since: Moment::from_nanos(0),
     plan: RenewalPlan { lease: DAY },
     passes_on: true,
 };

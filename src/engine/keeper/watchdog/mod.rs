@@ -387,7 +387,10 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let handed_over_at = command.handed_over_at();
     let is_unsent = handed_over_at == Moment::NEVER;
     let end = match request.patience {
-        Patience::Forever if is_unsent => request.since.max(command.heard_at()) + unavailable_after,
+        Patience::Forever if is_unsent => {
+            let silent_since = request.since.max(command.heard_at());
+            silent_since.max(core.runs_since()) + unavailable_after
+        }
         _ => request.returns_by(command_timeout),
     };
     let from = if is_unsent {
