@@ -10,7 +10,7 @@ use super::gate::ticket::{Patience, Request, Ticket};
 use super::hold::kind::{Commands, Kind, KindCommands};
 use super::hold::owner::OwnerState;
 use super::hold::state::{Level, RenewalPlan};
-use super::hold::{Hold, Origin};
+use super::hold::{Hold, Origin, TaskId};
 use crate::clock::Moment;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -63,7 +63,7 @@ pub(crate) fn origin(number: u64) -> Origin {
         lease: LEASE,
         owner: None,
         entered_by: number,
-        task: None,
+        task: TaskId::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Client, Lease, Quorum};
+use watchlock::{Backoff, Client, Lease, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -233,6 +233,66 @@ async fn a_task_that_waits_for_itself_is_warned_once() {
         &["waits for a lock that it holds itself", "self"],
     );
     assert_eq!(warned, 1, "{:?}", log.all());
+}
+
+/// A second of waiting, and a machine that is late.
+const WAITS: Duration = Duration::from_millis(2_500);
+
+/// There is no task here: this is the body of a `block_on`, as that of `#[tokio::main]` is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_outside_of_tasks_that_waits_for_itself_is_warned_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    for (name, set) in [
+        ("usual", Backoff::new()),
+        ("rare", Backoff::new().base(LONG).cap(LONG)),
+    ] {
+        let builder = Client::builder(&server.url()).backoff(set);
+        let client = builder.connect().await.unwrap();
+        let lock = client.get_lock(name);
+        let guard = lock.lock().await.unwrap();
+        assert!(lock.try_lock(WAITS, LONG).await.unwrap().is_none());
+        let warned = log.count(Level::WARN, &["waits for a lock that it holds itself", name]);
+        assert_eq!(warned, 1, "{:?}", log.all());
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_body_outside_of_tasks_that_waits_for_a_task_is_not_warned() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("task");
+    let guard = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await.unwrap() }
+    });
+    let guard = guard.await.unwrap();
+    assert!(lock.try_lock(WAITS, LONG).await.unwrap().is_none());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
+    drop(guard);
+}
+
+/// The other task uses the guard, so that it is seen where it is.
+#[tokio::test]
+async fn a_task_that_gave_its_guard_away_does_not_wait_for_itself() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let waits = tokio::spawn(async move {
+        let lock = client.get_lock("given");
+        let guard = lock.lock().await.unwrap();
+        let other = tokio::spawn(async move {
+            let lost = tokio::time::timeout(WAITS, guard.lost()).await;
+            guard.unlock().await.unwrap();
+            lost.is_err()
+        });
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        other.await.unwrap()
+    });
+    assert!(soon(waits).await.unwrap());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
 }
 
 #[tokio::test]

@@ -465,17 +465,14 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
     pub(crate) fn report_self_wait(&self, now: Moment) -> bool {
         let own = match &self.seat {
-            Seat::Held { hold, .. } => hold.task,
+            Seat::Held { hold, .. } => Some(hold.task()),
             // A shared hold outlives the read of the task that asked for it, so only its reads count.
             _ => None,
         };
-        let reads = self.reads().filter_map(|read| read.task);
+        let reads = self.reads().map(|read| read.task());
         let tasks: HashSet<_> = reads.chain(own).collect();
         let mut waiters = self.queue.iter();
-        waiters.any(|ticket| {
-            let waits_for_itself = ticket.task.is_some_and(|task| tasks.contains(&task));
-            waits_for_itself && ticket.report_self_wait(now)
-        })
+        waiters.any(|ticket| tasks.contains(&ticket.task) && ticket.report_self_wait(now))
     }
 
     /// Whether a job has to be started: somebody waits, nobody completes an attempt, or the lock is left to others, which

@@ -37,7 +37,7 @@ use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::{HoldState, Level, Phase, RenewalPlan};
-use crate::engine::hold::{Effects, Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};

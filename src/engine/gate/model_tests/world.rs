@@ -169,6 +169,6 @@ pub(super) fn origin(ticket: &Ticket, number: u64) -> Origin {
         lease: DAY,
         owner: ticket.owner_of_hold(),
         entered_by: number,
-        task: None,
+        task: TaskId::default(),
     }
 }
