@@ -134,6 +134,41 @@ async fn an_outage_is_logged_at_its_beginning_and_at_its_end() {
     soon(client.shutdown(LONG)).await;
 }
 
+/// The server is frozen for longer than the lease, so no hold is left whose renewal could fail.
+#[tokio::test]
+async fn an_outage_does_not_end_with_the_last_hold() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    for lease in [ms(600), SHORT * 2] {
+        let builder = Client::builder(&server.url()).watchdog_lease(lease);
+        let client = builder.command_timeout(ms(200)).connect().await.unwrap();
+        let before = log.count(Level::WARN, &["cannot renew leases"]);
+        let ends = log.count(Level::INFO, &["renewals work again"]);
+        let guards = [
+            client.get_lock("a").lock().await.unwrap(),
+            client.get_lock("b").lock().await.unwrap(),
+        ];
+        server.freeze();
+        for guard in &guards {
+            soon(guard.lost()).await;
+        }
+        // The keeper goes on with what is left of them.
+        tokio::time::sleep(lease).await;
+        assert!(log.count(Level::WARN, &["cannot renew leases"]) > before);
+        let said = log.count(Level::INFO, &["renewals work again"]);
+        assert_eq!(said, ends, "{:?}", log.all());
+        server.resume();
+        drop(guards);
+        let again = soon(client.get_lock("again").lock()).await.unwrap();
+        eventually("a renewal is answered", LONG, async || {
+            log.count(Level::INFO, &["renewals work again"]) == ends + 1
+        })
+        .await;
+        again.unlock().await.unwrap();
+        soon(client.shutdown(LONG)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_abandoned_attempt_that_got_the_lock_is_logged_when_cleaned_up() {
     let log = Log::new().await;
