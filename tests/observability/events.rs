@@ -198,7 +198,7 @@ async fn an_acquire_after_waiting_says_how_long() {
     subscribed(&server, "waited").await;
     guard.unlock().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
-    let texts = ["acquired after waiting", "waited"];
+    let texts = ["acquired after waiting", "waited", "waited_ms=", "u64"];
     assert_eq!(log.count(Level::DEBUG, &texts), 1, "{:?}", log.all());
 }
 
