@@ -130,8 +130,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some((hold, settled))
     }
 
-    /// Gives a level of `hold` back. With the last one the hold is passed on, or its release is started by `send`, or
-    /// left to the job, which sends the next try along with it, or to the keeper.
+    /// Gives a level of `hold` back. If others are left, the write of their count begins here, under the lock that passing
+    /// the hold on takes. With the last one the hold is passed on, or its release is started by `send`, or left to the job,
+    /// which sends the next try along with it, or to the keeper.
     pub(crate) fn give_back(
         &mut self,
         hold: &Arc<Hold>,
@@ -151,6 +152,11 @@ impl<C: Clone + PartialEq> Gate<C> {
                 Left::Last => None,
             }
         };
+        match &left {
+            Some(GivenBack::Levels(_)) => effects.change(hold, HoldState::write_begins),
+            Some(GivenBack::Downgrade) => effects.change(hold.in_redis(), HoldState::write_begins),
+            _ => {}
+        }
         left.unwrap_or_else(|| self.begin_release(hold.in_redis(), now, rules, send, effects))
     }
 

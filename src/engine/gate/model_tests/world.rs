@@ -37,6 +37,8 @@ impl World {
             held_by: None,
             read_by: BTreeSet::new(),
             downgrades: Vec::new(),
+            count: 0,
+            counts: Vec::new(),
             open: scenario.open,
             shut: false,
             mark: false,
@@ -103,6 +105,13 @@ impl World {
             self.downgrade(&hold);
         }
         result
+    }
+
+    /// As `release::leave_to_keeper` of a downgrade.
+    pub(super) fn downgrade_begun(&mut self, hold: &Arc<Hold>) {
+        if hold.with(|state| state.write_ends(None, false)) {
+            self.downgrades.push((Arc::clone(hold), None));
+        }
     }
 
     /// `hold` is to be downgraded; once.
