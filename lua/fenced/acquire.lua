@@ -6,8 +6,8 @@
 -- ARGV[2] lease     - ms, 1 to 2^53
 -- ARGV[3] token ttl - ms for which Redis keeps the token key; 0 keeps it for ever
 --
--- Returns   {token} acquired; -3 the lock is not a plain lock, or the token is not a number; -4 the token is 2^53
---           or more; else busy: the holder's PTTL in ms (-1: no TTL)
+-- Returns   {token} acquired; -3 the lock is not a plain lock, or the token is not a number; -4 no token up to 2^53 is
+--           left; else busy: the holder's PTTL in ms (-1: no TTL)
 -- Publishes nothing
 -- Repeat    finds its own field and returns the same token, or a new one when the token key is gone; the TTL never
 --           shrinks
@@ -27,9 +27,10 @@ end
 local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
 if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
-if token >= 2 ^ 53 then return -4 end
-
 local takes_token = ttl_ms == -2 or token < 1
+-- A repeat may find the last token of all.
+if token >= 2 ^ 53 and (takes_token or stored ~= '9007199254740992') then return -4 end
+
 local reply
 if ttl_ms == -2 then redis.call('HSET', lock, hold_id, '1') end
 if ttl_ms < lease_ms then

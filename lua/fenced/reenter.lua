@@ -9,8 +9,8 @@
 --
 -- Returns   {token} entered; 0 the hold does not exist; -3 the token is not a number; -4 it is 2^53 or more
 -- Publishes nothing
--- Repeat    takes another token, which is as good as the first: no other holder can have one between them; writes the
---           same count; the TTL never shrinks
+-- Repeat    takes another token, which is as good as the first: no other holder can have one between them; returns -4
+--           when the first took the last one; writes the same count; the TTL never shrinks
 local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[3])
 if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')

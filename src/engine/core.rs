@@ -28,6 +28,10 @@ use crate::script::{Acquired, Call, Released};
 /// The longest hold id: a UUID, a colon and a number.
 const HOLD_ID: usize = 36 + 1 + 20;
 
+/// How long the keeper does not look at the clock if the process does not run: it is stopped, or the machine sleeps. While
+/// commands are in flight it looks four times a second.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// What callers leave to the keeper.
 pub(crate) enum Mail {
     /// Run the job of this name: a caller waits, or abandoned its attempt.
@@ -68,6 +72,10 @@ pub(crate) struct Core {
     /// A command that scripts need and that the server does not know.
     lacks: OnceLock<&'static str>,
     numbers: AtomicU64,
+    /// When the keeper looked at the clock, in nanoseconds.
+    looked_at: AtomicU64,
+    /// The end of the last pause of the process, in nanoseconds.
+    runs_since: AtomicU64,
 }
 
 /// The replies to calls that were sent in one write.
@@ -116,11 +124,38 @@ impl Core {
             lacks: OnceLock::new(),
             wake_up_denied: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            runs_since: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn now(&self) -> Moment {
         self.config.clock.now()
+    }
+
+    /// The keeper looks at the clock.
+    pub(crate) fn look_at_clock(&self) {
+        let now = self.now();
+        self.notice_pause(now);
+        // Release: who finds this time in `notice_pause` finds the pause before it noticed.
+        self.looked_at.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// Notices a pause of the process that ended just now. Any thread may be the first that runs again, so each does this
+    /// before a failure counts.
+    pub(crate) fn notice_pause(&self, now: Moment) {
+        // Acquire: pairs with the store in `look_at_clock`.
+        let looked_at = Moment::from_nanos(self.looked_at.load(Ordering::Acquire));
+        if looked_at.until(now) >= PAUSE {
+            // Relaxed, here and below: the time stands for itself.
+            self.runs_since
+                .fetch_max(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Since when the process has been running without a pause. What passed before is not the server's silence.
+    pub(crate) fn runs_since(&self) -> Moment {
+        Moment::from_nanos(self.runs_since.load(Ordering::Relaxed))
     }
 
     pub(crate) fn client_text(&self) -> &str {
@@ -257,6 +292,7 @@ impl Core {
         Rules {
             command_timeout: self.config.command_timeout,
             unavailable_after: self.config.unavailable_after,
+            runs_since: self.runs_since(),
             plan: self.plan,
             passes_on: self.config.passes_on,
         }
@@ -439,6 +475,7 @@ pub(crate) fn settle_attempt(
     outcome: CommandResult,
 ) {
     let now = core.now();
+    core.notice_pause(now);
     let next_is_ours = next_is_ours(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
@@ -504,6 +541,7 @@ pub(crate) fn settle_release(
     outcome: CommandResult,
 ) -> Result<(), Failure> {
     let (now, names) = (core.now(), hold.kind.names());
+    core.notice_pause(now);
     let answer = release_answer(core, hold, outcome);
     let failure = match &answer {
         ReleaseAnswer::Failed(failure) => Some(failure.clone()),

@@ -10,7 +10,7 @@ use super::gate::ticket::{Patience, Request, Ticket};
 use super::hold::kind::{Commands, Kind, KindCommands};
 use super::hold::owner::OwnerState;
 use super::hold::state::{Level, RenewalPlan};
-use super::hold::{Hold, Origin};
+use super::hold::{Hold, Origin, TaskId};
 use crate::clock::Moment;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -20,6 +20,7 @@ pub(crate) const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 pub(crate) const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(5),
     unavailable_after: Duration::from_secs(10),
+    runs_since: Moment::from_nanos(0),
     plan: RenewalPlan { lease: LEASE },
     passes_on: false,
 };
@@ -62,7 +63,7 @@ pub(crate) fn origin(number: u64) -> Origin {
         lease: LEASE,
         owner: None,
         entered_by: number,
-        task: None,
+        task: TaskId::default(),
     }
 }
 

@@ -157,6 +157,7 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
+        self.is_used();
         self.hold.lost().await
     }
 
@@ -182,6 +183,7 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease may have been written or not.
     pub async fn verify(&self) -> Result<(), Error> {
+        self.is_used();
         match &self.level {
             LevelOf::Single(single) => single.verify().await,
             LevelOf::Several(level) => level.verify().await,
@@ -216,6 +218,7 @@ impl LockGuard {
     ///
     /// Cancel safe: a level that was not returned is given back.
     pub async fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        self.is_used();
         let lease = lease.into();
         let entered = match &self.level {
             LevelOf::Single(single) => single.reenter(lease).await.map(Self::of_single),
@@ -271,6 +274,7 @@ impl LockGuard {
     ///
     /// Cancel safe: the lease may have been extended or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.is_used();
         match &self.level {
             LevelOf::Single(single) => single.extend(lease).await,
             LevelOf::Several(level) => level.extend(lease).await,
@@ -312,6 +316,13 @@ impl LockGuard {
 /// For other kinds of guards, and for holds of several locks.
 impl LockGuard {
     /// Timers that work on every runtime.
+    /// It is in the hands of the current task.
+    fn is_used(&self) {
+        if let LevelOf::Single(single) = &self.level {
+            single.entered.hold.is_used();
+        }
+    }
+
     pub(super) fn timers(&self) -> Option<Timers> {
         match &self.level {
             LevelOf::Single(single) => Some(single.core().backend.timers().clone()),

@@ -120,6 +120,9 @@ pub(crate) trait Undoable: Send + Sync {
     /// Whether this reply to an acquire granted the lock.
     fn is_grant(&self, reply: &Reply) -> bool;
 
+    /// Asks whether an acquire would find the lock busy.
+    fn look(&self) -> Call<'_>;
+
     /// The call that undoes an acquire.
     fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a>;
 
@@ -140,6 +143,12 @@ impl Undo {
 
     pub(crate) fn encode(&self) -> Encoded {
         self.lock.undo(&self.hold_id).encode()
+    }
+
+    /// The question whether others have the lock. A script goes by its text.
+    pub(crate) fn look(&self) -> Cmd {
+        let call = self.lock.look().encode();
+        call.with_text().unwrap_or(call.cmd)
     }
 }
 
@@ -408,6 +417,8 @@ pub(crate) enum Reply {
     Integer(i64),
     /// An array, usually of one or two.
     Integers(SmallVec<[i64; 2]>),
+    /// An acquire was not run, because the server said that others have the lock.
+    Busy,
     /// None of our calls is answered like this.
     Other,
 }
@@ -426,6 +437,11 @@ impl Reply {
             }
             _ => Self::Other,
         }
+    }
+
+    /// Whether somebody has the lock, by the reply to [`Undo::look`]: a PTTL, or 1 for yes and 0 for no.
+    pub(crate) fn shows_holder(&self) -> bool {
+        self.integer().is_some_and(|n| n != 0 && n != -2)
     }
 
     pub(crate) fn integer(&self) -> Option<i64> {

@@ -103,6 +103,10 @@ impl Undoable for Takes {
         *reply == Reply::Integer(1)
     }
 
+    fn look(&self) -> Call<'_> {
+        Call::plain("PTTL").arg("x")
+    }
+
     fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
         lock::release(&self.0, hold_id, 0)
     }

@@ -113,6 +113,66 @@ async fn a_lock_of_somebody_else_is_busy_whatever_the_replicas_have() {
     pair.replica.resume();
 }
 
+/// Nobody asks the replicas any more, and a busy lock is still busy: to one try, and to those who wait.
+#[tokio::test]
+async fn a_busy_lock_is_busy_while_no_replica_is_within_reach() {
+    let pair = Pair::start().await;
+    let builder = pair.builder().unavailable_after(WITHIN);
+    let (client, other) = (
+        builder.connect().await.unwrap(),
+        Client::connect(&pair.master.url()).await.unwrap(),
+    );
+    let held = kinds(&other).into_iter().filter(|(kind, _)| *kind != "read");
+    let mut guards = Vec::new();
+    for (kind, lock) in held {
+        guards.push((kind, lock.lock().await.unwrap()));
+    }
+    let writer = other.get_read_write_lock("rw").write_lock();
+    guards.push(("read", writer.lock().await.unwrap().into()));
+    let count = guards.len();
+    let waiters = kinds(&client).into_iter().map(|(kind, lock)| {
+        let waiting = async move { (kind, lock.lock().await.map(|_| ())) };
+        tokio::spawn(waiting)
+    });
+    let waiters: Vec<_> = waiters.collect();
+    pair.replica.freeze();
+    // A batch has 64 commands at most, and one batch a second is sent in spite of all.
+    for _ in 0..2 {
+        few(try_once(&client, "free").await);
+    }
+    let started = Instant::now();
+    let waits = pair.master.calls_of("wait").await;
+    for (kind, lock) in kinds(&client) {
+        for _ in 0..3 {
+            let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+            let tried = tried.unwrap_or_else(|error| panic!("{kind}: {error:?}"));
+            assert!(tried.is_none(), "{kind}");
+        }
+    }
+    few(try_once(&client, "free").await);
+    let probes = pair.master.calls_of("wait").await - waits;
+    let most = 4 + 4 * started.elapsed().as_secs();
+    assert!(probes <= most, "{probes} for {} tries", 3 * count);
+    // Longer than they bear that the server refuses them.
+    tokio::time::sleep(4 * WITHIN).await;
+    let over: Vec<_> = waiters.iter().map(|waiter| waiter.is_finished()).collect();
+    assert_eq!(over, vec![false; over.len()], "they wait");
+    pair.replica.resume();
+    eventually("it is found out", LONG, async || {
+        try_once(&client, "free")
+            .await
+            .is_ok_and(|granted| granted.is_some())
+    })
+    .await;
+    for (_, guard) in guards {
+        guard.unlock().await.unwrap();
+    }
+    for waiter in waiters {
+        let (kind, ended) = soon(waiter).await.unwrap();
+        ended.unwrap_or_else(|error| panic!("{kind}: {error:?}"));
+    }
+}
+
 #[tokio::test]
 async fn a_waiter_is_granted_when_the_replica_is_back() {
     let pair = Pair::start().await;

@@ -1,9 +1,11 @@
 //! What a server refuses for long: how much a wait puts up with. `tests/kinds` has the error of each refusal.
 
-use watchlock::{Backoff, Client, Error, Lease};
+use serde_json::json;
+use watchlock::{Backoff, Client, Clock, Error, Lease};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Fault;
+use watchlock_support::proxy::{Direction, Fault};
 use watchlock_support::server::RedisServer;
+use watchlock_support::worker::Worker;
 
 use super::{ACQUIRE, REENTER, RELEASE, calls, proxied};
 use crate::common::{LONG, SHORT, clean, connect, ms, soon, subscribed, try_once};
@@ -71,6 +73,78 @@ async fn patience_with_a_server_begins_when_the_trouble_does() {
         .unlock()
         .await
         .unwrap();
+    clean(&server).await;
+}
+
+/// A try was under way when the process was stopped, for longer than its patience. The server is well.
+#[tokio::test]
+async fn patience_with_a_server_does_not_count_while_the_process_is_stopped() {
+    let patience = SHORT * 2;
+    let (server, proxy) = proxied().await;
+    let held = connect(&server).await.get_lock("stopped").lock().await;
+    let worker = Worker::rust();
+    let patience_ms = u64::try_from(patience.as_millis()).unwrap();
+    let opening = json!({"url": proxy.url(), "command_timeout_ms": 1000, "unavailable_after_ms": patience_ms});
+    worker.call("open", opening).await.unwrap();
+    let tries = proxy.count(calls(ACQUIRE, "stopped"));
+    let waits = |owner: &'static str| {
+        let fields = json!({"owner": owner, "kind": "lock", "name": "stopped"});
+        (owner, worker.request("lock", fields))
+    };
+    let waiters = ["a", "b"].map(waits);
+    subscribed(&server, "stopped").await;
+    let silent = proxy.inject(Fault::SwallowReply);
+    let silent = silent.on(calls(ACQUIRE, "stopped")).arm();
+    eventually("a try is under way", LONG, async || silent.fired() == 1).await;
+    worker.freeze();
+    tokio::time::sleep(patience * 2).await;
+    worker.resume();
+    let before = tries.seen();
+    eventually("they go on waiting", LONG, async || {
+        tries.seen() > before + 1
+    })
+    .await;
+    held.unwrap().unlock().await.unwrap();
+    // In either order: both came at once.
+    for (owner, waiter) in waiters {
+        let unlocks = async {
+            soon(waiter).await.outcome.expect("it waited");
+            worker.unlock(owner, "stopped").await.unwrap();
+        };
+        unlocks.await;
+    }
+}
+
+/// As after a suspend, which comes while commands are in flight.
+#[tokio::test]
+async fn patience_with_a_server_does_not_count_while_the_machine_sleeps() {
+    let (server, proxy) = proxied().await;
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&proxy.url()).clock(clock);
+    let client = builder.unavailable_after(SHORT).connect().await.unwrap();
+    let owner = client.new_owner();
+    let kept = owner.get_lock("kept").lock_with_lease(LONG * 100).await;
+    let kept = kept.unwrap();
+    proxy.hold(Direction::Replies);
+    let tried = proxy.count(calls(ACQUIRE, "asleep"));
+    let entered = proxy.count(calls(REENTER, "kept"));
+    let lock = client.get_lock("asleep");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    let own = owner.get_lock("kept");
+    let level = tokio::spawn(async move { own.lock_with_lease(LONG * 100).await });
+    eventually("both are in flight", LONG, async || {
+        tried.seen() > 0 && entered.seen() > 0
+    })
+    .await;
+    ahead.advance(LONG);
+    // The connections of before get no replies any more.
+    proxy.reset_all();
+    proxy.heal();
+    for guard in [waiter, level] {
+        let guard = soon(guard).await.unwrap();
+        guard.expect("the server is well").unlock().await.unwrap();
+    }
+    kept.unlock().await.unwrap();
     clean(&server).await;
 }
 

@@ -16,6 +16,7 @@ for_every_kind! {
     f11_i4_a_hold_without_one_command_keeps_its_lease,
     f11_a_denied_wake_up_costs_a_poll_and_no_release,
     f11_a_denied_subscription_is_made_up_for_by_polls,
+    f11_one_try_trusts_no_busy_answer_while_no_release_would_be_heard,
     i8_denied_renewals_are_repeated_until_the_validity_ends,
     one_denied_name_does_not_cost_the_others_their_renewal,
     one_name_that_was_denied_for_a_while_is_renewed_again,
@@ -196,6 +197,36 @@ async fn f11_a_denied_subscription_is_made_up_for_by_polls(kind: &'static Kind) 
         all_rights(&scene.server).await;
     }
     scene.clean().await;
+}
+
+/// The waiter's next poll is a minute away, and it does not hear the release. So one try asks, first for the waiter.
+async fn f11_one_try_trusts_no_busy_answer_while_no_release_would_be_heard(kind: &'static Kind) {
+    let scene = limited(kind, LONG).await;
+    let url = scene.server.url().replace("//", "//app:secret@");
+    let builder = watchlock::Client::builder(&url).backoff(scene.rare());
+    let client = builder.connect().await.unwrap();
+    for denied in ["-subscribe", "resetchannels"] {
+        user(&scene.server, &[denied]).await;
+        let other = scene.other().await;
+        let rival = scene.rival(&other, "deaf");
+        let rival = rival.lock_with_lease(MINUTE * 10).await.unwrap();
+        let before = scene.calls().await;
+        let lock = scene.of(&client, "deaf");
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        eventually("it tried", LONG, async || {
+            scene.calls().await > before
+        })
+        .await;
+        let busy = soon(scene.try_once(&client, "deaf")).await.unwrap();
+        assert!(busy.is_none());
+        rival.unlock().await.unwrap();
+        let tried = soon(scene.try_once(&client, "deaf")).await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        assert!(tried.is_none() || kind.differs(kind.shared));
+        drop((tried, guard));
+        all_rights(&scene.server).await;
+        scene.free().await;
+    }
 }
 
 /// The commands of a renewal, those inside its script among them.

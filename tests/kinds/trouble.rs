@@ -23,6 +23,7 @@ for_every_kind! {
     readonly_is_refused_and_passes_with_a_new_connection,
     i8_a_hold_whose_renewals_are_refused_is_lost_at_its_end,
     f9_out_of_memory_only_new_holds_are_refused,
+    f9_out_of_memory_a_busy_lock_is_busy,
     f6_i8_a_restart_that_forgets_loses_all_holds_at_once,
     f6_a_restart_that_remembers_costs_no_hold,
     f7_scripts_that_are_flushed_in_mid_hold_cost_nothing,
@@ -208,6 +209,45 @@ async fn i8_a_hold_whose_renewals_are_refused_is_lost_at_its_end(kind: &'static 
     min_replicas(&scene, "0").await;
     let guard = soon(scene.lock("held").lock()).await.unwrap();
     guard.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+/// Nothing has to be written to see that. Those who wait do so for longer than they bear refusals.
+async fn f9_out_of_memory_a_busy_lock_is_busy(kind: &'static Kind) {
+    let bears = ms(300);
+    let scene = Scene::with(kind, |builder| builder.unavailable_after(bears)).await;
+    scene.warm().await;
+    let other = scene.other().await;
+    let names = ["waited for", "new"];
+    let rivals = names.map(|name| scene.rival(&other, name));
+    let mut held = Vec::new();
+    for rival in &rivals {
+        held.push(rival.lock().await.unwrap());
+    }
+    let waits = |name| {
+        let lock = scene.lock(name);
+        tokio::spawn(async move { lock.lock().await?.unlock().await })
+    };
+    let early = waits("waited for");
+    scene.waited_for(1).await;
+    let server = &scene.server;
+    server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let waiters = [early, waits("waited for"), waits("new")];
+    for (name, wait) in [("new", Duration::ZERO), ("waited for", bears * 2)] {
+        let lock = scene.lock(name);
+        let tried = soon(lock.try_lock(wait, Lease::Fixed(MINUTE))).await;
+        assert!(tried.unwrap().is_none(), "{name}");
+    }
+    tokio::time::sleep(bears * 4).await;
+    let ended = waiters.iter().position(|waiter| waiter.is_finished());
+    assert_eq!(ended, None, "they wait");
+    server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    for rival in held {
+        rival.unlock().await.unwrap();
+    }
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap();
+    }
     scene.clean().await;
 }
 

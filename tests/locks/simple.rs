@@ -312,3 +312,20 @@ async fn i3_a_late_unlock_leaves_the_next_holder_alone() {
         Some("kR3b+token/==")
     );
 }
+
+/// The waiter listens, and its next poll is a minute away. The holder's library publishes nothing, so one try asks, first
+/// for the waiter.
+#[tokio::test]
+async fn one_try_trusts_no_busy_answer_of_a_lock_that_others_give_back_in_silence() {
+    let server = RedisServer::start();
+    let client = without_polls(&server).connect().await.unwrap();
+    let lock = client.get_simple_lock("silent");
+    taken_by_another_library(&server, "silent", "600000").await;
+    let waiter = waiting(lock.clone());
+    subscribed(&server, "silent").await;
+    assert!(try_once(&lock).await.unwrap().is_none());
+    server.cmd(&["DEL", "silent"]).await;
+    assert!(soon(try_once(&lock)).await.unwrap().is_none());
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}

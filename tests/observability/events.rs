@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Client, Lease, Quorum};
+use watchlock::{Backoff, Client, Lease, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -134,6 +134,59 @@ async fn an_outage_is_logged_at_its_beginning_and_at_its_end() {
     soon(client.shutdown(LONG)).await;
 }
 
+/// No hold is left whose renewal could fail, and the server does not answer, or refuses, all the same.
+#[tokio::test]
+async fn an_outage_does_not_end_with_the_last_hold() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let rights = ["ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*"];
+    for (what, holds) in [("denied", 1), ("frozen", 1), ("frozen", 2)] {
+        server.cmd(&[&rights[..], &["+@all"]].concat()).await;
+        let proxy = Proxy::to(&server);
+        let url = proxy.url().replace("//", "//app:secret@");
+        let builder = Client::builder(&url).watchdog_lease(SHORT);
+        let client = builder.command_timeout(ms(400)).connect().await.unwrap();
+        let begins = log.count(Level::WARN, &["cannot renew leases"]);
+        let ends = log.count(Level::INFO, &["renewals work again"]);
+        let mut guards = Vec::new();
+        for name in 0..holds {
+            let lock = client.get_lock(&format!("held-{name}"));
+            guards.push(lock.lock().await.unwrap());
+        }
+        server.reset_calls().await;
+        eventually("they are renewed", LONG, async || {
+            server.calls_of("pexpire").await >= holds
+        })
+        .await;
+        if what == "frozen" {
+            server.freeze();
+        } else {
+            // So a question is under way when the hold is lost.
+            proxy.latency(ms(100));
+            server.cmd(&["ACL", "SETUSER", "app", "-pexpire"]).await;
+        }
+        for guard in &guards {
+            soon(guard.lost()).await;
+        }
+        // The keeper goes on with what is left of them.
+        tokio::time::sleep(SHORT).await;
+        assert!(log.count(Level::WARN, &["cannot renew leases"]) > begins);
+        let said = log.count(Level::INFO, &["renewals work again"]);
+        assert_eq!(said, ends, "{what}, {holds}: {:?}", log.all());
+        server.resume();
+        server.cmd(&["ACL", "SETUSER", "app", "+pexpire"]).await;
+        proxy.latency(Duration::ZERO);
+        drop(guards);
+        let again = soon(client.get_lock("again").lock()).await.unwrap();
+        eventually("a renewal is answered", LONG, async || {
+            log.count(Level::INFO, &["renewals work again"]) == ends + 1
+        })
+        .await;
+        again.unlock().await.unwrap();
+        soon(client.shutdown(LONG)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_abandoned_attempt_that_got_the_lock_is_logged_when_cleaned_up() {
     let log = Log::new().await;
@@ -163,7 +216,7 @@ async fn an_acquire_after_waiting_says_how_long() {
     subscribed(&server, "waited").await;
     guard.unlock().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
-    let texts = ["acquired after waiting", "waited"];
+    let texts = ["acquired after waiting", "waited", "waited_ms=", "u64"];
     assert_eq!(log.count(Level::DEBUG, &texts), 1, "{:?}", log.all());
 }
 
@@ -233,6 +286,66 @@ async fn a_task_that_waits_for_itself_is_warned_once() {
         &["waits for a lock that it holds itself", "self"],
     );
     assert_eq!(warned, 1, "{:?}", log.all());
+}
+
+/// A second of waiting, and a machine that is late.
+const WAITS: Duration = Duration::from_millis(2_500);
+
+/// There is no task here: this is the body of a `block_on`, as that of `#[tokio::main]` is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_outside_of_tasks_that_waits_for_itself_is_warned_once() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    for (name, set) in [
+        ("usual", Backoff::new()),
+        ("rare", Backoff::new().base(LONG).cap(LONG)),
+    ] {
+        let builder = Client::builder(&server.url()).backoff(set);
+        let client = builder.connect().await.unwrap();
+        let lock = client.get_lock(name);
+        let guard = lock.lock().await.unwrap();
+        assert!(lock.try_lock(WAITS, LONG).await.unwrap().is_none());
+        let warned = log.count(Level::WARN, &["waits for a lock that it holds itself", name]);
+        assert_eq!(warned, 1, "{:?}", log.all());
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_body_outside_of_tasks_that_waits_for_a_task_is_not_warned() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_lock("task");
+    let guard = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await.unwrap() }
+    });
+    let guard = guard.await.unwrap();
+    assert!(lock.try_lock(WAITS, LONG).await.unwrap().is_none());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
+    drop(guard);
+}
+
+/// The other task uses the guard, so that it is seen where it is.
+#[tokio::test]
+async fn a_task_that_gave_its_guard_away_does_not_wait_for_itself() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let waits = tokio::spawn(async move {
+        let lock = client.get_lock("given");
+        let guard = lock.lock().await.unwrap();
+        let other = tokio::spawn(async move {
+            let lost = tokio::time::timeout(WAITS, guard.lost()).await;
+            guard.unlock().await.unwrap();
+            lost.is_err()
+        });
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        other.await.unwrap()
+    });
+    assert!(soon(waits).await.unwrap());
+    assert_eq!(log.count(Level::WARN, &[""]), 0, "{:?}", log.all());
 }
 
 #[tokio::test]

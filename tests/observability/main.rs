@@ -31,6 +31,10 @@ impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let _ = write!(self.0, "{}={value:?} ", field.name());
     }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        let _ = write!(self.0, "{}={value}u64 ", field.name());
+    }
 }
 
 impl<S: Subscriber> Layer<S> for Listener {

@@ -5,6 +5,7 @@ mod common;
 
 mod contract;
 mod denied;
+mod ends;
 mod fair;
 mod fenced;
 mod kept;

@@ -10,8 +10,9 @@
 //!    of its own, behind it.
 //! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
 //!    Commands of one slot use one queue.
-//! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused at once, and one batch in each
-//!    [`PROBE`] finds out whether the replicas are back.
+//! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
+//!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
+//!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -30,7 +31,7 @@ use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
-use crate::script::{Call, Encoded, Order, Undo};
+use crate::script::{Call, Encoded, Order, Reply, Undo};
 use crate::slot::Target;
 
 /// The number of connections: while one waits for replicas, the other sends.
@@ -207,8 +208,14 @@ impl AckWorker {
         }
         let acknowledged = order == Order::Acknowledged;
         let refused = self.stall.lock().refuses(self.lane.now());
-        if let Some(got) = refused.filter(|_| acknowledged) {
-            return fail_all(entries, &self.not_replicated(got));
+        let refused = refused.filter(|_| acknowledged);
+        let refused = refused.map(|got| self.not_replicated(got));
+        if let Some(failure) = &refused {
+            let others = entries.extract_if(.., |entry| entry.command.undo.is_none());
+            fail_all(others, failure);
+            if entries.is_empty() {
+                return;
+            }
         }
         let limit = self.lane.command_timeout();
         let connecting = self.lane.timers().within(limit, connected(&self.lane));
@@ -222,7 +229,12 @@ impl AckWorker {
         let lane = Arc::clone(&self.lane);
         let min_silence = MIN_SILENCE + self.acks.within;
         // If this is dropped, commands without a reply are unanswered.
-        let exchange = self.exchange(connected, entries, acknowledged);
+        let exchange = async {
+            match refused {
+                Some(failure) => self.look(connected, entries, &failure).await,
+                None => self.exchange(connected, entries, acknowledged).await,
+            }
+        };
         let exchange = unless_given_up(&lane, generation, min_silence, exchange);
         let done = match term {
             None => exchange.await,
@@ -232,6 +244,33 @@ impl AckWorker {
         if done.flatten().is_none() {
             lane.replace(generation);
         }
+    }
+
+    /// Asks for acquires that would wait for replicas in vain whether others have their locks. None if the connection is
+    /// broken.
+    async fn look(
+        &mut self,
+        mut connected: Connected,
+        mut entries: Vec<QueuedCommand>,
+        refused: &Failure,
+    ) -> Option<()> {
+        for entry in &mut entries {
+            entry.command.look();
+        }
+        let sent_at = self.lane.now();
+        let connection = &mut connected.connection;
+        let (results, _) = self.round(connection, &entries, false).await?;
+        for (entry, result) in entries.into_iter().zip(results) {
+            match heard(&self.lane, connected.generation, result, sent_at) {
+                Ok(mut answer) if answer.reply.shows_holder() => {
+                    answer.reply = Reply::Busy;
+                    entry.reply(answer);
+                }
+                Err(wrong) if wrong.redirect.is_some() => entry.fail(wrong),
+                Ok(_) | Err(_) => entry.fail(refused.clone()),
+            }
+        }
+        Some(())
     }
 
     /// Sends commands, sends again what must be, and undoes what was not acknowledged. None if the connection is broken.
@@ -393,6 +432,11 @@ impl AckCommand {
         self.text.is_some()
     }
 
+    /// Turns it into the question whether others have the lock.
+    fn look(&mut self) {
+        self.text = self.undo.as_ref().map(Undo::look);
+    }
+
     /// Whether the reply is a grant, which must be acknowledged.
     fn is_granted(&self, answer: &TimedReply) -> bool {
         let undo = self.undo.as_ref();
@@ -430,7 +474,7 @@ async fn unless_given_up<T>(
     }
 }
 
-fn fail_all(entries: Vec<QueuedCommand>, failure: &Failure) {
+fn fail_all(entries: impl IntoIterator<Item = QueuedCommand>, failure: &Failure) {
     for entry in entries {
         entry.fail(failure.clone());
     }

@@ -333,8 +333,9 @@ impl Waiting<'_> {
     fn log_wait(&self, verdict: &Verdict) {
         if matches!(verdict, Verdict::Granted(_)) {
             let waited = self.ticket.request.since.until(self.core.now());
+            let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             let name = self.ticket.request.kind.names().name();
-            tracing::debug!(name, ?waited, "acquired after waiting");
+            tracing::debug!(name, waited_ms, "acquired after waiting");
         }
     }
 

@@ -65,6 +65,11 @@ pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at
 impl<'a> Writing<'a> {
     pub(crate) fn begin(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
         hold.with(HoldState::write_begins);
+        Self::begun(core, hold, count)
+    }
+
+    /// Goes on with a write that began when a level was given back.
+    pub(crate) fn begun(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
         Self {
             core,
             hold,

@@ -181,18 +181,23 @@ pub(crate) async fn write(
     (since, patience): (Moment, Patience),
 ) -> Result<(), Error> {
     let limit = core.config.command_timeout;
-    let gives_up = core.now() + core.config.unavailable_after;
-    let (end, last) = match patience {
+    let begun = core.now();
+    // When no other try begins, and when the last one ends.
+    let ends = || match patience {
         Patience::Once => (since + limit / 2, since + limit),
         Patience::Until(end) => (end.max(since + limit / 2), end.max(since + limit)),
-        Patience::Forever => (gives_up, gives_up.max(core.now() + limit)),
+        Patience::Forever => {
+            core.notice_pause(core.now());
+            let gives_up = begun.max(core.runs_since()) + core.config.unavailable_after;
+            (gives_up, gives_up.max(begun + limit))
+        }
     };
-    let last = last + GRACE;
     let mut delays = core.config.backoff.delays(hold.number);
     // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
+        let last = ends().1 + GRACE;
         let failure = match send(core, hold, kind, (count, lease), last, writing.as_mut()).await {
             Ok(()) => {
                 if let Some(writing) = writing {
@@ -203,7 +208,7 @@ pub(crate) async fn write(
             Err(ReenterError::Final(error)) => return Err(error),
             Err(ReenterError::Transient(failure)) => failure,
         };
-        let left = core.now().until(end);
+        let left = core.now().until(ends().0);
         if left == Duration::ZERO {
             return Err(failure.into());
         }

@@ -154,7 +154,7 @@ fn part_with(
 
 fn leave_to_keeper(core: &Core, hold: &Arc<Hold>, count: Option<u32>) {
     // A write that is dropped before it was sent is left to the keeper.
-    drop(Writing::begin(core, hold, count));
+    drop(Writing::begun(core, hold, count));
 }
 
 /// Writes the number of levels left, or the downgrade. Only others need it, so a failed write is no error for the
@@ -166,7 +166,7 @@ async fn write(
     fleet: Arc<Fleet>,
     deadline: Moment,
 ) -> Result<(), Error> {
-    let mut writing = Writing::begin(core, hold, count);
+    let mut writing = Writing::begun(core, hold, count);
     let pending = Pending::start(&fleet, count::call(core, hold, count));
     writing.sent(&pending);
     let outcome = pending.until(core.config.command_timeout, deadline).await;

@@ -130,8 +130,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some((hold, settled))
     }
 
-    /// Gives a level of `hold` back. With the last one the hold is passed on, or its release is started by `send`, or
-    /// left to the job, which sends the next try along with it, or to the keeper.
+    /// Gives a level of `hold` back. If others are left, the write of their count begins here, under the lock that passing
+    /// the hold on takes. With the last one the hold is passed on, or its release is started by `send`, or left to the job,
+    /// which sends the next try along with it, or to the keeper.
     pub(crate) fn give_back(
         &mut self,
         hold: &Arc<Hold>,
@@ -151,6 +152,11 @@ impl<C: Clone + PartialEq> Gate<C> {
                 Left::Last => None,
             }
         };
+        match &left {
+            Some(GivenBack::Levels(_)) => effects.change(hold, HoldState::write_begins),
+            Some(GivenBack::Downgrade) => effects.change(hold.in_redis(), HoldState::write_begins),
+            _ => {}
+        }
         left.unwrap_or_else(|| self.begin_release(hold.in_redis(), now, rules, send, effects))
     }
 
@@ -293,7 +299,8 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
     fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
-        let is_long = |since: Moment| since.until(now) >= rules.unavailable_after;
+        let is_long =
+            |since: Moment| since.max(rules.runs_since).until(now) >= rules.unavailable_after;
         let LastAnswer::Failed(failure) = &self.last_answer else {
             return;
         };
@@ -419,6 +426,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.failing_since = None;
         let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
+        self.gate.wakeups.answered_busy();
         // A lease that has ended since the try was sent does not decide for tickets that came meanwhile.
         if until.is_none_or(|until| self.now < until) {
             self.gate.conclude_late(self.now, self.effects);

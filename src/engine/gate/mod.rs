@@ -5,8 +5,9 @@
 //! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it (I9: a future that is not
 //!    polled delays nobody).
 //! 3. The gate answers "busy" by itself only if it knows: this client has a valid hold, or Redis answered "busy" to
-//!    somebody who still waits and listens for the release, the holder's lease has not ended, and no release was heard
-//!    since.
+//!    somebody who still waits, the holder's lease has not ended, and the release would have been heard: the channel is
+//!    subscribed since before that try, whoever shares the lock publishes, and no message came. While a try is under
+//!    way, its answer decides.
 //! 4. Nobody waits behind a hold of its own owner. A ticket of that owner is sent to enter the hold, both when it
 //!    arrives later and when it waits while the hold is granted.
 //! 5. The gate does no I/O, wakes nobody and drops nothing that may run code of others. It changes under a lock, and its
@@ -65,6 +66,8 @@ pub(crate) struct Rules {
     pub(crate) command_timeout: Duration,
     /// How long a wait without a limit goes on while every try fails.
     pub(crate) unavailable_after: Duration,
+    /// Since when the process has been running without a pause.
+    pub(crate) runs_since: Moment,
     pub(crate) plan: RenewalPlan,
     /// Whether holds are passed on.
     pub(crate) passes_on: bool,
@@ -309,12 +312,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// Whether somebody who got "busy" listens for the release.
-    fn would_hear_release(&self) -> bool {
-        let tries = matches!(&self.seat, Seat::Trying(attempt) if attempt.ticket.listens());
-        tries || self.queue.has_listeners()
-    }
-
     /// Whether the lock is known to be busy for `ticket` (rule 3).
     fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
@@ -322,10 +319,15 @@ impl<C: Clone + PartialEq> Gate<C> {
             Seat::Shared { shared, .. } if shared.is_valid(now) && !self.may_read(ticket, now) => {
                 true
             }
-            Seat::HandingOver { .. } | Seat::Releasing { .. } => false,
+            Seat::Trying(_)
+            | Seat::Shared { join: Some(_), .. }
+            | Seat::HandingOver { .. }
+            | Seat::Releasing { .. } => false,
             _ => match self.last_answer {
                 LastAnswer::Busy(until) => {
-                    self.would_hear_release() && until.is_none_or(|until| now < until)
+                    let published = ticket.request.kind.commands.publishes_releases();
+                    let heard = published && self.wakeups.hear_holder();
+                    heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
                 }
                 LastAnswer::Nothing | LastAnswer::Failed(_) => false,
             },
@@ -467,17 +469,14 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
     pub(crate) fn report_self_wait(&self, now: Moment) -> bool {
         let own = match &self.seat {
-            Seat::Held { hold, .. } => hold.task,
+            Seat::Held { hold, .. } => Some(hold.task()),
             // A shared hold outlives the read of the task that asked for it, so only its reads count.
             _ => None,
         };
-        let reads = self.reads().filter_map(|read| read.task);
+        let reads = self.reads().map(|read| read.task());
         let tasks: HashSet<_> = reads.chain(own).collect();
         let mut waiters = self.queue.iter();
-        waiters.any(|ticket| {
-            let waits_for_itself = ticket.task.is_some_and(|task| tasks.contains(&task));
-            waits_for_itself && ticket.report_self_wait(now)
-        })
+        waiters.any(|ticket| tasks.contains(&ticket.task) && ticket.report_self_wait(now))
     }
 
     /// Whether a job has to be started: somebody waits, nobody completes an attempt, or the lock is left to others, which

@@ -17,7 +17,7 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules, WriterWaits};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
-use crate::engine::hold::{Effects, Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::LostReason;
 use crate::lease::Term;
 
@@ -264,7 +264,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             state.expire(now);
             state.phase() == Phase::Held
         });
-        let mut origin = request.origin(&hold.id, number, read.task);
+        let mut origin = request.origin(&hold.id, number, read.task());
         if read.kind.commands.is_shared() {
             origin.entered_by = read.entered_by;
         }
@@ -387,7 +387,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             lease: read.lease,
             owner: None,
             entered_by: number,
-            task: None,
+            task: TaskId::default(),
         };
         if !effects.change(read, |state| state.let_expire(Level::Fixed)) {
             return false;

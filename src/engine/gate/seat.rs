@@ -302,6 +302,9 @@ impl<C: Clone + PartialEq> Seat<C> {
 pub(super) struct Wakeups {
     /// Whether the channel is subscribed and confirmed.
     live: bool,
+    /// Whether the channel is subscribed since before the last try that was answered "busy", so that the holder's release
+    /// would be heard.
+    hear_holder: bool,
     /// How many messages of our own releases are still to arrive.
     echoes: u32,
     /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
@@ -314,6 +317,16 @@ impl Wakeups {
     /// Whether no other client waits for our release, as far as is known.
     pub(super) fn allow_handover(&self) -> bool {
         self.live && self.next_is_ours
+    }
+
+    pub(super) fn hear_holder(&self) -> bool {
+        self.hear_holder
+    }
+
+    /// A try was answered "busy". The job does not begin to listen while it awaits an answer, so if the channel is live
+    /// now, it was when the try was sent.
+    pub(super) fn answered_busy(&mut self) {
+        self.hear_holder = self.live;
     }
 
     /// A queue that Redis keeps says whether its next place is of this client.

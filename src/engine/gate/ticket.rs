@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Effects, Hold, Origin, TaskId, current_task};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 
@@ -98,7 +98,7 @@ pub(crate) struct Ticket {
     /// The number of a hold that it gets without asking Redis.
     hold_number: u64,
     pub(crate) request: Request,
-    pub(crate) task: Option<TaskId>,
+    pub(crate) task: TaskId,
     state: Mutex<TicketState>,
     /// An attempt whose outcome is unknown, or that has a place in a queue that Redis keeps. It is tried again under the
     /// same hold id.
@@ -161,7 +161,7 @@ impl Request {
     }
 
     /// What to make a hold of that shares the field `id` in Redis, or takes it over.
-    pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: Option<TaskId>) -> Origin {
+    pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: TaskId) -> Origin {
         Origin {
             kind: self.kind.clone(),
             id: Arc::clone(id),
@@ -212,7 +212,7 @@ impl Ticket {
             number: request.turn.unwrap_or(number),
             hold_number: number,
             request,
-            task: current_task(),
+            task: TaskId::current(),
             state: Mutex::new(TicketState::Waiting(None)),
             unsettled: Mutex::new(None),
             breaks: AtomicU8::new(0),

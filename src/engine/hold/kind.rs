@@ -49,6 +49,11 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
+    /// Whether everybody who shares the lock publishes its release.
+    fn publishes_releases(&self) -> bool {
+        true
+    }
+
     /// The queue of the lock, for a kind that keeps one in Redis.
     fn queue(&self) -> Option<&dyn RedisQueue> {
         None
@@ -83,6 +88,11 @@ pub(crate) trait Commands: Send + Sync {
 
     fn acquired(&self, reply: &Reply) -> Option<Acquired> {
         lock::acquired(reply)
+    }
+
+    /// Asks whether an acquire would find the lock busy, and writes nothing. Answered by the key's PTTL, or by 1 or 0.
+    fn look_for_holder<'a>(&'a self, names: &'a Names) -> Call<'a> {
+        Call::plain("PTTL").lock(names)
     }
 
     /// Asks whether one more of this kind may share a hold that is there. The reply is that of an acquire.
@@ -275,7 +285,10 @@ impl Kind {
     }
 
     pub(crate) fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        self.commands.acquired(reply)
+        match reply {
+            Reply::Busy => Some(Acquired::Busy(None)),
+            reply => self.commands.acquired(reply),
+        }
     }
 
     pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
@@ -339,6 +352,10 @@ impl Kind {
 impl Undoable for Kind {
     fn is_grant(&self, reply: &Reply) -> bool {
         matches!(self.acquired(reply), Some(Acquired::Got(_)))
+    }
+
+    fn look(&self) -> Call<'_> {
+        self.commands.look_for_holder(&self.names)
     }
 
     fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {

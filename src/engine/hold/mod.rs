@@ -15,6 +15,7 @@ pub(crate) mod owner;
 pub(crate) mod schedule;
 pub(crate) mod state;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
@@ -22,8 +23,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-/// The task that asks for a hold, to detect a task that waits for itself.
-pub(crate) use tokio::task::{Id as TaskId, try_id as current_task};
 
 use super::hold::kind::Kind;
 use super::hold::state::{HoldState, Level, Phase};
@@ -31,6 +30,22 @@ use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{LeaseMs, Term};
+
+/// Who asks for a hold, to detect a task that waits for itself: a hash of the task's id. Outside of tasks, as in `block_on`
+/// and in the body of `#[tokio::main]`, the thread stands for it. 0 is nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct TaskId(u64);
+
+impl TaskId {
+    pub(crate) fn current() -> Self {
+        let mut hasher = DefaultHasher::new();
+        match tokio::task::try_id() {
+            Some(task) => task.hash(&mut hasher),
+            None => ("thread", std::thread::current().id()).hash(&mut hasher),
+        }
+        Self(hasher.finish())
+    }
+}
 
 /// One owner's possession of one name.
 pub(crate) struct Hold {
@@ -45,8 +60,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Option<u64>,
     /// The number of the read through which it was entered without an owner, or its own number.
     pub(crate) entered_by: u64,
-    /// The task that asked for it, to detect a task that waits for itself.
-    pub(crate) task: Option<TaskId>,
+    /// The task that asked for it, or that used its guard last.
+    task: AtomicU64,
     /// The shared hold that this is a read of.
     read_of: Option<Arc<Hold>>,
     abandoned: bool,
@@ -90,7 +105,7 @@ pub(crate) struct Origin {
     pub(crate) lease: LeaseMs,
     pub(crate) owner: Option<u64>,
     pub(crate) entered_by: u64,
-    pub(crate) task: Option<TaskId>,
+    pub(crate) task: TaskId,
 }
 
 impl Hold {
@@ -135,7 +150,7 @@ impl Hold {
             lease: origin.lease,
             owner: origin.owner,
             entered_by: origin.entered_by,
-            task: origin.task,
+            task: AtomicU64::new(origin.task.0),
             read_of: shared_hold,
             abandoned: false,
             state: Mutex::new(state),
@@ -146,6 +161,16 @@ impl Hold {
             changed: Notify::new(),
             waiters: AtomicU32::new(0),
         }
+    }
+
+    pub(crate) fn task(&self) -> TaskId {
+        // Relaxed, here and below: it is only for the log.
+        TaskId(self.task.load(Ordering::Relaxed))
+    }
+
+    /// A guard of it is used by the current task, which may not be the one that asked for it.
+    pub(crate) fn is_used(&self) {
+        self.task.store(TaskId::current().0, Ordering::Relaxed);
     }
 
     /// The shared hold that this is a read of.

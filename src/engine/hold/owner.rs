@@ -225,7 +225,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::hold::Origin;
+    use crate::engine::hold::{Origin, TaskId};
     use crate::engine::hold::kind::{Commands, Kind, KindCommands};
     use crate::lease::LeaseMs;
     use crate::names::Family;
@@ -265,7 +265,7 @@ mod tests {
             lease: LEASE,
             owner: None,
             entered_by: number,
-            task: None,
+            task: TaskId::default(),
         };
         let hold = Hold::trying(origin, Moment::NEVER);
         assert!(hold.with(|state| state.grant(Level::Watchdog, LEASE.term(at(0)), at(0))));

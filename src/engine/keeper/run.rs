@@ -50,6 +50,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let mut mails = Vec::new();
     loop {
         let now = core.now();
+        core.look_at_clock();
         keeper.watchdog.look();
         keeper.watchdog.connect_to_all();
         let next_renewal = keeper.watchdog.renew(&mut tasks.all);

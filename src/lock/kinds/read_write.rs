@@ -271,6 +271,13 @@ impl Commands for Mode {
         }
     }
 
+    fn look_for_holder<'a>(&'a self, names: &'a Names) -> Call<'a> {
+        match self {
+            Self::Read => rw::look(names, Self::Write.word()),
+            Self::Write => Call::plain("PTTL").lock(names),
+        }
+    }
+
     fn acquired(&self, reply: &Reply) -> Option<Acquired> {
         rw::acquired(reply)
     }

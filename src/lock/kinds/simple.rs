@@ -61,6 +61,11 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 struct Strings;
 
 impl Commands for Strings {
+    /// Other libraries publish nothing.
+    fn publishes_releases(&self) -> bool {
+        false
+    }
+
     fn acquire<'a>(
         &'a self,
         names: &'a Names,

@@ -25,8 +25,8 @@ impl World {
                     None => hold.with(|state| state.enter(level, now)),
                     Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, now, effects)),
                 };
-                if entered.is_ok() {
-                    self.callers[i].at = At::Holding(request.entered(hold));
+                if let Ok(count) = entered {
+                    self.callers[i].at = self.enter(i, request.entered(hold), count);
                 }
             }
             FoundHold::Lost(_) => self.callers[i].at = At::Gone,
@@ -105,6 +105,8 @@ impl World {
                 let ours = self.gate.seat.held().is_some();
                 let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
                 assert!(ours || waits, "busy by an answer to somebody long gone");
+                let hear = self.gate.wakeups.hear_holder();
+                assert!(ours || hear, "busy by a holder whose release nobody would hear");
                 At::Gone
             }
             Arrival::Again => {
@@ -130,6 +132,12 @@ impl World {
                 self.callers[i].at = if over { At::Gone } else { At::Watching(hold) };
             }
             At::Watching(hold) => self.check_outcome(&hold),
+            At::Entering(entered, count, command) => {
+                self.callers[i].at = self.entered(entered, count, command);
+            }
+            At::Leaving(hold, count, Some(command)) => {
+                self.counted(&hold, command, count);
+            }
             other => self.callers[i].at = other,
         }
         self.again(i);
@@ -181,6 +189,11 @@ impl World {
                 }
             }
             At::Holding(entered) => self.give_back(&entered, None, usize::MAX),
+            At::Entering(entered, count, command) => {
+                self.write_behind(&entered.hold, count, command);
+                self.give_back(&entered, None, usize::MAX);
+            }
+            At::Leaving(hold, count, Some(command)) => self.write_behind(&hold, count, command),
             At::Unlocking(hold, ..) if hold.phase() == Phase::Ending => {
                 self.at(|_, effects| effects.release(&hold));
             }
@@ -247,8 +260,9 @@ impl World {
                 At::Gone
             }
             GivenBack::LeftToKeeper if lane.is_some() => At::Watching(Arc::clone(hold.in_redis())),
+            GivenBack::Levels(count) => self.left(hold, count, lane.is_some()),
             GivenBack::Downgrade => {
-                self.downgrade(hold.in_redis());
+                self.downgrade_begun(hold.in_redis());
                 At::Gone
             }
             _ => At::Gone,

@@ -40,6 +40,7 @@ impl World {
         let kinds = [hold, next].map(|hold| hold.kind.commands.passes_on());
         assert_eq!(kinds, [true; 2], "to or from what is not passed on");
         assert!(self.has_no_ghost(hold), "what may be acquired once more");
+        self.check_count(hold);
         self.passed.insert(field(hold));
     }
 
@@ -236,6 +237,7 @@ impl World {
                     assert!(queued && self.job, "caller {i} waits for nothing");
                 }
                 At::Unlocking(..) | At::Watching(_) => panic!("caller {i} waits for its release"),
+                At::Entering(..) | At::Leaving(..) => panic!("caller {i} waits for its count"),
                 _ => {}
             }
         }

@@ -60,6 +60,7 @@ impl World {
             }
         }
         choices.extend(self.choices_of_reads());
+        choices.extend(self.choices_of_counts());
         let mut lanes = BTreeSet::new();
         for (i, command) in self.commands.iter().enumerate() {
             if command.what == What::Asks && !command.ended && command.executed.is_some() {
@@ -191,6 +192,15 @@ impl World {
                     choices.push(Choice::Drop(i));
                 }
             }
+            At::Entering(_, _, command) | At::Leaving(_, _, Some(command)) => {
+                if self.reply_of(*command) != ReplyState::InFlight {
+                    choices.push(Choice::Poll(i));
+                }
+                if caller.manner == Manner::Drops {
+                    choices.push(Choice::Drop(i));
+                }
+            }
+            At::Leaving(_, _, None) => choices.push(Choice::Write(i)),
             At::Watching(hold) => {
                 if hold.phase() == Phase::Ended || matches!(hold.phase(), Phase::Lost(_)) {
                     choices.push(Choice::Poll(i));

@@ -131,7 +131,7 @@ impl World {
             lease: DAY,
             owner: None,
             entered_by: 0,
-            task: None,
+            task: TaskId::default(),
         };
         Hold::trying(origin, self.now)
     }

@@ -9,6 +9,7 @@
 mod callers;
 mod check;
 mod choices;
+mod counts;
 mod job;
 mod queued;
 mod redis;
@@ -24,6 +25,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::counts::CountWrite;
 use self::queued::Places;
 use self::world::origin;
 use crate::backend::Failure;
@@ -37,7 +39,7 @@ use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::{HoldState, Level, Phase, RenewalPlan};
-use crate::engine::hold::{Effects, Hold, Origin};
+use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
@@ -45,6 +47,7 @@ use crate::names::{Family, Names};
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
+    runs_since: Moment::from_nanos(0),
     plan: RenewalPlan { lease: DAY },
     passes_on: true,
 };
@@ -99,6 +102,10 @@ enum Choice {
     Expire(usize),
     /// The keeper goes on with downgrading a hold.
     Downgrade(usize),
+    /// A caller sends the count of the levels that are left.
+    Write(usize),
+    /// The keeper goes on with writing a count.
+    Count(usize),
     /// The keeper hears that the note was removed.
     Unmarked(usize),
     /// A writer elsewhere notes that it waits, or gives up.
@@ -147,6 +154,8 @@ enum What {
     Releases,
     Downgrades,
     Asks,
+    /// Writes the hold count.
+    Counts(u32),
     Marks,
     Unmarks,
 }
@@ -172,7 +181,11 @@ enum At {
     Looked,
     /// A first try of its own, if it has one.
     Waiting(Arc<Ticket>, Option<usize>),
+    /// It adds a level, whose count is being written.
+    Entering(HeldLevel, u32, usize),
     Holding(HeldLevel),
+    /// It gave back a level that was not the last, and writes how many are left.
+    Leaving(Arc<Hold>, u32, Option<usize>),
     Unlocking(Arc<Hold>, usize, Moment),
     /// The keeper releases; it waits for the end.
     Watching(Arc<Hold>),
@@ -262,6 +275,10 @@ struct World {
     read_by: BTreeSet<u64>,
     /// Holds to be turned into shared ones, and the command that does it.
     downgrades: Vec<(Arc<Hold>, Option<usize>)>,
+    /// The hold count in Redis.
+    count: u32,
+    /// The counts that the keeper writes.
+    counts: Vec<(Arc<Hold>, CountWrite)>,
     /// Whether Redis says that others need not ask, while no writer waits.
     open: bool,
     /// Whether its last answer to a reader said that a writer waits.

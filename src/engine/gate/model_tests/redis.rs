@@ -21,6 +21,9 @@ impl World {
             What::Enqueues => self.enqueue_all(next),
             What::Releases if queued => self.release_in_turn(number),
             What::Acquires { .. } if free || self.has(number) => {
+                if !self.has(number) {
+                    self.count = 1;
+                }
                 self.hold_in_redis(number, shared);
                 self.mark &= shared;
                 if shared && waits { -6 } else { -2 }
@@ -29,6 +32,11 @@ impl World {
                 self.mark |= marks;
                 1000
             }
+            What::Counts(count) if self.has(number) => {
+                self.count = count;
+                1
+            }
+            What::Counts(_) => 0,
             What::Asks => i64::from(self.has(number)),
             What::Joins if self.read_by.contains(&number) && waits => 1000,
             What::Joins if self.read_by.contains(&number) => -2,

@@ -85,6 +85,8 @@ impl World {
                 }
             }
             Choice::Downgrade(i) => self.downgrade_on(i),
+            Choice::Write(i) => self.write_count(i),
+            Choice::Count(i) => self.count_on(i),
             Choice::Unmarked(i) => {
                 let (_, since) = self.unmarks.remove(i);
                 self.at(|gate, _| gate.writer_waits_withdrawn(since));

@@ -65,6 +65,7 @@ impl World {
             let command = command.map(|command| format!("c{command}"));
             let _ = write!(text, "|turn {} {command:?}", hold_text(hold));
         }
+        text.push_str(&self.counts_text());
         text.push_str(&self.places.text());
         let awaited = numbers(&text).into_iter().filter(|n| n.kind == b'c');
         let awaited: BTreeSet<_> = awaited.map(|n| n.value).collect();
@@ -187,6 +188,13 @@ impl World {
                     "wait t{} {first:?} {unsettled:?} {breaks} {waits:?}",
                     ticket.number
                 )
+            }
+            At::Entering(entered, count, command) => {
+                format!("enter {} {count} c{command}", hold_text(&entered.hold))
+            }
+            At::Leaving(hold, count, command) => {
+                let command = command.map(|command| format!("c{command}"));
+                format!("leave {} {count} {command:?}", hold_text(hold))
             }
             At::Holding(entered) => format!("hold {}", hold_text(&entered.hold)),
             At::Unlocking(hold, command, _) => format!("unlock {} c{command}", hold_text(hold)),

@@ -37,6 +37,8 @@ impl World {
             held_by: None,
             read_by: BTreeSet::new(),
             downgrades: Vec::new(),
+            count: 0,
+            counts: Vec::new(),
             open: scenario.open,
             shut: false,
             mark: false,
@@ -106,6 +108,13 @@ impl World {
         result
     }
 
+    /// As `release::leave_to_keeper` of a downgrade.
+    pub(super) fn downgrade_begun(&mut self, hold: &Arc<Hold>) {
+        if hold.with(|state| state.write_ends(None, false)) {
+            self.downgrades.push((Arc::clone(hold), None));
+        }
+    }
+
     /// `hold` is to be downgraded; once.
     pub(super) fn downgrade(&mut self, hold: &Arc<Hold>) {
         if hold.with(HoldState::write_is_due) {
@@ -170,6 +179,6 @@ pub(super) fn origin(ticket: &Ticket, number: u64) -> Origin {
         lease: DAY,
         owner: ticket.owner_of_hold(),
         entered_by: number,
-        task: None,
+        task: TaskId::default(),
     }
 }

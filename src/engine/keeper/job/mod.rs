@@ -48,6 +48,9 @@ use crate::names::Names;
 /// For how many waiters with a place in a queue of Redis' the job listens: for the next, and the one behind it.
 const LISTENS_FOR: usize = 2;
 
+/// How often the job looks for a task that waits for itself.
+const SELF_CHECK: Duration = Duration::from_secs(1);
+
 /// How often the note is left again that a writer waits.
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,7 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         note_at: Moment::default(),
+        self_check_at: Moment::default(),
     };
     while job.advance().await {}
 }
@@ -97,6 +101,8 @@ struct NameJob {
     policy: WaitPolicy,
     /// When to leave the note again that a writer waits.
     note_at: Moment,
+    /// When to look again for a task that waits for itself.
+    self_check_at: Moment,
 }
 
 impl NameJob {
@@ -242,16 +248,17 @@ impl NameJob {
 
     /// Waits for a reason to verify our own hold while others wait, and takes back a grant that nobody collects.
     async fn watch(&mut self, collect_by: Option<Moment>) {
-        let event = self.event(collect_by.unwrap_or(Moment::NEVER)).await;
+        let end = collect_by.unwrap_or(Moment::NEVER);
+        let event = self.event(end.min(self.self_check_at)).await;
         if self.take_back() {
             return;
         }
+        self.check_for_self();
         // The hold may have been passed on meanwhile.
         let held = self.at(|gate, _| gate.watched().cloned());
         if let Some(hold) = held
             && matches!(event, Event::Due | Event::Released)
         {
-            self.warn_of_self();
             self.policy.again();
             self.keeper.watchdog.verify(&hold);
         }
@@ -268,15 +275,21 @@ impl NameJob {
         taken.is_some()
     }
 
-    fn warn_of_self(&self) {
+    /// Warns of a task that waits for itself.
+    fn check_for_self(&mut self) {
         let now = self.now();
+        if now < self.self_check_at {
+            return;
+        }
+        self.self_check_at = now + SELF_CHECK;
         if self.at(|gate, _| gate.report_self_wait(now)) {
             let names = Arc::clone(&self.names);
             log(move || {
                 tracing::warn!(
                     name = names.name(),
-                    "a task waits for a lock that it holds itself under another owner: \
-                     to enter again use guard.reenter(lease), one Owner, or Client::scope"
+                    "a task waits for a lock that it holds itself under another owner, probably for ever: \
+                     to enter again use guard.reenter(lease), one Owner, or Client::scope. Nothing is wrong \
+                     if it gave its guard to another task, or if another of its futures gives it back"
                 );
             });
         }

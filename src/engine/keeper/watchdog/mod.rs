@@ -55,8 +55,10 @@ pub(super) struct Watchdog {
 #[derive(Default)]
 struct ByNode {
     nodes: BTreeMap<u32, NodeRenewals>,
-    /// Renewals fail at the moment, and that was logged.
-    logged_failing: bool,
+    /// Renewals fail at the moment.
+    failing: bool,
+    /// That was logged, and no renewal was answered since.
+    logged: bool,
     /// When to look again for nodes without a connection.
     connect_at: Moment,
     /// When to ask the one server for its role again.
@@ -83,19 +85,20 @@ impl ByNode {
         })
     }
 
-    /// Logs the beginning and the end of an outage, once each.
-    fn log_outage(&mut self, failure: Option<Failure>) {
+    /// Logs the beginning and the end of an outage, once each. It does not end with the last hold that cannot be renewed,
+    /// but with a renewal that was `answered`.
+    fn log_outage(&mut self, failure: Option<Failure>, answered: bool) {
         let failing = self.nodes.values().any(|node| node.queue.has_trouble());
-        if std::mem::replace(&mut self.logged_failing, failing) == failing {
-            return;
-        }
-        if failing {
+        let begins = failing && !self.failing;
+        self.failing = failing;
+        if begins {
+            self.logged = true;
             let cause = failure.map(|failure| failure.to_string());
             log(move || {
                 let cause = cause.as_deref().unwrap_or("refused for single holds");
                 tracing::warn!(cause, "cannot renew leases; retrying until they expire");
             });
-        } else {
+        } else if answered && !failing && std::mem::take(&mut self.logged) {
             log(|| tracing::info!("renewals work again"));
         }
     }
@@ -304,7 +307,8 @@ impl Watchdog {
             join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let late = asking.late.into_inner();
-        self.record(node, failure, |queue| {
+        let answered = answers.iter().any(|(.., failure)| failure.is_none());
+        self.record(node, failure, answered, |queue| {
             for (number, hold, failure) in &answers {
                 if failure.is_none() && self.is_due_again(hold) {
                     queue.want(*number, Arc::clone(hold), true);
@@ -320,7 +324,7 @@ impl Watchdog {
         });
         let late = late.into_iter().map(|late| async {
             if late.await {
-                self.record(node, None, RenewalQueue::answered_late);
+                self.record(node, None, true, RenewalQueue::answered_late);
             }
         });
         join_all(late).await;
@@ -338,6 +342,7 @@ impl Watchdog {
         &self,
         node: u32,
         failure: Option<Failure>,
+        answered: bool,
         record: impl FnOnce(&mut RenewalQueue<Arc<Hold>>),
     ) {
         let verifies_all = {
@@ -345,7 +350,7 @@ impl Watchdog {
             let node = renewals.of(node, &self.core);
             record(&mut node.queue);
             let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
-            renewals.log_outage(failure);
+            renewals.log_outage(failure, answered);
             verifies_all
         };
         if verifies_all {
@@ -386,7 +391,10 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let handed_over_at = command.handed_over_at();
     let is_unsent = handed_over_at == Moment::NEVER;
     let end = match request.patience {
-        Patience::Forever if is_unsent => request.since.max(command.heard_at()) + unavailable_after,
+        Patience::Forever if is_unsent => {
+            let silent_since = request.since.max(command.heard_at());
+            silent_since.max(core.runs_since()) + unavailable_after
+        }
         _ => request.returns_by(command_timeout),
     };
     let from = if is_unsent {

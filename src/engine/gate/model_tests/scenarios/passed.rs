@@ -136,3 +136,22 @@ fn a_client_that_ends_behind_a_hold_that_was_passed_on() {
     };
     all_orders("passed on, closed", scenario, 200);
 }
+
+#[test]
+fn a_hold_that_was_entered_is_passed_on_with_a_count_of_one() {
+    for manner in [Manner::Stays, Manner::Drops] {
+        let callers = vec![
+            (Some(1), FOREVER, Manner::Stays, 1),
+            (Some(1), FOREVER, manner, 1),
+            (None, FOREVER, Manner::Stays, 1),
+        ];
+        let scenario = Scenario {
+            callers: Vec::leak(callers),
+            sides: PASSED,
+            polls: 0,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders("entered and passed on", scenario, 10_000);
+    }
+}
