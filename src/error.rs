@@ -11,7 +11,7 @@ use std::time::Duration;
 /// use watchlock::LostReason;
 ///
 /// match guard.lost().await {
-///     LostReason::Shutdown => println!("still ours for a moment: finish and unlock"),
+///     LostReason::Expired => println!("stop at once, and see why it was not renewed"),
 ///     reason => println!("stop at once: {reason}"),
 /// }
 /// # }
@@ -29,7 +29,7 @@ pub enum LostReason {
     /// `force_unlock` was called on this client.
     #[error("it was released by force")]
     Forced,
-    /// The client is shutting down. While the shutdown waits, the hold is still valid and can be unlocked.
+    /// The client was shut down, and the time-out of the shutdown is over.
     #[error("the client is being shut down")]
     Shutdown,
     /// The client's background thread ended unexpectedly, so nothing renews the hold any more.

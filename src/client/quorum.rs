@@ -31,7 +31,7 @@ const MOST: usize = 9;
 /// It costs a connection, a keeper and a lease on each server. [When is it worth that?][docs] Where what the lock
 /// protects can refuse a late writer, one server with a [fencing token](crate::FencedLock) is simpler and safer.
 ///
-/// [docs]: https://github.com/watchlock/watchlock/blob/main/docs/quorum.md
+/// [docs]: https://github.com/watchlock/watchlock/blob/v0.1.0/docs/quorum.md
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -48,7 +48,7 @@ const MOST: usize = 9;
 ///
 /// **Restarts.** A server that restarts without its data could grant a lock twice. So a server does not vote until it has
 /// been up for the longest lease that any program takes: [`QuorumBuilder::restart_delay`].
-#[doc(alias = "Redlock")]
+#[doc(alias = "redlock")]
 #[derive(Clone)]
 pub struct Quorum {
     nodes: Arc<QuorumNodes>,
@@ -78,15 +78,15 @@ impl Quorum {
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
     #[must_use]
-    pub fn get_lock(&self, name: &str) -> QuorumLock {
-        QuorumLock::new(&self.nodes, name, None, plain::kind)
+    pub fn get_lock(&self, name: impl AsRef<str>) -> QuorumLock {
+        QuorumLock::new(&self.nodes, name.as_ref(), None, plain::kind)
     }
 
     /// The fenced lock `name`: the lock of that name, with a [fencing token](crate::FencingToken) to each hold. No I/O;
     /// a bad name is an error of the first use.
     #[must_use]
-    pub fn get_fenced_lock(&self, name: &str) -> FencedQuorumLock {
-        FencedQuorumLock::new(&self.nodes, name, None, fenced::kind)
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedQuorumLock {
+        FencedQuorumLock::new(&self.nodes, name.as_ref(), None, fenced::kind)
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.
@@ -122,6 +122,15 @@ impl Quorum {
             held: named_by(needed, reports.iter().flat_map(|report| &report.held)),
             unreleased: named_by(needed, reports.iter().flat_map(|report| &report.unreleased)),
         }
+    }
+
+    /// As [`Client::shutting_down`](crate::Client::shutting_down).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn shutting_down(&self) {
+        self.clients[0].shutting_down().await;
     }
 }
 
@@ -220,7 +229,7 @@ impl QuorumBuilder {
     }
 
     /// As [`ClientBuilder::key_prefix`].
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
+    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
         self.client = self.client.key_prefix(prefix);
         self
     }
