@@ -204,8 +204,8 @@ impl QuorumBuilder {
     }
 
     /// The longest lease that **any** program takes on locks of these servers, Java's `leaseTime` and
-    /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease. A longer
-    /// lease is [`Error::InvalidLease`].
+    /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease, or no limit
+    /// where a [`restart_delay`](Self::restart_delay) is set. A longer lease is [`Error::InvalidLease`].
     pub fn max_lease(mut self, lease: Duration) -> Self {
         self.max_lease = Some(lease);
         self
@@ -213,7 +213,8 @@ impl QuorumBuilder {
 
     /// A server does not vote until its uptime, which it reports in whole seconds, is this long. Default
     /// [`max_lease`](Self::max_lease) plus 1 %, rounded up to seconds, plus 2 s: by then all leases that it may have
-    /// forgotten are over. It is asked before that too, and counts if it is busy.
+    /// forgotten are over. It is asked before that too, and counts if it is busy. A delay that is set here must cover the
+    /// longest lease, because only an explicit [`max_lease`](Self::max_lease) limits leases then.
     ///
     /// `Duration::ZERO` lets all servers vote at once: for tests and demos, and where no server loses data
     /// (`appendfsync always`). With less than the default, a server that restarts without its data may grant a lock twice.
@@ -353,7 +354,10 @@ impl QuorumBuilder {
         }
         // Each server must grant each hold itself.
         settings.passes_on = false;
-        settings.max_lease = Some(max_lease);
+        // A default limits leases only for the sake of the default restart delay.
+        if self.max_lease.is_some() || self.restart_delay.is_none() {
+            settings.max_lease = Some(max_lease);
+        }
         let quorum_settings = QuorumSettings {
             node_timeout: self.node_timeout,
             restart_delay: self.restart_delay,

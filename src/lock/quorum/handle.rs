@@ -337,9 +337,11 @@ impl<K: LockKind> QuorumHandle<K> {
         let answered = async {
             let kind = self.kind()?;
             self.nodes.check_open()?;
-            let locks = self.nodes.all().iter();
-            let locks = locks.map(|node| LockOfClient::ownerless(node.engine(), kind));
-            usable(join_all(locks.map(ask)).await, self.nodes.needed)
+            let asked = self.nodes.all().iter().map(async |node| {
+                node.check_fit()?;
+                ask(LockOfClient::ownerless(node.engine(), kind)).await
+            });
+            usable(join_all(asked).await, self.nodes.needed)
         };
         answered.await.map_err(|error| error.about(self.name()))
     }
