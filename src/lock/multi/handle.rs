@@ -99,7 +99,7 @@ pub struct MultiLockBuilder {
 
 impl fmt::Debug for MultiLockBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.locks.iter().map(|lock| lock.name());
+        let names = self.locks.iter().map(Lock::name);
         f.debug_list().entries(names).finish()
     }
 }
