@@ -480,8 +480,11 @@ pub enum LeaseError {
         /// What was asked for.
         given: Duration,
     },
-    /// In a quorum a fixed lease must not be longer than [`max_lease`](crate::QuorumBuilder::max_lease).
-    #[error("a lease of {given:?} is longer than the quorum's max_lease, {max_lease:?}")]
+    /// In a quorum a fixed lease must not be longer than [`max_lease`](crate::QuorumBuilder::max_lease), which is the
+    /// watchdog's lease unless it is set.
+    #[error(
+        "a lease of {given:?} is longer than the quorum's max_lease, {max_lease:?} (by default the watchdog's lease)"
+    )]
     #[non_exhaustive]
     AboveMaxLease {
         /// What was asked for.

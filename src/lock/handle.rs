@@ -194,8 +194,8 @@ impl<K: LockKind> Handle<K> {
     /// # }
     /// ```
     ///
-    /// A closure that returns an async block cannot: "lifetime may not live long enough" means that `async` has to move in
-    /// front of the `|`.
+    /// A closure that returns an async block cannot. "Type annotations needed", or "lifetime may not live long enough", means
+    /// that `async` belongs in front of the `|`:
     ///
     /// ```compile_fail
     /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {

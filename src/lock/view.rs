@@ -89,7 +89,8 @@ impl HoldView {
         }
     }
 
-    /// Resolves when the hold is over, by a loss or in order. So a task that watches it ends with it.
+    /// Resolves when the hold is over, by a loss or in order. So a task that watches it ends with it. Each level of a
+    /// [read lock](crate::ReadLock) is a hold of its own, and a [downgrade](crate::WriteGuard::downgrade) ends the write hold.
     ///
     /// ```no_run
     /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {

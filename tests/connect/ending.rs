@@ -185,7 +185,7 @@ async fn a_shutdown_in_time_leaves_nothing() {
     let guard = client.get_lock("soon").lock().await.unwrap();
     let shutdown = client.shutdown(LONG);
     let giving_back = async {
-        guard.lost().await;
+        client.shutting_down().await;
         guard.unlock().await
     };
     let (report, unlocked) = soon(async { tokio::join!(shutdown, giving_back) }).await;
