@@ -37,14 +37,14 @@ async fn main() -> Result<(), Error> {
 
     // Wait for half a second at most, and hold for 10 s at most: no watchdog, the lock ends by itself.
     let ten_seconds = Duration::from_secs(10);
+    // Bind the guard: behind `.is_some()` it is dropped at once, and the lock is free again.
     let third = lock.try_lock(Duration::from_millis(500), ten_seconds);
-    match third.await? {
-        Some(guard) => {
-            println!("in again, for {:.0?} at most", guard.valid_for());
-            guard.unlock().await?;
-        }
-        None => println!("somebody else was faster"),
-    }
+    let Some(guard) = third.await? else {
+        println!("somebody else was faster");
+        return Ok(());
+    };
+    println!("in again, for {:.0?} at most", guard.valid_for());
+    guard.unlock().await?;
 
     // The end of a program: everything that is still held is given back, and nothing is left to a lease.
     client.shutdown(Duration::from_secs(5)).await;

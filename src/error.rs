@@ -11,7 +11,7 @@ use std::time::Duration;
 /// use watchlock::LostReason;
 ///
 /// match guard.lost().await {
-///     LostReason::Shutdown => println!("still ours for a moment: finish and unlock"),
+///     LostReason::Expired => println!("stop at once, and see why it was not renewed"),
 ///     reason => println!("stop at once: {reason}"),
 /// }
 /// # }
@@ -29,7 +29,7 @@ pub enum LostReason {
     /// `force_unlock` was called on this client.
     #[error("it was released by force")]
     Forced,
-    /// The client is shutting down. While the shutdown waits, the hold is still valid and can be unlocked.
+    /// The client was shut down, and the time-out of the shutdown is over.
     #[error("the client is being shut down")]
     Shutdown,
     /// The client's background thread ended unexpectedly, so nothing renews the hold any more.
@@ -480,8 +480,11 @@ pub enum LeaseError {
         /// What was asked for.
         given: Duration,
     },
-    /// In a quorum a fixed lease must not be longer than [`max_lease`](crate::QuorumBuilder::max_lease).
-    #[error("a lease of {given:?} is longer than the quorum's max_lease, {max_lease:?}")]
+    /// In a quorum a fixed lease must not be longer than [`max_lease`](crate::QuorumBuilder::max_lease), which is the
+    /// watchdog's lease unless it is set.
+    #[error(
+        "a lease of {given:?} is longer than the quorum's max_lease, {max_lease:?} (by default the watchdog's lease)"
+    )]
     #[non_exhaustive]
     AboveMaxLease {
         /// What was asked for.

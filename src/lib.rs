@@ -15,7 +15,7 @@
 //!
 //! - [`Client`]: one per process, cheap to clone. [`Client::builder`] sets it up, [`Client::shutdown`] ends it.
 //! - [`ReentrantLock`]: a handle by name, from [`Client::get_lock`] or [`Owner::get_lock`]. `lock`, `lock_with_lease`,
-//!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do.
+//!   `try_lock`, `run`. [`Lock`] is what every kind of lock can do, and [`LockExt`] gives each of them `run`.
 //! - [`FencedLock`]: its holds have a [`FencingToken`], a number that grows from holder to holder; from
 //!   [`Client::get_fenced_lock`] or [`Owner::get_fenced_lock`].
 //! - [`FairLock`]: granted in the order of arrival, over all processes.
@@ -35,8 +35,8 @@
 //! While Redis keeps its data and clocks run at about the same rate, a lock has at most one holder, and a
 //! holder knows by its own clock when it has lost the lock. A failover to a replica that lacks the lock, an
 //! eviction, a forced release, a stepped wall clock or a pause longer than the lease can let a second one
-//! in: [Guarantees and limits](https://github.com/watchlock/watchlock/blob/main/docs/guarantees.md) has the
-//! list, and what to do about each. [Recipes](https://github.com/watchlock/watchlock/blob/main/docs/recipes.md)
+//! in: [Guarantees and limits](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/guarantees.md) has the
+//! list, and what to do about each. [Recipes](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/recipes.md)
 //! has what services need: shutdown on SIGTERM, a scope per HTTP request, blocking code, tests.
 //!
 //! # Cancel safety
@@ -75,10 +75,10 @@ pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use error::{NotReplicated, QuorumError, SetError};
 pub use fencing::FencingToken;
 pub use lease::Lease;
-pub use lock::{FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
+pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
-pub use lock::{LockInfo, MultiLock, kinds as kind};
+pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use secrets::{Secrets, Tls};
 

@@ -84,13 +84,13 @@ impl Client {
     /// # Cancel safety
     ///
     /// Cancel safe: a client that was not returned ends.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
     /// Configures a client before it connects.
-    pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder::new(Deployment::Url(url.to_owned()))
+    pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
+        ClientBuilder::new(Deployment::Url(url.as_ref().to_owned()))
     }
 
     /// Configures a client that takes where and how to connect from a client of the [`redis`](crate::redis) crate, for
@@ -148,19 +148,22 @@ impl ClientBuilder {
     /// # }
     /// ```
     #[doc(alias = "useSentinelServers")]
-    pub fn sentinel(urls: impl IntoIterator<Item = impl Into<String>>, service: &str) -> Self {
+    pub fn sentinel(
+        urls: impl IntoIterator<Item = impl Into<String>>,
+        service: impl AsRef<str>,
+    ) -> Self {
         Self::new(Deployment::Sentinel {
             urls: urls.into_iter().map(Into::into).collect(),
-            service: service.to_owned(),
+            service: service.as_ref().to_owned(),
             server: "redis://master/".to_owned(),
         })
     }
 
     /// How to connect to the servers that [sentinels](Self::sentinel) name: with the user, password, database and encryption
     /// of this address. Its host and port are ignored. Default `redis://master/`. No effect without sentinels.
-    pub fn server_url(mut self, url: &str) -> Self {
+    pub fn server_url(mut self, url: impl AsRef<str>) -> Self {
         if let Deployment::Sentinel { server, .. } = &mut self.address {
-            url.clone_into(server);
+            url.as_ref().clone_into(server);
         }
         self
     }
@@ -241,8 +244,8 @@ impl ClientBuilder {
     /// The prefix of every key, like a Redisson `nameMapper`: shorter than the 512 bytes that a name may have with its
     /// prefix. Default empty.
     #[doc(alias = "nameMapper")]
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.settings.key_prefix);
+    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        prefix.as_ref().clone_into(&mut self.settings.key_prefix);
         self
     }
 
@@ -315,7 +318,7 @@ impl ClientBuilder {
     /// acknowledgement.
     ///
     /// A fail-over then keeps the lock if the promoted replica is one that acknowledged; if all replicas must, it always
-    /// is. A master that is cut off from its replicas grants nothing, and its holds end with their leases. [What survives what](https://github.com/watchlock/watchlock/blob/main/docs/deployments.md#what-survives-what)
+    /// is. A master that is cut off from its replicas grants nothing, and its holds end with their leases. [What survives what](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/deployments.md#what-survives-what)
     /// says what remains.
     ///
     /// If fewer acknowledge in time, the acquire is undone and tried again within the wait; in the end it fails with

@@ -76,32 +76,37 @@ impl Client {
     }
 
     /// The reentrant lock `name`. No I/O; a bad name is an error of the first use.
+    ///
+    /// To elect a leader, let each candidate wait for one name: who has the guard leads, until it is
+    /// [lost](crate::LockGuard::lost).
     #[must_use]
     #[doc(alias = "getLock")]
-    pub fn get_lock(&self, name: &str) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name, None, plain::kind)
+    #[doc(alias = "leader")]
+    #[doc(alias = "mutex")]
+    pub fn get_lock(&self, name: impl AsRef<str>) -> ReentrantLock {
+        ReentrantLock::new(&self.engine, name.as_ref(), None, plain::kind)
     }
 
     /// The fenced lock `name`: the reentrant lock of that name, with a fencing token to each hold. No I/O; a bad
     /// name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFencedLock")]
-    pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock::new(&self.engine, name, None, fenced::kind)
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        FencedLock::new(&self.engine, name.as_ref(), None, fenced::kind)
     }
 
     /// The fair lock `name`: granted in the order of arrival. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFairLock")]
-    pub fn get_fair_lock(&self, name: &str) -> FairLock {
-        FairLock::new(&self.engine, name, None, fair::kind)
+    pub fn get_fair_lock(&self, name: impl AsRef<str>) -> FairLock {
+        FairLock::new(&self.engine, name.as_ref(), None, fair::kind)
     }
 
     /// The spin lock `name`, whose waiters poll every 1 ms, 2 ms, … up to 128 ms. No I/O; a bad name is an error of
     /// the first use.
     #[must_use]
     #[doc(alias = "getSpinLock")]
-    pub fn get_spin_lock(&self, name: &str) -> SpinLock {
+    pub fn get_spin_lock(&self, name: impl AsRef<str>) -> SpinLock {
         self.get_spin_lock_with(name, spin::backoff())
     }
 
@@ -109,21 +114,21 @@ impl Client {
     /// an error of the first use.
     #[must_use]
     #[doc(alias = "getSpinLock")]
-    pub fn get_spin_lock_with(&self, name: &str, backoff: Backoff) -> SpinLock {
-        SpinLock::new(&self.engine, name, None, spin::kind(backoff))
+    pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> SpinLock {
+        SpinLock::new(&self.engine, name.as_ref(), None, spin::kind(backoff))
     }
 
     /// The simple lock `name`: a string, as other libraries have it. No I/O; a bad name is an error of the first use.
     #[must_use]
-    pub fn get_simple_lock(&self, name: &str) -> SimpleLock {
-        SimpleLock::new(&self.engine, name, None, simple::kind)
+    pub fn get_simple_lock(&self, name: impl AsRef<str>) -> SimpleLock {
+        SimpleLock::new(&self.engine, name.as_ref(), None, simple::kind)
     }
 
     /// The read/write lock `name`. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getReadWriteLock")]
-    pub fn get_read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock::new(&self.engine, name, None)
+    pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name.as_ref(), None)
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.
@@ -160,11 +165,11 @@ impl Client {
         owner.scope(future).await
     }
 
-    /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and `lost()` of the remaining holds
-    /// resolves with [`LostReason::Shutdown`]. For up to `timeout` these holds stay valid, and can be entered again and
-    /// unlocked. Then they are lost and released, which goes on as long as Redis answers, and ends a
-    /// [`command_timeout`](ClientBuilder::command_timeout) after the last answer (400 ms at least). Returns the names of holds
-    /// that were left.
+    /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and
+    /// [`shutting_down`](Self::shutting_down) resolves. For up to `timeout` the remaining holds stay valid, and can be entered
+    /// again and unlocked. Then they are lost with reason [`LostReason::Shutdown`] and released, which goes on as long as
+    /// Redis answers, and ends a [`command_timeout`](ClientBuilder::command_timeout) after the last answer (400 ms at least).
+    /// Returns the names of holds that were left.
     ///
     /// ```no_run
     /// # async fn example(client: watchlock::Client) {
@@ -183,7 +188,7 @@ impl Client {
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         let core = &self.engine.core;
         core.stop_accepting();
-        let holds = core.announce(LostReason::Shutdown);
+        let holds = core.holds();
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
         let in_time = self.engine.within(timeout, given_back).await.is_some();
         let holds = core.holds();
@@ -197,5 +202,30 @@ impl Client {
             held,
             unreleased: shutdown::unreleased(&holds),
         }
+    }
+
+    /// Resolves when [`shutdown`](Self::shutdown) is called, for jobs that should stop before its time-out. From then on it
+    /// resolves at once. It also resolves when the background thread of the client has ended unexpectedly.
+    ///
+    /// ```no_run
+    /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+    /// let guard = client.get_lock("import").lock().await?;
+    /// for part in 0..100 {
+    ///     tokio::select! {
+    ///         reason = guard.lost() => panic!("stop at once: {reason}"),
+    ///         () = client.shutting_down() => break, // the hold is still valid: stop in order
+    ///         () = import(part) => {}
+    ///     }
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// # async fn import(_part: u32) {}
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn shutting_down(&self) {
+        self.engine.core.stopped_accepting().await;
     }
 }

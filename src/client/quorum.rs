@@ -31,7 +31,7 @@ const MOST: usize = 9;
 /// It costs a connection, a keeper and a lease on each server. [When is it worth that?][docs] Where what the lock
 /// protects can refuse a late writer, one server with a [fencing token](crate::FencedLock) is simpler and safer.
 ///
-/// [docs]: https://github.com/watchlock/watchlock/blob/main/docs/quorum.md
+/// [docs]: https://github.com/watchlock/watchlock/blob/v0.1.0/docs/quorum.md
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), watchlock::Error> {
@@ -48,7 +48,7 @@ const MOST: usize = 9;
 ///
 /// **Restarts.** A server that restarts without its data could grant a lock twice. So a server does not vote until it has
 /// been up for the longest lease that any program takes: [`QuorumBuilder::restart_delay`].
-#[doc(alias = "Redlock")]
+#[doc(alias = "redlock")]
 #[derive(Clone)]
 pub struct Quorum {
     nodes: Arc<QuorumNodes>,
@@ -78,15 +78,15 @@ impl Quorum {
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
     #[must_use]
-    pub fn get_lock(&self, name: &str) -> QuorumLock {
-        QuorumLock::new(&self.nodes, name, None, plain::kind)
+    pub fn get_lock(&self, name: impl AsRef<str>) -> QuorumLock {
+        QuorumLock::new(&self.nodes, name.as_ref(), None, plain::kind)
     }
 
     /// The fenced lock `name`: the lock of that name, with a [fencing token](crate::FencingToken) to each hold. No I/O;
     /// a bad name is an error of the first use.
     #[must_use]
-    pub fn get_fenced_lock(&self, name: &str) -> FencedQuorumLock {
-        FencedQuorumLock::new(&self.nodes, name, None, fenced::kind)
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedQuorumLock {
+        FencedQuorumLock::new(&self.nodes, name.as_ref(), None, fenced::kind)
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.
@@ -122,6 +122,15 @@ impl Quorum {
             held: named_by(needed, reports.iter().flat_map(|report| &report.held)),
             unreleased: named_by(needed, reports.iter().flat_map(|report| &report.unreleased)),
         }
+    }
+
+    /// As [`Client::shutting_down`](crate::Client::shutting_down).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn shutting_down(&self) {
+        self.clients[0].shutting_down().await;
     }
 }
 
@@ -195,8 +204,8 @@ impl QuorumBuilder {
     }
 
     /// The longest lease that **any** program takes on locks of these servers, Java's `leaseTime` and
-    /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease. A longer
-    /// lease is [`Error::InvalidLease`].
+    /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease, or no limit
+    /// where a [`restart_delay`](Self::restart_delay) is set. A longer lease is [`Error::InvalidLease`].
     pub fn max_lease(mut self, lease: Duration) -> Self {
         self.max_lease = Some(lease);
         self
@@ -204,7 +213,8 @@ impl QuorumBuilder {
 
     /// A server does not vote until its uptime, which it reports in whole seconds, is this long. Default
     /// [`max_lease`](Self::max_lease) plus 1 %, rounded up to seconds, plus 2 s: by then all leases that it may have
-    /// forgotten are over. It is asked before that too, and counts if it is busy.
+    /// forgotten are over. It is asked before that too, and counts if it is busy. A delay that is set here must cover the
+    /// longest lease, because only an explicit [`max_lease`](Self::max_lease) limits leases then.
     ///
     /// `Duration::ZERO` lets all servers vote at once: for tests and demos, and where no server loses data
     /// (`appendfsync always`). With less than the default, a server that restarts without its data may grant a lock twice.
@@ -220,7 +230,7 @@ impl QuorumBuilder {
     }
 
     /// As [`ClientBuilder::key_prefix`].
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
+    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
         self.client = self.client.key_prefix(prefix);
         self
     }
@@ -344,7 +354,10 @@ impl QuorumBuilder {
         }
         // Each server must grant each hold itself.
         settings.passes_on = false;
-        settings.max_lease = Some(max_lease);
+        // A default limits leases only for the sake of the default restart delay.
+        if self.max_lease.is_some() || self.restart_delay.is_none() {
+            settings.max_lease = Some(max_lease);
+        }
         let quorum_settings = QuorumSettings {
             node_timeout: self.node_timeout,
             restart_delay: self.restart_delay,

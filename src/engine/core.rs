@@ -4,6 +4,7 @@
 //! them out after it has released the lock. The first to see the reply to an attempt or a last release settles it: its
 //! caller, the keeper's job, or the keeper's reaper.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) look: Notify,
     /// No new holds start.
     closing: AtomicBool,
+    /// Notified when `closing` is set.
+    stops: Notify,
     /// Nothing is kept alive any more: all holds have ended or are lost.
     closed: AtomicBool,
     /// Whether Redis denied a wake-up before.
@@ -120,6 +123,7 @@ impl Core {
             mailbox,
             look: Notify::new(),
             closing: AtomicBool::new(false),
+            stops: Notify::new(),
             closed: AtomicBool::new(false),
             lacks: OnceLock::new(),
             wake_up_denied: AtomicBool::new(false),
@@ -221,6 +225,15 @@ impl Core {
         // that passed its gate before that visit is failed by it. One that passes later takes the gate's lock after the
         // visit, and so sees the flag here.
         self.closing.load(Ordering::Acquire)
+    }
+
+    /// Resolves once the client has stopped starting new holds.
+    pub(crate) async fn stopped_accepting(&self) {
+        let mut stops = pin!(self.stops.notified());
+        stops.as_mut().enable();
+        if !self.is_closing() {
+            stops.await;
+        }
     }
 
     /// Whether this is the first wake-up that Redis denied.
@@ -347,27 +360,6 @@ impl Core {
         Some((sent, RepliesTogether { replies, count }))
     }
 
-    /// Every read of a shared hold.
-    fn reads(&self) -> Vec<Arc<Hold>> {
-        let mut reads = Vec::new();
-        self.gates
-            .for_each(|gate| reads.extend(gate.reads().cloned()));
-        reads
-    }
-
-    /// Announces to all holders that their holds will be lost. Returns the holds in Redis.
-    pub(crate) fn announce(&self, reason: LostReason) -> Vec<Arc<Hold>> {
-        let holds = self.holds();
-        for hold in &holds {
-            hold.announce(reason);
-        }
-        // A read that begins from now on copies the announcement from its shared hold.
-        for read in self.reads() {
-            read.announce(reason);
-        }
-        holds
-    }
-
     /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
         let lost = self.at(hold.kind.names(), |gate, effects| {
@@ -435,6 +427,7 @@ impl Core {
         for names in self.gates.names() {
             self.at(&names, Gate::close);
         }
+        self.stops.notify_waiters();
     }
 
     /// Ends the client: every hold that is left is lost, and nothing is kept alive any more.

@@ -39,6 +39,38 @@ use crate::lease::{Lease, LeaseMs};
 /// # }
 /// # async fn work() {}
 /// ```
+///
+/// **In a struct** it is a field like any other: it has no lifetime, and keeps its client. `unlock` takes it by value, which
+/// a method with `&mut self`, or a type with a `Drop`, cannot give away ("cannot move out of `self.guard`"):
+///
+/// ```compile_fail
+/// struct Job {
+///     guard: watchlock::LockGuard,
+/// }
+///
+/// impl Job {
+///     async fn stop(&mut self) -> Result<(), watchlock::Error> {
+///         self.guard.unlock().await
+///     }
+/// }
+/// ```
+///
+/// An `Option` can:
+///
+/// ```no_run
+/// struct Job {
+///     guard: Option<watchlock::LockGuard>,
+/// }
+///
+/// impl Job {
+///     async fn stop(&mut self) -> Result<(), watchlock::Error> {
+///         match self.guard.take() {
+///             Some(guard) => guard.unlock().await,
+///             None => Ok(()),
+///         }
+///     }
+/// }
+/// ```
 #[clippy::has_significant_drop]
 #[must_use = "dropping a guard gives its level back at once"]
 pub struct LockGuard {
@@ -150,8 +182,9 @@ impl LockGuard {
     /// Resolves when the hold is lost, at the latest about 2 ms before its validity ends, also while Redis is unreachable.
     /// Never resolves otherwise.
     ///
-    /// With reason [`LostReason::Shutdown`] it may be an announcement: the hold stays valid and can be unlocked until the
-    /// shutdown's time-out.
+    /// A [`shutdown`](crate::Client::shutdown) of the client is no loss before its time-out:
+    /// [`shutting_down`](crate::Client::shutting_down) announces it. [`HoldView::ended`] also resolves when the hold is given
+    /// back.
     ///
     /// # Cancel safety
     ///

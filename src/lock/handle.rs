@@ -2,11 +2,8 @@
 //! [`LockOfClient`] does. What a handle of a client acts for, the owner of the innermost scope, is at the end.
 
 use std::any::Any;
-use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,6 +13,7 @@ use uuid::Uuid;
 
 use super::guard::{IsGuard, LockGuard, LockKind};
 use super::object::{LockInfo, Ttl, is_a_lock};
+use super::run::run_under;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
@@ -32,6 +30,7 @@ use crate::script::{Call, Forced, Reply};
 /// A lock of the kind `K` by name.
 ///
 /// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its methods return the guard of the kind.
+/// Code that takes any lock works with the trait [`Lock`](crate::Lock).
 ///
 /// The `get_…` methods of [`Client`](crate::Client) and [`Owner`](crate::Owner) make it without I/O. It is cheap to clone,
 /// and made to be kept, shared and sent to tasks. It holds no lock.
@@ -51,6 +50,7 @@ use crate::script::{Call, Forced, Reply};
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "mutex")]
 pub struct Handle<K> {
     lock: LockOfClient,
     of: PhantomData<fn() -> K>,
@@ -110,6 +110,7 @@ impl<K: LockKind> Handle<K> {
     ///
     /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is
     /// done. The place in the queue is lost.
+    #[doc(alias = "acquire")]
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
@@ -141,6 +142,22 @@ impl<K: LockKind> Handle<K> {
     /// [`Lease::Watchdog`] or a fixed [`Duration`]. Returns within the longer of `wait` and the
     /// command time-out.
     ///
+    /// Bind the guard. `if lock.try_lock(wait, lease).await?.is_some() { … }` compiles, and drops the guard before the block
+    /// begins: the lock is free in it.
+    ///
+    /// ```no_run
+    /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
+    /// # use std::time::Duration;
+    /// use watchlock::Lease;
+    ///
+    /// let Some(guard) = lock.try_lock(Duration::from_secs(1), Lease::Watchdog).await? else {
+    ///     return Ok(()); // busy
+    /// };
+    /// // … nobody else is here …
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`lock_with_lease`](Self::lock_with_lease). Transient errors are retried within `wait`; at its end the last one is returned,
@@ -149,6 +166,8 @@ impl<K: LockKind> Handle<K> {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
+    #[doc(alias = "acquire")]
+    #[doc(alias = "timeout")]
     #[doc(alias = "tryLock")]
     #[doc(alias = "tryLockAsync")]
     pub async fn try_lock(
@@ -164,6 +183,27 @@ impl<K: LockKind> Handle<K> {
     ///
     /// The body is not polled any more once the hold's validity has ended, also when the runtime was blocked meanwhile. A
     /// release that merely fails (Redis is unreachable or refuses) is logged and not returned, as the work is done.
+    ///
+    /// The body is an async closure, which may use the guard across its awaits:
+    ///
+    /// ```no_run
+    /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
+    /// let name = lock.run(async |guard| guard.name().to_owned()).await?;
+    /// # drop(name);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A closure that returns an async block cannot. "Type annotations needed", or "lifetime may not live long enough", means
+    /// that `async` belongs in front of the `|`:
+    ///
+    /// ```compile_fail
+    /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
+    /// let name = lock.run(|guard| async move { guard.name().to_owned() }).await?;
+    /// # drop(name);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -283,48 +323,6 @@ impl<K: LockKind> Handle<K> {
 }
 
 is_a_lock!(Handle<K>, of K);
-
-/// Runs `body` while `guard` is valid, and gives the guard back: what `run` and `try_run` do once they have the guard.
-///
-/// 1. The body is polled only while the hold is valid by the clock.
-/// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
-pub(super) async fn run_under<G: IsGuard, T>(
-    guard: G,
-    body: impl AsyncFnOnce(&G) -> T,
-) -> Result<T, Error> {
-    let value = while_valid(&guard, body).await?;
-    let guard: LockGuard = guard.into();
-    let name = guard.name().to_owned();
-    match guard.unlock().await {
-        Err(lost) if lost.is_lost() => Err(lost),
-        Err(error) => {
-            tracing::warn!(name, %error, "the release after a run failed");
-            Ok(value)
-        }
-        Ok(()) => Ok(value),
-    }
-}
-
-async fn while_valid<G: IsGuard, T>(
-    guard: &G,
-    body: impl AsyncFnOnce(&G) -> T,
-) -> Result<T, Error> {
-    let level = guard.level();
-    let span = tracing::debug_span!("run", name = level.name());
-    let mut body = pin!(body(guard).instrument(span));
-    let hold = level.hold();
-    // An announcement of a shutdown does not cancel the body.
-    let mut lost = pin!(hold.wait_for_loss(false));
-    poll_fn(|context| {
-        // The clock first: after the runtime was blocked, the loss may not have been reported yet.
-        level.check()?;
-        if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-            return Poll::Ready(Err(Error::lost(reason)));
-        }
-        body.as_mut().poll(context).map(Ok)
-    })
-    .await
-}
 
 /// One lock of a client: a handle without its type.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! one lock of a client and its handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
+//! code that runs under a lock ([`run`]), one lock of a client and its handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
 //! [`several`] locks has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod guard;
@@ -11,6 +11,7 @@ mod multi;
 mod object;
 mod owner;
 pub(crate) mod quorum;
+mod run;
 mod several;
 mod view;
 
@@ -22,8 +23,10 @@ pub use self::kinds::fenced::{FencedGuard, FencedLock};
 pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
-pub use self::multi::MultiLock;
+pub use self::multi::{MultiLock, MultiLockBuilder};
 pub use self::object::{Lock, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
+pub use self::run::LockExt;
 pub use self::view::HoldView;
+pub use crate::engine::hold::state::Ended;

@@ -72,6 +72,7 @@ pub trait Lock: Send + Sync {
     fn name(&self) -> &str;
 
     /// Waits for the lock. The watchdog keeps it.
+    #[doc(alias = "acquire")]
     async fn lock(&self) -> Result<LockGuard, Error> {
         let got = self.try_lock(Duration::MAX, Lease::Watchdog).await;
         got?.ok_or(Error::Closed)
@@ -83,7 +84,10 @@ pub trait Lock: Send + Sync {
         got?.ok_or(Error::Closed)
     }
 
-    /// Waits for the lock for at most `wait`. `None` when it stayed busy.
+    /// Waits for the lock for at most `wait`. `None` when it stayed busy. Bind the guard with `let Some(guard) = … else`:
+    /// behind `.is_some()` it is dropped, and the lock is free.
+    #[doc(alias = "acquire")]
+    #[doc(alias = "timeout")]
     async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error>;
 
     /// Gives back the newest detached level.

@@ -25,6 +25,27 @@ use crate::engine::keeper::Engine;
 /// log, and nothing can be detached any more. Guards stay valid. Handles still act for this owner and enter what it holds;
 /// an owner that is made later is another one.
 ///
+/// **For two tasks**: it has no `clone`, so that no second flow of control acts for it by mistake. Tasks that are meant to
+/// enter each other's holds share an `Arc<Owner>`, get a handle of it each, or run in its [`scope`](Self::scope).
+///
+/// ```compile_fail
+/// # fn example(client: watchlock::Client) {
+/// let owner = client.new_owner();
+/// let second = owner.clone(); // no method named `clone`
+/// # }
+/// ```
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// let owner = std::sync::Arc::new(client.new_owner());
+/// let second = std::sync::Arc::clone(&owner);
+/// # drop(second);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Handed down by reference:
+///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
 /// let owner = client.new_owner();
@@ -57,21 +78,21 @@ impl Owner {
     /// The lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getLock")]
-    pub fn get_lock(&self, name: &str) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name, Some(&self.state), plain::kind)
+    pub fn get_lock(&self, name: impl AsRef<str>) -> ReentrantLock {
+        ReentrantLock::new(&self.engine, name.as_ref(), Some(&self.state), plain::kind)
     }
 
     /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFencedLock")]
-    pub fn get_fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock::new(&self.engine, name, Some(&self.state), fenced::kind)
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        FencedLock::new(&self.engine, name.as_ref(), Some(&self.state), fenced::kind)
     }
 
     /// The spin lock `name`, for this owner. Otherwise as [`Client::get_spin_lock`](crate::Client::get_spin_lock).
     #[must_use]
     #[doc(alias = "getSpinLock")]
-    pub fn get_spin_lock(&self, name: &str) -> SpinLock {
+    pub fn get_spin_lock(&self, name: impl AsRef<str>) -> SpinLock {
         self.get_spin_lock_with(name, spin::backoff())
     }
 
@@ -79,28 +100,33 @@ impl Owner {
     /// [`Client::get_spin_lock_with`](crate::Client::get_spin_lock_with).
     #[must_use]
     #[doc(alias = "getSpinLock")]
-    pub fn get_spin_lock_with(&self, name: &str, backoff: Backoff) -> SpinLock {
-        SpinLock::new(&self.engine, name, Some(&self.state), spin::kind(backoff))
+    pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> SpinLock {
+        SpinLock::new(
+            &self.engine,
+            name.as_ref(),
+            Some(&self.state),
+            spin::kind(backoff),
+        )
     }
 
     /// The simple lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
-    pub fn get_simple_lock(&self, name: &str) -> SimpleLock {
-        SimpleLock::new(&self.engine, name, Some(&self.state), simple::kind)
+    pub fn get_simple_lock(&self, name: impl AsRef<str>) -> SimpleLock {
+        SimpleLock::new(&self.engine, name.as_ref(), Some(&self.state), simple::kind)
     }
 
     /// The fair lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFairLock")]
-    pub fn get_fair_lock(&self, name: &str) -> FairLock {
-        FairLock::new(&self.engine, name, Some(&self.state), fair::kind)
+    pub fn get_fair_lock(&self, name: impl AsRef<str>) -> FairLock {
+        FairLock::new(&self.engine, name.as_ref(), Some(&self.state), fair::kind)
     }
 
     /// The read/write lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getReadWriteLock")]
-    pub fn get_read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock::new(&self.engine, name, Some(&self.state))
+    pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name.as_ref(), Some(&self.state))
     }
 
     /// Runs `future` for this owner: every handle of its client that is used inside acts for it, unless that handle

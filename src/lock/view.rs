@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, pending};
 
 use super::several::ChildState;
 use crate::clock::Clock;
 use crate::engine::hold::Hold;
-use crate::engine::hold::state::Phase;
+use crate::engine::hold::state::{Ended, Phase};
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 
@@ -76,20 +76,45 @@ impl HoldView {
         }
     }
 
-    /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back.
+    /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back, which
+    /// [`ended`](Self::ended) reports.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        self.wait_for_loss(true).await
+        match self.ended().await {
+            Ended::Lost(reason) => reason,
+            _ => pending().await,
+        }
     }
 
-    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    pub(super) async fn wait_for_loss(&self, announced: bool) -> LostReason {
+    /// Resolves when the hold is over, by a loss or in order. So a task that watches it ends with it. Each level of a
+    /// [read lock](crate::ReadLock) is a hold of its own, and a [downgrade](crate::WriteGuard::downgrade) ends the write hold.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
+    /// use watchlock::Ended;
+    ///
+    /// let hold = guard.hold();
+    /// let watcher = tokio::spawn(async move {
+    ///     if let Ended::Lost(reason) = hold.ended().await {
+    ///         eprintln!("stop at once: {reason}");
+    ///     }
+    /// });
+    /// guard.unlock().await?;
+    /// watcher.await.expect("it ends with the hold");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ended(&self) -> Ended {
         match &self.of {
-            HoldOf::Single(view) => view.lost(announced).await,
-            HoldOf::Several(hold) => hold.lost(announced).await,
+            HoldOf::Single(view) => view.hold.over().await,
+            HoldOf::Several(hold) => hold.ended().await,
         }
     }
 
@@ -122,8 +147,7 @@ pub(super) trait HoldOfSeveral: Send + Sync {
     fn token(&self) -> Option<FencingToken>;
     fn state(&self) -> ChildState;
     fn check(&self) -> Result<(), Error>;
-    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason>;
+    fn ended(&self) -> BoxFuture<'_, Ended>;
 }
 
 /// A view of a hold of one lock.
@@ -149,15 +173,6 @@ impl SingleView {
             ChildState::Over | ChildState::Absent => Error::not_owner(),
         };
         Err(refused.about(self.name()))
-    }
-
-    /// Resolves when the hold is lost, or at the announcement of a shutdown if `announced`.
-    pub(super) async fn lost(&self, announced: bool) -> LostReason {
-        if announced {
-            self.hold.lost().await
-        } else {
-            self.hold.lost_for_good().await
-        }
     }
 
     pub(super) fn state(&self) -> ChildState {

@@ -48,8 +48,10 @@ async fn a_shutdown_is_announced_and_holds_stay_good_until_they_are_given_back()
     let guard = client.get_lock("good").lock().await.unwrap();
     let closing = client.clone();
     let shutdown = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
-    assert_eq!(soon(guard.lost()).await, LostReason::Shutdown);
+    soon(client.shutting_down()).await;
 
+    let lost = poll_once(&mut Box::pin(guard.lost())).await;
+    assert!(lost.is_none(), "it is not lost yet: {lost:?}");
     assert!(guard.is_valid() && guard.check().is_ok());
     let refused = client.get_lock("new").lock().await;
     assert!(matches!(refused, Err(Error::Closed)));
@@ -183,7 +185,7 @@ async fn a_shutdown_in_time_leaves_nothing() {
     let guard = client.get_lock("soon").lock().await.unwrap();
     let shutdown = client.shutdown(LONG);
     let giving_back = async {
-        guard.lost().await;
+        client.shutting_down().await;
         guard.unlock().await
     };
     let (report, unlocked) = soon(async { tokio::join!(shutdown, giving_back) }).await;
@@ -223,7 +225,8 @@ async fn a_body_may_finish_during_a_shutdown() {
     let value = lock
         .run(async |guard| {
             let shutdown = tokio::spawn(async move { closing.shutdown(LONG).await });
-            guard.lost().await;
+            client.shutting_down().await;
+            assert!(guard.is_valid());
             (shutdown, 7)
         })
         .await;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use watchlock::{
-    Backoff, Client, ClientBuilder, Clock, ClockDriver, ConfigError, Error, GuardError, HoldView,
-    Lease, LeaseError, Lock, LockGuard, LockInfo, LostReason, MultiLock, Owner, ReentrantLock,
-    SetError, ShutdownReport, Ttl,
+    Backoff, Client, ClientBuilder, Clock, ClockDriver, ConfigError, Ended, Error, GuardError,
+    HoldView, Lease, LeaseError, Lock, LockExt, LockGuard, LockInfo, LostReason, MultiLock, Owner,
+    Quorum, ReentrantLock, SetError, ShutdownReport, Ttl,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -23,6 +24,7 @@ fn every_public_type_is_send_and_sync() {
     shared::<Clock>();
     shared::<ClockDriver>();
     shared::<ConfigError>();
+    shared::<Ended>();
     shared::<Error>();
     shared::<GuardError>();
     shared::<HoldView>();
@@ -48,6 +50,7 @@ fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: Loc
     sent(client.scope(async {}));
     sent(client.new_owner().scope(async {}));
     sent(client.shutdown(second));
+    sent(client.shutting_down());
     sent(lock.lock());
     sent(lock.lock_with_lease(second));
     sent(lock.try_lock(second, second));
@@ -57,6 +60,7 @@ fn every_future_can_be_spawned(client: &Client, lock: &ReentrantLock, guard: Loc
     sent(lock.force_unlock());
     sent(guard.lost());
     sent(guard.hold().lost());
+    sent(guard.hold().ended());
     sent(guard.verify());
     sent(guard.reenter(second));
     sent(guard.extend(second));
@@ -110,6 +114,75 @@ fn documented(code: &str) -> BTreeMap<String, String> {
         }
     }
     documented
+}
+
+#[test]
+fn what_people_search_for_is_found() {
+    let code = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    for word in [
+        "acquire",
+        "leader",
+        "mutex",
+        "redlock",
+        "semaphore",
+        "timeout",
+    ] {
+        let alias = format!("#[doc(alias = \"{word}\")]");
+        assert!(code.contains(&alias), "{word}");
+    }
+}
+
+/// Code that asks only whether it got in drops the guard, and the compiler says nothing.
+#[test]
+fn every_try_lock_says_to_bind_the_guard() {
+    let code = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let mut checked = 0;
+    for (at, _) in code.match_indices("async fn try_lock(") {
+        let docs = code[..at].rsplit("\n\n").next().unwrap_or_default();
+        let is_code = !docs
+            .lines()
+            .last()
+            .is_some_and(|line| line.starts_with("///"));
+        if is_code && docs.contains("///") {
+            assert!(docs.contains("let Some(guard)"), "{docs}");
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 4, "handle, quorum, multi-lock and trait");
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/porting-from-redisson.md");
+    let guide = fs::read_to_string(guide).expect("the guide");
+    assert!(guide.contains("?.is_some() {") && guide.contains("let Some(guard) ="));
+}
+
+/// Never called: the test is that it compiles.
+#[expect(dead_code, reason = "what is looked at is its types")]
+fn names_are_any_text(client: &Client, quorum: &Quorum, name: String, shared: Arc<str>) {
+    sent(Client::connect(format!("redis://{name}/")));
+    let _ = Client::builder(&name).key_prefix(name.clone());
+    drop((client.get_lock("x"), client.get_lock(&name)));
+    drop((
+        client.get_fair_lock(&shared),
+        client.new_owner().get_lock(&*shared),
+    ));
+    drop((
+        quorum.get_lock(Arc::clone(&shared)),
+        quorum.new_owner().get_lock(shared),
+    ));
+    drop(client.get_read_write_lock(name));
+}
+
+/// Never called, either: `run` for every lock, in a task, too.
+#[expect(dead_code, reason = "what is looked at is its types")]
+async fn every_lock_runs(any: Arc<dyn Lock>, boxed: Box<dyn Lock>, own: impl Lock) {
+    let body = async |guard: &LockGuard| guard.name().len();
+    let second = Duration::from_secs(1);
+    sent(any.run(body));
+    sent(any.try_run(second, Lease::Watchdog, body));
+    sent((*boxed).run(body));
+    sent(boxed.run(body));
+    sent(own.run(body));
+    let task = tokio::spawn(async move { any.run(async |_| ()).await });
+    drop(task.await);
 }
 
 #[test]

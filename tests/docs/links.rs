@@ -75,6 +75,30 @@ fn every_link_leads_somewhere() {
     }
 }
 
+/// The documentation of a version leads to the documents of that version.
+#[test]
+fn every_link_of_the_rustdoc_leads_to_the_version() {
+    let version = concat!("v", env!("CARGO_PKG_VERSION"), "/");
+    let mut checked = 0;
+    for path in sources(&root().join("src")) {
+        let code = fs::read_to_string(&path).expect("a source");
+        let links = code.split("https://github.com/watchlock/watchlock/blob/");
+        for link in links.skip(1) {
+            let link = link.split([')', '\n']).next().unwrap_or_default();
+            let target = link.strip_prefix(version);
+            let target = target.unwrap_or_else(|| panic!("{}: {link}", path.display()));
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let there = text(file);
+            assert!(
+                anchor.is_empty() || anchors(&there).contains(anchor),
+                "{link}"
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "the links were found");
+}
+
 #[test]
 fn every_make_target_that_is_named_exists() {
     let makefile = text("Makefile");

@@ -11,6 +11,7 @@ mod api;
 mod examples;
 mod fencing;
 mod links;
+mod recipes;
 mod tables;
 
 use std::fs;

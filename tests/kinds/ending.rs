@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LostReason};
+use watchlock::{Ended, Error, HoldView, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Direction;
 
@@ -16,6 +16,7 @@ for_every_kind! {
     the_last_handle_leaves_nothing_behind,
     i7_the_end_of_a_client_waits_for_a_dropped_acquire,
     guards_keep_the_client_alive,
+    a_view_ends_with_its_hold,
 }
 
 async fn a_shutdown_announces_waits_and_releases(kind: &'static Kind) {
@@ -24,10 +25,11 @@ async fn a_shutdown_announces_waits_and_releases(kind: &'static Kind) {
     let late = scene.lock("late").lock_with_lease(MINUTE).await.unwrap();
     let client = scene.client.clone();
     let shutdown = tokio::spawn(async move { client.shutdown(ms(500)).await });
+    soon(scene.client.shutting_down()).await;
     for guard in [&in_time, &late] {
-        assert_eq!(soon(guard.lost()).await, LostReason::Shutdown);
+        let lost = poll_once(&mut Box::pin(guard.lost())).await;
+        assert!(lost.is_none() && guard.is_valid(), "{lost:?}");
     }
-    assert!(in_time.is_valid(), "it is announced");
     let closed = scene.try_once(&scene.client, "new").await;
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     let again = in_time.reenter(Lease::Watchdog).await.unwrap();
@@ -35,6 +37,7 @@ async fn a_shutdown_announces_waits_and_releases(kind: &'static Kind) {
     in_time.unlock().await.unwrap();
     soon(shutdown).await.unwrap();
     assert!(!late.is_valid());
+    assert_eq!(soon(late.lost()).await, LostReason::Shutdown);
     assert!(late.unlock().await.unwrap_err().is_lost());
     scene.nothing_is_left(0).await;
 }
@@ -117,4 +120,42 @@ async fn guards_keep_the_client_alive(kind: &'static Kind) {
         server.connections().await == 0
     })
     .await;
+}
+
+/// However it ends: so does a task that watches it.
+async fn a_view_ends_with_its_hold(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    let lock = scene.lock("watched");
+    let watch = |view: HoldView| tokio::spawn(async move { view.ended().await });
+
+    let outer = lock.lock().await.unwrap();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    let view = inner.hold();
+    let watched = watch(inner.hold());
+    outer.unlock().await.unwrap();
+    assert!(poll_once(&mut Box::pin(view.ended())).await.is_none());
+    inner.unlock().await.unwrap();
+    assert_eq!(soon(watched).await.unwrap(), Ended::Released);
+    assert_eq!(soon(view.ended()).await, Ended::Released);
+
+    let dropped = lock.lock_with_lease(MINUTE).await.unwrap();
+    let watched = watch(dropped.hold());
+    drop(dropped);
+    assert_eq!(soon(watched).await.unwrap(), Ended::Released);
+
+    let short = lock.lock_with_lease(ms(200)).await.unwrap();
+    let watched = watch(short.hold());
+    let lost = Ended::Lost(LostReason::Expired);
+    assert_eq!(soon(watched).await.unwrap(), lost);
+    assert_eq!(soon(short.hold().ended()).await, lost);
+    assert!(short.unlock().await.unwrap_err().is_lost());
+
+    let left = lock.lock_with_lease(ms(200)).await.unwrap();
+    let view = left.hold();
+    let watched = watch(left.hold());
+    left.let_expire().unwrap();
+    assert_eq!(soon(watched).await.unwrap(), Ended::Left);
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(soon(view.ended()).await, Ended::Left, "and stays so");
+    scene.clean().await;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LeaseError, Lock, MultiLock};
+use watchlock::{Ended, Error, Lease, LeaseError, Lock, LockExt, LockGuard, LostReason, MultiLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -317,6 +317,40 @@ async fn run_gives_all_back_and_returns_the_bodys_output() {
     end(held).await;
     let dynamic: &dyn Lock = &all;
     end(dynamic.lock().await.unwrap()).await;
+    let said = dynamic.run(async |guard| guard.name().len()).await;
+    assert_eq!(said.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn a_view_ends_with_the_hold_however_that_ends() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let all = multi(&client, &["a", "b"]);
+    let watch = |guard: &LockGuard| {
+        let view = guard.hold();
+        tokio::spawn(async move { (view.ended().await, view.ended().await) })
+    };
+    let outer = all.lock().await.unwrap();
+    let inner = outer.reenter(ms(60_000)).await.unwrap();
+    let watched = watch(&outer);
+    end(outer).await;
+    assert!(inner.is_valid() && !watched.is_finished());
+    end(inner).await;
+    let ended = soon(watched).await.unwrap();
+    assert_eq!(ended, (Ended::Released, Ended::Released));
+
+    let left = all.lock_with_lease(ms(300)).await.unwrap();
+    let watched = watch(&left);
+    left.let_expire().unwrap();
+    assert_eq!(soon(watched).await.unwrap(), (Ended::Left, Ended::Left));
+
+    let guard = soon(all.lock()).await.unwrap();
+    let watched = watch(&guard);
+    client.get_lock("b").force_unlock().await.unwrap();
+    let lost = Ended::Lost(LostReason::Forced);
+    assert_eq!(soon(watched).await.unwrap(), (lost, lost));
+    drop(guard);
+    clean(&server).await;
 }
 
 #[tokio::test]

@@ -40,6 +40,32 @@ async fn a_set_has_2_to_64_locks() {
 }
 
 #[tokio::test]
+async fn a_builder_takes_locks_of_any_kind() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let (boxed, shared): (Box<dyn Lock>, Arc<dyn Lock>) = (
+        Box::new(client.get_simple_lock("c")),
+        client.get_spin_lock("d").into(),
+    );
+    let all = MultiLock::builder()
+        .with(client.get_lock("a"))
+        .with(client.get_fenced_lock("b"))
+        .with(boxed)
+        .with(shared)
+        .build()
+        .unwrap();
+    assert_eq!(all.name(), "a, b, c, d");
+    let guard = all.lock().await.unwrap();
+    for name in ["a", "b", "c", "d"] {
+        assert!(server.exists(name).await, "{name}");
+    }
+    end(guard).await;
+    let one = MultiLock::builder().with(client.get_lock("a")).build();
+    let problem = problem(one);
+    assert!(matches!(problem, SetError::Number { given: 1, .. }));
+}
+
+#[tokio::test]
 async fn one_lock_is_in_a_set_once() {
     let server = RedisServer::start();
     let (client, other) = (connect(&server).await, connect(&server).await);

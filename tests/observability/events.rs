@@ -472,6 +472,25 @@ async fn a_server_that_cannot_be_one_of_a_quorum_is_logged_once() {
     drop(quorum);
 }
 
+#[tokio::test]
+async fn a_server_whose_address_moves_to_another_of_its_quorum_is_logged_once() {
+    let log = Log::new().await;
+    let three: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let moving = Proxy::to(&three[2]);
+    let urls = [three[0].url(), three[1].url(), moving.url()];
+    let quorum = Quorum::builder(urls).restart_delay(Duration::ZERO);
+    let quorum = quorum.connect().await.unwrap();
+    moving.lead_to(&three[0]);
+    let texts = ["server=3", "one of the others by another address"];
+    eventually("it is logged", LONG, async || {
+        let guard = quorum.get_lock("x").lock().await.expect("two of three");
+        guard.unlock().await.expect("held to the end");
+        log.count(Level::ERROR, &texts) > 0
+    })
+    .await;
+    assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
+}
+
 /// F11. A name that nobody waits for any more does not keep the end of a refusal out of the log.
 #[tokio::test]
 async fn the_end_of_a_refusal_is_logged_when_nobody_who_waits_is_refused() {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use watchlock::{ConfigError, Error, Quorum, QuorumError};
+use watchlock::{ConfigError, Error, Lease, Quorum, QuorumError};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, ms};
+use crate::common::{LONG, clean, ms, soon};
 use crate::{Five, end, of};
 
 async fn refused(urls: &[String]) -> QuorumError {
@@ -169,6 +169,39 @@ async fn a_server_that_joins_later_and_is_one_of_the_others_has_no_vote() {
     let fifth = Proxy::to(&five.0[2]);
     let quorum = joined_later(&five, &fifth).await;
     is_left_out(&fifth, &five, &quorum).await;
+}
+
+/// As a virtual address does: the server that it leads to then has one vote, and not two.
+#[tokio::test]
+async fn a_server_whose_address_moves_to_another_has_no_vote_and_is_named() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let third = Proxy::to(&servers[2]);
+    let builder = of(&[servers[0].url(), servers[1].url(), third.url()]);
+    let quorum = builder.connect_timeout(ms(500)).connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    eventually("the third has it, too", LONG, async || {
+        servers[2].exists("x").await
+    })
+    .await;
+    end(guard).await;
+    clean(&servers[2]).await;
+    third.lead_to(&servers[0]);
+    servers[1].kill();
+    for _ in 0..3 {
+        let tried = soon(lock.try_lock(ms(2_000), Lease::Watchdog)).await;
+        let error = tried.expect_err("one of three");
+        let one = matches!(error, Error::NoQuorum { reached: 1, .. });
+        let source = std::error::Error::source(&error).expect("what each said");
+        let said = source.to_string();
+        let named = said.contains("server 3: it is one of the others by another address");
+        assert!(one && named, "{error}: {said}");
+    }
+    let error = lock.is_locked().await.expect_err("one of three");
+    assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
+    clean(&servers[0]).await;
+    third.lead_to(&servers[2]);
+    end(soon(lock.lock()).await.unwrap()).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease, LeaseError, Lock, MultiLock, Ttl};
+use watchlock::{Client, Ended, Error, Lease, LeaseError, Lock, MultiLock, Quorum, Ttl};
 
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
@@ -154,6 +154,25 @@ async fn leases_are_those_that_were_asked_for() {
 }
 
 #[tokio::test]
+async fn where_the_restart_delay_is_set_only_a_max_lease_that_is_set_limits_leases() {
+    let five = Five::start();
+    let hour = ms(3_600_000);
+    let quorum = five.connect().await;
+    let guard = quorum.get_lock("x").lock_with_lease(hour).await.unwrap();
+    assert!(guard.valid_for() > hour / 2);
+    end(guard).await;
+    let by_default = Quorum::builder(five.urls()).connect().await.unwrap();
+    let error = by_default.get_lock("x").lock_with_lease(hour).await;
+    let error = error
+        .expect_err("longer than the watchdog's lease")
+        .to_string();
+    assert!(
+        error.contains("longer than the quorum's max_lease, 30s"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn an_owner_enters_again_without_asking_anybody() {
     let five = Five::start();
     let quorum = five.connect().await;
@@ -235,8 +254,9 @@ async fn a_hold_that_lost_its_majority_is_lost_and_stays_so() {
     for server in [0, 1, 2] {
         five.0[server].freeze();
     }
-    soon(guard.lost()).await;
+    let lost = Ended::Lost(soon(guard.lost()).await);
     assert!(!guard.is_valid());
+    assert_eq!(soon(guard.hold().ended()).await, lost);
     let error = lock.lock().await.expect_err("its guard is alive");
     assert!(error.is_lost(), "{error}");
     for server in [0, 1, 2] {

@@ -1,10 +1,11 @@
 //! Holds that still have their majority take back servers that return.
 
-use watchlock::Lease;
+use watchlock::{Client, Clock, Lease};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Match, Proxy};
 
 use crate::common::{LONG, ms, soon};
-use crate::{Five, end, try_once};
+use crate::{Five, end, of, try_once};
 
 #[tokio::test]
 async fn a_hold_outlives_the_restart_of_all_servers_one_after_the_other() {
@@ -84,6 +85,43 @@ async fn a_hold_that_is_over_is_not_repaired() {
     let got = got.unwrap().expect("it is lost");
     assert!(guard.unlock().await.expect_err("lost").is_lost());
     end(got).await;
+    five.clean().await;
+}
+
+/// It got a bare majority beside somebody else. The clock stands still, so only a wake-up makes it ask them again.
+#[tokio::test]
+async fn servers_that_were_busy_at_the_acquire_join_when_they_are_free() {
+    let five = Five::start();
+    let proxies = [Proxy::to(&five.0[3]), Proxy::to(&five.0[4])];
+    let mut urls = five.urls();
+    (urls[3], urls[4]) = (proxies[0].url(), proxies[1].url());
+    let (clock, ahead) = Clock::driven();
+    let quorum = of(&urls).clock(clock).connect().await.unwrap();
+    let mut others = Vec::new();
+    for server in [3, 4] {
+        let client = Client::connect(five.0[server].url()).await.unwrap();
+        others.push(client.get_lock("x").lock().await.unwrap());
+    }
+    let tries = proxies
+        .each_ref()
+        .map(|proxy| proxy.count(Match::command("EVALSHA")));
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    ahead.stop();
+    eventually(
+        "the round and the repair have asked them",
+        LONG,
+        async || tries.iter().all(|tries| tries.seen() >= 2),
+    )
+    .await;
+    for other in others {
+        other.unlock().await.unwrap();
+    }
+    five.until(5, "x").await;
+    for server in [0, 1, 2] {
+        assert!(five.0[server].exists("x").await);
+    }
+    guard.verify().await.unwrap();
+    end(guard).await;
     five.clean().await;
 }
 

@@ -566,18 +566,19 @@ async fn a_dropped_reader_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn shutdown_notifies_readers_and_gives_back_the_rest() {
+async fn a_shutdown_waits_for_readers_and_gives_back_the_rest() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x").read_lock();
     let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
-    let ending = tokio::spawn(async move { client.shutdown(ms(300)).await });
-    assert_eq!(soon(first.lost()).await, LostReason::Shutdown);
+    let closing = client.clone();
+    let ending = tokio::spawn(async move { closing.shutdown(ms(300)).await });
+    soon(client.shutting_down()).await;
     assert!(first.is_valid());
     first.unlock().await.unwrap();
     let report = soon(ending).await.unwrap();
     assert_eq!(report.held, ["x"]);
-    assert!(!second.is_valid());
+    assert_eq!(soon(second.lost()).await, LostReason::Shutdown);
     drop(second);
     clean(&server).await;
 }

@@ -18,8 +18,8 @@
 //! 6. The field in Redis stays as it is. The previous hold ends, and a new one with the same hold id and the same validity
 //!    takes the seat, so the certain windows of the two do not overlap (I1).
 //! 7. A hold is passed on only while nothing about it is uncertain: its acquire was answered, its count in Redis is one,
-//!    its loss was not announced, and two thirds of its lease are left, so no renewal is due. Both levels are under the
-//!    watchdog, and both kinds allow it (`Commands::passes_on`).
+//!    and two thirds of its lease are left, so no renewal is due. Both levels are under the watchdog, and both kinds allow
+//!    it (`Commands::passes_on`).
 //! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
 //! 9. Holds are passed on while the [window](Succession) is open. While it is, a hold that cannot be passed on is handed
 //!    over: its release and the next try travel together.

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::hold::kind::Kind;
-use super::hold::state::{HoldState, Level, Phase};
+use super::hold::state::{Ended, HoldState, Level, Phase};
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
@@ -116,10 +116,7 @@ impl Hold {
 
     /// A read of `shared` with one level. It lasts for `term`, or as long as `shared` if the watchdog keeps it.
     pub(crate) fn read(shared: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
-        let mut state = HoldState::read(level, term);
-        if let Some(reason) = shared.state.lock().announced() {
-            state.announce(reason);
-        }
+        let state = HoldState::read(level, term);
         Arc::new(Self::new(origin, Some(Arc::clone(shared)), state))
     }
 
@@ -203,8 +200,7 @@ impl Hold {
         // so this never holds both locks.
         let shared = self.read_of.as_ref().map(|shared| shared.phase());
         let mut state = self.state.lock();
-        let seen =
-            |state: &HoldState| (state.phase(), state.announced(), state.outcome().is_some());
+        let seen = |state: &HoldState| (state.phase(), state.outcome().is_some());
         let before = seen(&state);
         if let Some(Phase::Lost(reason)) = shared {
             state.lose(reason);
@@ -319,27 +315,9 @@ impl Hold {
         self.state.lock().is_tainted()
     }
 
-    /// Resolves `lost()` without taking the hold away.
-    pub(crate) fn announce(&self, reason: LostReason) {
-        self.with(|state| state.announce(reason));
-    }
-
-    /// Resolves when the hold is lost or its loss is announced. Never resolves if it ends before.
-    pub(crate) async fn lost(&self) -> LostReason {
-        self.wait_for(|state| match (state.phase(), state.announced()) {
-            (Phase::Lost(reason), _) | (Phase::Held, Some(reason)) => Some(reason),
-            _ => None,
-        })
-        .await
-    }
-
-    /// Resolves when the hold is lost. An announcement does not count.
-    pub(crate) async fn lost_for_good(&self) -> LostReason {
-        self.wait_for(|state| match state.phase() {
-            Phase::Lost(reason) => Some(reason),
-            _ => None,
-        })
-        .await
+    /// Resolves when the hold is over: lost, or its last level is gone.
+    pub(crate) async fn over(&self) -> Ended {
+        self.wait_for(HoldState::how_it_ended).await
     }
 
     /// Whether its last release was answered, or given up.
@@ -479,18 +457,9 @@ mod tests {
         let hold = Hold::trying(origin(1), Moment::NEVER);
         let term = LEASE.term(now);
         assert!(hold.with(|state| state.grant(Level::Fixed, term, now)));
-        hold.announce(LostReason::Shutdown);
-        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Shutdown));
-        assert_eq!(
-            hold.lost_for_good().now_or_never(),
-            None,
-            "an announcement is none"
-        );
+        assert_eq!(hold.over().now_or_never(), None);
         hold.with(|state| state.lose(LostReason::Missing));
-        assert_eq!(
-            hold.lost_for_good().now_or_never(),
-            Some(LostReason::Missing)
-        );
-        assert_eq!(hold.lost().now_or_never(), Some(LostReason::Missing));
+        let lost = Ended::Lost(LostReason::Missing);
+        assert_eq!(hold.over().now_or_never(), Some(lost));
     }
 }

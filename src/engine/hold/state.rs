@@ -48,6 +48,33 @@ pub(crate) enum Phase {
     Lost(LostReason),
 }
 
+/// How a hold ended: [`HoldView::ended`](crate::HoldView::ended).
+///
+/// ```no_run
+/// # async fn example(guard: watchlock::LockGuard) {
+/// use watchlock::Ended;
+///
+/// let hold = guard.hold();
+/// tokio::spawn(async move {
+///     match hold.ended().await {
+///         Ended::Lost(reason) => eprintln!("stop at once: {reason}"),
+///         _ => println!("in order"),
+///     }
+/// });
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The last level was given back, by [`unlock`](crate::LockGuard::unlock) or by a drop. The release may still be under
+    /// way.
+    Released,
+    /// The lock was left to its lease: [`let_expire`](crate::LockGuard::let_expire).
+    Left,
+    /// The hold was lost.
+    Lost(LostReason),
+}
+
 /// What giving a level back leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -101,7 +128,6 @@ pub(crate) struct HoldState {
     finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
-    announced: Option<LostReason>,
     unanswered: Unanswered,
     /// Whether it ever had a level with a fixed lease.
     was_fixed: bool,
@@ -154,7 +180,6 @@ impl HoldState {
             was_fixed: false,
             passed_on: false,
             undone: false,
-            announced: None,
             unanswered: Unanswered::default(),
             claimed: false,
             count_in_redis: CountInRedis::default(),
@@ -221,13 +246,14 @@ impl HoldState {
         self.outcome.as_ref()
     }
 
-    /// The loss that a shutdown announced while the hold was still valid.
-    pub(crate) fn announced(&self) -> Option<LostReason> {
-        self.announced
-    }
-
-    pub(crate) fn announce(&mut self, reason: LostReason) {
-        self.announced = Some(reason);
+    /// How the hold ended, once it did. A level that was left to its lease is never taken off.
+    pub(crate) fn how_it_ended(&self) -> Option<Ended> {
+        match self.phase {
+            Phase::Trying | Phase::Held => None,
+            Phase::Lost(reason) => Some(Ended::Lost(reason)),
+            Phase::Ended if self.count() > 0 => Some(Ended::Left),
+            Phase::Ending | Phase::Ended => Some(Ended::Released),
+        }
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -458,8 +484,7 @@ impl HoldState {
     /// state of the new hold, with one level under the watchdog. Returns `None` if anything is uncertain, if the lease
     /// may be longer than the watchdog's, or if a renewal is due.
     pub(crate) fn pass_on(&mut self, plan: RenewalPlan, now: Moment) -> Option<Self> {
-        let certain =
-            !self.is_tainted() && self.count_in_redis.is_settled() && self.announced.is_none();
+        let certain = !self.is_tainted() && self.count_in_redis.is_settled();
         let is_over = self.phase == Phase::Ending && !self.was_fixed;
         if !certain || !is_over || now >= plan.renewal(self.valid_until) {
             return None;

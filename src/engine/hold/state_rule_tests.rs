@@ -76,8 +76,26 @@ fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
         (due(&state, at(10)), state.finish_by()),
         (Due::Later(at(20)), at(20))
     );
-    state.announce(LostReason::Shutdown);
-    assert_eq!(state.announced(), Some(LostReason::Shutdown));
+}
+
+#[test]
+fn how_it_ended_is_known_from_the_moment_it_is_over() {
+    let held = || held(Level::Fixed, lease(1_000));
+    assert_eq!(HoldState::trying(at(0)).how_it_ended(), None);
+    assert_eq!(held().how_it_ended(), None);
+    let mut given_back = held();
+    given_back.leave(Level::Fixed, at(1), at(9));
+    assert_eq!(given_back.how_it_ended(), Some(Ended::Released));
+    given_back.end(Ok(()));
+    assert_eq!(given_back.how_it_ended(), Some(Ended::Released));
+    let mut left = held();
+    assert!(left.let_expire(Level::Fixed));
+    left.end(Ok(()));
+    assert_eq!(left.how_it_ended(), Some(Ended::Left));
+    let mut lost = held();
+    lost.lose(LostReason::Forced);
+    lost.end(Ok(()));
+    assert_eq!(lost.how_it_ended(), Some(Ended::Lost(LostReason::Forced)));
 }
 
 #[test]

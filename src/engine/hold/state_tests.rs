@@ -311,8 +311,6 @@ fn only_what_is_certain_is_passed_on() {
     let late = start() + Duration::from_secs(10);
     assert!(!passed_on(&mut given_back(|_| {}), late));
     assert!(!passed_on(&mut given_back(HoldState::taint), start()));
-    let announced = |state: &mut HoldState| state.announce(LostReason::Shutdown);
-    assert!(!passed_on(&mut given_back(announced), start()));
     let writes = |acknowledged: bool| {
         move |state: &mut HoldState| {
             state.write_begins();

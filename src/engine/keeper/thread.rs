@@ -14,11 +14,11 @@ use crate::log::{hand_over, log};
 
 /// The engine's handle to the thread.
 pub(crate) struct Thread {
-    ended: Arc<Ended>,
+    ended: Arc<EndSignal>,
 }
 
 #[derive(Default)]
-struct Ended {
+struct EndSignal {
     done: Mutex<bool>,
     for_threads: Condvar,
     for_tasks: Notify,
@@ -28,13 +28,13 @@ struct Ended {
 pub(crate) struct Starting {
     pub(crate) runtime: Handle,
     begin: std::sync::mpsc::Sender<(Arc<Core>, mpsc::UnboundedReceiver<Mail>)>,
-    ended: Arc<Ended>,
+    ended: Arc<EndSignal>,
 }
 
 impl Starting {
     /// Starts the thread. It ends if this value is dropped before [`begin`](Self::begin).
     pub(crate) fn spawn() -> std::io::Result<Self> {
-        let ended = Arc::<Ended>::default();
+        let ended = Arc::<EndSignal>::default();
         let ends = Arc::clone(&ended);
         let (begin, begun) = std::sync::mpsc::channel();
         let (made, runtime) = std::sync::mpsc::channel();
@@ -72,7 +72,7 @@ fn keep(
     runtime: &Runtime,
     core: Arc<Core>,
     mailbox: mpsc::UnboundedReceiver<Mail>,
-    ended: Arc<Ended>,
+    ended: Arc<EndSignal>,
 ) {
     let mut thread_end = ThreadEnd {
         core: Arc::clone(&core),
@@ -106,7 +106,7 @@ impl Thread {
 /// Its drop marks the end of the thread, in order or by a panic.
 struct ThreadEnd {
     core: Arc<Core>,
-    ended: Arc<Ended>,
+    ended: Arc<EndSignal>,
     in_order: bool,
 }
 

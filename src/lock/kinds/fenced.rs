@@ -37,7 +37,7 @@ impl LockKind for Fenced {
 ///
 /// **Tokens.** Each hold has one, and entering it again keeps it. It is larger than that of every holder before, also after
 /// Redis lost its data, and also when a Java service with Redisson took the lock in between. A try that finds the lock
-/// busy takes none. [At the resource](https://github.com/watchlock/watchlock/blob/main/docs/fencing.md) describes what
+/// busy takes none. [At the resource](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/fencing.md) describes what
 /// tokens are for, how the resource checks them, and what they do not protect from.
 ///
 /// ```no_run

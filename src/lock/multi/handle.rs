@@ -11,7 +11,6 @@ use super::set::Set;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
-use crate::lock::handle::run_under;
 use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
 
 /// Several locks as one: it is held when all of them are.
@@ -22,7 +21,7 @@ use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
-/// use watchlock::MultiLock;
+/// use watchlock::{LockExt, MultiLock};
 ///
 /// let both = MultiLock::new([client.get_lock("account:1"), client.get_lock("account:2")])?;
 /// both.run(async |guard| {
@@ -35,12 +34,12 @@ use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
 ///
 /// ```no_run
 /// # fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
-/// use std::sync::Arc;
-/// use watchlock::{Lock, MultiLock};
+/// use watchlock::MultiLock;
 ///
-/// let locks: [Arc<dyn Lock>; 2] =
-///     [client.get_lock("stock").into(), client.get_fenced_lock("ledger").into()];
-/// let both = MultiLock::new(locks)?;
+/// let both = MultiLock::builder()
+///     .with(client.get_lock("stock"))
+///     .with(client.get_fenced_lock("ledger"))
+///     .build()?;
 /// # drop(both);
 /// # Ok(())
 /// # }
@@ -79,7 +78,55 @@ impl fmt::Debug for MultiLock {
     }
 }
 
+/// The locks of a [`MultiLock`], collected one by one: they may be of different kinds.
+///
+/// ```no_run
+/// # fn example(client: watchlock::Client, shards: u32) -> Result<(), watchlock::Error> {
+/// let mut builder = watchlock::MultiLock::builder().with(client.get_read_write_lock("schema").read_lock());
+/// for shard in 0..shards {
+///     builder = builder.with(client.get_lock(format!("shard:{shard}")));
+/// }
+/// let all = builder.build()?;
+/// # drop(all);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MultiLockBuilder {
+    locks: Vec<Arc<dyn Lock>>,
+}
+
+impl fmt::Debug for MultiLockBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.locks.iter().map(Lock::name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl MultiLockBuilder {
+    /// Adds a lock of any kind.
+    pub fn with(mut self, lock: impl Lock + 'static) -> Self {
+        self.locks.push(Arc::new(lock));
+        self
+    }
+
+    /// The locks as one. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// As [`MultiLock::new`].
+    pub fn build(self) -> Result<MultiLock, Error> {
+        MultiLock::new(self.locks)
+    }
+}
+
 impl MultiLock {
+    /// For locks of several kinds.
+    pub fn builder() -> MultiLockBuilder {
+        MultiLockBuilder::default()
+    }
+
     /// These locks as one: 2 to 64, each once. No I/O.
     ///
     /// # Errors
@@ -108,6 +155,7 @@ impl MultiLock {
     ///
     /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is done. If it is not
     /// polled for longer than a command time-out, it gives back what it has.
+    #[doc(alias = "acquire")]
     pub async fn lock(&self) -> Result<LockGuard, Error> {
         let got = acquire(&self.set, None, Lease::Watchdog).await?;
         got.ok_or(Error::Closed)
@@ -130,7 +178,8 @@ impl MultiLock {
 
     /// Waits for all locks for at most `wait`. `None` when one of them was busy to the end.
     ///
-    /// As [`Handle::try_lock`](crate::Handle::try_lock), with the longest command time-out of its locks.
+    /// As [`Handle::try_lock`](crate::Handle::try_lock), with the longest command time-out of its locks. Bind the guard with
+    /// `let Some(guard) = … else`: behind `.is_some()` it is dropped, and the locks are free.
     ///
     /// # Errors
     ///
@@ -139,47 +188,14 @@ impl MultiLock {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
+    #[doc(alias = "acquire")]
+    #[doc(alias = "timeout")]
     pub async fn try_lock(
         &self,
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<LockGuard>, Error> {
         acquire(&self.set, Some(wait), lease.into()).await
-    }
-
-    /// Runs `body` under all locks, and cancels it when one of them is lost: [`Handle::run`](crate::Handle::run).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Handle::run`](crate::Handle::run).
-    pub async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
-        let guard = self.lock().await?;
-        run_under(guard, body).await
-    }
-
-    /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when a lock stayed busy.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock`](Self::try_lock), and [`Error::Lost`] as [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    pub async fn try_run<T>(
-        &self,
-        wait: Duration,
-        lease: impl Into<Lease>,
-        body: impl AsyncFnOnce(&LockGuard) -> T,
-    ) -> Result<Option<T>, Error> {
-        match self.try_lock(wait, lease).await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
-            None => Ok(None),
-        }
     }
 
     /// Gives back the newest [detached](LockGuard::detach) level of each lock, also when others fail.

@@ -16,9 +16,10 @@ use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
 use crate::lease::Lease;
 use crate::lock::guard::{IsGuard, LockGuard, LockKind};
-use crate::lock::handle::{LockOfClient, owner_in_scope, run_under};
+use crate::lock::handle::{LockOfClient, owner_in_scope};
 use crate::lock::kinds;
 use crate::lock::object::{LockInfo, Ttl, is_a_lock};
+use crate::lock::run::run_under;
 use crate::lock::several::CompositeOwner;
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
@@ -57,7 +58,8 @@ pub struct QuorumHandle<K> {
 /// # Ok(())
 /// # }
 /// ```
-#[doc(alias = "RedLock")]
+#[doc(alias = "redlock")]
+#[doc(alias = "mutex")]
 #[doc(alias = "RedissonRedLock")]
 pub type QuorumLock = QuorumHandle<kinds::Reentrant>;
 
@@ -167,6 +169,7 @@ impl<K: LockKind> QuorumHandle<K> {
     /// # Cancel safety
     ///
     /// As [`Handle::lock`](crate::Handle::lock).
+    #[doc(alias = "acquire")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
         let got = self.acquire(None, Lease::Watchdog).await?;
         got.ok_or(Error::Closed)
@@ -188,7 +191,8 @@ impl<K: LockKind> QuorumHandle<K> {
     }
 
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end: a majority of the servers answered, and
-    /// somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit.
+    /// somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. Bind the guard with
+    /// `let Some(guard) = … else`: behind `.is_some()` it is dropped, and the lock is free.
     ///
     /// # Errors
     ///
@@ -197,6 +201,8 @@ impl<K: LockKind> QuorumHandle<K> {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
+    #[doc(alias = "acquire")]
+    #[doc(alias = "timeout")]
     pub async fn try_lock(
         &self,
         wait: Duration,
@@ -331,9 +337,11 @@ impl<K: LockKind> QuorumHandle<K> {
         let answered = async {
             let kind = self.kind()?;
             self.nodes.check_open()?;
-            let locks = self.nodes.all().iter();
-            let locks = locks.map(|node| LockOfClient::ownerless(node.engine(), kind));
-            usable(join_all(locks.map(ask)).await, self.nodes.needed)
+            let asked = self.nodes.all().iter().map(async |node| {
+                node.check_fit()?;
+                ask(LockOfClient::ownerless(node.engine(), kind)).await
+            });
+            usable(join_all(asked).await, self.nodes.needed)
         };
         answered.await.map_err(|error| error.about(self.name()))
     }

@@ -5,13 +5,14 @@
 //!
 //! A try first waits for a connection, for which it has the connect time-out. Only then its time begins, which depends on
 //! the measured round trip: a server that is far away, or was not asked for a while, is not silent.
+//!
+//! An address may lead to another server with each new connection. So the server at the other end is compared with those
+//! of the other nodes before a try is sent, and again when the connection was replaced meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::rules::NodeTimeout;
@@ -38,18 +39,20 @@ pub(crate) struct QuorumNode {
     probed: AtomicBool,
     /// A late round waits for anything that it sends.
     watched: AtomicBool,
-    /// It cannot be part of the quorum.
-    unfit: AtomicBool,
     about: Mutex<About>,
     distance: Mutex<Distance>,
     /// Until when it may not vote, as far as known.
     young_until: AtomicU64,
 }
 
-/// What a node reported about itself last.
+/// What is known of the server that the address leads to.
 #[derive(Default)]
 struct About {
     run_id: Option<Arc<str>>,
+    is_replica: bool,
+    /// The connection on which it was asked for its run id.
+    generation: u64,
+    /// Why it cannot be part of the quorum.
     problem: Option<&'static str>,
 }
 
@@ -60,9 +63,6 @@ struct Distance {
     /// The connection on which it was measured first.
     generation: u64,
 }
-
-/// A try at one node, with its place.
-pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
 /// How a node answered a try.
 pub(super) enum NodeAnswer {
@@ -83,10 +83,9 @@ impl QuorumNode {
             silent: AtomicBool::new(run_id.is_none()),
             probed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
-            unfit: AtomicBool::new(false),
             about: Mutex::new(About {
                 run_id,
-                problem: None,
+                ..About::default()
             }),
             distance: Mutex::default(),
             young_until: AtomicU64::new(0),
@@ -108,7 +107,7 @@ impl QuorumNode {
     /// Whether acquires skip it. All flags are relaxed, as nothing is ordered by them: an old value costs one question too
     /// many, or delays one.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed) || self.unfit.load(Ordering::Relaxed)
+        self.silent.load(Ordering::Relaxed) || self.problem().is_some()
     }
 
     /// Its run id, which is random at each start.
@@ -116,14 +115,40 @@ impl QuorumNode {
         self.about.lock().run_id.clone()
     }
 
-    /// Why it cannot be part of a quorum.
+    pub(super) fn is_replica(&self) -> bool {
+        self.about.lock().is_replica
+    }
+
+    /// Why it cannot be part of the quorum.
     pub(super) fn problem(&self) -> Option<&'static str> {
         self.about.lock().problem
     }
 
     /// Notes whether it cannot be part of the quorum. Returns what was noted before.
-    pub(super) fn set_unfit(&self, now: bool) -> bool {
-        self.unfit.swap(now, Ordering::Relaxed)
+    pub(super) fn set_problem(&self, problem: Option<&'static str>) -> Option<&'static str> {
+        std::mem::replace(&mut self.about.lock().problem, problem)
+    }
+
+    /// Fails while it cannot be part of the quorum.
+    pub(super) fn check_fit(&self) -> Result<(), Error> {
+        match self.problem() {
+            None => Ok(()),
+            Some(problem) => {
+                let cause: Box<dyn std::error::Error + Send + Sync> = problem.into();
+                Err(Error::unavailable(false, cause.into()))
+            }
+        }
+    }
+
+    /// Notes which server is at the other end of this connection. Returns whether the connection is a new one.
+    pub(super) fn meets(&self, connected: &Connected) -> bool {
+        let mut about = self.about.lock();
+        let is_new = about.generation != connected.generation;
+        if let Some(server) = connected.server.as_ref().filter(|_| is_new) {
+            about.generation = connected.generation;
+            about.run_id = Some(Arc::clone(&server.run_id));
+        }
+        is_new
     }
 
     /// Notes whether a late round waits for anything that it sends. Returns whether that is a change.
@@ -175,28 +200,19 @@ impl QuorumNode {
         Ok(connected)
     }
 
-    /// One try to take the lock there, without an owner.
-    pub(super) fn try_once(
-        self: &Arc<Self>,
-        place: usize,
-        kind: Kind,
-        lease: Lease,
-        timeout: NodeTimeout,
-    ) -> NodeTry {
-        let node = Arc::clone(self);
-        async move { (place, node.answer(kind, lease, timeout).await) }.boxed()
-    }
-
-    /// The answer to a try. A try that is dropped, or has no answer in time, is undone by the node's client.
-    async fn answer(
+    /// The answer to one try to take the lock there, without an owner. A try that is dropped, or has no answer in time, is
+    /// undone by the node's client. `check` fails for a server that cannot be part of the quorum.
+    pub(super) async fn answer(
         &self,
         kind: Kind,
         lease: Lease,
         timeout: NodeTimeout,
+        check: impl Fn(&Connected) -> Result<(), Error>,
     ) -> Result<NodeAnswer, Error> {
         let core = self.core();
         let request = request(core, kind, None, lease, Some(Duration::ZERO))?;
         let connected = self.connect().await?;
+        check(&connected)?;
         let limit = timeout.of(self.round_trip(), core.config.lease_of(lease));
         let timers = core.backend.timers();
         let mut acquiring = Box::pin(acquire(core, request));
@@ -211,12 +227,17 @@ impl QuorumNode {
             acquired = timers.within(again, acquiring).await;
         }
         let got = acquired.unwrap_or_else(|| Err(Failure::slow_server(limit).into()))?;
-        Ok(match got {
+        let answer = match got {
             AcquireOutcome::In(entered) => {
                 NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))
             }
             AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
-        })
+        };
+        if broke() {
+            // The answer may be that of the server behind the connection that replaced it.
+            check(&self.connect().await?)?;
+        }
+        Ok(answer)
     }
 
     /// The lane on which this runtime asks it.
@@ -262,10 +283,11 @@ impl QuorumNode {
         let asked_at = core.now();
         let asking = tokio::time::timeout(connecting, Hello::of(&mut connection));
         let hello = asking.await.ok()?.ok()?;
-        *self.about.lock() = About {
-            run_id: connected.server.map(|server| server.run_id),
-            problem: hello.is_replica().then_some("it is a replica"),
-        };
+        let mut about = self.about.lock();
+        about.run_id = connected.server.map(|server| server.run_id);
+        about.generation = connected.generation;
+        about.is_replica = hello.is_replica();
+        drop(about);
         Some(asked_at.until(core.now()))
     }
 

@@ -5,17 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use super::node::QuorumNode;
+use super::node::{NodeAnswer, QuorumNode};
 use super::queue::{AcquireRequest, NameQueue, Queues};
 use super::rules::{NodeTimeout, RestartDelay};
-use crate::backend::{Failure, Timers};
+use crate::backend::{Connected, Failure, Timers};
 use crate::clock::Moment;
 use crate::config::Config;
+use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
@@ -23,6 +26,9 @@ use crate::lock::several::Composite;
 
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
+
+/// A try at one node, with its place.
+pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
 /// A hold to repair, and what it was acquired with.
 pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
@@ -239,18 +245,37 @@ impl QuorumNodes {
         });
     }
 
-    /// Whether a node that answers may be part of the quorum: it is neither a replica nor the same server as another node.
-    /// `connect` checked only the servers that it reached.
+    /// One try to take the lock at one node, without an owner. Nothing is sent to a server that cannot be part of the quorum.
+    pub(super) fn try_once(self: &Arc<Self>, place: usize, kind: Kind, lease: Lease) -> NodeTry {
+        let quorum = Arc::clone(self);
+        async move {
+            let node = quorum.node(place);
+            let check = |connected: &Connected| {
+                if node.meets(connected) {
+                    quorum.may_join(place);
+                }
+                node.check_fit()
+            };
+            let answer = node.answer(kind, lease, quorum.node_timeout, check).await;
+            (place, answer)
+        }
+        .boxed()
+    }
+
+    /// Whether the server that a node leads to may be part of the quorum: it is no replica, and none of the others by another
+    /// address. Of two addresses that lead to one server, the one that did so first stays.
     fn may_join(&self, place: usize) -> bool {
         let node = &self.all[place];
         let server = node.server();
-        let is_same = |other: &usize| server.is_some() && self.all[*other].server() == server;
-        let twin = (0..self.all.len()).find(|other| *other != place && is_same(other));
-        let problem = match twin {
-            None => node.problem(),
-            Some(_) => Some("another address in the list leads to the same server"),
+        let mut others = self.all.iter().filter(|other| !Arc::ptr_eq(other, node));
+        let is_twin = others
+            .any(|other| server.is_some() && other.server() == server && other.problem().is_none());
+        let problem = if is_twin {
+            Some("it is one of the others by another address")
+        } else {
+            node.is_replica().then_some("it is a replica")
         };
-        if !node.set_unfit(problem.is_some())
+        if node.set_problem(problem).is_none()
             && let Some(problem) = problem
         {
             tracing::error!(

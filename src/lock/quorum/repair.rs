@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::node::{NodeAnswer, QuorumNode};
+use super::node::QuorumNode;
 use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
 use super::queue::AcquireRequest;
-use super::round::join;
+use super::round::take_again;
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::several::Composite;
 
 /// How often holds are looked at.
@@ -91,41 +90,15 @@ impl Repair {
             self.ask_at.insert(place, now + PAUSE);
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
-            nodes.spawn(async move { repair(&quorum, &hold, place, request).await });
+            nodes.spawn(async move {
+                if take_again(&quorum, &hold, place, request).await {
+                    tracing::info!(
+                        name = &**hold.name(),
+                        server = place + 1,
+                        "a server is back in the hold"
+                    );
+                }
+            });
         }
-    }
-}
-
-/// Takes the lock at one node again, unless the hold ends first.
-async fn repair(
-    nodes: &Arc<QuorumNodes>,
-    hold: &Arc<Composite>,
-    place: usize,
-    mut request: AcquireRequest,
-) {
-    request.lease = hold.lease_now();
-    if let Lease::Fixed(left) = request.lease
-        && left < SHORTEST_FIXED
-    {
-        return;
-    }
-    let (kind, lease) = (request.kind.clone(), request.lease);
-    let trying = nodes
-        .node(place)
-        .try_once(place, kind, lease, nodes.node_timeout);
-    let answer = tokio::select! {
-        biased;
-        () = hold.over() => return,
-        (_, answer) = trying => answer,
-    };
-    nodes.note_answer(place, answer.as_ref().err());
-    if let Ok(NodeAnswer::Granted(child)) = answer
-        && join(nodes, &request, hold, place, child).await
-    {
-        tracing::info!(
-            name = &**hold.name(),
-            server = place + 1,
-            "a server is back in the hold"
-        );
     }
 }

@@ -6,7 +6,8 @@
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
 //!    tries without an answer are dropped, or else the next round of this client would find the lock busy. When the hold
-//!    was left to its lease, late grants are, too.
+//!    was left to its lease, late grants are, too. A node where somebody else had the lock is asked again when it publishes
+//!    a wake-up ([`take_freed`]): a hold of a bare majority would end with the next node that is lost.
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
@@ -19,8 +20,9 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
-use super::node::{NodeAnswer, NodeTry};
-use super::nodes::QuorumNodes;
+use super::listeners::Listeners;
+use super::node::NodeAnswer;
+use super::nodes::{NodeTry, QuorumNodes};
 use super::queue::AcquireRequest;
 use super::rules::{RoundOutcome, Vote, VoteCount};
 use super::token;
@@ -28,11 +30,15 @@ use crate::backend::Lane;
 use crate::clock::Moment;
 use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
-use crate::lease::Lease;
+use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::guard::LockGuard;
 use crate::lock::several::{Composite, CompositeLevel, take_ready};
+use crate::lock::view::HoldOfSeveral;
 
 type Tries = FuturesUnordered<NodeTry>;
+
+/// A hold that ends within this time does not subscribe for nodes that were busy.
+const SHORT_HOLD: Duration = Duration::from_millis(10);
 
 /// What a round came to.
 pub(super) enum Tried {
@@ -68,6 +74,8 @@ struct Ballot<'a> {
 #[derive(Clone)]
 enum NodeReport {
     NotAsked,
+    /// It cannot be part of the quorum.
+    Unfit(&'static str),
     NoAnswer,
     Granted,
     Young,
@@ -79,7 +87,9 @@ enum NodeReport {
 impl<'a> Ballot<'a> {
     fn new(nodes: &'a Arc<QuorumNodes>, asked: &[usize]) -> Self {
         let all = nodes.all().len();
-        let mut reports = vec![NodeReport::NotAsked; all];
+        let unasked = |problem: Option<_>| problem.map_or(NodeReport::NotAsked, NodeReport::Unfit);
+        let reports = nodes.all().iter().map(|node| unasked(node.problem()));
+        let mut reports: Vec<_> = reports.collect();
         for place in asked {
             reports[*place] = NodeReport::NoAnswer;
         }
@@ -127,6 +137,13 @@ impl<'a> Ballot<'a> {
             .collect()
     }
 
+    /// The places of the nodes where somebody else has the lock.
+    fn busy(&self) -> Vec<usize> {
+        let reports = self.reports.iter().enumerate();
+        let busy = reports.filter(|(_, report)| matches!(report, NodeReport::Busy(_)));
+        busy.map(|(place, _)| place).collect()
+    }
+
     /// When the leases of enough other holders end, if nobody renews or releases.
     fn free_at(&self) -> Moment {
         let mut ends: Vec<_> = self
@@ -155,15 +172,10 @@ impl<'a> Ballot<'a> {
 /// One try for `request` at every node that is worth asking.
 pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
     let limit = nodes.timeout_of(request.lease);
-    let timeout = nodes.node_timeout;
     let asked = nodes.worth_asking();
     let mut tries: Tries = asked
         .iter()
-        .map(|place| {
-            nodes
-                .node(*place)
-                .try_once(*place, request.kind.clone(), request.lease, timeout)
-        })
+        .map(|place| nodes.try_once(*place, request.kind.clone(), request.lease))
         .collect();
     let mut ballot = Ballot::new(nodes, &asked);
     let outcome = first_answers(&mut tries, &mut ballot).await;
@@ -176,8 +188,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         match got(nodes, request, children, limit).await {
             Some(level) => {
                 nodes.repair(level.hold(), request);
-                let unanswered = ballot.unanswered();
-                join_later(nodes, request, level.hold(), tries, unanswered, limit);
+                join_later(&ballot, request, level.hold(), tries, limit);
                 return Tried::Got(level);
             }
             None => {
@@ -265,25 +276,28 @@ async fn give_back(
     nodes.timers().within(limit, given_back).await;
 }
 
-/// Waits for the remaining answers in the background.
+/// Waits in the background for the remaining answers, and for the nodes that are busy.
 fn join_later(
-    nodes: &Arc<QuorumNodes>,
+    ballot: &Ballot<'_>,
     request: &AcquireRequest,
     hold: &Arc<Composite>,
     tries: Tries,
-    places: Vec<usize>,
     limit: Duration,
 ) {
-    if tries.is_empty() {
+    let (nodes, mut busy) = (Arc::clone(ballot.nodes), ballot.busy());
+    if tries.is_empty() && busy.is_empty() {
         return;
     }
-    let unanswered = places
-        .into_iter()
-        .map(|place| (place, nodes.node(place).lane()));
+    let unanswered = ballot.unanswered().into_iter();
+    let unanswered = unanswered.map(|place| (place, nodes.node(place).lane()));
     let unanswered = unanswered.collect();
-    let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
-    let request = request.clone();
-    nodes.spawn(async move { late(&quorum, &request, &hold, tries, unanswered, limit).await });
+    let (hold, request) = (Arc::clone(hold), request.clone());
+    ballot.nodes.spawn(async move {
+        late(&nodes, &request, &hold, tries, unanswered, limit, &mut busy).await;
+        if !busy.is_empty() {
+            take_freed(nodes, &request, &hold, &busy).await;
+        }
+    });
 }
 
 /// Takes late answers into the hold until that is given back or lost. After that, the connections still show which nodes
@@ -295,6 +309,7 @@ async fn late(
     mut tries: Tries,
     mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
     limit: Duration,
+    busy: &mut Vec<usize>,
 ) {
     let mut over = pin!(hold.over());
     let mut left_to_lease = false;
@@ -316,9 +331,77 @@ async fn late(
         };
         unanswered.retain(|(other, _)| *other != place);
         nodes.note_answer(place, answer.as_ref().err());
-        if let Ok(NodeAnswer::Granted(child)) = answer {
-            join(nodes, request, hold, place, child).await;
+        match answer {
+            Ok(NodeAnswer::Granted(child)) => {
+                join(nodes, request, hold, place, child).await;
+            }
+            Ok(NodeAnswer::Busy(_)) => busy.push(place),
+            Err(_) => {}
         }
+    }
+}
+
+/// Takes the lock at these nodes, each when it publishes a wake-up, until the hold ends.
+async fn take_freed(
+    nodes: Arc<QuorumNodes>,
+    request: &AcquireRequest,
+    hold: &Arc<Composite>,
+    busy: &[usize],
+) {
+    let wanted = || {
+        let invalid = hold.invalid_places();
+        busy.iter().any(|place| invalid.contains(place))
+    };
+    tokio::select! {
+        _ = hold.ended() => return,
+        () = tokio::time::sleep(SHORT_HOLD) => {}
+    }
+    if !wanted() {
+        return;
+    }
+    let listened: Vec<_> = busy
+        .iter()
+        .map(|place| Arc::clone(nodes.node(*place)))
+        .collect();
+    let mut listeners = Listeners::open(&listened, request.kind.names());
+    // A guard that is kept for long keeps no quorum.
+    let quorum = Arc::downgrade(&nodes);
+    drop(nodes);
+    while wanted() {
+        let index = tokio::select! {
+            _ = hold.ended() => return,
+            index = listeners.next() => index,
+        };
+        let Some(nodes) = quorum.upgrade() else {
+            return;
+        };
+        take_again(&nodes, hold, busy[index], request.clone()).await;
+    }
+}
+
+/// Takes the lock at one node for a hold that lacks it, unless the hold ends first. Returns whether the node joined.
+pub(super) async fn take_again(
+    nodes: &Arc<QuorumNodes>,
+    hold: &Arc<Composite>,
+    place: usize,
+    mut request: AcquireRequest,
+) -> bool {
+    request.lease = hold.lease_now();
+    if let Lease::Fixed(left) = request.lease
+        && left < SHORTEST_FIXED
+    {
+        return false;
+    }
+    let trying = nodes.try_once(place, request.kind.clone(), request.lease);
+    let answer = tokio::select! {
+        biased;
+        () = hold.over() => return false,
+        (_, answer) = trying => answer,
+    };
+    nodes.note_answer(place, answer.as_ref().err());
+    match answer {
+        Ok(NodeAnswer::Granted(child)) => join(nodes, &request, hold, place, child).await,
+        _ => false,
     }
 }
 
@@ -353,7 +436,7 @@ async fn is_silent(lane: &Lane, limit: Duration, connect_timeout: Duration) -> b
 }
 
 /// Adds a child to a hold, once its node has the hold's token. A child that cannot be added is given back.
-pub(super) async fn join(
+async fn join(
     nodes: &Arc<QuorumNodes>,
     request: &AcquireRequest,
     hold: &Arc<Composite>,
@@ -377,6 +460,7 @@ impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAsked => f.write_str("not asked, as it did not answer before"),
+            Self::Unfit(problem) => f.write_str(problem),
             Self::NoAnswer => f.write_str("no reply yet"),
             Self::Granted => f.write_str("granted"),
             Self::Young => f.write_str("granted, but has no vote yet so soon after its start"),

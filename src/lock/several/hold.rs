@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, pending, select};
+use futures_util::future::{BoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 
 use super::child_levels::ChildLevels;
 use super::state::{ChildState, CompositePhase, CompositeState};
-use crate::error::{Error, LostReason};
+use crate::engine::hold::state::Ended;
+use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
@@ -38,7 +39,7 @@ pub(in crate::lock) struct Composite {
     of_each: AtomicU32,
     /// 0 for none.
     token: AtomicU64,
-    /// Notified when a child is added, when some are given back, and when the hold is over.
+    /// Notified when a child is added, and when the hold is over.
     changed: Notify,
 }
 
@@ -150,8 +151,8 @@ impl Composite {
         self.inner.lock().state.goes_on();
     }
 
-    /// Notifies the tasks that wait for a loss: there are other children now, or fewer.
-    pub(super) fn has_changed(&self) {
+    /// Notifies the tasks that wait for the end: there are other children now, or the hold is over.
+    fn has_changed(&self) {
         self.changed.notify_waiters();
     }
 
@@ -362,34 +363,24 @@ impl HoldOfSeveral for Composite {
         self.check()
     }
 
-    fn lost(&self, announced: bool) -> BoxFuture<'_, LostReason> {
+    fn ended(&self) -> BoxFuture<'_, Ended> {
         async move {
             loop {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
                 let children = self.children();
-                // A child that was given back with its level cannot be lost.
-                let there = children.iter().flatten();
-                let there = there.filter(|child| child.state() != ChildState::Over);
-                let losses: FuturesUnordered<_> = there
-                    .map(|child| async move { child.wait_for_loss(announced).await })
-                    .collect();
-                let spare = losses.len().saturating_sub(self.needed);
-                let mut last = losses.skip(spare);
-                let reason = match select(last.next(), changed).await {
-                    Either::Left((Some(reason), _)) => reason,
-                    Either::Left((None, _)) => pending().await,
-                    // There are other children now.
-                    Either::Right(_) => continue,
-                };
                 match self.look() {
-                    CompositePhase::Lost(_, reason) => return reason,
-                    CompositePhase::Over | CompositePhase::LeftToLease => pending().await,
-                    CompositePhase::Held(_) if Arc::ptr_eq(&children, &self.children()) => {
-                        return reason;
-                    }
                     CompositePhase::Held(_) => {}
+                    CompositePhase::Lost(_, reason) => return Ended::Lost(reason),
+                    CompositePhase::Over => return Ended::Released,
+                    CompositePhase::LeftToLease => return Ended::Left,
                 }
+                // A child is over, too, when it was given back with its level.
+                let over = children.iter().flatten();
+                let over: FuturesUnordered<_> = over.map(HoldView::ended).collect();
+                let spare = over.len().saturating_sub(self.needed);
+                let mut last = over.skip(spare);
+                select(last.next(), changed).await;
             }
         }
         .boxed()

@@ -314,8 +314,6 @@ impl LevelOfSeveral for CompositeLevel {
 impl Drop for CompositeLevel {
     fn drop(&mut self) {
         drop(self.leave());
-        // Also at the end of `unlock`, which takes the level off before it asks the children.
-        self.hold.has_changed();
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use watchlock::{Error, HoldView, Lease, Lock, LockGuard};
+use watchlock::{Error, HoldView, Lease, Lock, LockGuard, LostReason};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
@@ -261,8 +261,8 @@ impl Watch {
                     hold.lost().await
                 }
             };
-            // The announcement of our own shutdown comes while the hold is still good.
-            if hold.is_valid() {
+            // Our own shutdown takes what is left, and that is no loss.
+            if reason == LostReason::Shutdown {
                 return;
             }
             while target.has_own_levels() && target.lock.is_held() {

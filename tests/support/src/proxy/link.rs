@@ -1,6 +1,7 @@
 //! One client's connection through the proxy: its state, and how it comes to its end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
@@ -57,7 +58,8 @@ impl Link {
     }
 
     pub(super) async fn run(&self, shared: &Arc<Shared>, mut client: TcpStream) {
-        let Ok(mut server) = TcpStream::connect(("127.0.0.1", shared.target)).await else {
+        let target = shared.target.load(Ordering::SeqCst);
+        let Ok(mut server) = TcpStream::connect(("127.0.0.1", target)).await else {
             let _ = client.set_zero_linger();
             return;
         };

@@ -28,6 +28,7 @@ mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use fault::{Command, Direction, Fault, Match};
@@ -175,6 +176,12 @@ impl Proxy {
             modes.black_hole = None;
             modes.held = None;
         });
+    }
+
+    /// Leads to another server from now on, as a virtual address that moves, and resets all connections.
+    pub fn lead_to(&self, server: &RedisServer) {
+        self.shared.target.store(server.port(), Ordering::SeqCst);
+        self.reset_all();
     }
 
     /// Refuses new connections until [`Self::accept`]; those that are there go on.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ pub(super) struct Modes {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) target: u16,
+    pub(super) target: AtomicU16,
     pub(super) rules: Mutex<Rules>,
     pub(super) modes: watch::Sender<Modes>,
     pub(super) alarm: Alarm,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(target: u16) -> Self {
         Self {
-            target,
+            target: AtomicU16::new(target),
             rules: Mutex::default(),
             modes: watch::channel(Modes::default()).0,
             alarm: Alarm::start(),
