@@ -553,7 +553,9 @@ pub enum SetError {
 pub enum ConfigError {
     /// Not an address of the form `redis://`, `rediss://` or `unix:`. The address is not shown, because it may hold a
     /// password.
-    #[error("not a valid Redis address (redis://, rediss:// or unix:)")]
+    #[error(
+        "not a valid Redis address (redis://, rediss:// or unix:); in a user or password write # / ? @ : % percent-encoded, such as %23 for #"
+    )]
     InvalidUrl,
     /// A `rediss://` address needs the crate's feature `tls`.
     #[error("a rediss:// address needs the feature `tls`")]
@@ -580,7 +582,7 @@ pub enum ConfigError {
         /// Why not.
         reason: &'static str,
     },
-    /// No sentinel watches a master of the name that was given.
+    /// Most of the sentinels watch no master of the name that was given.
     #[error("no sentinel watches a master of that name")]
     UnknownService,
     /// A certificate or key cannot be read, see [`Tls`](crate::Tls).
