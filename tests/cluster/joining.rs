@@ -75,6 +75,28 @@ async fn a_lazy_client_that_lacks_a_right_at_first_joins_its_cluster() {
     joins(&client).await;
 }
 
+#[test]
+fn a_client_joins_where_time_is_paused() {
+    let home = tokio::runtime::Runtime::new().unwrap();
+    let cluster = home.block_on(RedisCluster::masters());
+    let mut paused = tokio::runtime::Builder::new_current_thread();
+    let paused = paused.enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        for _ in 0..5 {
+            for builder in [
+                Client::builder(&cluster.url()),
+                ClientBuilder::cluster(cluster.urls()),
+            ] {
+                let client = builder.connect().await.unwrap();
+                for number in 0..6 {
+                    let guard = try_once(&client, &format!("job:{number}")).await.unwrap();
+                    guard.expect("it is free").unlock().await.unwrap();
+                }
+            }
+        }
+    });
+}
+
 /// A node that was reset, or has not joined yet, is in cluster mode and answers.
 #[tokio::test]
 async fn an_address_that_knows_no_slots_keeps_nobody_from_the_next() {

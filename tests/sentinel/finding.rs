@@ -34,6 +34,20 @@ async fn a_name_that_no_sentinel_knows_is_reported_at_connect() {
     );
 }
 
+#[test]
+fn the_master_is_found_where_time_is_paused() {
+    let home = tokio::runtime::Runtime::new().unwrap();
+    let deployment = home.block_on(SentinelDeployment::start());
+    let mut paused = tokio::runtime::Builder::new_current_thread();
+    let paused = paused.enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        for _ in 0..10 {
+            let client = connect(&deployment).await;
+            assert!(is_free(&client, "x").await);
+        }
+    });
+}
+
 /// It has just started and watches nothing yet.
 #[tokio::test]
 async fn one_sentinel_that_does_not_know_the_service_says_little() {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(cases(5_000))]
+        #![proptest_config(cases(3_000))]
         #[test]
         fn every_reply_to_a_greeting_is_read(value in any_value(), lines in prop::collection::vec(any_text(), 0..9)) {
             if let Ok(hello) = Hello::read(value.extract_error()) {

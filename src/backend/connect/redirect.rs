@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(cases(5_000))]
+        #![proptest_config(cases(3_000))]
         #[test]
         fn every_redirect_is_read(error in any_error()) {
             let _ = Redirect::of(&error, "asked");

@@ -4,6 +4,8 @@
 //! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
 //!    not enough: a sentinel that was cut off still names the old master.
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
+//! 4. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
+//!    learns of the service later.
 
 use std::time::Duration;
 
@@ -211,7 +213,7 @@ impl SentinelVotes {
             return Ok(first.endpoint.clone());
         }
         match self.failure {
-            // A sentinel that has just started learns of the service from the others.
+            // Rule 4: most must say so.
             Some(failure) if self.unknown * 2 <= self.all => Err(failure),
             _ => Err(Failure::unknown_service(service)),
         }
