@@ -8,7 +8,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use crate::backend::{
-    Class, Failure, Fleet, Hello, Lane, LaneConfig, is_unknown_command, round_trip, slots_of,
+    Class, Failure, Fleet, Hello, Lane, LaneConfig, Pending, is_unknown_command, round_trip,
+    slots_of,
 };
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
@@ -64,6 +65,9 @@ pub(super) async fn greet_later(core: Arc<Core>) {
             });
         }
         core.backend.timers().sleep(delays.step()).await;
+        // Replaces a connection that has broken or does not answer: nobody else may use it.
+        let knock = Pending::knock(core.keeper_fleet.home());
+        let _ = knock.within(core.config.command_timeout).await;
     }
 }
 
