@@ -605,7 +605,8 @@ pub enum ConfigError {
     #[error("these servers cannot be a quorum: {0}")]
     NoQuorum(QuorumError),
     /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
-    /// I/O (`enable_all`), or it is being shut down.
+    /// I/O (`enable_all`), or it is being shut down. Without timers or I/O tokio panics: the client catches that, once for
+    /// each such runtime, but a panic hook is called, and with `panic = "abort"` the process ends.
     #[error("no tokio runtime with timers and I/O: this must be called inside one")]
     NoRuntime,
 }

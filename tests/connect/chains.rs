@@ -153,3 +153,30 @@ async fn what_a_command_fails_by_is_said_once() {
     client.shutdown(ms(0)).await;
     chain(&try_once(&client, "x").await.unwrap_err());
 }
+
+#[tokio::test]
+async fn what_replicas_and_quorums_fail_by_is_said_once() {
+    let server = RedisServer::start();
+    let client = Client::builder(&server.url()).acknowledged_by(1, ms(10));
+    let client = client.connect().await.unwrap();
+    let error = try_once(&client, "x").await.unwrap_err();
+    says(&error, &["0 of 1 replicas"]);
+    let three: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let quorum = Quorum::builder(three.iter().map(RedisServer::url))
+        .restart_delay(ms(0))
+        .connect_timeout(ms(500))
+        .command_timeout(ms(400))
+        .connect();
+    let quorum = quorum.await.unwrap();
+    let lock = quorum.get_lock("x");
+    let held = lock.lock().await.unwrap();
+    for server in &three[..2] {
+        server.kill();
+    }
+    chain(
+        &soon(lock.try_lock(ms(0), Lease::Watchdog))
+            .await
+            .unwrap_err(),
+    );
+    chain(&soon(held.unlock()).await.unwrap_err());
+}

@@ -113,11 +113,12 @@ const DENIALS: [&str; 6] = [
 ];
 
 /// Words with which managed services refuse what would exceed a limit of the plan. A later try may be within it.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "max clients",
     "max concurrent",
     "max number of",
     "limit exceeded",
+    "limit reached",
     "rate limit",
     "quota",
     "throttl",
