@@ -556,7 +556,9 @@ pub enum SetError {
 pub enum ConfigError {
     /// Not an address of the form `redis://`, `rediss://` or `unix:`. The address is not shown, because it may hold a
     /// password.
-    #[error("not a valid Redis address (redis://, rediss:// or unix:)")]
+    #[error(
+        "not a valid Redis address (redis://, rediss:// or unix:); in a user or password write # / ? @ : % percent-encoded, such as %23 for #"
+    )]
     InvalidUrl,
     /// A `rediss://` address needs the crate's feature `tls`.
     #[error("a rediss:// address needs the feature `tls`")]
@@ -583,7 +585,7 @@ pub enum ConfigError {
         /// Why not.
         reason: &'static str,
     },
-    /// No sentinel watches a master of the name that was given.
+    /// Most of the sentinels watch no master of the name that was given.
     #[error("no sentinel watches a master of that name")]
     UnknownService,
     /// A certificate or key cannot be read, see [`Tls`](crate::Tls).
@@ -606,7 +608,8 @@ pub enum ConfigError {
     #[error("these servers cannot be a quorum: {0}")]
     NoQuorum(QuorumError),
     /// Not called inside a tokio runtime that can drive a connection: there is none, it has no timers or no
-    /// I/O (`enable_all`), or it is being shut down.
+    /// I/O (`enable_all`), or it is being shut down. Without timers or I/O tokio panics: the client catches that, once for
+    /// each such runtime, but a panic hook is called, and with `panic = "abort"` the process ends.
     #[error("no tokio runtime with timers and I/O: this must be called inside one")]
     NoRuntime,
 }

@@ -2,6 +2,7 @@
 //!
 //! Each room uses only those above it in this list:
 //!
+//! - [`timers`]: the timers of all time-outs and pauses;
 //! - [`failure`]: what a failed command means, when to try again, which connections broke;
 //! - [`connect`]: how a connection is made, and which server is at its other end;
 //! - [`command`]: how a command is sent over a lane, and what its reply says;
@@ -14,13 +15,15 @@ mod cluster;
 mod command;
 mod connect;
 mod failure;
+mod timers;
 
-pub(crate) use self::cluster::{Backend, Cluster, Fleet, NodeAddress, slots_of};
+pub(crate) use self::cluster::{Backend, Cluster, Fleet, NodeAddress};
 pub(crate) use self::command::{
-    CommandResult, Connected, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, Timers,
-    connected, round_trip,
+    CommandResult, Connected, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, connected,
+    round_trip,
 };
 pub(crate) use self::connect::{
-    ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls,
+    ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls, slots_of,
 };
 pub(crate) use self::failure::{AttemptPace, BrokenLinks, Class, Failure, is_unknown_command};
+pub(crate) use self::timers::Timers;

@@ -168,7 +168,7 @@ impl ClientBuilder {
         self
     }
 
-    /// A client of a cluster. It asks all addresses and uses the first that answers. The first address in the list says
+    /// A client of a cluster. It asks all addresses and uses the first that knows the slots. The first address in the list says
     /// how to connect to the nodes (TLS, user, password).
     ///
     /// [`Client::builder`] detects a cluster too, and is enough if its one address is up when the client connects.
@@ -196,7 +196,8 @@ impl ClientBuilder {
     ///
     /// The pool configures the sockets of its connections. Give its manager a `ConnectionInfo` whose TCP settings have
     /// `nodelay`, keepalive and, on Linux, a user time-out, as connections by an address have. Without `nodelay` commands
-    /// may delay each other.
+    /// may delay each other. Time-outs of the pool are timers of the runtime that uses it: with a paused clock
+    /// (`start_paused`) connect without a pool.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
@@ -396,7 +397,7 @@ impl ClientBuilder {
     /// [`Error::Config`] for a bad address or value, a pool that leads elsewhere, or a server that cannot be used:
     /// older than Redis 6.2, a replica, a sentinel, behind TLS where the address asks for none, in cluster mode behind a
     /// pool, or not in cluster mode where a [cluster](Self::cluster) was to be; with
-    /// [`UnknownService`](ConfigError::UnknownService) when no sentinel knows the service's name; with
+    /// [`UnknownService`](ConfigError::UnknownService) when most sentinels do not know the service's name; with
     /// [`NoRuntime`](ConfigError::NoRuntime) when there is no tokio runtime with timers and I/O (`enable_all`).
     /// [`Error::Unavailable`] when the server cannot be reached, or the system starts no thread;
     /// [`Error::Refused`], [`Error::Denied`] (a wrong password) when it answers so.
@@ -421,7 +422,8 @@ impl ClientBuilder {
     /// The client connects in the background, with the pauses of [`backoff`](Self::backoff). Until then locks fail with
     /// [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. A server that
     /// [`connect`](Self::connect) would refuse (another database than the pool's, a replica, too old, a wrong password) is
-    /// logged as an error once, and every use fails with the error of Redis.
+    /// logged as an error, once for each reason, and every use fails with the error of Redis until a later attempt finds
+    /// that it can be used.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {

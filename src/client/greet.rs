@@ -1,5 +1,6 @@
 //! Greets a server: can we use it, and do pool and address lead to the same database?
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use crate::backend::{
-    Class, Dialer, Failure, Fleet, Hello, Lane, is_unknown_command, round_trip, slots_of,
+    Class, Failure, Fleet, Hello, Lane, LaneConfig, Pending, is_unknown_command, round_trip,
+    slots_of,
 };
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
@@ -22,6 +24,12 @@ const OLDEST: (u64, u64) = (6, 2);
 /// Since then no setting makes Redis refuse writes behind `TIME` in scripts.
 const REPLICATES_EFFECTS: (u64, u64) = (7, 0);
 
+/// The longest pause before a server is greeted again.
+const GREET_AGAIN: Duration = Duration::from_secs(5);
+
+/// How many different reasons are logged while it cannot be used.
+const REASONS: usize = 16;
+
 /// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
@@ -31,38 +39,50 @@ pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     let limit = config.dialer.limit(config.connect_timeout);
     let introducing = Box::pin(introduce(core, fleet.home()));
     let introduced = core.backend.timers().within(limit, introducing).await;
-    introduced.unwrap_or_else(|| Err(Failure::slow_connect().into()))?;
+    introduced.unwrap_or_else(|| Err(Failure::slow_connect(config.connect_timeout).into()))?;
     fleet.settle();
     Ok(())
 }
 
-/// Greets the server when it can be reached, for a client that does not wait for it. Runs as a task of the keeper.
+/// Greets the server until it can be used, for a client that does not wait for it: a password may be corrected, a right
+/// granted, a replica promoted. Runs as a task of the keeper.
 pub(super) async fn greet_later(core: Arc<Core>) {
-    let mut delays = core.config.backoff.delays(fastrand::u64(..));
+    let backoff = core.config.backoff.at_most(GREET_AGAIN);
+    let mut delays = backoff.delays(fastrand::u64(..));
+    let mut logged = BTreeSet::new();
     while core.check_open().is_ok() {
-        let error = match greet(&core, &core.keeper_fleet).await {
-            Ok(()) => return,
-            Err(error) => error,
+        let Err(error) = greet(&core, &core.keeper_fleet).await else {
+            return;
         };
-        if !error.is_transient() {
-            return log(move || {
+        if !error.is_transient() && logged.len() < REASONS && logged.insert(chain(&error)) {
+            log(move || {
                 let cause = std::error::Error::source(&error);
                 tracing::error!(
                     %error,
                     cause,
-                    "the server cannot be used for locks: connect would have refused it"
+                    "the server cannot be used for locks: connect would have refused it; trying again"
                 );
             });
         }
         core.backend.timers().sleep(delays.step()).await;
+        // Replaces a connection that has broken or does not answer: nobody else may use it.
+        let knock = Pending::knock(core.keeper_fleet.home());
+        let _ = knock.within(core.config.command_timeout).await;
     }
+}
+
+/// The texts of an error and its sources.
+fn chain(error: &Error) -> Vec<String> {
+    let first: &dyn std::error::Error = error;
+    let texts = std::iter::successors(Some(first), |error| error.source());
+    texts.map(ToString::to_string).collect()
 }
 
 async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     let config = core.backend.config();
     let mut connection = match lane.connect().await {
         Ok(connected) => connected.connection,
-        Err(failure) => return Err(why(&config.dialer, config.connect_timeout, failure).await),
+        Err(failure) => return Err(why(config, failure).await),
     };
     let hello = Hello::of(&mut connection).await?;
     if hello.is_in_cluster() {
@@ -82,7 +102,8 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
     }
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
-        let mut other = config.dialer.connect_by_address(limit).await?;
+        let connecting = config.dialer.connect_by_address(&config.timers, limit);
+        let mut other = connecting.await?;
         check_same(core, &mut connection, &mut other).await?;
     }
     if config.asks_server {
@@ -152,16 +173,18 @@ fn probe_names(core: &Core, id: uuid::Uuid) -> Result<Names, Error> {
 }
 
 /// Why there is no connection: the denial of the server, if there is one.
-async fn why(dialer: &Dialer, limit: Duration, failure: Failure) -> Error {
+async fn why(config: &LaneConfig, failure: Failure) -> Error {
+    let (dialer, timers) = (&config.dialer, &config.timers);
+    let limit = config.connect_timeout;
     if failure.class != Class::Unreached {
         return failure.into();
     }
-    match dialer.refusal(limit).await {
+    match dialer.refusal(timers, limit).await {
         Some(refusal) if matches!(refusal.class, Class::Denied | Class::UnknownService) => {
             refusal.into()
         }
         // A server without TLS would wait for the rest of the question.
-        _ if failure.is_of_socket() && dialer.lacks_tls(limit).await => {
+        _ if failure.is_of_socket() && dialer.lacks_tls(timers, limit).await => {
             unsupported("it expects TLS: its address begins with rediss://")
         }
         _ => failure.into(),

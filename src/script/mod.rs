@@ -4,6 +4,8 @@
 //! encoded where it is sent: as `EVALSHA`, or as `EVAL` when the server does not know the script. [`call`] embeds
 //! the files under `lua/`. Every script is harmless when it runs twice; its header says why.
 
+#[cfg(test)]
+pub(crate) mod any_reply_tests;
 mod call;
 pub(crate) mod fair;
 pub(crate) mod fenced;

@@ -30,7 +30,7 @@ pub(crate) async fn serve(answer: impl Fn(&str) -> Say + Send + Sync + 'static) 
 async fn talk(stream: TcpStream, answer: &(impl Fn(&str) -> Say + Sync)) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
-        let name = command(&mut stream).await?;
+        let name = name_of(&mut stream).await?;
         let text = match answer(&name) {
             Say::Now(text) => text,
             Say::After(delay, text) => {
@@ -43,18 +43,23 @@ async fn talk(stream: TcpStream, answer: &(impl Fn(&str) -> Say + Sync)) -> Opti
     }
 }
 
-/// Reads one command (`*2 $3 GET $1 k`), and returns its name in capitals.
-async fn command(stream: &mut BufReader<TcpStream>) -> Option<String> {
-    let words = number(stream, '*').await?;
-    let mut name = None;
-    for _ in 0..words {
+/// Reads one command, and returns its name in capitals.
+async fn name_of(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let words = command(stream).await?;
+    words.first().map(|word| word.to_uppercase())
+}
+
+/// Reads one command (`*2 $3 GET $1 k`).
+pub(crate) async fn command(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    for _ in 0..number(stream, '*').await? {
         let length = number(stream, '$').await?;
         let mut word = vec![0; length + 2];
         stream.read_exact(&mut word).await.ok()?;
         word.truncate(length);
-        name.get_or_insert_with(|| String::from_utf8_lossy(&word).to_uppercase());
+        words.push(String::from_utf8_lossy(&word).into_owned());
     }
-    name
+    Some(words)
 }
 
 async fn number(stream: &mut BufReader<TcpStream>, mark: char) -> Option<usize> {

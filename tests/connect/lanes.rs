@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool};
@@ -149,6 +149,48 @@ fn a_runtime_without_timers_or_io_is_none() {
     home.block_on(held.unlock()).unwrap();
     home.block_on(works(&client));
     home.block_on(clean(&server));
+}
+
+/// An application counts what its panic hook hears, or reports it; so a call must not panic inside again and again.
+#[test]
+fn a_runtime_without_timers_or_io_is_found_out_once() {
+    crate::alone::run("lanes::each_unfit_runtime_is_found_out_once", &[]);
+}
+
+#[test]
+#[ignore = "the panic hook is the whole process's: it runs alone"]
+fn each_unfit_runtime_is_found_out_once() {
+    static HEARD: AtomicU32 = AtomicU32::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        HEARD.fetch_add(1, Ordering::SeqCst);
+        before(panic);
+    }));
+    let server = RedisServer::start();
+    let home = Runtime::new().unwrap();
+    let connecting = || home.block_on(Client::connect(&server.url())).unwrap();
+    let clients = [connecting(), connecting()];
+    let unfit = [
+        Builder::new_current_thread().build().unwrap(),
+        Builder::new_current_thread().enable_time().build().unwrap(),
+        Builder::new_multi_thread().enable_io().build().unwrap(),
+    ];
+    for (number, unfit) in (1..).zip(&unfit) {
+        for _ in 0..20 {
+            for client in &clients {
+                unfit.block_on(async {
+                    let lock = client.get_lock("x");
+                    assert!(is_no_runtime(&lock.lock().await));
+                    assert!(is_no_runtime(&lock.is_locked().await));
+                });
+            }
+            let connecting = unfit.block_on(Client::connect(&server.url()));
+            assert!(is_no_runtime(&connecting), "{connecting:?}");
+        }
+        assert_eq!(HEARD.load(Ordering::SeqCst), number);
+    }
+    drop((clients, home));
+    assert_eq!(HEARD.load(Ordering::SeqCst), 3, "nothing else panics");
 }
 
 #[test]

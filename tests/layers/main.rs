@@ -23,7 +23,7 @@ const LAYERS: [&[&str]; 9] = [
 const ENGINE: [&str; 5] = ["hold", "gate", "core", "caller", "keeper"];
 
 /// The backend's rooms from the ground up. A room may use those before it.
-const BACKEND: [&str; 4] = ["failure", "connect", "command", "cluster"];
+const BACKEND: [&str; 5] = ["timers", "failure", "connect", "command", "cluster"];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
 const PURE: [&str; 19] = [

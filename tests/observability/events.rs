@@ -448,6 +448,46 @@ async fn a_server_that_connect_would_refuse_is_logged_once() {
     assert_eq!(log.count(Level::ERROR, &[]), 1, "{:?}", log.all());
 }
 
+/// A replica, then a password that is missing, then the replica again: the client goes on, and says each thing once.
+#[tokio::test]
+async fn each_reason_why_a_server_cannot_be_used_is_logged_once() {
+    let log = Log::new().await;
+    let master = RedisServer::start();
+    let replica = RedisServer::options().replica_of(&master).start();
+    let client = Client::builder(&replica.url()).connect_lazy().unwrap();
+    let logged = async |text| {
+        let texts = ["connect would have refused it", text];
+        eventually("it is logged", LONG, async || {
+            log.count(Level::ERROR, &texts) > 0
+        })
+        .await;
+    };
+    logged("replica").await;
+    let cut = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let password = async |password| {
+        replica
+            .cmd(&["CONFIG", "SET", "requirepass", password])
+            .await;
+        replica.cmd(&cut).await;
+    };
+    password("secret").await;
+    logged("denied").await;
+    password("").await;
+    replica.reset_calls().await;
+    eventually("it is greeted again", LONG, async || {
+        replica.calls_of("hello").await >= 3
+    })
+    .await;
+    replica.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    eventually("it can be used", LONG, async || {
+        let tried = client.get_lock("x").try_lock(Duration::ZERO, LONG).await;
+        matches!(tried, Ok(Some(_)))
+    })
+    .await;
+    soon(client.shutdown(LONG)).await;
+    assert_eq!(log.count(Level::ERROR, &[]), 2, "{:?}", log.all());
+}
+
 /// The quorum looks at it again and again, since it may still join.
 #[tokio::test]
 async fn a_server_that_cannot_be_one_of_a_quorum_is_logged_once() {

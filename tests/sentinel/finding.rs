@@ -34,6 +34,36 @@ async fn a_name_that_no_sentinel_knows_is_reported_at_connect() {
     );
 }
 
+#[test]
+fn the_master_is_found_where_time_is_paused() {
+    let home = tokio::runtime::Runtime::new().unwrap();
+    let deployment = home.block_on(SentinelDeployment::start());
+    let mut paused = tokio::runtime::Builder::new_current_thread();
+    let paused = paused.enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        for _ in 0..10 {
+            let client = connect(&deployment).await;
+            assert!(is_free(&client, "x").await);
+        }
+    });
+}
+
+/// It has just started and watches nothing yet.
+#[tokio::test]
+async fn one_sentinel_that_does_not_know_the_service_says_little() {
+    let (gone, fresh) = (RedisServer::start().url(), knowing_nothing().await);
+    let error = ClientBuilder::sentinel([fresh.clone(), gone.clone(), gone.clone()], SERVICE);
+    let error = error.connect_timeout(ms(500)).connect().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.is_transient());
+    let error = ClientBuilder::sentinel([fresh.clone(), fresh, gone], SERVICE);
+    let error = error.connect_timeout(ms(500)).connect().await.unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::UnknownService)),
+        "{error:?}"
+    );
+}
+
 #[tokio::test]
 async fn dead_and_frozen_sentinels_cost_nothing() {
     let deployment = SentinelDeployment::start().await;
@@ -152,11 +182,23 @@ fn list(texts: &[&str]) -> String {
 
 /// A sentinel that gives the address and the epoch that the test sets.
 async fn saying(port: u16, epoch: u64) -> String {
+    let master = list(&["127.0.0.1", &port.to_string()]);
+    answering(master + &list(&["config-epoch", &epoch.to_string()])).await
+}
+
+/// A sentinel that watches no master of the name.
+async fn knowing_nothing() -> String {
+    answering("*-1\r\n-ERR No such master with that name\r\n".to_owned()).await
+}
+
+/// A sentinel that answers so to the two questions.
+async fn answering(answers: String) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut link, _)) = listener.accept().await {
+            let answers = answers.clone();
             tokio::spawn(async move {
                 let mut heard = vec![0; 4096];
                 while let Ok(1..) = link.read(&mut heard).await {
@@ -167,8 +209,7 @@ async fn saying(port: u16, epoch: u64) -> String {
                         said.push_str("+OK\r\n+OK\r\n");
                     }
                     if text.contains("GET-MASTER") {
-                        said.push_str(&list(&["127.0.0.1", &port.to_string()]));
-                        said.push_str(&list(&["config-epoch", &epoch.to_string()]));
+                        said.push_str(&answers);
                     }
                     if link.write_all(said.as_bytes()).await.is_err() {
                         return;

@@ -9,13 +9,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 
 use crate::backend::command::{Lane, LaneConfig};
-use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, ranges};
-use crate::backend::failure::Failure;
+use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, slots_of};
 
 /// After how long without an answer the next node is asked, too.
 const ASK_NEXT: Duration = Duration::from_millis(100);
@@ -31,8 +29,8 @@ type SlotsAnswer = (Vec<Range>, Option<SpareConnection>);
 
 type SlotsQuestion<'a> = BoxFuture<'a, Option<SlotsAnswer>>;
 
-/// The first answer. Asks over `lanes` that are connected and over the `spare` connection; then all `nodes`, and the
-/// address that the client was given, over new connections.
+/// The first answer. Asks over `lanes` that are connected and over the `spare` connection; then all `nodes` over new
+/// connections; and at last the address that the client was given, which may lead to another cluster by now.
 pub(super) async fn ask_for_slots(
     config: &LaneConfig,
     lanes: &[Arc<Lane>],
@@ -60,13 +58,13 @@ pub(super) async fn ask_for_slots(
     }
     let mut answer = first_of(open).await;
     if answer.is_none() {
-        let all = nodes.iter().map(|node| node.dialer());
-        let mut made: Vec<_> = all
-            .chain([&config.dialer])
-            .map(|dialer| by_new_connection(config, dialer).boxed())
-            .collect();
+        let made = nodes.iter().map(|node| by_new_connection(config.to(node)));
+        let mut made: Vec<_> = made.map(FutureExt::boxed).collect();
         fastrand::shuffle(&mut made);
         answer = first_of(made).await;
+    }
+    if answer.is_none() {
+        answer = by_new_connection(config.clone()).await;
     }
     let (ranges, used) = answer?;
     *spare = used;
@@ -92,13 +90,14 @@ async fn first_of(questions: Vec<SlotsQuestion<'_>>) -> Option<SlotsAnswer> {
     }
 }
 
-/// Asks the node to which `dialer` connects.
-async fn by_new_connection(config: &LaneConfig, dialer: &Arc<Dialer>) -> Option<SlotsAnswer> {
-    let (mut connection, _) = dialer.connect(config.connect_timeout).await.ok()?;
-    let slots = slots_within(config.command_timeout, &mut connection, dialer.host()).await?;
+/// Asks the node to which `config` leads.
+async fn by_new_connection(config: LaneConfig) -> Option<SlotsAnswer> {
+    let mut connection = config.connect(0).await.ok()?.connection;
+    let limit = config.command_timeout;
+    let slots = slots_within(limit, &mut connection, config.dialer.host()).await?;
     let spare = SpareConnection {
         connection,
-        dialer: Arc::clone(dialer),
+        dialer: config.dialer,
     };
     Some((slots, Some(spare)))
 }
@@ -110,16 +109,4 @@ async fn slots_within(
 ) -> Option<Vec<Range>> {
     let answer = timeout(limit, slots_of(connection, host)).await;
     answer.ok()?.ok()
-}
-
-/// Asks the node at `host` for all slots.
-pub(crate) async fn slots_of(
-    connection: &mut MultiplexedConnection,
-    host: &str,
-) -> Result<Vec<Range>, Failure> {
-    let mut question = redis::cmd("CLUSTER");
-    question.arg("SLOTS");
-    let slots = connection.send_packed_command(&question).await;
-    let slots = slots.and_then(Value::extract_error)?;
-    ranges(&slots, host).ok_or_else(Failure::no_node)
 }

@@ -25,11 +25,12 @@ use tokio::sync::oneshot;
 use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
-    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply, Timers,
+    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
     all_once, asking_once, once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
+use crate::backend::timers::Timers;
 use crate::error::{ConfigError, Error};
 use crate::log::log;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
@@ -394,7 +395,7 @@ impl Backend {
         if let Some(fleet) = self.fleet_of(runtime.id())? {
             return Ok(fleet);
         }
-        if !drives_connections() {
+        if !drives_connections(runtime.id()) {
             return Err(ConfigError::NoRuntime.into());
         }
         self.open_fleet(&runtime)
@@ -453,13 +454,24 @@ impl Backend {
     }
 }
 
-/// Whether the current runtime has timers and I/O. The only way to find out is to use them.
-fn drives_connections() -> bool {
+/// The runtimes that turned out to have no timers or no I/O. No other runtime ever gets the same id.
+static UNFIT: Mutex<Vec<Id>> = Mutex::new(Vec::new());
+
+/// Whether the current runtime has timers and I/O. The only way to find out is to use them: tokio panics without them. So
+/// each runtime is asked once.
+fn drives_connections(id: Id) -> bool {
+    if UNFIT.lock().contains(&id) {
+        return false;
+    }
     let using = || {
         drop(tokio::time::sleep(Duration::ZERO));
         // Only a missing driver panics; other failures, such as too many open files, are errors.
         #[cfg(unix)]
         drop(tokio::net::UnixDatagram::unbound());
     };
-    catch_unwind(using).is_ok()
+    let is_fit = catch_unwind(using).is_ok();
+    if !is_fit {
+        UNFIT.lock().push(id);
+    }
+    is_fit
 }

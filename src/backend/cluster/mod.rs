@@ -4,6 +4,5 @@ mod ask_for_slots;
 mod fleet;
 mod slot_map;
 
-pub(crate) use self::ask_for_slots::slots_of;
 pub(crate) use self::fleet::{Backend, Fleet};
 pub(crate) use self::slot_map::{Cluster, NodeAddress};

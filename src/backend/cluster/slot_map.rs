@@ -115,10 +115,13 @@ impl Cluster {
             first,
             last,
             endpoint,
+            id,
         } in ranges
         {
-            let node = find(&nodes, &endpoint).or_else(|| find(&map.nodes, &endpoint));
+            let id = id.as_deref();
+            let node = find(&nodes, &endpoint, id).or_else(|| find(&map.nodes, &endpoint, id));
             let node = node.unwrap_or_else(|| self.new_node(endpoint));
+            node.takes_id(id);
             slots[first.index()..=last.index()].fill(Some(Arc::clone(&node)));
             add(&mut nodes, node);
         }
@@ -147,7 +150,7 @@ impl Cluster {
         } = redirect;
         let endpoint = self.address(endpoint);
         let mut map = self.map.write();
-        let node = find(&map.nodes, &endpoint).unwrap_or_else(|| {
+        let node = find(&map.nodes, &endpoint, None).unwrap_or_else(|| {
             let node = self.new_node(endpoint);
             map.nodes.push(Arc::clone(&node));
             node
@@ -196,9 +199,16 @@ impl Cluster {
     }
 }
 
-fn find(nodes: &[Arc<ClusterNode>], endpoint: &Endpoint) -> Option<Arc<ClusterNode>> {
+/// The node at `endpoint`, unless that belongs to the node with another `id` now.
+fn find(
+    nodes: &[Arc<ClusterNode>],
+    endpoint: &Endpoint,
+    id: Option<&str>,
+) -> Option<Arc<ClusterNode>> {
     let mut nodes = nodes.iter();
-    nodes.find(|node| node.endpoint() == endpoint).cloned()
+    nodes
+        .find(|node| node.endpoint() == endpoint && node.takes_id(id))
+        .cloned()
 }
 
 fn add(nodes: &mut Vec<Arc<ClusterNode>>, node: Arc<ClusterNode>) {
@@ -230,6 +240,7 @@ mod tests {
             first: slot(first),
             last: slot(last),
             endpoint: endpoint(port),
+            id: None,
         }
     }
 
@@ -308,6 +319,27 @@ mod tests {
         assert_eq!(cluster.take_moved(), BTreeSet::from([slot(7)]));
         cluster.redirected(redirect(7, 9, false));
         assert!(cluster.take_moved().is_empty());
+    }
+
+    #[test]
+    fn an_address_of_another_node_is_another_node() {
+        let cluster = cluster(None);
+        let named = |id: &str| Range {
+            id: Some(id.into()),
+            ..range(0, 99, 1)
+        };
+        let node = || cluster.node_of(slot(0)).unwrap().number();
+        cluster.join(vec![range(0, 99, 1)]);
+        let first = node();
+        for same in [named("a"), named("a"), range(0, 99, 1)] {
+            cluster.learn(vec![same]);
+            assert_eq!(node(), first, "it gets its id, and keeps it");
+        }
+        assert!(cluster.take_moved().is_empty());
+        cluster.learn(vec![named("b")]);
+        assert_ne!(node(), first);
+        assert_eq!(cluster.take_moved().len(), 100, "its holds are verified");
+        assert_eq!(cluster.nodes().len(), 1);
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl AckWorker {
         let mut connected = match connecting.await {
             Some(Ok(connected)) => connected,
             Some(Err(failure)) => return fail_all(entries, &failure),
-            None => return fail_all(entries, &Failure::no_connection()),
+            None => return fail_all(entries, &Failure::no_connection_within(limit)),
         };
         let generation = connected.generation;
         let term = connected.term.take();

@@ -23,10 +23,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::timers::Timers;
 use super::window::{Place, Window};
 use crate::backend::connect::{ClusterNode, Connection, Dialer, Hello, MasterTerm, ServerInfo};
 use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
+use crate::backend::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::config::{Acks, Publish};
@@ -60,16 +60,17 @@ impl LaneConfig {
     }
 
     /// A new connection for commands, with this number on its lane.
-    async fn connect(&self, generation: u64) -> Result<Connected, Failure> {
-        let (mut connection, term) = self.dialer.connect(self.connect_timeout).await?;
+    pub(crate) async fn connect(&self, generation: u64) -> Result<Connected, Failure> {
+        let limit = self.connect_timeout;
+        let (mut connection, term) = self.dialer.connect(&self.timers, limit).await?;
         if let Some(node) = &self.node {
-            node.greet(&mut connection, self.connect_timeout).await?;
+            node.greet(&mut connection, &self.timers, limit).await?;
         }
         let mut server = None;
         if self.asks_server {
             let asking = ServerInfo::ask(&mut connection, &self.clock);
-            let asked = tokio::time::timeout(self.connect_timeout, asking).await;
-            server = Some(asked.unwrap_or_else(|_| Err(Failure::slow_connect()))?);
+            let asked = self.timers.within(limit, asking).await;
+            server = Some(asked.unwrap_or_else(|| Err(Failure::slow_connect(limit)))?);
         }
         Ok(Connected {
             connection,
@@ -152,9 +153,9 @@ pub(crate) struct Connected {
 
 impl Connected {
     /// Asks the server whether it is a replica. False if it does not say so in time.
-    async fn asks_role(&mut self, limit: Duration) -> bool {
-        let asking = tokio::time::timeout(limit, Hello::of(&mut self.connection));
-        matches!(asking.await, Ok(Ok(hello)) if hello.is_replica())
+    async fn asks_role(&mut self, timers: &Timers, limit: Duration) -> bool {
+        let asking = timers.within(limit, Hello::of(&mut self.connection));
+        matches!(asking.await, Some(Ok(hello)) if hello.is_replica())
     }
 }
 
@@ -262,7 +263,9 @@ impl Lane {
                 last: Some(last), ..
             } => last.clone(),
             LaneState::Over(end) => end.clone(),
-            LaneState::Down { last: None, .. } => Failure::no_connection(),
+            LaneState::Down { last: None, .. } => {
+                Failure::no_connection_within(self.config.command_timeout)
+            }
             LaneState::Up { .. } => Failure::not_sent(),
         }
     }
@@ -467,7 +470,8 @@ impl Lane {
         let Some(mut connected) = connected else {
             return false;
         };
-        if !connected.asks_role(self.config.command_timeout).await {
+        let limit = self.config.command_timeout;
+        if !connected.asks_role(self.timers(), limit).await {
             return false;
         }
         // Relaxed: only the lane's task reads it, for its next connection.
@@ -609,7 +613,7 @@ impl Lane {
             if !matches!(&*self.link.borrow(), LaneState::Down { .. }) {
                 continue;
             }
-            tokio::time::sleep(pace.wait(self.now())).await;
+            self.timers().sleep(pace.wait(self.now())).await;
             let since = self.now();
             let leave_from = pace.attempt(since);
             match self.config.connect(generation + 1).await {
@@ -620,7 +624,7 @@ impl Lane {
                     // Relaxed, as in `is_demoted`.
                     if self.demoted.load(Ordering::Relaxed) {
                         let limit = self.config.connect_timeout;
-                        connected.is_replicas = connected.asks_role(limit).await;
+                        connected.is_replicas = connected.asks_role(self.timers(), limit).await;
                         self.demoted.store(connected.is_replicas, Ordering::Relaxed);
                     }
                     let failed = self.succeed(connected, leave_from);

@@ -4,7 +4,6 @@ mod acknowledge;
 mod lane;
 mod pending;
 mod send;
-mod timers;
 mod window;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};
@@ -13,4 +12,3 @@ pub(crate) use self::pending::Pending;
 pub(crate) use self::send::{
     CommandResult, FailedSend, TimedReply, all_once, asking_once, connected, once, round_trip,
 };
-pub(crate) use self::timers::Timers;

@@ -228,7 +228,8 @@ impl Pending {
             // It may have been handed over meanwhile.
             if self.overdue_from(since, limit).min(end) == due {
                 self.overdue();
-                return self.outcome().unwrap_or_else(|| Err(Failure::no_reply()));
+                let slow = || Err(Failure::slow_reply(lane.command_timeout()));
+                return self.outcome().unwrap_or_else(slow);
             }
         }
     }
@@ -472,7 +473,7 @@ impl InFlight {
         let outcome = match &*run {
             Run::Over(_) => return,
             run if run.is_unsent() => Err(self.lane.not_sent()),
-            Run::Live { .. } => Err(Failure::no_reply()),
+            Run::Live { .. } => Err(Failure::slow_reply(self.lane.command_timeout())),
         };
         self.forget(&run);
         let before = std::mem::replace(&mut *run, Run::Over(outcome));

@@ -1,10 +1,10 @@
 //! A pending command: who drives it, and who is woken.
 
 use super::*;
-use crate::backend::command::TimedReply;
 use crate::backend::command::send::is_cut;
-use crate::backend::command::{LaneConfig, Timers};
+use crate::backend::command::{LaneConfig, TimedReply};
 use crate::backend::connect::Dialer;
+use crate::backend::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::script::Reply;

@@ -63,6 +63,9 @@ pub(super) struct Address {
 
 impl Address {
     pub(super) fn from_url(url: &str) -> Result<Self, ConfigError> {
+        if has_raw_password(url) {
+            return Err(ConfigError::InvalidUrl);
+        }
         let info = url.into_connection_info().map_err(|_| {
             if is_encrypted(url) && cfg!(not(feature = "tls")) {
                 ConfigError::TlsDisabled
@@ -150,24 +153,17 @@ impl Address {
     }
 
     /// A connection for commands.
-    pub(super) async fn multiplexed(&self, timeout: Duration) -> RedisResult<Connection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
+    pub(super) async fn multiplexed(&self) -> RedisResult<Connection> {
+        let config = without_timers().set_pipeline_buffer_size(QUEUE);
         self.connect_with(config).await
     }
 
     /// A connection that passes push messages on to `pushes`.
     pub(super) async fn pushing(
         &self,
-        timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
     ) -> RedisResult<Connection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None)
-            .set_push_sender(pushes);
+        let config = without_timers().set_push_sender(pushes);
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
@@ -266,6 +262,13 @@ const CLIENT_HELLO: [u8; 50] = *b"\x16\x03\x01\0\x2d\x01\0\0\x29\x03\x03\
 /// How the answer begins: with an alert, or with a hand-shake.
 const TLS_RECORDS: [u8; 2] = [21, 22];
 
+/// Time-outs of redis-rs would be timers of the current runtime, whose clock the application may have paused.
+fn without_timers() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+}
+
 fn opened(info: ConnectionInfo) -> Result<redis::Client, ConfigError> {
     let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
     redis::Client::open(tuned(info)).map_err(|_| {
@@ -275,6 +278,15 @@ fn opened(info: ConnectionInfo) -> Result<redis::Client, ConfigError> {
             ConfigError::InvalidUrl
         }
     })
+}
+
+/// Whether a `/`, `?` or `#` before the `@` ends the host too early: what was meant as a user would be connected to.
+fn has_raw_password(url: &str) -> bool {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return false;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    !scheme.contains("unix") && !authority.contains('@') && rest.contains('@')
 }
 
 fn is_encrypted(url: &str) -> bool {
@@ -319,6 +331,22 @@ mod tests {
             assert!(settings.keepalive().is_some());
             #[cfg(target_os = "linux")]
             assert_eq!(settings.user_timeout(), Some(Duration::from_secs(10)));
+        }
+    }
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_no_host() {
+        for (url, expected) in [
+            ("redis://app:12#3@host/", true),
+            ("redis://app:12/3@host", true),
+            ("rediss://app:12?3@host", true),
+            ("redis://app:1@2@host/3?protocol=resp3", false),
+            ("redis://host/#a", false),
+            ("unix:///a@b", false),
+            ("redis+unix:///a@b", false),
+            ("a@b", false),
+        ] {
+            assert_eq!(has_raw_password(url), expected, "{url}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A node of a cluster, and how it is greeted on each new connection.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::PushInfo;
@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::dial::Dialer;
 use super::hello::Hello;
 use crate::backend::failure::Failure;
+use crate::backend::timers::Timers;
 use crate::config::Publish;
 
 /// The first Redis version with sharded channels.
@@ -22,6 +23,8 @@ pub(crate) struct ClusterNode {
     /// Larger than 0 and unique.
     number: u32,
     endpoint: Endpoint,
+    /// Its id in the cluster, once a slot map named it.
+    id: OnceLock<Box<str>>,
     dialer: Arc<Dialer>,
     /// How to publish, if the application set it.
     set: Option<Publish>,
@@ -39,6 +42,7 @@ impl ClusterNode {
         Self {
             number,
             endpoint,
+            id: OnceLock::new(),
             dialer: Arc::new(dialer),
             set,
             sharded: AtomicBool::new(false),
@@ -51,6 +55,11 @@ impl ClusterNode {
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Takes the id that a slot map gives it. False if it has another one.
+    pub(crate) fn takes_id(&self, id: Option<&str>) -> bool {
+        id.is_none_or(|id| **self.id.get_or_init(|| id.into()) == *id)
     }
 
     pub(crate) fn dialer(&self) -> &Arc<Dialer> {
@@ -75,26 +84,30 @@ impl ClusterNode {
     /// A greeted connection for subscriptions. Messages go to `pushes`.
     pub(crate) async fn subscribe(
         &self,
+        timers: &Timers,
         limit: Duration,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<Connection, Failure> {
-        let mut connection = self.dialer.subscribe_to_slots(limit, pushes).await?;
-        self.greet(&mut connection, limit).await?;
+        let connecting = self.dialer.subscribe_to_slots(timers, limit, pushes);
+        let mut connection = connecting.await?;
+        self.greet(&mut connection, timers, limit).await?;
         Ok(connection)
     }
 
-    /// Greets the node on a new connection: its version may have changed.
+    /// Greets the node on a new connection: its version may have changed, or its address may belong to another server.
     pub(crate) async fn greet(
         &self,
         connection: &mut Connection,
+        timers: &Timers,
         limit: Duration,
     ) -> Result<(), Failure> {
-        let greeting = tokio::time::timeout(limit, Hello::of(connection)).await;
-        let hello = greeting.unwrap_or_else(|_| Err(Failure::slow_connect()));
-        let hello = hello.map_err(Failure::greeting)?;
-        if !hello.is_in_cluster() {
-            // Another server has its address now, and would accept any key.
-            return Err(Failure::no_node());
+        let greeting = timers.within(limit, Hello::with_id(connection)).await;
+        let greeted = greeting.unwrap_or_else(|| Err(Failure::slow_connect(limit)));
+        let (hello, id) = greeted.map_err(Failure::greeting)?;
+        let known = self.id.get().zip(id);
+        if !hello.is_in_cluster() || known.is_some_and(|(known, id)| **known != *id) {
+            // It would accept keys that are not its own.
+            return Err(Failure::other_server());
         }
         let sharded = !hello.is_older_than(SHARDED_SINCE);
         self.sharded.store(sharded, Ordering::Relaxed);

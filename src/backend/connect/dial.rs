@@ -26,8 +26,10 @@ use super::address::{Address, Endpoint};
 use super::connection::Connection;
 use super::hello::{Hello, check_master};
 use super::master_term::MasterTerm;
+use super::redirect::slots_of;
 use super::sentinel::Sentinels;
 use crate::backend::failure::{Class, Failure, application};
+use crate::backend::timers::Timers;
 use crate::error::ConfigError;
 use crate::log::log;
 use crate::secrets::Provider;
@@ -234,11 +236,11 @@ impl Dialer {
 
     /// Asks the sentinels where the master is, each within `limit`. Returns whether connections lead elsewhere; they are
     /// given up then.
-    pub(crate) async fn look_for_switch(&self, limit: Duration) -> bool {
+    pub(crate) async fn look_for_switch(&self, timers: &Timers, limit: Duration) -> bool {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let Ok(endpoint) = followed.sentinels.master(limit).await else {
+        let Ok(endpoint) = followed.sentinels.master(timers, limit).await else {
             return false;
         };
         let mut led = followed.led.lock();
@@ -258,12 +260,12 @@ impl Dialer {
     }
 
     /// Where to connect now, by sentinels that answer within `limit`.
-    async fn whereto(&self, limit: Duration) -> Result<Address, Failure> {
+    async fn whereto(&self, timers: &Timers, limit: Duration) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
         let asking = SentinelQuery::begin(followed);
-        let endpoint = followed.sentinels.master(limit).await?;
+        let endpoint = followed.sentinels.master(timers, limit).await?;
         let address = self.address.at(&endpoint.host, endpoint.port);
         let address = address.map_err(|_| Failure::no_connection())?;
         asking.led_to(endpoint);
@@ -273,11 +275,15 @@ impl Dialer {
     /// A new connection for commands, driven by the current runtime, and the term of the master it leads to.
     pub(crate) async fn connect(
         &self,
+        timers: &Timers,
         timeout: Duration,
     ) -> Result<(Connection, Option<MasterTerm>), Failure> {
         let connecting = async {
             match &self.pool {
-                None => self.in_term(|| self.to_master(timeout).boxed()).await,
+                None => {
+                    self.in_term(|| self.to_master(timers, timeout).boxed())
+                        .await
+                }
                 Some(pool) => {
                     let made = application::run(pool.manager().create()).await;
                     let made = made.ok_or_else(|| self.panicked())?;
@@ -287,33 +293,43 @@ impl Dialer {
                 }
             }
         };
-        self.within(timeout, connecting).await
+        self.within(timers, timeout, connecting).await
     }
 
-    /// Connects to all addresses of a cluster and takes the first that answers.
-    async fn to_any(&self, timeout: Duration) -> Result<Connection, Failure> {
+    /// Connects to all addresses of a cluster and takes the first that knows the slots. If none does, it takes the first
+    /// that answers, so that the caller finds out why it cannot be used.
+    async fn to_any(&self) -> Result<Connection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
             let address = address.identified(self.secrets.as_ref())?;
-            let connected = address.multiplexed(timeout).await;
+            let connected = address.multiplexed().await;
             let mut connection = connected.map_err(Failure::connecting)?;
-            // A frozen server accepts connections, but does not answer.
+            // A frozen server accepts connections, but does not answer. A node that was reset answers, but knows no slots.
             let hello = Hello::of(&mut connection).await;
-            hello.map_err(Failure::greeting)?;
-            // Relaxed: the number stands for itself.
-            self.answered.store(index, Ordering::Relaxed);
-            Ok(connection)
+            let in_cluster = hello.map_err(Failure::greeting)?.is_in_cluster();
+            let knows = in_cluster && slots_of(&mut connection, address.host()).await.is_ok();
+            Ok((knows, index, connection))
         });
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut refused = Failure::no_connection();
+        let (mut refused, mut unfit) = (Failure::no_connection(), None);
         while let Some(answer) = asked.next().await {
             match answer {
+                Ok((true, index, connection)) => return Ok(self.takes(index, connection)),
+                Ok((false, index, connection)) => {
+                    unfit.get_or_insert((index, connection));
+                }
                 Err(failure) if refused.class == Class::Unreached => refused = failure,
                 Err(_) => {}
-                connected => return connected,
             }
         }
-        Err(refused)
+        let (index, connection) = unfit.ok_or(refused)?;
+        Ok(self.takes(index, connection))
+    }
+
+    fn takes(&self, index: usize, connection: Connection) -> Connection {
+        // Relaxed: the number stands for itself.
+        self.answered.store(index, Ordering::Relaxed);
+        connection
     }
 
     /// Calls `make` again until it succeeds or fails within one term.
@@ -333,12 +349,12 @@ impl Dialer {
         }
     }
 
-    async fn to_master(&self, timeout: Duration) -> Result<Connection, Failure> {
+    async fn to_master(&self, timers: &Timers, timeout: Duration) -> Result<Connection, Failure> {
         if !self.seeds.is_empty() {
-            return self.to_any(timeout).await;
+            return self.to_any().await;
         }
-        let address = self.whereto(timeout).await?;
-        let connected = address.multiplexed(timeout).await;
+        let address = self.whereto(timers, timeout).await?;
+        let connected = address.multiplexed().await;
         let mut connection = connected.map_err(Failure::connecting)?;
         if self.followed.is_some() {
             check_master(&mut connection).await?;
@@ -349,65 +365,70 @@ impl Dialer {
     /// A connection by the address, whether or not there is a pool.
     pub(crate) async fn connect_by_address(
         &self,
+        timers: &Timers,
         timeout: Duration,
     ) -> Result<Connection, Failure> {
         let connecting = async {
-            let connected = self.whereto(timeout).await?.multiplexed(timeout).await;
+            let connected = self.whereto(timers, timeout).await?.multiplexed().await;
             connected.map_err(Failure::connecting)
         };
-        self.within(timeout, connecting).await
+        self.within(timers, timeout, connecting).await
     }
 
     /// A new connection for subscriptions.
-    pub(crate) async fn subscribe(&self, timeout: Duration) -> Result<PubSub, Failure> {
+    pub(crate) async fn subscribe(
+        &self,
+        timers: &Timers,
+        timeout: Duration,
+    ) -> Result<PubSub, Failure> {
         let connecting = self.in_term(|| {
             let connecting = async {
-                let connected = self.whereto(timeout).await?.pubsub().await;
+                let connected = self.whereto(timers, timeout).await?.pubsub().await;
                 connected.map_err(Failure::connecting)
             };
             connecting.boxed()
         });
-        let (connection, _term) = self.within(timeout, connecting).await?;
+        let (connection, _term) = self.within(timers, timeout, connecting).await?;
         Ok(connection)
     }
 
     /// A new connection for sharded channels. Messages go to `pushes`.
     pub(crate) async fn subscribe_to_slots(
         &self,
+        timers: &Timers,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<Connection, Failure> {
         let connecting = async {
             let address = self.address.identified(self.secrets.as_ref())?;
-            let connected = address.pushing(timeout, pushes).await;
+            let connected = address.pushing(pushes).await;
             connected.map_err(Failure::connecting)
         };
-        self.within(timeout, connecting).await
+        self.within(timers, timeout, connecting).await
     }
 
     /// Why the server refuses connections, or why the sentinels name no master, if they say so.
-    pub(crate) async fn refusal(&self, timeout: Duration) -> Option<Failure> {
+    pub(crate) async fn refusal(&self, timers: &Timers, timeout: Duration) -> Option<Failure> {
         let asking = async {
-            let address = self.whereto(timeout).await?;
+            let address = self.whereto(timers, timeout).await?;
             let Some(address) = address.asked_first() else {
                 return Ok(());
             };
-            let connected = address.multiplexed(timeout).await;
+            let connected = address.multiplexed().await;
             connected.map(drop).map_err(Failure::connecting)
         };
-        let asked = tokio::time::timeout(self.limit(timeout), asking).await;
-        asked.ok()?.err()
+        timers.within(self.limit(timeout), asking).await?.err()
     }
 
     /// Whether the server expects TLS, and the address asks for none.
-    pub(crate) async fn lacks_tls(&self, timeout: Duration) -> bool {
+    pub(crate) async fn lacks_tls(&self, timers: &Timers, timeout: Duration) -> bool {
         let asking = async {
-            match self.whereto(timeout).await {
+            match self.whereto(timers, timeout).await {
                 Ok(address) => address.speaks_tls().await,
                 Err(_) => false,
             }
         };
-        let asked = tokio::time::timeout(self.limit(timeout), asking).await;
+        let asked = timers.within(self.limit(timeout), asking).await;
         asked.unwrap_or(false)
     }
 
@@ -419,13 +440,14 @@ impl Dialer {
     /// Limits an attempt.
     async fn within<T>(
         &self,
+        timers: &Timers,
         timeout: Duration,
         connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(self.limit(timeout), connecting).await {
+        match timers.within(self.limit(timeout), connecting).await {
             // A lane treats an unknown service as not started yet.
-            Ok(result) => result.map_err(Failure::unreached_unless_refused),
-            Err(_) => Err(Failure::slow_connect()),
+            Some(result) => result.map_err(Failure::unreached_unless_refused),
+            None => Err(Failure::slow_connect(timeout)),
         }
     }
 

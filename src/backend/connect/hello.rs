@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
 
 use crate::backend::failure::{Failure, is_unknown_command};
 use crate::clock::{Clock, Moment};
@@ -22,7 +22,23 @@ pub(crate) struct Hello {
 impl Hello {
     pub(crate) async fn of(connection: &mut MultiplexedConnection) -> Result<Self, Failure> {
         let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
-        match hello.and_then(Value::extract_error) {
+        Self::read(hello.and_then(Value::extract_error))
+    }
+
+    /// Asks a cluster node for its id, too; none if it must not be asked.
+    pub(super) async fn with_id(
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(Self, Option<String>), Failure> {
+        let mut both = redis::pipe();
+        both.cmd("HELLO").cmd("CLUSTER").arg("MYID");
+        let mut said = connection.send_packed_commands(&both, 0, 2).await?;
+        let id = said.pop().and_then(|id| redis::from_redis_value(id).ok());
+        let hello = said.pop().unwrap_or(Value::Nil);
+        Ok((Self::read(hello.extract_error())?, id))
+    }
+
+    fn read(said: RedisResult<Value>) -> Result<Self, Failure> {
+        match said {
             Ok(about) => Ok(Self::from_value(&about)),
             Err(error) if is_unknown_command(&error) => Err(Failure::no_hello()),
             Err(error) => Err(Failure::from(error)),
@@ -133,7 +149,10 @@ impl ServerInfo {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::script::any_reply_tests::{any_text, any_value, cases};
 
     #[test]
     fn a_version_is_not_older_than_itself() {
@@ -148,6 +167,22 @@ mod tests {
         ] {
             let hello = Hello::from_value(&Value::Array(vec![text("version"), text(version)]));
             assert_eq!(hello.is_older_than((6, 2)), older, "{version}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases(3_000))]
+        #[test]
+        fn every_reply_to_a_greeting_is_read(value in any_value(), lines in prop::collection::vec(any_text(), 0..9)) {
+            if let Ok(hello) = Hello::read(value.extract_error()) {
+                let _ = (hello.is_in_cluster(), hello.is_sentinel(), hello.is_replica());
+                let _ = hello.is_older_than((6, 2));
+            }
+            let now = Moment::default() + Duration::from_secs(100);
+            let text = lines.join(":").replace(":run_id", "\nrun_id").replace(":uptime", "\nuptime");
+            if let Some(server) = ServerInfo::read(&text, now, now) {
+                prop_assert!(server.up_since <= now);
+            }
         }
     }
 

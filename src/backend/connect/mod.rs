@@ -21,7 +21,7 @@ pub(crate) use self::connection::Connection;
 pub(crate) use self::dial::Dialer;
 pub(crate) use self::hello::{Hello, ServerInfo};
 pub(crate) use self::master_term::MasterTerm;
-pub(crate) use self::redirect::{Range, Redirect, ranges};
+pub(crate) use self::redirect::{Range, Redirect, slots_of};
 pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::check_tls;

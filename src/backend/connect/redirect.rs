@@ -2,9 +2,11 @@
 //!
 //! A missing host means the host of the node that was asked.
 
+use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerErrorKind, Value};
 
 use super::address::Endpoint;
+use crate::backend::failure::Failure;
 use crate::slot::Slot;
 
 /// The reply of a node that does not serve the slot. The command did not run.
@@ -36,10 +38,24 @@ pub(crate) struct Range {
     pub(crate) first: Slot,
     pub(crate) last: Slot,
     pub(crate) endpoint: Endpoint,
+    /// The node's own, which it keeps wherever it moves; none if the answer has none.
+    pub(crate) id: Option<Box<str>>,
+}
+
+/// Asks the node at host `asked` for all slots.
+pub(crate) async fn slots_of(
+    connection: &mut MultiplexedConnection,
+    asked: &str,
+) -> Result<Vec<Range>, Failure> {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    let slots = connection.send_packed_command(&question).await;
+    let slots = slots.and_then(Value::extract_error)?;
+    ranges(&slots, asked).ok_or_else(Failure::no_node)
 }
 
 /// Reads the reply of the node at host `asked`. None if it names no slot.
-pub(crate) fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
+fn ranges(slots: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = slots else {
         return None;
     };
@@ -59,15 +75,18 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
         let number = redis::from_redis_value_ref::<i64>(value).ok()?;
         u16::try_from(number).ok()
     };
-    let [host, port, ..] = master.as_slice() else {
+    let [host, port, more @ ..] = master.as_slice() else {
         return None;
     };
-    let host = redis::from_redis_value_ref::<String>(host).unwrap_or_default();
-    Some(Range {
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    let host = text(host).unwrap_or_default();
+    let range = Range {
         first: Slot::new(number(first)?)?,
         last: Slot::new(number(last)?)?,
         endpoint: endpoint(&host, number(port)?, asked),
-    })
+        id: more.first().and_then(text).map(Into::into),
+    };
+    (range.first <= range.last).then_some(range)
 }
 
 fn endpoint(host: &str, port: u16, asked: &str) -> Endpoint {
@@ -78,7 +97,10 @@ fn endpoint(host: &str, port: u16, asked: &str) -> Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::script::any_reply_tests::{any_error, any_value, cases};
 
     fn value(reply: &str) -> Value {
         redis::parse_redis_value(reply.as_bytes()).unwrap()
@@ -141,16 +163,50 @@ mod tests {
             "*2\r\n*4\r\n:0\r\n:100\r\n{node}{node}*3\r\n:101\r\n:101\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n"
         ));
         let ranges = ranges(&slots, "asked").unwrap();
-        let range = |first, last, endpoint| Range {
+        let range = |first, last, endpoint, id: Option<&str>| Range {
             first: Slot::new(first).unwrap(),
             last: Slot::new(last).unwrap(),
             endpoint,
+            id: id.map(Into::into),
         };
         let expected = [
-            range(0, 100, at("127.0.0.1", 7000)),
-            range(101, 101, at("asked", 7001)),
+            range(0, 100, at("127.0.0.1", 7000), None),
+            range(101, 101, at("asked", 7001), Some("id")),
         ];
         assert_eq!(ranges, expected);
+    }
+
+    /// Replies of the right form with any values in them, and any others.
+    fn any_slots() -> impl Strategy<Value = Value> {
+        let slot = prop_oneof![
+            9 => (0i64..16_390).prop_map(Value::Int),
+            1 => any_value(),
+        ];
+        let node = prop_oneof![
+            9 => prop::collection::vec(any_value(), 0..4).prop_map(Value::Array),
+            1 => any_value(),
+        ];
+        let range = (slot.clone(), slot, node)
+            .prop_map(|(first, last, node)| Value::Array(vec![first, last, node]));
+        prop_oneof![
+            9 => prop::collection::vec(range, 0..4).prop_map(Value::Array),
+            1 => any_value(),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(cases(3_000))]
+        #[test]
+        fn every_redirect_is_read(error in any_error()) {
+            let _ = Redirect::of(&error, "asked");
+        }
+
+        #[test]
+        fn every_reply_about_slots_is_read(value in any_slots()) {
+            for range in ranges(&value, "asked").unwrap_or_default() {
+                prop_assert!(range.first <= range.last);
+            }
+        }
     }
 
     #[test]
@@ -162,6 +218,7 @@ mod tests {
             "*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n+a\r\n:1\r\n",
             "*1\r\n*3\r\n:0\r\n:1\r\n*1\r\n+a\r\n",
             "*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n+a\r\n:-1\r\n",
+            "*1\r\n*3\r\n:9\r\n:1\r\n*2\r\n+a\r\n:1\r\n",
         ] {
             assert_eq!(ranges(&value(reply), "asked"), None, "{reply}");
         }

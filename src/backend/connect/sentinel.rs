@@ -4,6 +4,8 @@
 //! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
 //!    not enough: a sentinel that was cut off still names the old master.
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
+//! 4. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
+//!    learns of the service later.
 
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use redis::aio::PubSub;
 use super::address::{Address, Endpoint};
 use super::hello::field;
 use crate::backend::failure::{Class, Failure};
+use crate::backend::timers::Timers;
 use crate::error::ConfigError;
 use crate::secrets::Provider;
 
@@ -58,8 +61,12 @@ impl Sentinels {
     }
 
     /// Asks all sentinels, each within `limit`.
-    pub(super) async fn master(&self, limit: Duration) -> Result<Endpoint, Failure> {
-        let asked = self.addresses.iter().map(|a| self.ask(a, limit));
+    pub(super) async fn master(
+        &self,
+        timers: &Timers,
+        limit: Duration,
+    ) -> Result<Endpoint, Failure> {
+        let asked = self.addresses.iter().map(|a| self.ask(a, timers, limit));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
@@ -71,28 +78,24 @@ impl Sentinels {
         votes.outcome(&self.service)
     }
 
-    async fn ask(&self, sentinel: &Address, limit: Duration) -> Result<SentinelAnswer, Failure> {
+    async fn ask(
+        &self,
+        sentinel: &Address,
+        timers: &Timers,
+        limit: Duration,
+    ) -> Result<SentinelAnswer, Failure> {
         let sentinel = sentinel.identified(self.secrets.as_ref())?;
         let asking = async {
-            let mut connection = sentinel.multiplexed(limit).await?;
+            let mut connection = sentinel.multiplexed().await?;
             let mut question = redis::pipe();
             question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
             question.arg(&*self.service);
             question.cmd("SENTINEL").arg("MASTER").arg(&*self.service);
             connection.send_packed_commands(&question, 0, 2).await
         };
-        let answers = tokio::time::timeout(limit, asking).await;
-        let answers = answers.map_err(|_| Failure::silent_sentinel())?;
-        let answers = answers.map_err(Failure::connecting)?;
-        let mut answers = answers.into_iter();
-        let endpoint = answers.next().unwrap_or(Value::Nil).extract_error();
-        let endpoint = endpoint.map_err(Failure::connecting)?;
-        let Ok(endpoint) = redis::from_redis_value::<Option<(String, u16)>>(endpoint) else {
-            return Err(Failure::strange_reply());
-        };
-        // It only matters in a tie, so a missing permission for it is no failure.
-        let epoch = answers.next().and_then(|about| epoch(&about)).unwrap_or(0);
-        Ok(endpoint.map(|(host, port)| (Endpoint::new(&host, port), epoch)))
+        let answers = timers.within(limit, asking).await;
+        let answers = answers.ok_or_else(|| Failure::silent_sentinel(limit))?;
+        answer(answers.map_err(Failure::connecting)?)
     }
 
     /// Subscribes to announcements of a new master at the sentinel `index`.
@@ -116,6 +119,19 @@ impl Sentinels {
     }
 }
 
+/// Reads the replies to the two questions.
+fn answer(replies: Vec<Value>) -> Result<SentinelAnswer, Failure> {
+    let mut replies = replies.into_iter();
+    let endpoint = replies.next().unwrap_or(Value::Nil).extract_error();
+    let endpoint = endpoint.map_err(Failure::connecting)?;
+    let Ok(endpoint) = redis::from_redis_value::<Option<(String, u16)>>(endpoint) else {
+        return Err(Failure::strange_reply());
+    };
+    // It only matters in a tie, so a missing permission for it is no failure.
+    let epoch = replies.next().and_then(|about| epoch(&about)).unwrap_or(0);
+    Ok(endpoint.map(|(host, port)| (Endpoint::new(&host, port), epoch)))
+}
+
 fn epoch(about: &Value) -> Option<u64> {
     field(about, "config-epoch")?.parse().ok()
 }
@@ -123,6 +139,7 @@ fn epoch(about: &Value) -> Option<u64> {
 /// The answers so far.
 #[derive(Default)]
 struct SentinelVotes {
+    all: usize,
     silent: usize,
     named: Vec<Named>,
     unknown: usize,
@@ -138,6 +155,7 @@ struct Named {
 impl SentinelVotes {
     fn of(sentinels: usize) -> Self {
         Self {
+            all: sentinels,
             silent: sentinels,
             ..Self::default()
         }
@@ -194,16 +212,18 @@ impl SentinelVotes {
         if let Some(first) = self.first() {
             return Ok(first.endpoint.clone());
         }
-        if self.unknown > 0 {
-            return Err(Failure::unknown_service(service));
+        match self.failure {
+            // Rule 4: most must say so.
+            Some(failure) if self.unknown * 2 <= self.all => Err(failure),
+            _ => Err(Failure::unknown_service(service)),
         }
-        Err(self.failure.unwrap_or_else(Failure::no_connection))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::script::any_reply_tests::{any_value, cases};
     use proptest::prelude::*;
 
     #[expect(clippy::unnecessary_wraps, reason = "an answer may name no master")]
@@ -250,10 +270,17 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_service_is_reported_when_no_sentinel_knows_it() {
-        let said = vec![Some(None), None];
-        let failure = votes(2, said).outcome("x").unwrap_err();
-        assert_eq!(failure.class, Class::UnknownService);
+    fn a_service_is_unknown_when_most_sentinels_do_not_know_it_and_none_does() {
+        for (said, expected) in [
+            (vec![Some(None)], Class::UnknownService),
+            (vec![Some(None), Some(None), None], Class::UnknownService),
+            (vec![Some(None), None, None], Class::Unreached),
+            (vec![Some(None), None], Class::Unreached),
+            (vec![None], Class::Unreached),
+        ] {
+            let failure = votes(said.len(), said).outcome("x").unwrap_err();
+            assert_eq!(failure.class, expected);
+        }
         let said = vec![Some(None), Some(master(1, 0))];
         assert_eq!(port(votes(2, said).outcome("x").ok()), Some(1));
     }
@@ -275,6 +302,28 @@ mod tests {
             }
             if let Some(early) = early {
                 prop_assert_eq!(Some(early), votes.outcome("x").ok());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases(5_000))]
+        #[test]
+        fn every_reply_of_a_sentinel_is_read(
+            replies in prop::collection::vec(any_value(), 0..3),
+            message in any_value(),
+        ) {
+            let mut votes = SentinelVotes::of(1);
+            votes.count(answer(replies));
+            let outcome = votes.outcome("x");
+            let urls = ["redis://127.0.0.1:1/".to_owned()];
+            let sentinels = Sentinels::from_urls(&urls, "", None).unwrap();
+            let switched = redis::Msg::from_value(&message);
+            let switched = switched.and_then(|message| sentinels.switched_to(&message));
+            // Whatever they name can be connected to, or fails.
+            for endpoint in outcome.ok().into_iter().chain(switched) {
+                let address = Address::from_url(&urls[0]).unwrap();
+                let _ = address.at(&endpoint.host, endpoint.port);
             }
         }
     }

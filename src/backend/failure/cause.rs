@@ -24,21 +24,34 @@ pub(crate) struct Failure {
 #[error("{0}")]
 struct TextCause(Cow<'static, str>);
 
+/// What redis-rs reports. Its source would repeat its text, so there is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct RedisCause(RedisError);
+
 impl Failure {
     fn of(class: Class, text: impl Into<Cow<'static, str>>) -> Self {
         let cause = Arc::new(TextCause(text.into()));
         Self { class, cause }
     }
 
+    pub(crate) fn slow_reply(limit: Duration) -> Self {
+        let text = format!("no reply within command_timeout ({limit:?})");
+        Self::of(Class::Unanswered, text)
+    }
+
+    /// The connection was given up, or its runtime ended.
     pub(crate) fn no_reply() -> Self {
-        Self::of(Class::Unanswered, "no reply within the command time-out")
+        Self::of(Class::Unanswered, "the connection ended before the reply")
     }
 
     pub(crate) fn no_connection() -> Self {
-        Self::of(
-            Class::Unreached,
-            "no connection within the command time-out",
-        )
+        Self::of(Class::Unreached, "no connection")
+    }
+
+    pub(crate) fn no_connection_within(limit: Duration) -> Self {
+        let text = format!("no connection within command_timeout ({limit:?})");
+        Self::of(Class::Unreached, text)
     }
 
     /// It waited for its turn in this process, and was certainly not sent.
@@ -49,12 +62,13 @@ impl Failure {
         )
     }
 
-    pub(crate) fn slow_connect() -> Self {
-        Self::of(Class::Unreached, "no connection within connect_timeout")
+    pub(crate) fn slow_connect(limit: Duration) -> Self {
+        let text = format!("no connection within connect_timeout ({limit:?})");
+        Self::of(Class::Unreached, text)
     }
 
-    pub(crate) fn silent_sentinel() -> Self {
-        let text = "no answer of a sentinel within connect_timeout";
+    pub(crate) fn silent_sentinel(limit: Duration) -> Self {
+        let text = format!("no answer of a sentinel within connect_timeout ({limit:?})");
         Self::of(Class::Unreached, text)
     }
 
@@ -68,6 +82,12 @@ impl Failure {
     pub(crate) fn no_node() -> Self {
         let text = "no known cluster node serves the slot of the lock";
         Self::of(Class::NotReady, text)
+    }
+
+    /// Nothing was sent to it but the greeting.
+    pub(crate) fn other_server() -> Self {
+        let text = "the address of the cluster node belongs to another server now";
+        Self::of(Class::Unreached, text)
     }
 
     /// No single node has all keys. The command certainly did not run.
@@ -200,8 +220,8 @@ impl Failure {
 
     /// Whether the socket failed, and no server said why.
     pub(crate) fn is_of_socket(&self) -> bool {
-        let error = self.cause.downcast_ref::<RedisError>();
-        error.is_some_and(|error| error.is_io_error() || error.is_connection_dropped())
+        let cause = self.cause.downcast_ref::<RedisCause>();
+        cause.is_some_and(|RedisCause(error)| error.is_io_error() || error.is_connection_dropped())
     }
 
     /// Whether the connection cannot be used any more.
@@ -224,7 +244,7 @@ impl From<RedisError> for Failure {
         let class = classify(&error);
         let cause: Cause = match error.detail().and_then(without_arguments) {
             Some(said) => Arc::new(TextCause(said.to_owned().into())),
-            None => Arc::new(error),
+            None => Arc::new(RedisCause(error)),
         };
         Self { class, cause }
     }

@@ -112,6 +112,20 @@ const DENIALS: [&str; 6] = [
     "Redis is running in protected mode",
 ];
 
+/// Words with which managed services refuse what would exceed a limit of the plan. A later try may be within it.
+const LIMITS: [&str; 10] = [
+    "max clients",
+    "max concurrent",
+    "max number of",
+    "limit exceeded",
+    "limit reached",
+    "rate limit",
+    "quota",
+    "throttl",
+    "too many connections",
+    "too many requests",
+];
+
 /// Errors with the code `ERR`. The real code may stand further back, where Redis 6.2 puts it (rule 1).
 fn by_text(error: &RedisError) -> Class {
     let text = error.detail().unwrap_or_default();
@@ -133,7 +147,15 @@ fn by_text(error: &RedisError) -> Class {
         return Class::Denied;
     }
     let code = text.split(' ').next();
-    code.and_then(by_code).unwrap_or(Class::Rejected)
+    code.and_then(by_code).unwrap_or_else(|| {
+        let said = [error.code().unwrap_or_default(), text].join(" ");
+        let said = said.to_ascii_lowercase();
+        if LIMITS.iter().any(|limit| said.contains(limit)) {
+            Class::Refused
+        } else {
+            Class::Rejected
+        }
+    })
 }
 
 /// The text without the arguments that it repeats, if it repeats any.
@@ -162,7 +184,18 @@ fn at_line(place: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::script::any_reply_tests::{any_error, cases};
+
+    proptest! {
+        #![proptest_config(cases(10_000))]
+        #[test]
+        fn every_error_has_a_class(error in any_error()) {
+            let _ = (classify(&error), is_of_the_address(&error), is_unknown_command(&error));
+        }
+    }
 
     fn class(line: &str) -> Class {
         let value = redis::parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap();
@@ -217,6 +250,15 @@ mod tests {
                 Class::Torn,
             ),
             ("-ERR max number of clients reached", Class::Unreached),
+            ("-ERR max clients reached", Class::Refused),
+            (
+                "-ERR max daily request limit exceeded. Limit: 10000, Usage: 10000.",
+                Class::Refused,
+            ),
+            ("-ERR max concurrent connections exceeded", Class::Refused),
+            ("-ERR Quota exceeded for this database", Class::Refused),
+            ("-QUOTA exceeded", Class::Refused),
+            ("-ERR max request size exceeded", Class::Rejected),
             ("-ERR unknown command", Class::Rejected),
         ] {
             assert_eq!(class(line), expected, "{line}");

@@ -368,11 +368,12 @@ impl Waiting<'_> {
 
     /// The verdict at the end of the wait. `None` while the caller still waits for the reply to its own try.
     fn final_verdict(&self, now: Moment, is_end: bool) -> Option<Verdict> {
+        let limit = self.core.config.command_timeout;
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
                 if gate.is_trying_for(&self.ticket) {
-                    let silent = Verdict::failed(Failure::no_reply());
+                    let silent = Verdict::failed(Failure::slow_reply(limit));
                     return is_end.then_some(silent);
                 }
                 if !gate.is_queued(&self.ticket) {

@@ -96,7 +96,8 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
         }),
         (GivenBack::LeftToKeeper, _) => {
             let hold = hold.in_redis();
-            ReleaseStart::Slow(repeated(core, hold, Failure::no_reply(), deadline).boxed())
+            let slow = Failure::slow_reply(core.config.command_timeout);
+            ReleaseStart::Slow(repeated(core, hold, slow, deadline).boxed())
         }
     }
 }

@@ -95,7 +95,7 @@ async fn ask_twice(keeper: &Keeper) {
     // By the second question no attempt goes on by what the sentinels said before the first one.
     for pause in [Duration::ZERO, config.dialer.limit(limit)] {
         tokio::time::sleep(pause).await;
-        if config.dialer.look_for_switch(limit).await {
+        if config.dialer.look_for_switch(&config.timers, limit).await {
             switched(keeper);
         }
     }

@@ -187,7 +187,7 @@ impl QuorumNode {
         let limit = backend.config().connect_timeout;
         let connecting = Box::pin(connected(fleet.home()));
         let connected = backend.timers().within(limit, connecting).await;
-        let connected = connected.unwrap_or_else(|| Err(Failure::slow_connect()))?;
+        let connected = connected.unwrap_or_else(|| Err(Failure::slow_connect(limit)))?;
         if let Some(server) = &connected.server {
             let mut distance = self.distance.lock();
             if distance.generation != connected.generation {

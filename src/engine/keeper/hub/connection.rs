@@ -93,13 +93,13 @@ impl HubConnection {
     }
 
     async fn connect(&self) -> Result<(Sink, Stream), Failure> {
-        let limit = self.config.connect_timeout;
+        let (timers, limit) = (&self.config.timers, self.config.connect_timeout);
         let Some(node) = &self.node else {
-            let pubsub = self.config.dialer.subscribe(limit).await?;
+            let pubsub = self.config.dialer.subscribe(timers, limit).await?;
             return Ok(to_server(pubsub));
         };
         let (sender, pushes) = mpsc::unbounded_channel();
-        let connection = node.subscribe(limit, sender).await?;
+        let connection = node.subscribe(timers, limit, sender).await?;
         Ok(to_node(connection, node.publish(), pushes))
     }
 

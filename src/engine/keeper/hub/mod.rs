@@ -66,7 +66,7 @@ impl Hub {
                 Ok(Err(SubscribeError::Redis(error))) => error,
                 Err(_) => {
                     listener.end();
-                    return Err(Failure::no_reply());
+                    return Err(Failure::slow_reply(self.config.command_timeout));
                 }
             };
             if listener.remove(channel, route).is_some() {

@@ -1,24 +1,24 @@
-//! Timers for the futures of callers, which run on the keeper's runtime.
+//! Timers for what runs on a caller's runtime: calls, and the attempts to connect. They run on the keeper's runtime.
 //!
-//! A caller may poll a future of ours on one runtime, then on another, on none, or on one without timers. Calls must end
-//! in time and be safe to drop in each case (I6, I9). A timer of tokio belongs to the runtime that made it, and panics
-//! without one. So timers of callers are made on the keeper's runtime, which lives as long as the client.
+//! A caller may poll a future of ours on one runtime, then on another, on none, on one without timers, or on one whose
+//! clock is paused. Calls must end in time, and not before, and be safe to drop in each case (I6, I9). A timer of tokio
+//! belongs to the runtime that made it, and panics without one. So timers are made on the keeper's runtime, which lives as
+//! long as the client.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use parking_lot::RwLock;
 use tokio::runtime::Handle;
 
 /// The timers of one runtime.
 #[derive(Clone)]
 pub(crate) struct Timers {
     runtime: Handle,
-    stopped: Arc<AtomicBool>,
+    stopped: Arc<RwLock<bool>>,
 }
 
 impl Timers {
@@ -29,10 +29,10 @@ impl Timers {
         }
     }
 
-    /// Called before the runtime ends: polling one of its timers would panic from then on.
+    /// Called before the runtime ends: polling one of its timers would panic from then on. Waits for those that are being
+    /// polled.
     pub(crate) fn stop(&self) {
-        // Stored before the runtime ends. Its end wakes all timers, and their polls acquire this store.
-        self.stopped.store(true, Ordering::Release);
+        *self.stopped.write() = true;
     }
 
     /// Resolves after `span`, or at once when the runtime ends.
@@ -45,12 +45,12 @@ impl Timers {
         async move {
             let mut sleep = pin!(sleep);
             std::future::poll_fn(move |context| {
-                if stopped.load(Ordering::Acquire) {
+                // Held while it is polled, so that the runtime cannot end in the middle.
+                let stopped = stopped.read_recursive();
+                if *stopped {
                     return Poll::Ready(());
                 }
-                // The runtime may end between the load and the poll.
-                let polling = AssertUnwindSafe(|| sleep.poll_unpin(context));
-                catch_unwind(polling).unwrap_or(Poll::Ready(()))
+                sleep.poll_unpin(context)
             })
             .await;
         }
