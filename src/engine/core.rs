@@ -128,8 +128,7 @@ impl Core {
         let looked_at = Moment::from_nanos(self.looked_at.load(Ordering::Acquire));
         if looked_at.until(now) >= PAUSE {
             // Relaxed, here and below: the time stands for itself.
-            self.runs_since
-                .fetch_max(now.as_nanos(), Ordering::Relaxed);
+            self.runs_since.fetch_max(now.as_nanos(), Ordering::Relaxed);
         }
     }
 

@@ -122,7 +122,9 @@ async fn a_busy_lock_is_busy_while_no_replica_is_within_reach() {
         builder.connect().await.unwrap(),
         Client::connect(&pair.master.url()).await.unwrap(),
     );
-    let held = kinds(&other).into_iter().filter(|(kind, _)| *kind != "read");
+    let held = kinds(&other)
+        .into_iter()
+        .filter(|(kind, _)| *kind != "read");
     let mut guards = Vec::new();
     for (kind, lock) in held {
         guards.push((kind, lock.lock().await.unwrap()));

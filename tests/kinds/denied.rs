@@ -213,10 +213,7 @@ async fn f11_one_try_trusts_no_busy_answer_while_no_release_would_be_heard(kind:
         let before = scene.calls().await;
         let lock = scene.of(&client, "deaf");
         let waiter = tokio::spawn(async move { lock.lock().await });
-        eventually("it tried", LONG, async || {
-            scene.calls().await > before
-        })
-        .await;
+        eventually("it tried", LONG, async || scene.calls().await > before).await;
         let busy = soon(scene.try_once(&client, "deaf")).await.unwrap();
         assert!(busy.is_none());
         rival.unlock().await.unwrap();

@@ -139,7 +139,9 @@ async fn an_outage_is_logged_at_its_beginning_and_at_its_end() {
 async fn an_outage_does_not_end_with_the_last_hold() {
     let log = Log::new().await;
     let server = RedisServer::start();
-    let rights = ["ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*"];
+    let rights = [
+        "ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*",
+    ];
     for (what, holds) in [("denied", 1), ("frozen", 1), ("frozen", 2)] {
         server.cmd(&[&rights[..], &["+@all"]].concat()).await;
         let proxy = Proxy::to(&server);
@@ -305,7 +307,10 @@ async fn a_body_outside_of_tasks_that_waits_for_itself_is_warned_once() {
         let lock = client.get_lock(name);
         let guard = lock.lock().await.unwrap();
         assert!(lock.try_lock(WAITS, LONG).await.unwrap().is_none());
-        let warned = log.count(Level::WARN, &["waits for a lock that it holds itself", name]);
+        let warned = log.count(
+            Level::WARN,
+            &["waits for a lock that it holds itself", name],
+        );
         assert_eq!(warned, 1, "{:?}", log.all());
         guard.unlock().await.unwrap();
     }

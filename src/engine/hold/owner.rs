@@ -225,8 +225,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::hold::{Origin, TaskId};
     use crate::engine::hold::kind::{Commands, Kind, KindCommands};
+    use crate::engine::hold::{Origin, TaskId};
     use crate::lease::LeaseMs;
     use crate::names::Family;
 

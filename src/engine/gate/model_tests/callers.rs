@@ -104,7 +104,10 @@ impl World {
                 let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
                 assert!(ours || waits, "busy by an answer to somebody long gone");
                 let hear = self.gate.wakeups.hear_holder();
-                assert!(ours || hear, "busy by a holder whose release nobody would hear");
+                assert!(
+                    ours || hear,
+                    "busy by a holder whose release nobody would hear"
+                );
                 At::Gone
             }
             Arrival::Again => {
