@@ -97,7 +97,8 @@ pub(crate) struct Gate<C> {
     succession: Succession,
     /// When the job looks at the gate next if nobody wakes it.
     job_sleeps_until: Moment,
-    writer_waits: Option<WriterWaits>,
+    /// Boxed: there is a gate for every hold, and few writers wait.
+    writer_waits: Option<Box<WriterWaits>>,
     /// Commands that nobody awaits here any more. The drop of a command may run any code, so they are dropped after the
     /// gate's lock is released.
     discarded: Vec<C>,
@@ -602,6 +603,16 @@ pub(crate) struct Gates {
 /// Enough that two names rarely share a mutex.
 const SHARDS: u64 = 32;
 
+/// The room for gates that each shard keeps once it had it.
+const LEAST: usize = 64;
+
+/// Gives memory back when far fewer gates are left than there were. Each time takes as long as the removals before it.
+fn shrink(gates: &mut ByNames<Gate<Pending>>) {
+    if gates.len() < gates.capacity() / 8 && gates.capacity() > LEAST {
+        gates.shrink_to(gates.len() * 2);
+    }
+}
+
 impl Gates {
     pub(crate) fn new() -> Self {
         Self {
@@ -629,6 +640,7 @@ impl Gates {
             _discarded = std::mem::take(&mut gate.discarded);
             if gate.is_unused() {
                 gates.remove(names);
+                shrink(&mut gates);
             }
             return result;
         }

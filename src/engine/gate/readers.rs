@@ -464,11 +464,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn note_writer_waits(&mut self, kind: &Kind, now: Moment) {
         let note = self.writer_waits.take().filter(|note| !note.withdrawn);
         self.writer_waits = note.or_else(|| {
-            Some(WriterWaits {
+            Some(Box::new(WriterWaits {
                 since: now,
                 kind: kind.clone(),
                 withdrawn: false,
-            })
+            }))
         });
     }
 

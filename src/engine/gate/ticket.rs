@@ -410,9 +410,16 @@ pub(super) trait Queued {
 
 pub(super) struct Queue<T> {
     waiters: BTreeMap<u64, T>,
+    listeners: usize,
+    /// None before the first waiter: most gates never have one, and there is a gate for every hold.
+    index: Option<Box<QueueIndex>>,
+}
+
+/// Where to find waiters.
+#[derive(Default)]
+struct QueueIndex {
     ends: BTreeSet<(Moment, u64)>,
     owners: BTreeSet<(u64, u64)>,
-    listeners: usize,
     writers: BTreeSet<u64>,
 }
 
@@ -420,10 +427,8 @@ impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
-            ends: BTreeSet::new(),
-            owners: BTreeSet::new(),
             listeners: 0,
-            writers: BTreeSet::new(),
+            index: None,
         }
     }
 }
@@ -458,9 +463,11 @@ impl<T: Queued> Queue<T> {
     pub(super) fn insert(&mut self, waiter: T) {
         let entry = waiter.entry();
         let number = entry.number;
-        self.ends.extend(entry.end.map(|end| (end, number)));
-        self.owners.extend(entry.owner.map(|owner| (owner, number)));
-        self.writers.extend(entry.writes.then_some(number));
+        let index = self.index.get_or_insert_default();
+        index.ends.extend(entry.end.map(|end| (end, number)));
+        let owned = entry.owner.map(|owner| (owner, number));
+        index.owners.extend(owned);
+        index.writers.extend(entry.writes.then_some(number));
         if self.waiters.insert(number, waiter).is_none() {
             self.listeners += usize::from(entry.listens);
         }
@@ -470,23 +477,25 @@ impl<T: Queued> Queue<T> {
         let waiter = self.waiters.remove(&number)?;
         let entry = waiter.entry();
         self.listeners -= usize::from(entry.listens);
+        let index = self.index.as_mut()?;
         if let Some(end) = entry.end {
-            self.ends.remove(&(end, number));
+            index.ends.remove(&(end, number));
         }
         if let Some(owner) = entry.owner {
-            self.owners.remove(&(owner, number));
+            index.owners.remove(&(owner, number));
         }
-        self.writers.remove(&number);
+        index.writers.remove(&number);
         Some(waiter)
     }
 
     pub(super) fn first_writer(&self) -> Option<&T> {
-        self.waiters.get(self.writers.first()?)
+        self.waiters.get(self.index.as_ref()?.writers.first()?)
     }
 
     /// The first reader behind `number`, if no writer is ahead of it.
     pub(super) fn next_reader(&self, number: u64) -> Option<&T> {
-        let end = self.writers.first().copied().unwrap_or(u64::MAX);
+        let index = self.index.as_ref()?;
+        let end = index.writers.first().copied().unwrap_or(u64::MAX);
         let behind = (
             Bound::Excluded(number),
             Bound::Excluded(end.max(number + 1)),
@@ -496,7 +505,7 @@ impl<T: Queued> Queue<T> {
 
     /// Takes out a waiter whose wait is over at `now`, if there is one.
     pub(super) fn take_late(&mut self, now: Moment) -> Option<T> {
-        let (end, number) = *self.ends.first()?;
+        let (end, number) = *self.index.as_ref()?.ends.first()?;
         if end > now {
             return None;
         }
@@ -505,7 +514,8 @@ impl<T: Queued> Queue<T> {
 
     /// Takes out a waiter of `owner`, if there is one.
     pub(super) fn take_of(&mut self, owner: u64) -> Option<T> {
-        let (_, number) = *self.owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
+        let owners = &self.index.as_ref()?.owners;
+        let (_, number) = *owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
         self.remove(number)
     }
 
