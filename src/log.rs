@@ -1,12 +1,12 @@
-//! Logging from the keeper's thread.
+//! Logging from the threads of the keeper, and of a quorum.
 //!
 //! A subscriber may block, as it does when nobody reads the standard output of a container. No lock may be lost for that.
-//! So the keeper runs no subscriber: it hands its events to a thread that logs them in order.
+//! So these threads run no subscriber: they hand their events to a thread that logs them in order.
 //!
 //! 1. The process has one such thread. It starts with the first event, and never ends.
 //! 2. At most [`MOST_WAITING`] events wait for it. What does not fit is dropped and counted, and the next event that is
 //!    logged follows that count.
-//! 3. Any other thread logs by itself. It is the application's own, or does nothing that others wait for.
+//! 3. Any other thread logs by itself: it is the application's own.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

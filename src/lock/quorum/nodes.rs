@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
+use crate::log::{hand_over, log};
 
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
@@ -155,7 +156,11 @@ impl QuorumNodes {
         self.steward.runtime.spawn(async move {
             let panicked = task.await.is_err_and(|error| error.is_panic());
             if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
-                tracing::error!("the background thread of a quorum failed; the quorum is closed");
+                log(|| {
+                    tracing::error!(
+                        "the background thread of a quorum failed; the quorum is closed"
+                    );
+                });
                 quorum.broken.store(true, Ordering::Relaxed);
                 quorum.queues.close();
             }
@@ -224,7 +229,7 @@ impl QuorumNodes {
         if !node.fell_silent() {
             return;
         }
-        tracing::debug!(server = place + 1, "a server of the quorum is silent");
+        log(move || tracing::debug!(server = place + 1, "a server of the quorum is silent"));
         let node = Arc::clone(node);
         let longest = self
             .node_timeout
@@ -278,11 +283,13 @@ impl QuorumNodes {
         if node.set_problem(problem).is_none()
             && let Some(problem) = problem
         {
-            tracing::error!(
-                server = place + 1,
-                problem,
-                "a server cannot be part of the quorum: connect would have refused it"
-            );
+            log(move || {
+                tracing::error!(
+                    server = place + 1,
+                    problem,
+                    "a server cannot be part of the quorum: connect would have refused it"
+                );
+            });
         }
         problem.is_none()
     }
@@ -305,6 +312,7 @@ impl Steward {
             thread.spawn(
                 move || match Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => {
+                        hand_over();
                         let timers = Timers::of(runtime.handle());
                         let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
                         runtime.block_on(ended.recv());

@@ -20,6 +20,7 @@ use super::round::take_again;
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::lock::several::Composite;
+use crate::log::log;
 
 /// How often holds are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -92,11 +93,11 @@ impl Repair {
             let request = self.request.clone();
             nodes.spawn(async move {
                 if take_again(&quorum, &hold, place, request).await {
-                    tracing::info!(
-                        name = &**hold.name(),
-                        server = place + 1,
-                        "a server is back in the hold"
-                    );
+                    let name = Arc::clone(hold.name());
+                    log(move || {
+                        let server = place + 1;
+                        tracing::info!(name = &*name, server, "a server is back in the hold");
+                    });
                 }
             });
         }
