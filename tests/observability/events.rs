@@ -75,6 +75,33 @@ async fn i8_a_log_that_blocks_costs_no_hold() {
     }
 }
 
+/// The thread that makes the rounds of a quorum says that a server is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_blocks_stops_no_quorum() {
+    let log = Log::new().await;
+    let three: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let urls = three.iter().map(|server| server.url());
+    let quorum = Quorum::builder(urls).restart_delay(Duration::ZERO);
+    let quorum = quorum.connect().await.unwrap();
+    quorum
+        .get_lock("x")
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    log.block(true);
+    three[2].kill();
+    for _ in 0..3 {
+        let guard = soon(quorum.get_lock("x").lock()).await.unwrap();
+        soon(guard.unlock()).await.unwrap();
+    }
+    log.block(false);
+    let silent = async || log.count(Level::DEBUG, &["is silent", "server=3"]) > 0;
+    eventually("it is logged", LONG, silent).await;
+}
+
 /// The caller wanted its end.
 #[tokio::test]
 async fn a_level_that_is_left_to_its_lease_is_not_logged_as_lost() {
