@@ -46,7 +46,7 @@ impl Timers {
             let mut sleep = pin!(sleep);
             std::future::poll_fn(move |context| {
                 // Held while it is polled, so that the runtime cannot end in the middle.
-                let stopped = stopped.read_recursive();
+                let stopped = stopped.read();
                 if *stopped {
                     return Poll::Ready(());
                 }
