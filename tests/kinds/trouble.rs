@@ -239,7 +239,9 @@ async fn f9_out_of_memory_a_busy_lock_is_busy(kind: &'static Kind) {
         assert!(tried.unwrap().is_none(), "{name}");
     }
     tokio::time::sleep(bears * 4).await;
-    let ended = waiters.iter().position(|waiter| waiter.is_finished());
+    let ended = waiters
+        .iter()
+        .position(tokio::task::JoinHandle::is_finished);
     assert_eq!(ended, None, "they wait");
     server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
     for rival in held {
