@@ -8,8 +8,7 @@
 --
 -- Returns   {-2, next}: acquired; next is 1 when the next waiter belongs to the same client, else 0
 --           {-3, 0}: the key is not a plain or fair lock
---           {1, ms}: queued; {0, ms}: busy, with waits also when there is no memory for a place; try again after so
---           many ms (-1: unknown)
+--           {1, ms}: queued; {0, ms}: busy; try again after so many ms (-1: unknown)
 -- Publishes '0' to the head when the lock is free and it is the turn of another waiter
 -- Repeat    finds its own field or its own place and keeps it; the TTL never shrinks
 local id, lease_ms, waits = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
@@ -52,8 +51,8 @@ if by ~= id then
   -- head() drops the dead.
   local alive = not by and vouched_until(id)
   local refused = waits and (by or alive < now + VOUCH / 2 and arrival_of(id)) and enqueue({ id })
-  if refused and not (by and string.find(refused.err, '^OOM')) then return refused end
-  if by then return { waits and not refused and 1 or 0, ttl_ms } end
+  if refused then return refused end
+  if by then return { waits and 1 or 0, ttl_ms } end
 
   local first, last = head(id, alive)
   refused = first and first ~= id and waits and enqueue({ id })

@@ -219,8 +219,8 @@ async fn f9_without_memory_who_waits_keeps_its_place() {
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let third = connect(&server).await;
     let lock = third.get_fair_lock(LINE);
-    let busy = lock.try_lock(ms(300), Duration::from_secs(10)).await;
-    assert!(matches!(busy, Ok(None)), "without a place: {busy:?}");
+    let refused = lock.try_lock(ms(300), Duration::from_secs(10)).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(queue(&server).await, [head, next]);
     second.abort();

@@ -232,14 +232,18 @@ async fn f9_out_of_memory_a_busy_lock_is_busy(kind: &'static Kind) {
     scene.waited_for(1).await;
     let server = &scene.server;
     server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let waiters = [early, waits("waited for"), waits("new")];
-    for (name, wait) in [("new", Duration::ZERO), ("waited for", bears * 2)] {
+    // A fair lock's first waiter in a client needs a place in Redis, for which there is no memory (tests/fair).
+    let new = names[usize::from(kind.name != "fair")];
+    let waiters = [early, waits("waited for"), waits(new)];
+    for (name, wait) in [(new, Duration::ZERO), ("waited for", bears * 2)] {
         let lock = scene.lock(name);
         let tried = soon(lock.try_lock(wait, Lease::Fixed(MINUTE))).await;
         assert!(tried.unwrap().is_none(), "{name}");
     }
     tokio::time::sleep(bears * 4).await;
-    let ended = waiters.iter().position(|waiter| waiter.is_finished());
+    let ended = waiters
+        .iter()
+        .position(tokio::task::JoinHandle::is_finished);
     assert_eq!(ended, None, "they wait");
     server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
     for rival in held {

@@ -10,6 +10,9 @@ const LEASED: (i64, i64) = (20_000, 30_000);
 const TOKEN: &str = "redisson_lock_token:lock";
 const WRITERS: &str = "watchlock_writers:{lock}";
 
+/// Keys, arguments, or a command.
+type Words<'a> = &'a [&'a str];
+
 fn timeout(hold: &str, level: u32) -> String {
     format!("{{lock}}:{hold}:rwlock_timeout:{level}")
 }
@@ -49,7 +52,7 @@ async fn a_strangers_lock_is_busy_to_its_last_ms() {
         &format!("{LATER}:write"),
         "1",
     ];
-    let all: [(&str, &[&str], &[&str], &[&str]); 6] = [
+    let all: [(&str, Words<'_>, Words<'_>, Words<'_>); 6] = [
         (ACQUIRE, &hash, &[LOCK], &[MINE, LEASE]),
         (simple, &["SET", LOCK, LATER], &[LOCK], &[MINE, LEASE]),
         (fenced, &hash, &[LOCK, TOKEN], &[MINE, LEASE, "0"]),
@@ -109,7 +112,7 @@ async fn i4_what_finds_its_own_read_or_write_hold_in_its_last_ms_gives_it_the_wh
     let (read, write) = (rw("read_acquire"), rw("write_acquire"));
     let (assert, downgrade) = (rw("assert"), rw("downgrade"));
     // What takes it, and what finds it.
-    let calls: [(&str, &str, &[&str], &[&str], i64); 5] = [
+    let calls: [(&str, &str, Words<'_>, Words<'_>, i64); 5] = [
         (&read, &read, &keys, &[MINE, LEASE], -2),
         (&write, &write, &[LOCK, WRITERS], &[MINE, LEASE, "0"], -2),
         (&read, &assert, &keys, &[MINE, LEASE, "0"], -2),

@@ -42,3 +42,24 @@ fn a_gate_exists_for_as_long_as_it_is_used() {
     gates.with(&names, |gate| gate.job = None);
     assert!(gates.names().is_empty());
 }
+
+#[test]
+fn maps_shrink_when_few_gates_are_left() {
+    const MANY: usize = 20_000;
+    let gates = Gates::new();
+    let names = (0..MANY).map(|number| Names::of(&Family::PLAIN, "", &number.to_string()));
+    let names: Vec<_> = names.map(|names| Arc::new(names.unwrap())).collect();
+    let room = || {
+        let shards = gates.shards.iter();
+        shards.map(|shard| shard.lock().capacity()).sum::<usize>()
+    };
+    for names in &names {
+        gates.with(names, |gate| gate.job = Some(Arc::default()));
+    }
+    assert!(room() >= MANY);
+    for names in &names {
+        gates.with(names, |gate| gate.job = None);
+    }
+    let most = LEAST * gates.shards.len();
+    assert!(gates.names().is_empty() && room() <= most, "{}", room());
+}

@@ -36,7 +36,6 @@ impl World {
                 self.count = count;
                 1
             }
-            What::Counts(_) => 0,
             What::Asks => i64::from(self.has(number)),
             What::Joins if self.read_by.contains(&number) && waits => 1000,
             What::Joins if self.read_by.contains(&number) => -2,
@@ -63,7 +62,7 @@ impl World {
                 // Our waiters get a message.
                 2
             }
-            What::Releases => 0,
+            What::Counts(_) | What::Releases => 0,
         };
         self.commands[next].executed = Some(reply);
     }

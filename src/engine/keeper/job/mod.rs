@@ -291,9 +291,10 @@ impl NameJob {
             log(move || {
                 tracing::warn!(
                     name = names.name(),
-                    "a task waits for a lock that it holds itself under another owner, probably for ever: \
-                     to enter again use guard.reenter(lease), one Owner, or Client::scope. Nothing is wrong \
-                     if it gave its guard to another task, or if another of its futures gives it back"
+                    "a task waits for a lock that it holds itself under another owner: \
+                     to enter again use guard.reenter(lease), one Owner, or Client::scope; \
+                     nothing is wrong if it gave its guard to another task, or if another of its \
+                     futures gives it back"
                 );
             });
         }
