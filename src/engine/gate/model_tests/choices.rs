@@ -26,26 +26,7 @@ impl World {
         if self.job && (polls || self.asleep == Asleep::Linger) {
             choices.push(Choice::JobPoll);
         }
-        if let Seat::Held {
-            uncollected: Some(grant),
-            ..
-        } = &self.gate.seat
-            && self.job
-            && (self.ticks > 0 || self.is_asleep(&grant.ticket))
-            && grant.ticket.is_decided()
-        {
-            choices.push(Choice::Tick);
-            if self.calls > 0 && !grant.called && self.gate.has_queue() {
-                choices.push(Choice::Call);
-            }
-        }
-        if let Seat::Shared { shared, .. } = &self.gate.seat
-            && let Some(ticket) = shared.not_collecting().next()
-            && self.job
-            && (self.ticks > 0 || self.is_asleep(ticket))
-        {
-            choices.push(Choice::Tick);
-        }
+        choices.extend(self.choices_of_grants());
         choices.extend(self.choices_of_pass_on());
         for (i, (hold, reaping)) in self.reaps.iter().enumerate() {
             match reaping {
@@ -108,6 +89,32 @@ impl World {
         let comes = self.strangers > 0 && free && !self.is_queued();
         if self.held_by == Some(0) || comes {
             choices.push(Choice::Stranger);
+        }
+        choices
+    }
+
+    /// What may happen to grants that are not collected.
+    fn choices_of_grants(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        if let Seat::Held {
+            uncollected: Some(grant),
+            ..
+        } = &self.gate.seat
+            && self.job
+            && (self.ticks > 0 || self.is_asleep(&grant.ticket))
+            && grant.ticket.is_decided()
+        {
+            choices.push(Choice::Tick);
+            if self.calls > 0 && !grant.called && self.gate.has_queue() {
+                choices.push(Choice::Call);
+            }
+        }
+        if let Seat::Shared { shared, .. } = &self.gate.seat
+            && let Some(ticket) = shared.not_collecting().next()
+            && self.job
+            && (self.ticks > 0 || self.is_asleep(ticket))
+        {
+            choices.push(Choice::Tick);
         }
         choices
     }
