@@ -80,7 +80,7 @@ async fn i8_a_log_that_blocks_costs_no_hold() {
 async fn a_log_that_blocks_stops_no_quorum() {
     let log = Log::new().await;
     let three: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let urls = three.iter().map(|server| server.url());
+    let urls = three.iter().map(RedisServer::url);
     let quorum = Quorum::builder(urls).restart_delay(Duration::ZERO);
     let quorum = quorum.connect().await.unwrap();
     quorum
