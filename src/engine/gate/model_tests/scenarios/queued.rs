@@ -57,7 +57,6 @@ fn a_grant_in_turn_to_one_that_is_not_polled() {
     let scenario = Scenario {
         callers: &[PLAIN, (None, FOREVER, Manner::Sleeps, 1)],
         ticks: 1,
-        calls: 1,
         ..IN_TURN
     };
     all_orders("in turn, not polled", scenario, 500);
