@@ -75,13 +75,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         channels.take(count).collect()
     }
 
-    /// Whether the first waiter has a place in that queue, behind a waiter of another client.
-    pub(crate) fn is_in_line(&self) -> bool {
-        let head = self.queue.head();
-        let has_place = head.is_some_and(|head| head.unsettled().is_some());
-        has_place && self.seat.held().is_none() && !self.wakeups.is_next()
-    }
-
     /// Whether Redis keeps a queue for the tickets at this gate. Then all of them are of one kind.
     pub(crate) fn has_redis_queue(&self) -> bool {
         let head = self.queue.head().map(|ticket| &ticket.request.kind);

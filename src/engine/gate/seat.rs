@@ -329,11 +329,6 @@ impl Wakeups {
         self.hear_holder = self.live;
     }
 
-    /// Whether this client is the next, as far as is known.
-    pub(super) fn is_next(&self) -> bool {
-        self.next_is_ours
-    }
-
     /// A queue that Redis keeps says whether its next place is of this client.
     pub(super) fn set_next_is_ours(&mut self, ours: bool) {
         self.next_is_ours = ours;

@@ -51,10 +51,6 @@ const LISTENS_FOR: usize = 2;
 /// How often the job looks for a task that waits for itself.
 const SELF_CHECK: Duration = Duration::from_secs(1);
 
-/// When to try for a waiter behind those of other clients in a queue that Redis keeps, if nothing changes: it could not get
-/// the lock. A missed wake-up of the first one is made up for by the heartbeats of all that wait.
-const IN_LINE: Duration = Duration::from_secs(30);
-
 /// How often the note is left again that a writer waits.
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -353,16 +349,7 @@ impl NameJob {
             }
             ChannelNews::Messages(messages) => {
                 let now = self.now();
-                let has_queue = self.places.is_some();
-                let news = self.at(|gate, _| {
-                    let news = gate.received(messages, now);
-                    // Only the first in a queue that Redis keeps gets a message.
-                    if news > 0 && has_queue {
-                        gate.set_next_is_ours(true);
-                    }
-                    news
-                });
-                match news {
+                match self.at(|gate, _| gate.received(messages, now)) {
                     0 => Event::Nothing,
                     _ => Event::Released,
                 }
@@ -388,16 +375,8 @@ impl NameJob {
     }
 
     fn plan(&mut self, known: &LastAnswer) -> Moment {
+        let listeners = self.at(|gate, _| gate.has_listeners());
         let (now, listening) = (self.now(), self.listening.is_live());
-        let has_queue = self.places.is_some();
-        let (listeners, in_line) = self.at(|gate, _| {
-            let in_line = has_queue && listening && gate.is_in_line();
-            (gate.has_listeners(), in_line)
-        });
-        if in_line {
-            self.policy.again();
-            return now + IN_LINE;
-        }
         self.policy.next_try(now, known, listening, listeners)
     }
 
