@@ -1,5 +1,6 @@
 //! What a server refuses for long: how much a wait puts up with. `tests/kinds` has the error of each refusal.
 
+use futures_util::future::join_all;
 use serde_json::json;
 use watchlock::{Backoff, Client, Clock, Error, Lease};
 use watchlock_support::eventually;
@@ -105,14 +106,12 @@ async fn patience_with_a_server_does_not_count_while_the_process_is_stopped() {
     })
     .await;
     held.unwrap().unlock().await.unwrap();
-    // In either order: both came at once.
-    for (owner, waiter) in waiters {
-        let unlocks = async {
-            soon(waiter).await.outcome.expect("it waited");
-            worker.unlock(owner, "stopped").await.unwrap();
-        };
-        unlocks.await;
-    }
+    // Either of them may be first, as both came at once.
+    let through = waiters.map(async |(owner, waiter)| {
+        soon(waiter).await.outcome.expect("it waited");
+        worker.unlock(owner, "stopped").await.unwrap();
+    });
+    join_all(through).await;
 }
 
 /// As after a suspend, which comes while commands are in flight.
