@@ -132,11 +132,6 @@ async fn a_busy_lock_is_busy_while_no_replica_is_within_reach() {
     let writer = other.get_read_write_lock("rw").write_lock();
     guards.push(("read", writer.lock().await.unwrap().into()));
     let count = guards.len();
-    let waiters = kinds(&client).into_iter().map(|(kind, lock)| {
-        let waiting = async move { (kind, lock.lock().await.map(|_| ())) };
-        tokio::spawn(waiting)
-    });
-    let waiters: Vec<_> = waiters.collect();
     pair.replica.freeze();
     // A batch has 64 commands at most, and one batch a second is sent in spite of all.
     for _ in 0..2 {
@@ -155,6 +150,12 @@ async fn a_busy_lock_is_busy_while_no_replica_is_within_reach() {
     let probes = pair.master.calls_of("wait").await - waits;
     let most = 4 + 4 * started.elapsed().as_secs();
     assert!(probes <= most, "{probes} for {} tries", 3 * count);
+    // Their tries go over the keeper's connection, which finds out for itself.
+    let waiters = kinds(&client).into_iter().map(|(kind, lock)| {
+        let waiting = async move { (kind, lock.lock().await.map(|_| ())) };
+        tokio::spawn(waiting)
+    });
+    let waiters: Vec<_> = waiters.collect();
     // Longer than they bear that the server refuses them.
     tokio::time::sleep(4 * WITHIN).await;
     let ended = waiters
