@@ -8,7 +8,7 @@
 //!    [`CALL_AFTER`], the first waiters behind it are *called*: they are woken, and the first of them that is polled takes
 //!    the lock over. If none is polled, the lock is given up for other clients. Those that did not come are passed over:
 //!    they start again, at their place in the queue, once they are polled. So unpolled callers delay others by 100 ms,
-//!    all together.
+//!    [`MOST_CALLED`] of them together: to wake a longer queue at each late grant would cost a busy process too much.
 
 use std::sync::Arc;
 
@@ -217,7 +217,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         matches!(&self.seat, Seat::Held { uncollected: Some(grant), .. } if grant.called)
     }
 
-    /// The first waiters, up to that number, were called and are not polled: they start again when they are.
+    /// Takes the first waiters out of the queue, up to number `end`, if they were called and have not been polled since. They
+    /// start again when they are polled.
     fn pass_over(&mut self, end: u64, effects: &mut Effects) {
         while let Some(head) = self.queue.head().cloned()
             && head.number < end

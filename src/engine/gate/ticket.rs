@@ -155,7 +155,7 @@ impl Request {
     pub(crate) fn again(&self, ticket: &Ticket) -> Self {
         Self {
             turn: Some(ticket.number),
-            rounds: self.rounds + 1,
+            rounds: self.rounds.saturating_add(1),
             ..self.clone()
         }
     }
@@ -259,7 +259,7 @@ impl Ticket {
 
     /// Wakes the caller, to see whether it is polled.
     pub(super) fn call(&self, effects: &mut Effects) {
-        // Relaxed: the lock of the state orders it. The waker is taken now, or comes later and sees the call.
+        // Relaxed: the lock of the state orders it. A waker that is there is woken; a poll that leaves one later sees the flag.
         self.called.store(true, Ordering::Relaxed);
         effects.wake(self.take_waker());
     }

@@ -90,7 +90,7 @@ pub(crate) trait Commands: Send + Sync {
         lock::acquired(reply)
     }
 
-    /// Asks whether an acquire would find the lock busy, and writes nothing. Answered by the key's PTTL, or by 1 or 0.
+    /// Asks whether an acquire would find the lock busy, and writes nothing. The reply is the key's PTTL, or 1 or 0.
     fn look_for_holder<'a>(&'a self, names: &'a Names) -> Call<'a> {
         Call::plain("PTTL").lock(names)
     }
