@@ -3,7 +3,7 @@
 //! 1. One attempt, hold or release of a name is in the [seat](seat::Seat) at a time, so a process sends one command for
 //!    a name at a time. Late releases of lost or tainted holds need no seat (I3: only our own field is touched).
 //! 2. Behind the seat waits a queue, first come first served. Only the keeper's job serves it (I9: a future that is not
-//!    polled delays nobody).
+//!    polled delays others for a moment at most).
 //! 3. The gate answers "busy" by itself only if it knows: this client has a valid hold, or Redis answered "busy" to
 //!    somebody who still waits, the holder's lease has not ended, and the release would have been heard: the channel is
 //!    subscribed since before that try, whoever shares the lock publishes, and no message came. While a try is under
