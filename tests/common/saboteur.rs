@@ -1,45 +1,37 @@
-//! A bug in a background thread, simulated by a log subscriber that panics there.
+//! A bug in a background thread, simulated by a waker that panics there.
 
-use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::thread;
 
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+/// How many threads panicked.
+pub(crate) static PANICKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether to panic at an event of this level with this message.
-type Strikes = fn(Level, &str) -> bool;
+/// Panics when the thread with this name wakes it.
+struct Saboteur(&'static str);
 
-struct Saboteur(Strikes);
-
-/// Installs the subscriber for all tests of this process: it panics wherever `strikes` says so.
-pub(crate) fn sabotage(strikes: Strikes) {
-    tracing::subscriber::set_global_default(Saboteur(strikes)).expect("the only subscriber");
-}
-
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
+impl Wake for Saboteur {
+    fn wake(self: Arc<Self>) {
+        if thread::current().name() == Some(self.0) {
+            PANICKED.fetch_add(1, Ordering::SeqCst);
+            panic!("sabotage");
         }
     }
 }
 
-impl Subscriber for Saboteur {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("watchlock")
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        assert!(!(self.0)(*event.metadata().level(), &message.0), "sabotage");
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+/// A future that waits, and whose thread with this name dies when it wakes it.
+pub(crate) type Fuse<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Polls `waiting` once. The thread with this name panics when it wakes it.
+pub(crate) fn sabotage<T>(
+    thread: &'static str,
+    waiting: impl Future<Output = T> + Send + 'static,
+) -> Fuse<T> {
+    let mut fuse: Fuse<T> = Box::pin(waiting);
+    let waker = Waker::from(Arc::new(Saboteur(thread)));
+    let polled = fuse.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    fuse
 }

@@ -7,65 +7,51 @@ mod saboteur;
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::pin::Pin;
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Once};
-use std::task::{Context, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tracing::Level;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 use watchlock::{Client, Clock, Error, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::saboteur::sabotage;
+use crate::saboteur::{Fuse, PANICKED, sabotage};
 
-/// How many keepers panicked, and how many errors were logged.
-static PANICKED: AtomicUsize = AtomicUsize::new(0);
+/// How many errors were logged.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Counts the errors that are logged.
-fn counted() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        sabotage(|level, _| {
-            ERRORS.fetch_add(usize::from(level == Level::ERROR), Ordering::SeqCst);
-            false
-        });
-    });
-}
+struct ErrorCounter;
 
-struct Saboteur;
-
-impl Wake for Saboteur {
-    fn wake(self: Arc<Self>) {
-        if thread::current().name() == Some("watchlock-keeper") {
-            PANICKED.fetch_add(1, Ordering::SeqCst);
-            panic!("sabotage");
-        }
+impl<S: Subscriber> Layer<S> for ErrorCounter {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let is_error = *event.metadata().level() == Level::ERROR;
+        let is_ours = event.metadata().target().starts_with("watchlock");
+        ERRORS.fetch_add(usize::from(is_error && is_ours), Ordering::SeqCst);
     }
 }
 
-type Fuse = Pin<Box<dyn Future<Output = LockGuard> + Send>>;
+/// Counts the errors that are logged.
+fn counted() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing_subscriber::registry().with(ErrorCounter).init());
+}
 
 /// The keeper that reports the loss of `guard` dies of that.
-fn fuse(guard: LockGuard) -> Fuse {
-    let mut fuse: Fuse = Box::pin(async move {
+fn fuse(guard: LockGuard) -> Fuse<LockGuard> {
+    sabotage("watchlock-keeper", async move {
         guard.lost().await;
         guard
-    });
-    let waker = Waker::from(Arc::new(Saboteur));
-    let polled = fuse.as_mut().poll(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending());
-    fuse
+    })
 }
 
 /// A lock that the keeper loses soon.
-async fn short_fuse(client: &Client) -> Fuse {
+async fn short_fuse(client: &Client) -> Fuse<LockGuard> {
     let short = client.get_lock("short");
     fuse(
         short

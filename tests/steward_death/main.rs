@@ -1,34 +1,23 @@
 //! What happens when a task of a quorum's background thread fails because of a bug: nobody hangs, and holds go on.
 //!
-//! A log subscriber simulates the bug: it panics in that thread, once.
+//! A waker simulates the bug: it panics in that thread.
 
 #[path = "../common/saboteur.rs"]
 mod saboteur;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tracing::Level;
-use watchlock::{Error, Quorum};
+use watchlock::{Error, Lease, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::saboteur::sabotage;
+use crate::saboteur::{PANICKED, sabotage};
 
 const LONG: Duration = Duration::from_secs(30);
 
-static PANICKED: AtomicBool = AtomicBool::new(false);
-
-/// The first time that a server is back in a hold.
-fn strikes(_: Level, message: &str) -> bool {
-    let there = std::thread::current().name() == Some("watchlock-quorum");
-    let is_due = there && message == "a server is back in the hold";
-    is_due && !PANICKED.swap(true, Ordering::SeqCst)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bug_in_its_thread_closes_the_quorum_and_holds_go_on() {
-    sabotage(strikes);
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let quorum = Quorum::builder(servers.iter().map(RedisServer::url))
         .restart_delay(Duration::ZERO)
@@ -47,13 +36,18 @@ async fn a_bug_in_its_thread_closes_the_quorum_and_holds_go_on() {
         })
         .await;
     }
-    // The repair logs that a server is back, and the log event kills it.
-    servers[0].cmd(&["DEL", "kept"]).await;
+    // The thread wakes the caller when the wait is over, and the waker kills it.
+    let busy = quorum.get_lock("kept");
+    let fuse = sabotage("watchlock-quorum", async move {
+        busy.try_lock(Duration::from_millis(100), Lease::Watchdog)
+            .await
+    });
     eventually("it fails", LONG, async || {
         kept.verify().await.expect("two have it");
-        PANICKED.load(Ordering::SeqCst)
+        PANICKED.load(Ordering::SeqCst) > 0
     })
     .await;
+    drop(fuse);
     let waited = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     for name in ["kept", "later"] {
