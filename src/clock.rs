@@ -91,6 +91,10 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Moment {
+        #[cfg(feature = "__simulation")]
+        if let Some(nanos) = crate::host::now() {
+            return Moment(nanos);
+        }
         let Some(driven) = &self.driven else {
             return Moment(elapsed_nanos());
         };

@@ -59,6 +59,7 @@ mod config;
 mod engine;
 mod error;
 mod fencing;
+mod host;
 mod lease;
 mod lock;
 mod log;
@@ -74,6 +75,9 @@ pub use config::Publish;
 pub use error::{Cause, ConfigError, Error, LeaseError, LostReason};
 pub use error::{NotReplicated, QuorumError, SetError};
 pub use fencing::FencingToken;
+#[cfg(feature = "__simulation")]
+#[doc(hidden)]
+pub use host::simulated as __simulation;
 pub use lease::Lease;
 pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};

@@ -1,10 +1,11 @@
 //! The names of one lock: its key, its channel and its further keys, as Redisson writes them.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
+use crate::host::RandomState;
 use crate::slot::{self, Slot, Target};
 
 /// Longest key, prefix included, in bytes.
@@ -152,7 +153,7 @@ impl Hash for Names {
 }
 
 /// Keyed at random, so that nobody can choose names that collide.
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// A map by names.
 pub(crate) type ByNames<T> = HashMap<Arc<Names>, T, BuildHasherDefault<Hashed>>;

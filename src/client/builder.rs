@@ -20,6 +20,7 @@ use crate::engine::core::Core;
 use crate::engine::keeper::Engine;
 use crate::engine::keeper::Starting;
 use crate::error::{ConfigError, Error};
+use crate::host::own;
 use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Configures a client. Setters cannot fail; [`connect`](Self::connect) checks every value.
@@ -443,7 +444,7 @@ impl ClientBuilder {
     pub fn connect_lazy(self) -> Result<Client, Error> {
         let (config, dialer, cluster) = self.checked()?;
         let (engine, keeper) = start(config, dialer, cluster, false)?;
-        keeper.spawn(greet_later(Arc::clone(&engine.core)));
+        keeper.spawn(own(greet_later(Arc::clone(&engine.core))));
         Ok(Client::of(engine))
     }
 

@@ -13,6 +13,7 @@ use crate::backend::{
 };
 use crate::engine::core::Core;
 use crate::error::{ConfigError, Error};
+use crate::host::uuid;
 use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::{Family, Names};
@@ -121,7 +122,7 @@ async fn look_for_gaps(
     connection: &mut MultiplexedConnection,
     asks_for_writes: bool,
 ) -> Result<(), Error> {
-    let names = probe_names(core, uuid::Uuid::new_v4())?;
+    let names = probe_names(core, uuid())?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(PROBE.text);
     if asks_for_writes {
@@ -250,7 +251,7 @@ async fn check_same(
     by_pool: &mut MultiplexedConnection,
     by_address: &mut MultiplexedConnection,
 ) -> Result<(), Error> {
-    let id = uuid::Uuid::new_v4();
+    let id = uuid();
     let names = probe_names(core, id)?;
     let hold_id = format!("{id}:0");
     let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, PROBE_LEASE)).await;

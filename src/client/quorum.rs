@@ -15,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::engine::keeper::Engine;
 use crate::error::{Cause, ConfigError, Error, QuorumError};
+use crate::host::own;
 use crate::lock::kinds::{fenced, plain};
 use crate::lock::quorum::{self, QuorumNode, QuorumNodes, QuorumSettings};
 use crate::lock::{FencedQuorumLock, QuorumLock, QuorumOwner};
@@ -310,7 +311,7 @@ impl QuorumBuilder {
         let mut clients = Vec::new();
         for ((engine, keeper), run_id) in engines.into_iter().zip(reached) {
             if run_id.is_none() {
-                keeper.spawn(greet_later(Arc::clone(&engine.core)));
+                keeper.spawn(own(greet_later(Arc::clone(&engine.core))));
             }
             let client = Client::of(engine);
             nodes.push(QuorumNode::new(Arc::clone(&client.engine), run_id));

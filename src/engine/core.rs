@@ -22,6 +22,7 @@ use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
+use crate::host::uuid;
 use crate::log::log;
 use crate::names::Names;
 use crate::script::{Acquired, Call, Released};
@@ -108,7 +109,7 @@ impl Core {
         keeper_fleet: Arc<Fleet>,
         mailbox: mpsc::UnboundedSender<Mail>,
     ) -> Self {
-        let client_id = Uuid::new_v4();
+        let client_id = uuid();
         Self {
             plan: RenewalPlan {
                 lease: config.watchdog_lease,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use watchlock_support::house::House;
 
 /// The layers from the ground up. A module may use its own and those before it.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
+    &["host"],
     &["clock", "error", "log", "slot"],
     &["backoff", "fencing", "lease", "names", "secrets"],
     &["config"],
@@ -236,6 +237,23 @@ fn files_stay_small() {
         let lines = source.lines.len();
         assert!(lines <= MOST_LINES, "{} has {lines} lines", source.path);
     }
+}
+
+/// The simulation freezes and ends the tasks of a process, so each is started as one of its process.
+#[test]
+fn tasks_belong_to_their_process() {
+    let started = [".spawn(", "tokio::spawn("];
+    let marked = ["own(", "background(", ".spawn(move ||", "thread.spawn("];
+    let mut bare = Vec::new();
+    for source in sources() {
+        for line in source.code(false) {
+            let starts = started.iter().any(|start| line.contains(start));
+            if starts && !marked.iter().any(|mark| line.contains(mark)) {
+                bare.push(format!("{}: {line}", source.path));
+            }
+        }
+    }
+    assert!(bare.is_empty(), "{bare:#?}");
 }
 
 #[test]

@@ -39,7 +39,11 @@ impl Visit for Text {
 
 impl<S: Subscriber> Layer<S> for Listener {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        BLOCKS.1.wait_while(&mut BLOCKS.0.lock(), |blocks| *blocks);
+        // The application's own threads would stop its runtime.
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        if name.starts_with("watchlock") {
+            BLOCKS.1.wait_while(&mut BLOCKS.0.lock(), |blocks| *blocks);
+        }
         if event.metadata().target().starts_with("watchlock") {
             let mut text = Text(String::new());
             event.record(&mut text);
@@ -73,7 +77,7 @@ impl Drop for Log {
 }
 
 impl Log {
-    /// Whether whoever logs an event has to wait, as for a standard output that nobody reads.
+    /// Whether the library's own threads have to wait when they log, as for a standard output that nobody reads.
     pub(crate) fn block(&self, blocks: bool) {
         let () = *self.turn;
         *BLOCKS.0.lock() = blocks;

@@ -31,6 +31,7 @@ use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
+use crate::host::own;
 use crate::script::{Call, Encoded, Order, Reply, Undo};
 use crate::slot::Target;
 
@@ -75,7 +76,7 @@ impl AckLanes {
                 stall: Arc::clone(&stall),
                 known: (0, HashSet::new()),
             };
-            runtime.spawn(worker.run(entries));
+            runtime.spawn(own(worker.run(entries)));
             (lane, queue)
         });
         Self { lanes }

@@ -30,6 +30,7 @@ use crate::backend::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::config::{Acks, Publish};
+use crate::host::own;
 
 /// How to connect, and how patiently.
 #[derive(Clone)]
@@ -206,7 +207,7 @@ impl Lane {
             config,
         });
         let ends = EndsLane(Arc::clone(&lane));
-        runtime.spawn(async move { ends.0.live().await });
+        runtime.spawn(own(async move { ends.0.live().await }));
         lane
     }
 
@@ -282,11 +283,11 @@ impl Lane {
             return self.window.leave(place, false);
         }
         let lane = Arc::clone(self);
-        self.runtime.spawn(async move {
+        self.runtime.spawn(own(async move {
             let answered = answered.await;
             lane.window.leave(place, answered);
             lane.admit();
-        });
+        }));
     }
 
     /// What the connection has read and written by now.

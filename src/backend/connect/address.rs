@@ -234,7 +234,14 @@ impl Address {
             let stream = Box::pin(tls.connect(info)).await?;
             return Box::pin(PubSub::new(info.redis_settings(), stream)).await;
         }
-        self.client.get_async_pubsub().await
+        let info = self.client.get_connection_info();
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) if !self.given => {
+                let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
+                PubSub::new(info.redis_settings(), stream).await
+            }
+            _ => self.client.get_async_pubsub().await,
+        }
     }
 
     /// The same server, with settings under which redis-rs reads the first answer. Otherwise it ignores that answer, and

@@ -31,6 +31,7 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::task::AbortHandle;
 
 use super::socket::Counts;
+use crate::host::own;
 
 /// The number of commands in flight from which they are sent in batches, and the smallest batch.
 const FEW: usize = 4;
@@ -69,7 +70,7 @@ impl Connection {
         let drive = Drive::new(driver.boxed());
         // Made before the task: a runtime that ends may drop a task that never ran.
         let ends = EndsDriver(Arc::clone(&drive));
-        let task = tokio::spawn(run(ends)).abort_handle();
+        let task = tokio::spawn(own(run(ends))).abort_handle();
         Self {
             redis,
             driven: Some(Arc::new(DriverTask {

@@ -12,6 +12,8 @@ use redis::io::tcp::socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 
+use crate::host::HostStream;
+
 /// How often a stream was read with success, and how often somebody tried to write to it.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -88,7 +90,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
 }
 
 /// Connects to all addresses of `host` at once and takes the first that succeeds, as redis-rs does.
-pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {
+    #[cfg(feature = "__simulation")]
+    if let Some(connected) = crate::host::connect(host, port).await {
+        return connected;
+    }
     let addresses = lookup_host((host, port)).await?;
     let mut connecting = addresses
         .map(|address| Box::pin(TcpStream::connect(address)))
@@ -101,6 +107,8 @@ pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Re
     }
     let (stream, _others) = select_ok(connecting).await?;
     tune(&stream, settings)?;
+    #[cfg(feature = "__simulation")]
+    let stream = Box::new(stream);
     Ok(stream)
 }
 

@@ -32,6 +32,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
     loop {
         let period = PERIOD.mul_f64(0.8 + 0.2 * fastrand::f64());
         tokio::select! {
+            biased;
             () = cluster.doubted() => {}
             () = tokio::time::sleep(period) => {
                 spare = None;

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::shared::Keeper;
 use crate::backend::{AttemptPace, Class, Failure, Sentinels};
+use crate::host::own;
 use crate::log::log;
 
 /// The longest pause between two attempts to listen to a sentinel.
@@ -29,10 +30,10 @@ const PING: Duration = Duration::from_secs(5);
 pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
     let sentinels = keeper.core.backend.config().dialer.sentinels();
     for index in 0..sentinels.map_or(0, Sentinels::len) {
-        tasks.spawn(listen(Arc::clone(keeper), index));
+        tasks.spawn(own(listen(Arc::clone(keeper), index)));
     }
     if sentinels.is_some() {
-        tasks.spawn(follow_connections(Arc::clone(keeper)));
+        tasks.spawn(own(follow_connections(Arc::clone(keeper))));
     }
 }
 
@@ -75,9 +76,10 @@ async fn follow_messages(keeper: &Keeper, messages: PubSub) {
     let mut asking = std::pin::pin!(ask_twice(keeper).fuse());
     loop {
         let message = tokio::select! {
-            message = messages.next() => message,
-            () = &mut silence => None,
+            biased;
             () = &mut asking => continue,
+            () = &mut silence => None,
+            message = messages.next() => message,
         };
         let Some(message) = message else { return };
         let place = dialer

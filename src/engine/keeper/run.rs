@@ -15,6 +15,7 @@ use super::{cluster, job, masters, reaper};
 use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
+use crate::host::own;
 use crate::log::logged;
 
 /// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.
@@ -45,7 +46,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
     let core = &keeper.core;
     let mut tasks = Tasks::default();
     masters::watch(&keeper, &mut tasks.all);
-    tasks.all.spawn(cluster::keep(Arc::clone(&keeper)));
+    tasks.all.spawn(own(cluster::keep(Arc::clone(&keeper))));
     let mut busy_until = core.now();
     let mut mails = Vec::new();
     loop {
@@ -63,6 +64,14 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_renewal);
         tokio::select! {
+            biased;
+            () = core.look.notified() => {}
+            nodes = broken.wait() => {
+                core.backend.cluster().doubt();
+                if !nodes.is_empty() {
+                    keeper.watchdog.verify_at(&nodes);
+                }
+            }
             _ = mailbox.recv_many(&mut mails, MAILS) => {
                 let closes = mails.iter().any(|mail| matches!(mail, Mail::Close));
                 mails.drain(..).for_each(|mail| tasks.start(&keeper, mail));
@@ -70,17 +79,11 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
                     break;
                 }
             }
-            () = core.look.notified() => {}
             () = tokio::time::sleep(now.until(next)) => {}
-            nodes = broken.wait() => {
-                core.backend.cluster().doubt();
-                if !nodes.is_empty() {
-                    keeper.watchdog.verify_at(&nodes);
-                }
-            }
             Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
         }
+        tasks.reap();
     }
     flush(&keeper, tasks, mailbox).await;
 }
@@ -94,13 +97,13 @@ fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
         return;
     }
     let keeper = Arc::clone(keeper);
-    tasks.spawn(async move {
+    tasks.spawn(own(async move {
         let limit = keeper.core.config.command_timeout;
         // The answers do not matter: a connection that does not answer is replaced, and its holds are verified.
         let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
         join_all(answers).await;
         keeper.probing.store(false, Ordering::Relaxed);
-    });
+    }));
 }
 
 /// A task panicked, so its work was left half-done: the keeper panics, too.
@@ -111,21 +114,33 @@ fn fatal(error: tokio::task::JoinError) {
 }
 
 impl Tasks {
+    /// Takes out the tasks that have ended. Returns whether a release was among them.
+    fn reap(&mut self) -> bool {
+        let before = self.releases.len();
+        for tasks in [&mut self.all, &mut self.releases] {
+            while let Some(done) = tasks.try_join_next() {
+                done.unwrap_or_else(fatal);
+            }
+        }
+        self.releases.len() < before
+    }
+
     fn start(&mut self, keeper: &Arc<Keeper>, mail: Mail) {
         let keeper = Arc::clone(keeper);
         match mail {
             Mail::Serve(names) => {
-                self.all.spawn(job::serve(keeper, names));
+                self.all.spawn(own(job::serve(keeper, names)));
             }
             Mail::Release(hold) => {
-                self.releases.spawn(reaper::complete_release(keeper, hold));
+                self.releases
+                    .spawn(own(reaper::complete_release(keeper, hold)));
             }
             Mail::Write(hold) => {
-                self.all.spawn(reaper::write_count(keeper, hold));
+                self.all.spawn(own(reaper::write_count(keeper, hold)));
             }
             Mail::WriteBehind(hold, count, command) => {
                 let writing = reaper::write_behind(keeper, hold, count, command);
-                self.all.spawn(writing);
+                self.all.spawn(own(writing));
             }
             Mail::Lost(hold, reason) => keeper.core.clean_up_lost(&hold, reason),
             Mail::Close => {}
@@ -144,11 +159,7 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
         while let Ok(mail) = mailbox.try_recv() {
             tasks.start(keeper, mail);
         }
-        while let Some(done) = tasks.all.try_join_next() {
-            done.unwrap_or_else(fatal);
-        }
-        while let Some(done) = tasks.releases.try_join_next() {
-            done.unwrap_or_else(fatal);
+        if tasks.reap() {
             answered_at = Instant::now();
         }
         let at_rest = tasks.releases.is_empty() && !keeper.core.is_in_flight();

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc};
 
 use super::run::run;
 use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
+use crate::host::{background, is_simulated};
 use crate::log::{hand_over, log};
 
 /// The engine's handle to the thread.
@@ -27,7 +28,8 @@ struct EndSignal {
 /// A thread with a runtime that waits for its client.
 pub(crate) struct Starting {
     pub(crate) runtime: Handle,
-    begin: std::sync::mpsc::Sender<(Arc<Core>, mpsc::UnboundedReceiver<Mail>)>,
+    /// None where the thread is a task.
+    begin: Option<std::sync::mpsc::Sender<(Arc<Core>, mpsc::UnboundedReceiver<Mail>)>>,
     ended: Arc<EndSignal>,
 }
 
@@ -35,6 +37,13 @@ impl Starting {
     /// Starts the thread. It ends if this value is dropped before [`begin`](Self::begin).
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ended = Arc::<EndSignal>::default();
+        if is_simulated() {
+            return Ok(Self {
+                runtime: Handle::current(),
+                begin: None,
+                ended,
+            });
+        }
         let ends = Arc::clone(&ended);
         let (begin, begun) = std::sync::mpsc::channel();
         let (made, runtime) = std::sync::mpsc::channel();
@@ -48,7 +57,7 @@ impl Starting {
                 };
                 let _ = made.send(Ok(runtime.handle().clone()));
                 if let Ok((core, mailbox)) = begun.recv() {
-                    keep(&runtime, core, mailbox, ends);
+                    runtime.block_on(keep(core, mailbox, ends));
                 }
             })?;
         let runtime = runtime
@@ -56,30 +65,30 @@ impl Starting {
             .unwrap_or_else(|_| Err(std::io::Error::other("the keeper did not start")))?;
         Ok(Self {
             runtime,
-            begin,
+            begin: Some(begin),
             ended,
         })
     }
 
     /// Gives the thread its client.
     pub(crate) fn begin(self, core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>) -> Thread {
-        let _ = self.begin.send((core, mailbox));
+        if let Some(begin) = self.begin {
+            let _ = begin.send((core, mailbox));
+        } else {
+            let keeping = keep(core, mailbox, Arc::clone(&self.ended));
+            self.runtime.spawn(background(keeping));
+        }
         Thread { ended: self.ended }
     }
 }
 
-fn keep(
-    runtime: &Runtime,
-    core: Arc<Core>,
-    mailbox: mpsc::UnboundedReceiver<Mail>,
-    ended: Arc<EndSignal>,
-) {
+async fn keep(core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>, ended: Arc<EndSignal>) {
     let mut thread_end = ThreadEnd {
         core: Arc::clone(&core),
         ended,
         in_order: false,
     };
-    runtime.block_on(run(core, mailbox));
+    run(core, mailbox).await;
     thread_end.in_order = true;
 }
 
@@ -87,7 +96,7 @@ impl Thread {
     /// Blocks until the keeper has ended, for at most `limit`. Returns whether it has.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut done = self.ended.done.lock();
-        if !*done {
+        if !*done && !is_simulated() {
             self.ended.for_threads.wait_for(&mut done, limit);
         }
         *done

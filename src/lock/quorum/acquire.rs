@@ -9,6 +9,7 @@
 //! 4. A grant that its caller does not collect within a command time-out is taken back. The caller then starts again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -118,7 +119,7 @@ impl<'a> WaitingCaller<'a> {
         let queue = nodes.queue(&request.name);
         let (quorum, wanted) = (Arc::clone(nodes), request.clone());
         let fills = FillsAtEnd(Arc::clone(&pickup));
-        let task = nodes.spawn(async move {
+        let task = nodes.start_task(async move {
             fills.0.fill(wait(&queue, &quorum, &wanted).await);
             drop(queue);
             tokio::time::sleep(quorum.config().command_timeout).await;
@@ -188,11 +189,19 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
         Patience::Once => request.since + nodes.config().command_timeout,
         Patience::Forever => Moment::NEVER,
     };
+    let has_turn = AtomicBool::new(false);
+    let fresh = news.clone();
+    let rounds = async {
+        let mut rounds = queue.turn.lock().await;
+        // Relaxed, as it is read by this task.
+        has_turn.store(true, Ordering::Relaxed);
+        make_rounds(queue, nodes, request, &mut rounds).await
+    };
     tokio::select! {
         biased;
         decision = decided_by_news(nodes, request, news) => decision,
-        decision = async { make_rounds(queue, nodes, request, &mut *queue.turn.lock().await).await } => decision,
-        decision = decided_at(end, queue, nodes) => decision,
+        decision = rounds => decision,
+        decision = decided_at(end, fresh, &has_turn, nodes) => decision,
     }
 }
 
@@ -229,10 +238,18 @@ async fn decided_by_news(
     }
 }
 
-/// Decides a bounded wait at its end, by the latest news or else the next ones.
-async fn decided_at(end: Moment, queue: &NameQueue, nodes: &QuorumNodes) -> Decision {
+/// Decides a bounded wait at its end, by the latest news or else the next ones. News from before the acquire count only
+/// while another caller makes the rounds: otherwise nobody knows whether they still hold.
+async fn decided_at(
+    end: Moment,
+    mut news: watch::Receiver<LockNews>,
+    has_turn: &AtomicBool,
+    nodes: &QuorumNodes,
+) -> Decision {
     tokio::time::sleep(nodes.now().until(end)).await;
-    let mut news = queue.news();
+    if has_turn.load(Ordering::Relaxed) {
+        let _ = news.changed().await;
+    }
     loop {
         match &*news.borrow_and_update() {
             LockNews::Busy | LockNews::Granted(_) => return Decision::Busy,
@@ -300,6 +317,7 @@ async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRe
             return;
         }
         tokio::select! {
+            biased;
             place = rounds.wake_up(nodes.all(), request.kind.names()) => {
                 rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::node::QuorumNode;
 use crate::backoff::Backoff;
 use crate::engine::keeper::Route;
+use crate::host::own;
 use crate::names::Names;
 
 /// How long a subscription outlives its use.
@@ -32,7 +33,7 @@ impl Listeners {
                 wake_ups: sender.clone(),
                 route: Arc::default(),
             };
-            tokio::spawn(listener.listen(ended.clone()));
+            tokio::spawn(own(listener.listen(ended.clone())));
         }
         Self {
             wake_ups,
@@ -62,6 +63,7 @@ struct NodeListener {
 impl NodeListener {
     async fn listen(mut self, mut ended: watch::Receiver<()>) {
         tokio::select! {
+            biased;
             // The sender never sends; this resolves when it is dropped.
             _ = ended.changed() => {}
             () = self.subscribed() => {}

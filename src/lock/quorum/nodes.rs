@@ -20,6 +20,7 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::engine::hold::kind::Kind;
 use crate::error::Error;
+use crate::host::{background, is_simulated, own, uuid};
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
@@ -73,7 +74,7 @@ impl QuorumNodes {
         };
         let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
         let nodes = Arc::new(Self {
-            id: Uuid::new_v4(),
+            id: uuid(),
             needed: all.len() / 2 + 1,
             delay,
             node_timeout: NodeTimeout(settings.node_timeout),
@@ -91,7 +92,7 @@ impl QuorumNodes {
             }
             // The first acquire need not wait for a connection then.
             let node = Arc::clone(node);
-            nodes.spawn(async move { drop(node.connect().await) });
+            nodes.start_task(async move { drop(node.connect().await) });
         }
         Ok((nodes, to_repair))
     }
@@ -146,14 +147,14 @@ impl QuorumNodes {
 
     /// Runs a task on the steward. A panic in it closes the quorum: waits and later acquires fail. Holds stay, as their
     /// clients keep them.
-    pub(super) fn spawn(
+    pub(super) fn start_task(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> AbortHandle {
-        let task = self.steward.runtime.spawn(task);
+        let task = self.steward.runtime.spawn(own(task));
         let abort = task.abort_handle();
         let quorum = Arc::downgrade(self);
-        self.steward.runtime.spawn(async move {
+        self.steward.runtime.spawn(own(async move {
             let panicked = task.await.is_err_and(|error| error.is_panic());
             if let Some(quorum) = quorum.upgrade().filter(|_| panicked) {
                 log(|| {
@@ -164,7 +165,7 @@ impl QuorumNodes {
                 quorum.broken.store(true, Ordering::Relaxed);
                 quorum.queues.close();
             }
-        });
+        }));
         abort
     }
 
@@ -235,7 +236,7 @@ impl QuorumNodes {
             .node_timeout
             .longest(self.config().lease_of(Lease::Watchdog));
         let quorum = Arc::downgrade(self);
-        self.spawn(async move {
+        self.start_task(async move {
             while node.probe(longest).await {
                 let Some(quorum) = quorum.upgrade() else {
                     return;
@@ -307,6 +308,18 @@ impl Steward {
     fn start() -> Result<Self, Failure> {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
+        if is_simulated() {
+            let runtime = Handle::current();
+            let timers = Timers::of(&runtime);
+            runtime.spawn(background(async move {
+                let _ = ended.recv().await;
+            }));
+            return Ok(Self {
+                runtime,
+                timers,
+                _until: until,
+            });
+        }
         let thread = std::thread::Builder::new().name("watchlock-quorum".into());
         let started =
             thread.spawn(

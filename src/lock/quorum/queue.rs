@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::error::Error;
+use crate::host::RandomState;
 use crate::lease::Lease;
 use crate::lock::several::{CompositeOwner, Pauses};
 use crate::names::Names;
@@ -47,7 +48,7 @@ pub(super) enum LockNews {
 
 /// The queues of all names that somebody asks for.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<HashMap<Arc<str>, Weak<NameQueue>>>);
+pub(super) struct Queues(Mutex<HashMap<Arc<str>, Weak<NameQueue>, RandomState>>);
 
 impl Queues {
     /// The queue of `name`, where a lock needs `needed` nodes. It lives as long as somebody uses it.

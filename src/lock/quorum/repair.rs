@@ -34,7 +34,7 @@ pub(crate) fn start(
     settings: &QuorumSettings,
 ) -> Result<Arc<QuorumNodes>, Failure> {
     let (nodes, to_repair) = QuorumNodes::new(nodes, settings)?;
-    nodes.spawn(look_after(Arc::downgrade(&nodes), to_repair));
+    nodes.start_task(look_after(Arc::downgrade(&nodes), to_repair));
     Ok(nodes)
 }
 
@@ -91,7 +91,7 @@ impl Repair {
             self.ask_at.insert(place, now + PAUSE);
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
-            nodes.spawn(async move {
+            nodes.start_task(async move {
                 if take_again(&quorum, &hold, place, request).await {
                     let name = Arc::clone(hold.name());
                     log(move || {

@@ -292,7 +292,7 @@ fn join_later(
     let unanswered = unanswered.map(|place| (place, nodes.node(place).lane()));
     let unanswered = unanswered.collect();
     let (hold, request) = (Arc::clone(hold), request.clone());
-    ballot.nodes.spawn(async move {
+    ballot.nodes.start_task(async move {
         late(&nodes, &request, &hold, tries, unanswered, limit, &mut busy).await;
         if !busy.is_empty() {
             take_freed(nodes, &request, &hold, &busy).await;
@@ -353,6 +353,7 @@ async fn take_freed(
         busy.iter().any(|place| invalid.contains(place))
     };
     tokio::select! {
+        biased;
         _ = hold.ended() => return,
         () = tokio::time::sleep(SHORT_HOLD) => {}
     }
@@ -369,6 +370,7 @@ async fn take_freed(
     drop(nodes);
     while wanted() {
         let index = tokio::select! {
+            biased;
             _ = hold.ended() => return,
             index = listeners.next() => index,
         };

@@ -15,6 +15,7 @@ use super::hold::Composite;
 use super::state::nth_largest;
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
+use crate::host::RandomState;
 use crate::lease::Lease;
 use crate::lock::guard::{GuardError, LevelOfSeveral, LockGuard};
 
@@ -334,7 +335,7 @@ pub(crate) struct CompositeOwner {
 #[derive(Default)]
 struct OwnedComposites {
     over: bool,
-    by_name: HashMap<Arc<str>, OwnedComposite>,
+    by_name: HashMap<Arc<str>, OwnedComposite, RandomState>,
 }
 
 struct OwnedComposite {

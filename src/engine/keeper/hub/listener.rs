@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 
 use crate::backend::{Cluster, Connection};
 use crate::config::Publish;
+use crate::host::{RandomState, own};
 
 /// How often a connection is probed with a ping.
 const PING: Duration = Duration::from_secs(5);
@@ -93,7 +94,7 @@ pub(super) enum SubscribeError {
 /// A connection with subscriptions.
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
-    channels: Mutex<Option<HashMap<Box<str>, Channel>>>,
+    channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
     tasks: Mutex<Vec<AbortHandle>>,
     /// Notified when a subscription was confirmed or ended.
     changed: Notify,
@@ -108,12 +109,12 @@ impl Listener {
     ) -> Arc<Self> {
         let listener = Arc::new(Self {
             sink: Mutex::new(Some(sink.clone())),
-            channels: Mutex::new(Some(HashMap::new())),
+            channels: Mutex::new(Some(HashMap::default())),
             tasks: Mutex::default(),
             changed: Notify::new(),
         });
-        let reads = tokio::spawn(read(Arc::clone(&listener), stream, cluster));
-        let pings = tokio::spawn(ping(Arc::clone(&listener), sink, timeout));
+        let reads = tokio::spawn(own(read(Arc::clone(&listener), stream, cluster)));
+        let pings = tokio::spawn(own(ping(Arc::clone(&listener), sink, timeout)));
         let tasks = [reads.abort_handle(), pings.abort_handle()];
         listener.tasks.lock().extend(tasks);
         listener

@@ -11,7 +11,7 @@
 mod connection;
 mod listener;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ pub(super) use self::connection::{is_refusal, refusals};
 pub(crate) use self::listener::Route;
 use self::listener::{Listener, SubscribeError};
 use crate::backend::{Cluster, Failure, LaneConfig, Redirect};
+use crate::host::own;
 use crate::slot::Slot;
 
 /// How often a subscription follows its slot from node to node.
@@ -31,7 +32,7 @@ pub(crate) struct Hub {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// By the number of the node; 0 outside of a cluster.
-    connections: Mutex<HashMap<u32, Arc<HubConnection>>>,
+    connections: Mutex<BTreeMap<u32, Arc<HubConnection>>>,
     refusals: Mutex<Refusals>,
 }
 
@@ -146,7 +147,7 @@ impl Hub {
     /// Ends a subscription whose slot moved. Most often the node has ended it already.
     fn leave_behind(&self, listener: &Arc<Listener>, channel: Box<str>) {
         let (listener, limit) = (Arc::clone(listener), self.config.command_timeout);
-        tokio::spawn(async move {
+        tokio::spawn(own(async move {
             let Some(changing) = listener.changing(&channel) else {
                 return;
             };
@@ -155,7 +156,7 @@ impl Hub {
             if !matches!(done, Ok(Ok(()))) {
                 listener.end();
             }
-        });
+        }));
     }
 
     /// Redis refused the subscription to `channel`. Returns whether to log that: it is the first refusal.

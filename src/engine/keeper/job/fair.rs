@@ -155,6 +155,7 @@ impl QueuePlaces {
         let until = |moment| tokio::time::sleep(core.now().until(moment));
         match &self.in_flight {
             Some(sent) => tokio::select! {
+                biased;
                 _ = sent.command.clone() => {}
                 () = until(sent.overdue_from(core)) => {}
             },

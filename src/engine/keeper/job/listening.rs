@@ -17,6 +17,7 @@ use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::engine::keeper::hub::{self, Route};
 use crate::engine::keeper::shared::Keeper;
+use crate::host::own;
 use crate::log::log;
 use crate::names::Names;
 
@@ -161,12 +162,12 @@ impl Subscription {
     /// Ends the subscription: after a while if it is live, so that the shared connection is not closed and opened again;
     /// at once if it is not confirmed.
     fn leave(mut self) {
-        tokio::spawn(async move {
+        tokio::spawn(own(async move {
             if self.is_live() {
                 tokio::time::sleep(LINGER).await;
             }
             self.stop().await;
-        });
+        }));
     }
 
     /// Whether messages arrive.
@@ -182,7 +183,9 @@ impl Subscription {
             let route = Arc::<Route>::default();
             let starting = Arc::clone(&route);
             let mut subscribing = JoinSet::new();
-            subscribing.spawn(async move { keeper.hub.subscribe(&channel, &starting).await });
+            subscribing.spawn(own(async move {
+                keeper.hub.subscribe(&channel, &starting).await
+            }));
             self.state = SubscriptionState::Starting(route, subscribing);
         }
     }

@@ -42,6 +42,7 @@ use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::{Effects, Hold};
 use crate::engine::keeper::shared::Keeper;
+use crate::host::own;
 use crate::log::log;
 use crate::names::Names;
 
@@ -142,6 +143,7 @@ impl NameJob {
             }
             Step::HandOver { hold } => self.hand_over(&hold),
             Step::AwaitRelease => tokio::select! {
+                biased;
                 () = self.job.notified() => {}
                 () = is_due(self.places.as_ref(), &self.keeper.core) => {}
             },
@@ -179,6 +181,7 @@ impl NameJob {
         let core = &self.keeper.core;
         let limit = core.config.command_timeout;
         let outcome = tokio::select! {
+            biased;
             outcome = command.clone().within_of(since, limit) => outcome,
             () = self.job.notified() => return None,
             () = is_due(self.places.as_ref(), core) => return None,
@@ -393,7 +396,7 @@ impl NameJob {
             self.at(|gate, _| gate.note_writer_waits(kind, now));
             if let Some(sent) = self.send_note(kind, core.plan.lease.duration()) {
                 // If it is lost, the next one makes up for it.
-                tokio::spawn(sent.within(core.config.command_timeout));
+                tokio::spawn(own(sent.within(core.config.command_timeout)));
             }
         }
         self.note_at
@@ -406,13 +409,13 @@ impl NameJob {
         };
         let core = Arc::clone(&self.keeper.core);
         let sent = self.send_note(&kind, Duration::ZERO);
-        tokio::spawn(async move {
+        tokio::spawn(own(async move {
             if let Some(sent) = sent {
                 // If it is lost, the note ends by its TTL.
                 let _ = sent.within(core.config.command_timeout).await;
             }
             core.at(kind.names(), |gate, _| gate.writer_waits_withdrawn(since));
-        });
+        }));
     }
 
     /// Sends a note at once on the connection of the tries: a try that follows finds it, and removes it if it is granted.
@@ -441,6 +444,7 @@ impl NameJob {
     async fn linger(&mut self) {
         self.leave_note();
         tokio::select! {
+            biased;
             () = self.job.notified() => {}
             () = tokio::time::sleep(LINGER) => {
                 self.at(|gate, _| gate.set_listening(false));

@@ -36,6 +36,7 @@ use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, HoldState, Phase};
 use crate::error::LostReason;
+use crate::host::own;
 use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::script::Call;
@@ -270,9 +271,11 @@ impl Watchdog {
                 if *node == 0 && now >= *role_at {
                     *role_at = now + self.core.plan.lease.duration();
                     let core = Arc::clone(&self.core);
-                    tasks.spawn(async move { core.backend.check_roles(&core.keeper_fleet).await });
+                    tasks.spawn(own(async move {
+                        core.backend.check_roles(&core.keeper_fleet).await;
+                    }));
                 }
-                tasks.spawn(Arc::clone(self).renew_batch(*node, batch));
+                tasks.spawn(own(Arc::clone(self).renew_batch(*node, batch)));
             }
             next = next.min(queue.next(now));
         }

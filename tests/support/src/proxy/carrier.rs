@@ -73,7 +73,7 @@ impl<'a> Carrier<'a> {
     async fn read_requests(&self, from: impl AsyncRead + Unpin) -> Ending {
         if let Some(fault) = read_frames(
             from,
-            |bytes| self.shared.count(bytes),
+            |_| self.shared.count_read(),
             |frame| self.request(frame),
         )
         .await

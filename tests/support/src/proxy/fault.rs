@@ -82,6 +82,14 @@ impl Command {
         let name = self.args.first().map_or(&b""[..], Vec::as_slice);
         String::from_utf8_lossy(name).to_ascii_uppercase()
     }
+
+    /// How long it is on the wire: an array of strings, each behind its length.
+    pub(super) fn bytes(&self) -> u64 {
+        let header = |count: usize| 3 + count.to_string().len();
+        let args = self.args.iter();
+        let args: usize = args.map(|arg| header(arg.len()) + arg.len() + 2).sum();
+        (header(self.args.len()) + args) as u64
+    }
 }
 
 type Test = dyn Fn(&Command) -> bool + Send + Sync;

@@ -180,6 +180,8 @@ pub(super) struct Rules {
     pub(super) odds: Option<Odds>,
     pub(super) commands: BTreeMap<String, u64>,
     pub(super) scripts: BTreeMap<String, u64>,
+    /// Of all commands.
+    pub(super) bytes: u64,
     pub(super) faults: BTreeMap<&'static str, u64>,
 }
 
@@ -214,6 +216,7 @@ impl Rules {
         if command.message {
             return;
         }
+        self.bytes += command.bytes();
         let name = command.name();
         if let ("EVALSHA", Some(hash)) = (name.as_str(), command.args.get(1)) {
             let hash = String::from_utf8_lossy(hash).into_owned();

@@ -17,7 +17,7 @@ use super::rules::Rules;
 /// What clients sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Traffic {
-    /// How many bytes.
+    /// How many bytes their commands had.
     pub bytes: u64,
     /// How many reads that took: one for what a client writes at once, up to 16 KiB.
     pub reads: u64,
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub(super) alarm: Alarm,
     links: Mutex<BTreeMap<u64, Arc<Link>>>,
     accepted: AtomicU64,
-    traffic: Mutex<Traffic>,
+    reads: AtomicU64,
 }
 
 impl Shared {
@@ -51,7 +51,7 @@ impl Shared {
             alarm: Alarm::start(),
             links: Mutex::default(),
             accepted: AtomicU64::new(0),
-            traffic: Mutex::default(),
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -68,15 +68,16 @@ impl Shared {
         self.links.lock().remove(&number);
     }
 
-    /// So many bytes were read from a client.
-    pub(super) fn count(&self, bytes: usize) {
-        let mut traffic = self.traffic.lock();
-        traffic.bytes += bytes as u64;
-        traffic.reads += 1;
+    /// Something was read from a client.
+    pub(super) fn count_read(&self) {
+        self.reads.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn traffic(&self) -> Traffic {
-        *self.traffic.lock()
+        Traffic {
+            bytes: self.rules.lock().bytes,
+            reads: self.reads.load(Ordering::SeqCst),
+        }
     }
 
     pub(super) fn accepted(&self) -> u64 {
