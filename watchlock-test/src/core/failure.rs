@@ -1,0 +1,57 @@
+//! Errors as Redis words them.
+
+use std::borrow::Cow;
+
+use super::{Bytes, Reply};
+
+/// What a command answers: a reply, or an error.
+pub(super) type Outcome = Result<Reply, Failure>;
+
+/// The text of an error, which begins with its code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure(Cow<'static, [u8]>);
+
+impl Failure {
+    pub(super) const WRONG_TYPE: Self =
+        Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+    pub(super) const SYNTAX: Self = Self::fixed("ERR syntax error");
+    pub(super) const NOT_AN_INTEGER: Self =
+        Self::fixed("ERR value is not an integer or out of range");
+    pub(super) const NOT_A_FLOAT: Self = Self::fixed("ERR value is not a valid float");
+    pub(super) const NO_SUCH_KEY: Self = Self::fixed("ERR no such key");
+    pub(super) const OUT_OF_RANGE: Self = Self::fixed("ERR index out of range");
+
+    pub(super) const fn fixed(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text.as_bytes()))
+    }
+
+    pub(super) fn new(text: impl Into<Bytes>) -> Self {
+        Self(Cow::Owned(text.into()))
+    }
+
+    /// `ERR invalid expire time in 'set' command`
+    pub(super) fn invalid_expire(command: &str) -> Self {
+        Self::new(format!("ERR invalid expire time in '{command}' command"))
+    }
+
+    pub(super) fn wrong_arity(command: &str) -> Self {
+        Self::new(format!(
+            "ERR wrong number of arguments for '{command}' command"
+        ))
+    }
+
+    pub(super) fn text(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The first word.
+    pub(super) fn code(&self) -> &[u8] {
+        self.0.split(|byte| *byte == b' ').next().unwrap_or_default()
+    }
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        Self::Error(failure.0.into_owned())
+    }
+}
