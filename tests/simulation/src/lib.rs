@@ -1,0 +1,16 @@
+//! Whole clients in one thread, under simulated time and network, from a seed.
+//!
+//! A [`Plan`] says what a seed stands for; [`run`] runs it and judges what happened. The same seed gives the same run, byte
+//! for byte.
+
+mod faults;
+mod guard;
+mod owner;
+mod plan;
+mod run;
+mod story;
+mod trace;
+mod world;
+
+pub use plan::{Plan, Weather};
+pub use run::{Outcome, run};

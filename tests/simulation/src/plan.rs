@@ -1,0 +1,188 @@
+//! What a seed stands for: how many processes, how far away, which locks, which faults.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use watchlock_support::history::LockKind;
+
+use crate::world::{Link, Micros};
+
+/// How rough a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    Calm,
+    Rare,
+    Rough,
+}
+
+/// Everything that a seed decides before the run begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub processes: usize,
+    pub owners: usize,
+    pub names: usize,
+    pub kinds: Vec<LockKind>,
+    pub links: Vec<Link>,
+    /// How much faster each process's clock runs, in millionths.
+    pub drifts: Vec<i64>,
+    pub watchdog_lease: Duration,
+    pub command_timeout: Duration,
+    pub weather: Weather,
+    /// How many sections to run.
+    pub sections: usize,
+    /// How often a caller's future is not polled for a while, or dropped: one time in so many.
+    pub careless: u32,
+}
+
+const KINDS: [LockKind; 7] = [
+    LockKind::Lock,
+    LockKind::Fair,
+    LockKind::Read,
+    LockKind::Fenced,
+    LockKind::Spin,
+    LockKind::Simple,
+    LockKind::Lock,
+];
+
+/// Round trips, in milliseconds.
+const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
+
+impl Plan {
+    /// Whether faults come one upon the other.
+    #[must_use]
+    pub fn is_rough(&self) -> bool {
+        self.weather == Weather::Rough
+    }
+
+    /// What this seed stands for.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let processes = rng.usize(1..=4);
+        let owners = [1, 2, 3, 6, 12][rng.usize(..5)];
+        let names = rng.usize(1..=3);
+        let first = rng.usize(..KINDS.len());
+        let kinds = (0..names).map(|name| KINDS[(first + name) % KINDS.len()]).collect();
+        let far = rng.bool();
+        let links = (0..processes).map(|_| {
+            let round_trip = if far { ROUND_TRIPS[rng.usize(..ROUND_TRIPS.len())] * 1_000 } else { 0 };
+            Link {
+                up: round_trip / 2,
+                down: round_trip - round_trip / 2,
+                jitter: if rng.u32(..4) == 0 { round_trip / 4 + 1 } else { 0 },
+                ..Link::default()
+            }
+        });
+        let links = links.collect();
+        let drifts = (0..processes).map(|_| if rng.bool() { 0 } else { rng.i64(-4_000..=4_000) });
+        let drifts = drifts.collect();
+        let watchdog_lease = Duration::from_millis([1_200, 3_000, 10_000, 30_000][rng.usize(..4)]);
+        let weather = [Weather::Calm, Weather::Rare, Weather::Rough][rng.usize(..3)];
+        Self {
+            seed,
+            processes,
+            owners,
+            names,
+            kinds,
+            links,
+            drifts,
+            watchdog_lease,
+            command_timeout: Duration::from_secs(1),
+            weather,
+            sections: 400,
+            careless: [0, 0, 40, 8][rng.usize(..4)],
+        }
+    }
+}
+
+/// One section: a lock, perhaps entered again, held for a while.
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub name: usize,
+    pub kind: LockKind,
+    /// None: as long as it takes.
+    pub wait_ms: Option<u64>,
+    /// The leases of the levels; none: under the watchdog.
+    pub leases_ms: Vec<Option<u64>>,
+    pub hold: Duration,
+    pub pause: Duration,
+    pub end: Ending,
+    /// What the holder does in the middle.
+    pub midst: Midst,
+    /// After how long the caller gives up its future, and for how long it is not polled before.
+    pub gives_up: Option<Duration>,
+    pub rests: Option<Duration>,
+}
+
+/// How a hold is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Unlock,
+    Drop,
+    LetExpire,
+}
+
+/// What a holder does with its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Midst {
+    Nothing,
+    Verify,
+    Extend(Duration),
+}
+
+impl Section {
+    /// The next section of an owner.
+    pub fn draw(rng: &mut Rng, plan: &Plan) -> Self {
+        let name = rng.usize(..plan.names);
+        let mut kind = plan.kinds[name];
+        if kind == LockKind::Read && rng.u32(..3) == 0 {
+            kind = LockKind::Write;
+        }
+        let wait_ms = match rng.u32(..10) {
+            0..4 => None,
+            4..6 => Some(0),
+            6..9 => Some(rng.u64(1..400)),
+            _ => Some(rng.u64(400..20_000)),
+        };
+        let levels = if kind != LockKind::Read && rng.u32(..4) == 0 { rng.usize(2..4) } else { 1 };
+        let lease = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(100..2_000));
+        let mut leases_ms: Vec<_> = (0..levels).map(|_| lease(rng)).collect();
+        let watchdog = u64::try_from(plan.watchdog_lease.as_millis()).unwrap_or(0);
+        let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
+        let (short_ms, long_ms) = (rng.u64(100..300), rng.u64(watchdog / 2..3 * watchdog));
+        let hold = match rng.u32(..1_000) {
+            0..880 => Duration::from_micros(moment),
+            880..970 => Duration::from_millis(while_ms),
+            970..985 => {
+                leases_ms = vec![Some(short_ms)];
+                Duration::from_millis(2 * short_ms)
+            }
+            _ => {
+                leases_ms = vec![None];
+                Duration::from_millis(long_ms)
+            }
+        };
+        let careless = plan.careless > 0 && rng.u32(..plan.careless) == 0;
+        Self {
+            name,
+            kind,
+            wait_ms,
+            leases_ms,
+            hold,
+            pause: Duration::from_millis(if rng.u32(..3) == 0 { rng.u64(..50) } else { 0 }),
+            end: match rng.u32(..20) {
+                0..15 => Ending::Unlock,
+                15..19 => Ending::Drop,
+                _ => Ending::LetExpire,
+            },
+            midst: match rng.u32(..20) {
+                0 => Midst::Verify,
+                1 => Midst::Extend(Duration::from_millis(rng.u64(1..5_000))),
+                _ => Midst::Nothing,
+            },
+            gives_up: (careless && rng.bool()).then(|| Duration::from_millis(rng.u64(..600))),
+            rests: (careless && rng.bool()).then(|| Duration::from_millis(rng.u64(..900))),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One run: a world, its processes and their faults, from a seed to a verdict.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use watchlock::Client;
+use watchlock::__simulation::{self as simulated, Process};
+use watchlock_support::checker::{self, Settings};
+use watchlock_support::history::Record;
+use watchlock_test::core::Reply;
+
+use crate::faults;
+use crate::guard;
+use crate::owner::{Actor, Shared};
+use crate::plan::Plan;
+use crate::story::Story;
+use crate::world::World;
+
+/// The longest time that a run simulates before it ends.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// How long all owners have to end once there are no more faults.
+const TO_END: Duration = Duration::from_secs(600);
+
+/// What came out of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    pub sections: usize,
+    pub commands: u64,
+    /// Equal for runs in which the same commands reached the servers at the same times.
+    pub trace: u64,
+    pub simulated: Duration,
+    pub violations: Vec<String>,
+    pub records: Vec<Record>,
+    pub lines: Vec<String>,
+}
+
+/// Runs what a plan says.
+///
+/// # Panics
+/// If the runtime cannot be made.
+#[must_use]
+pub fn run(plan: &Plan, keeps_trace: bool) -> Outcome {
+    guard::begins(plan.seed);
+    fastrand::seed(plan.seed);
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build();
+    let runtime = runtime.expect("a runtime");
+    let outcome = runtime.block_on(live(plan, keeps_trace));
+    // What is dropped with the runtime belongs to the world, too.
+    drop(runtime);
+    simulated::end();
+    guard::ends();
+    outcome
+}
+
+/// A process, its client, and its owners.
+struct Member {
+    process: Arc<Process>,
+    number: u32,
+    client: Option<Client>,
+    owners: Vec<JoinHandle<()>>,
+}
+
+/// The processes.
+#[derive(Clone)]
+pub struct Members {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    plan: Arc<Plan>,
+    world: World,
+    story: Story,
+    shared: Shared,
+    over: Arc<AtomicBool>,
+    members: Vec<Mutex<Option<Member>>>,
+    next: AtomicU32,
+}
+
+impl Members {
+    pub fn client(&self, process: usize) -> u32 {
+        self.inner.members[process].lock().as_ref().map_or(0, |member| member.number)
+    }
+
+    pub fn command_timeout(&self) -> Duration {
+        self.inner.plan.command_timeout
+    }
+
+    pub fn freeze(&self, process: usize) {
+        if let Some(member) = &*self.inner.members[process].lock() {
+            member.process.freeze();
+        }
+    }
+
+    pub fn thaw(&self, process: usize) {
+        if let Some(member) = &*self.inner.members[process].lock() {
+            member.process.thaw();
+        }
+    }
+
+    /// Kills a process, and starts another one in its place.
+    pub async fn replace(&self, index: usize) {
+        if let Some(member) = self.inner.members[index].lock().take() {
+            member.process.kill();
+            self.inner.world.cut(Some(index), 0);
+            // Its memory is gone, and nothing of it runs any more.
+            std::mem::forget(member.client);
+        }
+        self.start(index).await;
+    }
+
+    async fn start(&self, index: usize) {
+        let inner = &self.inner;
+        let plan = &inner.plan;
+        let number = inner.next.fetch_add(1, Ordering::Relaxed);
+        let process = Process::new(index);
+        process.set_drift(plan.drifts[index]);
+        let (lease, limit) = (plan.watchdog_lease, plan.command_timeout);
+        let connecting = process.run(async move {
+            Client::builder("redis://server:1/")
+                .watchdog_lease(lease)
+                .command_timeout(limit)
+                .connect_lazy()
+        });
+        let client = connecting.await.expect("the settings are right");
+        let mut owners = Vec::new();
+        for owner in 0..plan.owners {
+            let owner = u32::try_from(owner).unwrap_or(0);
+            let seed = plan.seed ^ u64::from(number + 1) << 40 ^ u64::from(owner + 1) << 32;
+            let actor = Actor {
+                client: client.clone(),
+                number,
+                owner_number: owner,
+                story: inner.story.clone(),
+                plan: Arc::clone(plan),
+                shared: Arc::clone(&inner.shared),
+                rng: Rng::with_seed(seed),
+            };
+            let over = Arc::clone(&inner.over);
+            let running = actor.run(move || over.load(Ordering::Relaxed));
+            owners.push(tokio::spawn(process.run(running)));
+        }
+        let member = Member { process, number, client: Some(client), owners };
+        *inner.members[index].lock() = Some(member);
+    }
+}
+
+async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
+    let begun = Instant::now();
+    let world = World::new(1, plan.seed);
+    if keeps_trace {
+        world.keep_trace();
+    }
+    let network = world.clone();
+    simulated::begin(Arc::new(move |process, _, port| network.connect(process, port)));
+    tokio::spawn(world.clone().run());
+    for (process, link) in plan.links.iter().enumerate() {
+        world.set_link(process, 0, *link);
+    }
+    let story = Story::begin();
+    let over = Arc::new(AtomicBool::new(false));
+    let members = Members {
+        inner: Arc::new(Inner {
+            plan: Arc::new(plan.clone()),
+            world: world.clone(),
+            story: story.clone(),
+            shared: Arc::new(Mutex::new(vec![u64::MAX; plan.names])),
+            over: Arc::clone(&over),
+            members: (0..plan.processes).map(|_| Mutex::default()).collect(),
+            next: AtomicU32::new(0),
+        }),
+    };
+    for index in 0..plan.processes {
+        members.start(index).await;
+    }
+    let is_over = {
+        let (story, over, wanted) = (story.clone(), Arc::clone(&over), plan.sections);
+        move || {
+            if story.sections() >= wanted || begun.elapsed() >= LONGEST {
+                over.store(true, Ordering::Relaxed);
+            }
+            over.load(Ordering::Relaxed)
+        }
+    };
+    let disturbing = faults::run(world.clone(), story.clone(), members.clone(), plan.clone(), is_over.clone());
+    let disturbing = tokio::spawn(disturbing);
+    while !is_over() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    let mut violations = Vec::new();
+    if let Err(error) = disturbing.await {
+        violations.push(format!("the faults ended: {error}"));
+    }
+    end(&members, &mut violations).await;
+    leftovers(&world, plan, &mut violations).await;
+    let records = story.records();
+    let settings = settings(plan);
+    let report = checker::check(&records, &settings);
+    violations.extend(report.violations.iter().map(ToString::to_string));
+    let (commands, trace) = world.ran();
+    Outcome {
+        sections: story.sections(),
+        commands,
+        trace,
+        simulated: begun.elapsed(),
+        violations,
+        records,
+        lines: world.trace(),
+    }
+}
+
+/// All owners end, and then all clients.
+async fn end(members: &Members, violations: &mut Vec<String>) {
+    let all: Vec<Member> = members.inner.members.iter().filter_map(|member| member.lock().take()).collect();
+    let until = Instant::now() + TO_END;
+    for mut member in all {
+        for owner in std::mem::take(&mut member.owners) {
+            let left = until.saturating_duration_since(Instant::now());
+            match timeout(left, owner).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => violations.push(format!("an owner of client {} panicked: {error}", member.number)),
+                Err(_) => violations.push(format!("an owner of client {} waits for ever", member.number)),
+            }
+        }
+        let client = member.client.take();
+        let closing = member.process.run(async move {
+            if let Some(client) = client {
+                client.shutdown(Duration::from_secs(5)).await;
+            }
+        });
+        if timeout(Duration::from_secs(60), closing).await.is_err() {
+            violations.push(format!("client {} does not end", member.number));
+        }
+    }
+}
+
+/// Nothing is left once everything has had time to end.
+async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
+    sleep(plan.watchdog_lease + Duration::from_secs(90)).await;
+    let (mut left, channels) = world.at(0, |store| {
+        let keys = texts(store.run(&[b"KEYS", b"*"]));
+        (keys, texts(store.run(&[b"PUBSUB", b"CHANNELS"])))
+    });
+    // The counter of the tokens stays.
+    left.retain(|key| !key.contains("token"));
+    if !left.is_empty() {
+        violations.push(format!("keys are left: {left:?}"));
+    }
+    if !channels.is_empty() {
+        violations.push(format!("subscriptions are left: {channels:?}"));
+    }
+}
+
+fn texts(reply: Reply) -> Vec<String> {
+    match reply {
+        Reply::Array(all) => all.into_iter().flat_map(texts).collect(),
+        Reply::Bulk(bytes) => vec![String::from_utf8_lossy(&bytes).into_owned()],
+        _ => Vec::new(),
+    }
+}
+
+fn settings(plan: &Plan) -> Settings {
+    let furthest = plan.links.iter().map(|link| link.up + link.down + 2 * link.jitter).max();
+    let round_trip = Duration::from_micros(furthest.unwrap_or(0));
+    Settings {
+        watchdog_lease: plan.watchdog_lease,
+        command_timeout: plan.command_timeout,
+        backoff_cap: Duration::from_secs(1),
+        scheduling: Duration::from_millis(10) + round_trip,
+        clean_wake: Duration::from_millis(100) + 3 * round_trip,
+        recovery: Duration::from_secs(3) + 6 * round_trip,
+        cleanup: Duration::from_secs(1) + 3 * round_trip,
+        ..Settings::default()
+    }
+}

@@ -1,0 +1,73 @@
+//! What happened, in the order in which it happened.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
+
+/// Collects records. Time passes by whole milliseconds, so what happens at the same moment is numbered by nanoseconds.
+#[derive(Clone)]
+pub struct Story {
+    begun: Instant,
+    inner: Arc<Mutex<Lines>>,
+}
+
+#[derive(Default)]
+struct Lines {
+    records: Vec<Record>,
+    next_op: u64,
+    last: Nanos,
+    sections: usize,
+}
+
+impl Story {
+    pub fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            inner: Arc::default(),
+        }
+    }
+
+    /// The next moment, which no other record has.
+    pub fn now(&self) -> Nanos {
+        let mut inner = self.inner.lock();
+        self.next(&mut inner)
+    }
+
+    fn next(&self, inner: &mut Lines) -> Nanos {
+        let now = Nanos::try_from(self.begun.elapsed().as_nanos()).unwrap_or(Nanos::MAX);
+        inner.last = now.max(inner.last + 1);
+        inner.last
+    }
+
+    pub fn invoke(&self, client: u32, owner: u32, kind: LockKind, name: &str, call: Call) -> u64 {
+        let mut inner = self.inner.lock();
+        let t = self.next(&mut inner);
+        let op = inner.next_op;
+        inner.next_op += 1;
+        let name = name.to_owned();
+        inner.records.push(Record::Invoke { t, op, client, owner, kind, name, call });
+        op
+    }
+
+    pub fn returned(&self, op: u64, outcome: Outcome, token: Option<u64>) {
+        let mut inner = self.inner.lock();
+        let t = self.next(&mut inner);
+        inner.sections += usize::from(matches!(outcome, Outcome::Acquired(1)));
+        inner.records.push(Record::Return { t, op, since: None, outcome, token });
+    }
+
+    pub fn push(&self, record: Record) {
+        self.inner.lock().records.push(record);
+    }
+
+    /// How many holds began.
+    pub fn sections(&self) -> usize {
+        self.inner.lock().sections
+    }
+
+    pub fn records(&self) -> Vec<Record> {
+        self.inner.lock().records.clone()
+    }
+}

@@ -1,0 +1,666 @@
+//! The world: servers, the processes' links to them, and everything that is under way at a moment.
+//!
+//! Time is that of the runtime, which is paused: it passes when no task has anything to do, by whole milliseconds, the
+//! steps of tokio's timers. The network and the servers count microseconds. What is due within the present millisecond
+//! happens now, in order.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+use watchlock::__simulation::HostStream as Stream;
+use watchlock_test::core::{SessionId, Store};
+
+use crate::trace::Trace;
+
+/// Microseconds since the world began.
+pub type Micros = u64;
+
+/// What a server's clock shows when the world begins.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
+/// What a command costs a server, and what each call of a script adds.
+const COMMAND: Micros = 8;
+const CALL: Micros = 2;
+
+/// How much a connection takes that the server has not read yet.
+const BUFFER: usize = 256 * 1024;
+
+/// How a process reaches one server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Link {
+    /// From here to there, and back.
+    pub up: Micros,
+    pub down: Micros,
+    /// Up to so much is added to each way of a piece.
+    pub jitter: Micros,
+    /// New connections are refused.
+    pub refuses: bool,
+    /// Nothing arrives, in both directions, until it ends.
+    pub hole: bool,
+}
+
+/// A shared world.
+#[derive(Clone)]
+pub struct World {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+    begun: Instant,
+}
+
+struct State {
+    servers: Vec<Server>,
+    /// By process and server.
+    links: BTreeMap<(usize, usize), Link>,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    events: BinaryHeap<Reverse<Event>>,
+    next_event: u64,
+    rng: Rng,
+    trace: Trace,
+    commands: u64,
+}
+
+struct Server {
+    store: Store,
+    /// It is working, or stands still, until then.
+    busy_until: Micros,
+    /// The connections with input that was not looked at, in order.
+    runnable: VecDeque<u64>,
+    /// An event for its next command is under way.
+    is_due: bool,
+    /// How much its clock is off.
+    offset: i64,
+}
+
+struct Connection {
+    process: usize,
+    server: usize,
+    session: SessionId,
+    /// Bytes that the client wrote and the server has not read.
+    in_flight: usize,
+    /// What the client can read.
+    readable: VecDeque<u8>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    end: Option<End>,
+    /// The times of the last piece in each direction: pieces do not overtake each other.
+    last_up: Micros,
+    last_down: Micros,
+    /// From now on nothing of the client arrives, or nothing of the server.
+    mute: bool,
+    deaf: bool,
+    /// Nothing of the server arrives behind the next piece.
+    last_piece: bool,
+    is_runnable: bool,
+    client_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Closed,
+    Reset,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    at: Micros,
+    number: u64,
+    what: What,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// Bytes reach the server.
+    Arrives(u64, Vec<u8>),
+    /// Bytes reach the client.
+    Delivered(u64, Vec<u8>),
+    /// The client has closed its end.
+    Left(u64),
+    /// The server has closed its end.
+    Ended(u64),
+    /// A server runs its next command.
+    Runs(usize),
+}
+
+impl World {
+    /// A world with so many servers that begins now.
+    pub fn new(servers: usize, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let servers = (0..servers)
+            .map(|_| Server {
+                store: Store::new(watchlock_test::core::Options {
+                    seed: rng.u64(..),
+                    ..Default::default()
+                }),
+                busy_until: 0,
+                runnable: VecDeque::new(),
+                is_due: false,
+                offset: 0,
+            })
+            .collect();
+        Self {
+            state: Arc::new(Mutex::new(State {
+                servers,
+                links: BTreeMap::new(),
+                connections: BTreeMap::new(),
+                next_connection: 0,
+                events: BinaryHeap::new(),
+                next_event: 0,
+                rng,
+                trace: Trace::default(),
+                commands: 0,
+            })),
+            changed: Arc::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Microseconds since it began.
+    pub fn now(&self) -> Micros {
+        micros(self.begun.elapsed())
+    }
+
+    /// Lets happen what is under way, for ever.
+    pub async fn run(self) {
+        loop {
+            let (wakers, next) = {
+                let mut state = self.state.lock();
+                let wakers = state.run_until(self.now() + 999);
+                (wakers, state.events.peek().map(|Reverse(event)| event.at))
+            };
+            let woke = !wakers.is_empty();
+            wakers.into_iter().for_each(Waker::wake);
+            match next {
+                _ if woke => tokio::task::yield_now().await,
+                Some(at) => {
+                    // The millisecond in which it is due.
+                    let at = self.begun + Duration::from_millis(at / 1_000);
+                    tokio::select! {
+                        biased;
+                        () = self.changed.notified() => {}
+                        () = sleep_until(at) => {}
+                    }
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// Connects a process to the server whose number is the port, counted from 1.
+    pub fn connect(
+        &self,
+        process: usize,
+        port: u16,
+    ) -> BoxFuture<'static, io::Result<Stream>> {
+        let world = self.clone();
+        async move {
+            let server = usize::from(port) - 1;
+            let link = world.link(process, server);
+            sleep(Duration::from_micros(link.up + link.down)).await;
+            loop {
+                let link = world.link(process, server);
+                if link.refuses {
+                    return Err(io::ErrorKind::ConnectionRefused.into());
+                }
+                if !link.hole {
+                    break;
+                }
+                sleep(Duration::from_millis(200)).await;
+            }
+            let number = world.state.lock().open(process, server);
+            Ok(Box::new(Piped { world, number }) as Stream)
+        }
+        .boxed()
+    }
+
+    pub fn link(&self, process: usize, server: usize) -> Link {
+        let state = self.state.lock();
+        state.links.get(&(process, server)).copied().unwrap_or_default()
+    }
+
+    pub fn set_link(&self, process: usize, server: usize, link: Link) {
+        self.state.lock().links.insert((process, server), link);
+        self.changed.notify_one();
+    }
+
+    /// Cuts the connections of a process, or of all, to a server: both ends see it at once.
+    pub fn cut(&self, process: Option<usize>, server: usize) {
+        let wakers = self.state.lock().cut(process, server);
+        wakers.into_iter().for_each(Waker::wake);
+        self.changed.notify_one();
+    }
+
+    /// Whether nothing arrives any more on the connections that a process has now: of what it sends, or of what it is sent.
+    pub fn silence(&self, process: usize, server: usize, mute: bool, deaf: bool) {
+        let mut state = self.state.lock();
+        for connection in state.connections_of(Some(process), server) {
+            connection.mute |= mute;
+            connection.deaf |= deaf;
+        }
+    }
+
+    /// From the second piece from now on nothing arrives on one of the connections of a process.
+    pub fn silence_behind_next(&self, process: usize, server: usize) {
+        let mut state = self.state.lock();
+        let drawn = state.rng.usize(..);
+        let mut all: Vec<_> = state.connections_of(Some(process), server).collect();
+        let count = all.len().max(1);
+        if let Some(connection) = all.get_mut(drawn % count) {
+            connection.last_piece = true;
+        }
+    }
+
+    /// The server does nothing for so long.
+    pub fn stall(&self, server: usize, span: Duration) {
+        let now = self.now();
+        let server = &mut self.state.lock().servers[server];
+        server.busy_until = server.busy_until.max(now) + micros(span);
+    }
+
+    /// The server restarts: all connections are cut.
+    pub fn restart(&self, server: usize, loses_memory: bool) {
+        let wakers = {
+            let mut state = self.state.lock();
+            let wakers = state.cut(None, server);
+            let store = &mut state.servers[server].store;
+            store.restart();
+            if loses_memory {
+                store.lose_data();
+            }
+            wakers
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.changed.notify_one();
+    }
+
+    /// Works on a server's data.
+    pub fn at<T>(&self, server: usize, work: impl FnOnce(&mut Store) -> T) -> T {
+        let now = self.now();
+        let done = {
+            let mut state = self.state.lock();
+            state.servers[server].set_time(now);
+            let done = work(&mut state.servers[server].store);
+            state.send_outputs(server, now);
+            done
+        };
+        self.changed.notify_one();
+        done
+    }
+
+    /// The server's clock steps.
+    pub fn step_clock(&self, server: usize, by_micros: i64) {
+        self.state.lock().servers[server].offset += by_micros;
+    }
+
+    /// How many commands ran, and what distinguishes this run from any other.
+    pub fn ran(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.commands, state.trace.sum())
+    }
+
+    pub fn keep_trace(&self) {
+        self.state.lock().trace.keep();
+    }
+
+    pub fn trace(&self) -> Vec<String> {
+        self.state.lock().trace.lines()
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX)
+}
+
+impl Server {
+    fn set_time(&mut self, at: Micros) {
+        let at = EPOCH + Duration::from_micros(at);
+        let offset = Duration::from_micros(self.offset.unsigned_abs());
+        let at = if self.offset < 0 { at.saturating_sub(offset) } else { at + offset };
+        self.store.set_time(at);
+    }
+}
+
+impl State {
+    fn at(&mut self, at: Micros, what: What) {
+        let number = self.next_event;
+        self.next_event += 1;
+        self.events.push(Reverse(Event { at, number, what }));
+    }
+
+    fn open(&mut self, process: usize, server: usize) -> u64 {
+        let number = self.next_connection;
+        self.next_connection += 1;
+        let session = self.servers[server].store.connect();
+        self.connections.insert(
+            number,
+            Connection {
+                process,
+                server,
+                session,
+                in_flight: 0,
+                readable: VecDeque::new(),
+                reader: None,
+                writer: None,
+                end: None,
+                last_up: 0,
+                last_down: 0,
+                mute: false,
+                deaf: false,
+                last_piece: false,
+                is_runnable: false,
+                client_gone: false,
+            },
+        );
+        number
+    }
+
+    fn connections_of(
+        &mut self,
+        process: Option<usize>,
+        server: usize,
+    ) -> impl Iterator<Item = &mut Connection> {
+        self.connections.values_mut().filter(move |connection| {
+            connection.server == server && process.is_none_or(|process| process == connection.process)
+        })
+    }
+
+    fn link_of(&self, process: usize, server: usize) -> Link {
+        self.links.get(&(process, server)).copied().unwrap_or_default()
+    }
+
+    #[must_use]
+    fn cut(&mut self, process: Option<usize>, server: usize) -> Vec<Waker> {
+        let mut sessions = Vec::new();
+        let mut wakers = Vec::new();
+        for connection in self.connections_of(process, server) {
+            if connection.end.is_none() {
+                sessions.push(connection.session);
+                connection.end = Some(End::Reset);
+                connection.readable.clear();
+                wakers.extend(connection.reader.take());
+                wakers.extend(connection.writer.take());
+            }
+        }
+        for session in sessions {
+            self.servers[server].store.disconnect(session);
+        }
+        wakers
+    }
+
+    fn run_until(&mut self, horizon: Micros) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        while let Some(Reverse(event)) = self.events.peek() {
+            if event.at > horizon {
+                break;
+            }
+            let Some(Reverse(event)) = self.events.pop() else {
+                break;
+            };
+            self.happens(event, &mut wakers);
+        }
+        wakers
+    }
+
+    fn happens(&mut self, Event { at, what, .. }: Event, wakers: &mut Vec<Waker>) {
+        match what {
+            What::Arrives(number, bytes) => {
+                let Some(connection) = self.connections.get_mut(&number) else {
+                    return;
+                };
+                if connection.end.is_some() || connection.mute {
+                    return;
+                }
+                let (process, server) = (connection.process, connection.server);
+                if self.link_of(process, server).hole {
+                    return self.at(at + 50_000, What::Arrives(number, bytes));
+                }
+                let Some(connection) = self.connections.get_mut(&number) else {
+                    return;
+                };
+                connection.in_flight -= bytes.len();
+                wakers.extend(connection.writer.take());
+                self.trace.note(at, process, server, &bytes);
+                let session = connection.session;
+                let was_runnable = std::mem::replace(&mut connection.is_runnable, true);
+                let server_state = &mut self.servers[server];
+                server_state.store.push(session, &bytes);
+                if !was_runnable {
+                    server_state.runnable.push_back(number);
+                }
+                self.wake_server(server, at);
+            }
+            What::Runs(server) => self.run_command(server, at),
+            What::Delivered(number, bytes) => {
+                let Some(connection) = self.connections.get_mut(&number) else {
+                    return;
+                };
+                if connection.end.is_some() || connection.deaf {
+                    return;
+                }
+                let (process, server) = (connection.process, connection.server);
+                if self.link_of(process, server).hole {
+                    return self.at(at + 50_000, What::Delivered(number, bytes));
+                }
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.readable.extend(bytes);
+                    connection.deaf |= connection.last_piece;
+                    wakers.extend(connection.reader.take());
+                }
+            }
+            What::Left(number) => {
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    if connection.mute {
+                        // The server does not hear of it, and gives the connection up some time.
+                        connection.mute = false;
+                        return self.at(at + 60_000_000, What::Left(number));
+                    }
+                    let (server, session) = (connection.server, connection.session);
+                    if connection.end.is_none() {
+                        self.servers[server].store.disconnect(session);
+                    }
+                    self.connections.remove(&number);
+                }
+            }
+            What::Ended(number) => {
+                if let Some(connection) = self.connections.get_mut(&number)
+                    && !connection.deaf
+                {
+                    connection.end.get_or_insert(End::Closed);
+                    wakers.extend(connection.reader.take());
+                    wakers.extend(connection.writer.take());
+                }
+            }
+        }
+    }
+
+    fn wake_server(&mut self, server: usize, at: Micros) {
+        let due = &mut self.servers[server];
+        if !due.is_due && !due.runnable.is_empty() {
+            due.is_due = true;
+            let at = due.busy_until.max(at);
+            self.at(at, What::Runs(server));
+        }
+    }
+
+    fn run_command(&mut self, index: usize, at: Micros) {
+        let server = &mut self.servers[index];
+        server.is_due = false;
+        if server.busy_until > at {
+            // It was stalled meanwhile.
+            return self.wake_server(index, at);
+        }
+        while let Some(number) = self.servers[index].runnable.front().copied() {
+            let session = match self.connections.get(&number) {
+                Some(connection) if connection.end.is_none() => connection.session,
+                _ => {
+                    self.servers[index].runnable.pop_front();
+                    continue;
+                }
+            };
+            let server = &mut self.servers[index];
+            server.set_time(at);
+            let Some(ran) = server.store.run_next(session) else {
+                server.runnable.pop_front();
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.is_runnable = false;
+                }
+                continue;
+            };
+            self.commands += 1;
+            let cost = COMMAND + CALL * Micros::try_from(ran.calls).unwrap_or(0);
+            server.busy_until = at + cost;
+            break;
+        }
+        self.send_outputs(index, at);
+        let busy_until = self.servers[index].busy_until;
+        self.wake_server(index, busy_until);
+    }
+
+    /// Puts on the way what a server has to send.
+    fn send_outputs(&mut self, index: usize, at: Micros) {
+        let ready: Vec<SessionId> = self.servers[index].store.sessions_with_output();
+        if ready.is_empty() {
+            return;
+        }
+        for session in ready {
+            let output = self.servers[index].store.take_output(session);
+            let is_closed = self.servers[index].store.is_closed(session);
+            let found = self.connections.iter().find(|(_, connection)| {
+                connection.server == index && connection.session == session && connection.end.is_none()
+            });
+            let Some((number, process)) = found.map(|(number, found)| (*number, found.process)) else {
+                continue;
+            };
+            let due = self.due_down(number, process, index, at);
+            if !output.is_empty() {
+                self.at(due, What::Delivered(number, output));
+            }
+            if is_closed {
+                self.at(due, What::Ended(number));
+            }
+        }
+    }
+
+    fn due_down(&mut self, number: u64, process: usize, server: usize, at: Micros) -> Micros {
+        let link = self.link_of(process, server);
+        let jitter = if link.jitter > 0 { self.rng.u64(..link.jitter) } else { 0 };
+        match self.connections.get_mut(&number) {
+            Some(connection) => {
+                connection.last_down = connection.last_down.max(at + link.down + jitter);
+                connection.last_down
+            }
+            None => at,
+        }
+    }
+}
+
+/// The client's end of a connection.
+struct Piped {
+    world: World,
+    number: u64,
+}
+
+impl Drop for Piped {
+    fn drop(&mut self) {
+        let now = self.world.now();
+        let mut state = self.world.state.lock();
+        if let Some(connection) = state.connections.get_mut(&self.number) {
+            connection.client_gone = true;
+            let (process, server) = (connection.process, connection.server);
+            let last = connection.last_up;
+            let at = last.max(now + state.link_of(process, server).up);
+            state.at(at, What::Left(self.number));
+        }
+        drop(state);
+        self.world.changed.notify_one();
+    }
+}
+
+impl AsyncRead for Piped {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut state = self.world.state.lock();
+        let Some(connection) = state.connections.get_mut(&self.number) else {
+            return Poll::Ready(Ok(()));
+        };
+        if connection.readable.is_empty() {
+            return match connection.end {
+                Some(End::Reset) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                Some(End::Closed) => Poll::Ready(Ok(())),
+                None => {
+                    connection.reader = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            };
+        }
+        let (first, _) = connection.readable.as_slices();
+        let count = first.len().min(buffer.remaining());
+        buffer.put_slice(&first[..count]);
+        connection.readable.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Piped {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let now = self.world.now();
+        let mut state = self.world.state.lock();
+        let Some(connection) = state.connections.get(&self.number) else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let (process, server) = (connection.process, connection.server);
+        if connection.end.is_some() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let link = state.link_of(process, server);
+        let jitter = if link.jitter > 0 { state.rng.u64(..link.jitter) } else { 0 };
+        // Now and then what is written arrives in two pieces.
+        let split = bytes.len() > 1 && state.rng.u32(..64) == 0;
+        let cut_at = if split { state.rng.usize(1..bytes.len()) } else { bytes.len() };
+        let Some(connection) = state.connections.get_mut(&self.number) else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        if connection.in_flight >= BUFFER {
+            connection.writer = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        connection.in_flight += bytes.len();
+        let at = connection.last_up.max(now + link.up + jitter);
+        let second = at + if split { jitter + 1_000 } else { 0 };
+        connection.last_up = second;
+        state.at(at, What::Arrives(self.number, bytes[..cut_at].to_vec()));
+        if split {
+            state.at(second, What::Arrives(self.number, bytes[cut_at..].to_vec()));
+        }
+        drop(state);
+        self.world.changed.notify_one();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
