@@ -14,6 +14,7 @@ pub(super) struct Failure(Cow<'static, [u8]>);
 impl Failure {
     pub(super) const WRONG_TYPE: Self =
         Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+    pub(super) const OVERFLOW: Self = Self::fixed("ERR increment or decrement would overflow");
     pub(super) const SYNTAX: Self = Self::fixed("ERR syntax error");
     pub(super) const NOT_AN_INTEGER: Self =
         Self::fixed("ERR value is not an integer or out of range");
@@ -40,13 +41,12 @@ impl Failure {
         ))
     }
 
-    pub(super) fn text(&self) -> &[u8] {
-        &self.0
-    }
-
     /// The first word.
     pub(super) fn code(&self) -> &[u8] {
-        self.0.split(|byte| *byte == b' ').next().unwrap_or_default()
+        self.0
+            .split(|byte| *byte == b' ')
+            .next()
+            .unwrap_or_default()
     }
 }
 

@@ -37,13 +37,6 @@ impl Database {
         self.entries.keys()
     }
 
-    /// The keys behind this one.
-    pub(super) fn after(&self, key: &[u8]) -> impl Iterator<Item = &Bytes> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let range: (_, std::ops::Bound<&[u8]>) = (Excluded(key), Unbounded);
-        self.entries.range::<[u8], _>(range).map(|(key, _)| key)
-    }
-
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.entries.contains_key(key)
     }

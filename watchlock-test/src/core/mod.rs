@@ -16,17 +16,26 @@
 //! assert_eq!(store.take_output(session), b"+OK\r\n");
 //! ```
 
+mod acl;
 mod call;
 mod commands;
 mod dispatch;
+mod dump;
 mod failure;
+mod glob;
+mod hub;
 mod keyspace;
+mod lua;
 mod number;
 mod random;
 mod reply;
 mod request;
+mod runner;
+mod script_call;
 mod session;
+mod settings;
 mod state;
+mod statistics;
 mod store;
 mod value;
 

@@ -8,9 +8,7 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let is_plain = match digits {
         [] => false,
         [b'0'] => text.len() == 1,
-        [first, rest @ ..] => {
-            matches!(first, b'1'..=b'9') && rest.iter().all(u8::is_ascii_digit)
-        }
+        [first, rest @ ..] => matches!(first, b'1'..=b'9') && rest.iter().all(u8::is_ascii_digit),
     };
     if !is_plain {
         return None;

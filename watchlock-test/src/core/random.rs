@@ -1,6 +1,6 @@
 //! Numbers that look random and follow from a seed.
 
-/// SplitMix64.
+/// The generator `SplitMix64`.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -21,6 +21,30 @@ impl Random {
     pub(super) fn below(&mut self, end: usize) -> usize {
         let end = end as u64;
         usize::try_from(self.next().checked_rem(end).unwrap_or(0)).unwrap_or(0)
+    }
+
+    /// Indexes below `end`: up to `count` different ones in order of chance, or exactly `-count` if that is negative.
+    pub(super) fn choose<E>(
+        &mut self,
+        end: usize,
+        count: i64,
+        reasonable: impl Fn(u64) -> Result<usize, E>,
+    ) -> Result<Vec<usize>, E> {
+        if end == 0 {
+            return Ok(Vec::new());
+        }
+        if count < 0 {
+            let count = reasonable(count.unsigned_abs())?;
+            return Ok((0..count).map(|_| self.below(end)).collect());
+        }
+        let mut all: Vec<_> = (0..end).collect();
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(end);
+        for at in 0..count {
+            let other = at + self.below(end - at);
+            all.swap(at, other);
+        }
+        all.truncate(count);
+        Ok(all)
     }
 
     /// Forty hexadecimal digits, as Redis names runs.

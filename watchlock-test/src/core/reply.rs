@@ -33,6 +33,8 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// A set: a list in RESP2.
     Set(Vec<Reply>),
+    /// What a subscription answers: one message for each channel.
+    Pushes(Vec<Vec<Reply>>),
 }
 
 impl Reply {
@@ -71,14 +73,13 @@ impl Reply {
             Self::Status(text) => line(b'+', text, out),
             Self::Error(text) => line(b'-', text, out),
             Self::Integer(number) => number_line(b':', *number, out),
-            Self::Bulk(bytes) => bulk(bytes, out),
             Self::Verbatim(bytes) if is_3 => {
                 head(b'=', bytes.len() + 4, out);
                 out.extend_from_slice(b"txt:");
                 out.extend_from_slice(bytes);
                 out.extend_from_slice(b"\r\n");
             }
-            Self::Verbatim(bytes) => bulk(bytes, out),
+            Self::Bulk(bytes) | Self::Verbatim(bytes) => bulk(bytes, out),
             Self::Null | Self::NullArray if is_3 => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),
             Self::NullArray => out.extend_from_slice(b"*-1\r\n"),
@@ -90,6 +91,11 @@ impl Reply {
             Self::Boolean(is_true) => number_line(b':', i64::from(*is_true), out),
             Self::Array(items) => all(b'*', items, resp, out),
             Self::Set(items) => all(if is_3 { b'~' } else { b'*' }, items, resp, out),
+            Self::Pushes(pushes) => {
+                for items in pushes {
+                    write_push(items, resp, out);
+                }
+            }
             Self::Pairs(pairs) if is_3 => {
                 head(b'*', pairs.len(), out);
                 for (first, second) in pairs {
@@ -146,6 +152,9 @@ fn number_line(kind: u8, number: i64, out: &mut Bytes) {
 fn line(kind: u8, text: &[u8], out: &mut Bytes) {
     out.push(kind);
     let breaks = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    out.extend(text.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }));
+    out.extend(
+        text.iter()
+            .map(|byte| if breaks(byte) { b' ' } else { *byte }),
+    );
     out.extend_from_slice(b"\r\n");
 }

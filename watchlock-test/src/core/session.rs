@@ -43,6 +43,8 @@ pub(super) struct Session {
     pub(super) db: usize,
     pub(super) user: Option<String>,
     pub(super) name: Bytes,
+    pub(super) library: Bytes,
+    pub(super) library_version: Bytes,
     pub(super) address: String,
     pub(super) channels: BTreeSet<Bytes>,
     pub(super) patterns: BTreeSet<Bytes>,
@@ -51,7 +53,9 @@ pub(super) struct Session {
     pub(super) watched: Vec<Watched>,
     pub(super) since: Duration,
     pub(super) last_at: Duration,
-    pub(super) last_command: String,
+    pub(super) last_command: &'static str,
+    /// It is closed behind the reply to its current command.
+    pub(super) is_leaving: bool,
 }
 
 impl Session {
@@ -63,6 +67,8 @@ impl Session {
             db: 0,
             user,
             name: Bytes::new(),
+            library: Bytes::new(),
+            library_version: Bytes::new(),
             address,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
@@ -71,7 +77,8 @@ impl Session {
             watched: Vec::new(),
             since: now,
             last_at: now,
-            last_command: "NULL".to_owned(),
+            last_command: "NULL",
+            is_leaving: false,
         }
     }
 

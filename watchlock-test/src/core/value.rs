@@ -181,9 +181,21 @@ impl SortedSet {
         self.order.iter().map(|(score, member)| (member, score.0))
     }
 
-    /// From this score on.
-    pub(super) fn from(&self, score: f64) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
-        let range = self.order.range((Score(score), Bytes::new())..);
+    /// The members with these scores and between them.
+    pub(super) fn between(
+        &self,
+        min: f64,
+        max: f64,
+    ) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let from = Included((Score(min), Bytes::new()));
+        // No range of a tree may end before it begins.
+        let to = match max.next_up() {
+            next if next > min => Excluded((Score(next), Bytes::new())),
+            _ => Excluded((Score(min), Bytes::new())),
+        };
+        let to = if max == f64::INFINITY { Unbounded } else { to };
+        let range = self.order.range((from, to));
         range.map(|(score, member)| (member, score.0))
     }
 }

@@ -1,0 +1,73 @@
+//! `SCAN` and its like. There is one page, which has everything: `COUNT` is a hint in Redis, too.
+
+use crate::core::call::Call;
+use crate::core::call::is;
+use crate::core::failure::{Failure, Outcome};
+use crate::core::number::parse_integer;
+use crate::core::{Bytes, Reply, glob};
+
+/// Which elements are asked for.
+pub(super) struct Page<'a> {
+    /// Behind the only page is nothing.
+    is_first: bool,
+    pattern: Option<&'a [u8]>,
+    kind: Option<&'a [u8]>,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn parse(
+        cursor: &'a [u8],
+        options: &'a [Bytes],
+        of_keys: bool,
+    ) -> Result<Self, Failure> {
+        let cursor = std::str::from_utf8(cursor).ok();
+        let cursor: Option<u64> = cursor.and_then(|text| text.parse().ok());
+        let cursor = cursor.ok_or(Failure::fixed("ERR invalid cursor"))?;
+        let mut page = Self {
+            is_first: cursor == 0,
+            pattern: None,
+            kind: None,
+        };
+        let mut rest = options.iter();
+        while let Some(word) = rest.next() {
+            let value = rest.next().ok_or(Failure::SYNTAX)?;
+            if is(word, "COUNT") {
+                if parse_integer(value)? < 1 {
+                    return Err(Failure::SYNTAX);
+                }
+            } else if is(word, "MATCH") {
+                page.pattern = Some(value);
+            } else if of_keys && is(word, "TYPE") {
+                page.kind = Some(value);
+            } else {
+                return Err(Failure::SYNTAX);
+            }
+        }
+        Ok(page)
+    }
+
+    pub(super) fn takes(&self, element: &[u8]) -> bool {
+        self.is_first
+            && self
+                .pattern
+                .is_none_or(|pattern| glob::matches(pattern, element))
+    }
+}
+
+/// The cursor of the end, and the elements.
+pub(super) fn answer(elements: impl IntoIterator<Item = impl Into<Bytes>>) -> Reply {
+    Reply::Array(vec![Reply::bulk("0"), Reply::bulks(elements)])
+}
+
+pub(super) fn scan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    let page = Page::parse(&arguments[1], &arguments[2..], true)?;
+    let db = call.db();
+    let keys = db.keys().filter(|key| {
+        let kind = db.value(key).map(|value| value.type_name().as_bytes());
+        let fits = page
+            .kind
+            .is_none_or(|wanted| kind.is_some_and(|kind| kind.eq_ignore_ascii_case(wanted)));
+        fits && page.takes(key)
+    });
+    Ok(answer(keys.map(|key| &**key)))
+}
