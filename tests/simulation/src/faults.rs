@@ -25,7 +25,10 @@ enum Fault {
     Cut,
     CutAll,
     /// Nothing arrives on the connections there are: of what is sent, of what is answered.
-    Silent { mute: bool, deaf: bool },
+    Silent {
+        mute: bool,
+        deaf: bool,
+    },
     /// Nothing arrives behind the next reply.
     BehindNext,
     Hole(Duration),
@@ -34,7 +37,9 @@ enum Fault {
     Freeze(Duration),
     Kill,
     Stall(Duration),
-    Restart { loses_memory: bool },
+    Restart {
+        loses_memory: bool,
+    },
     Refuses(Refusal, Duration),
     ForgetScripts,
     Clock(Duration, bool),
@@ -44,7 +49,12 @@ enum Fault {
 fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
     let long = Duration::from_millis(rng.u64(50..1_500));
     let slow = Duration::from_millis(rng.u64(50..500));
-    let refusal = [Refusal::OutOfMemory, Refusal::ReadOnly, Refusal::Loading, Refusal::Busy][rng.usize(..4)];
+    let refusal = [
+        Refusal::OutOfMemory,
+        Refusal::ReadOnly,
+        Refusal::Loading,
+        Refusal::Busy,
+    ][rng.usize(..4)];
     let (mute, deaf) = [(true, true), (true, false), (false, true)][rng.usize(..3)];
     let (forwards, name) = (rng.bool(), rng.usize(..plan.names));
     match rng.u32(..40) {
@@ -58,8 +68,12 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
         24..28 => Fault::Freeze(long * if rng.u32(..6) == 0 { 10 } else { 1 }),
         28..30 => Fault::Kill,
         30..32 => Fault::Stall(long),
-        32 => Fault::Restart { loses_memory: false },
-        33 => Fault::Restart { loses_memory: rng.u32(..4) == 0 },
+        32 => Fault::Restart {
+            loses_memory: false,
+        },
+        33 => Fault::Restart {
+            loses_memory: rng.u32(..4) == 0,
+        },
         34..36 => Fault::Refuses(refusal, long),
         36 => Fault::ForgetScripts,
         37 => Fault::Clock(slow, forwards),
@@ -69,7 +83,13 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
 }
 
 /// Disturbs until the run is over.
-pub async fn run(world: World, story: Story, members: Members, plan: Plan, is_over: impl Fn() -> bool) {
+pub async fn run(
+    world: World,
+    story: Story,
+    members: Members,
+    plan: Plan,
+    is_over: impl Fn() -> bool,
+) {
     let pause = match plan.weather {
         Weather::Calm => return,
         Weather::Rare => 3_000,
@@ -111,14 +131,28 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
         }
         Fault::Hole(span) => {
             let before = world.link(process, 0);
-            world.set_link(process, 0, crate::world::Link { hole: true, ..before });
+            world.set_link(
+                process,
+                0,
+                crate::world::Link {
+                    hole: true,
+                    ..before
+                },
+            );
             sleep(span).await;
             world.set_link(process, 0, before);
             (Scope::Client(client), 0)
         }
         Fault::Refused(span) => {
             let before = world.link(process, 0);
-            world.set_link(process, 0, crate::world::Link { refuses: true, ..before });
+            world.set_link(
+                process,
+                0,
+                crate::world::Link {
+                    refuses: true,
+                    ..before
+                },
+            );
             world.cut(Some(process), 0);
             sleep(span).await;
             world.set_link(process, 0, before);
@@ -127,7 +161,11 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
         Fault::Slow(by, span) => {
             let before = world.link(process, 0);
             let by = u64::try_from(by.as_micros()).unwrap_or(0);
-            let slow = crate::world::Link { up: before.up + by, down: before.down + by, ..before };
+            let slow = crate::world::Link {
+                up: before.up + by,
+                down: before.down + by,
+                ..before
+            };
             world.set_link(process, 0, slow);
             sleep(span).await;
             world.set_link(process, 0, before);
@@ -138,7 +176,11 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
             sleep(span).await;
             let until = story.now();
             members.thaw(process);
-            story.push(Record::Frozen { from, until, client });
+            story.push(Record::Frozen {
+                from,
+                until,
+                client,
+            });
             (Scope::Client(client), 0)
         }
         Fault::Kill => {
@@ -154,7 +196,11 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
         Fault::Restart { loses_memory } => {
             world.restart(0, loses_memory);
             if loses_memory {
-                story.push(Record::Deleted { from, until: story.now(), name: None });
+                story.push(Record::Deleted {
+                    from,
+                    until: story.now(),
+                    name: None,
+                });
             }
             (Scope::All, 0)
         }
@@ -165,7 +211,7 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
             (Scope::All, 0)
         }
         Fault::ForgetScripts => {
-            world.at(0, |store| store.run(&[b"SCRIPT", b"FLUSH"]));
+            world.at(0, |store| store.run(&[&b"SCRIPT"[..], b"FLUSH"]));
             (Scope::All, 0)
         }
         Fault::Clock(by, forwards) => {
@@ -176,13 +222,22 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
         }
         Fault::Delete(name) => {
             let key = format!("name:{name}");
-            world.at(0, |store| store.run(&[b"DEL", key.as_bytes()]));
-            story.push(Record::Deleted { from, until: story.now(), name: Some(key) });
+            world.at(0, |store| store.run(&[&b"DEL"[..], key.as_bytes()]));
+            story.push(Record::Deleted {
+                from,
+                until: story.now(),
+                name: Some(key),
+            });
             (Scope::All, 0)
         }
     };
     let until = story.now() + tail;
-    story.push(Record::Fault { from, until, kind, scope });
+    story.push(Record::Fault {
+        from,
+        until,
+        kind,
+        scope,
+    });
 }
 
 fn refuse(world: &World, refusal: Refusal, on: bool) {

@@ -15,7 +15,13 @@ fn main() {
                 from = first.parse().expect("a number");
                 until = last.parse().unwrap_or(from + 1);
             }
-            "--seconds" => limit = Duration::from_secs(args.next().and_then(|text| text.parse().ok()).expect("a number")),
+            "--seconds" => {
+                limit = Duration::from_secs(
+                    args.next()
+                        .and_then(|text| text.parse().ok())
+                        .expect("a number"),
+                )
+            }
             "--trace" => trace = true,
             _ => panic!("what is {arg}?"),
         }
@@ -42,7 +48,11 @@ fn main() {
         if !outcome.violations.is_empty() || trace || until - from < 20 {
             println!(
                 "seed {seed}: {} sections, {} commands, {:?} simulated in {:?}, trace {:x}",
-                outcome.sections, outcome.commands, outcome.simulated, at.elapsed(), outcome.trace
+                outcome.sections,
+                outcome.commands,
+                outcome.simulated,
+                at.elapsed(),
+                outcome.trace
             );
         }
         if !outcome.violations.is_empty() {

@@ -126,7 +126,8 @@ impl Actor {
             Midst::Nothing => {}
             Midst::Verify => drop(guards[0].verify().await),
             Midst::Extend(span) => {
-                let lease = section.leases_ms[0].map_or(self.plan.watchdog_lease, Duration::from_millis);
+                let lease =
+                    section.leases_ms[0].map_or(self.plan.watchdog_lease, Duration::from_millis);
                 let span = span.min(lease).max(Duration::from_millis(10));
                 drop(guards[0].extend(span).await);
             }
@@ -135,9 +136,21 @@ impl Actor {
         let seen = self.shared.lock()[section.name];
         let until = self.story.now();
         self.story.push(if kind == LockKind::Read {
-            Record::Look { op, from, until, first: seen_first, seen }
+            Record::Look {
+                op,
+                from,
+                until,
+                first: seen_first,
+                seen,
+            }
         } else {
-            Record::Pair { op, from, wrote, until, seen }
+            Record::Pair {
+                op,
+                from,
+                wrote,
+                until,
+                seen,
+            }
         });
         let mut fine = true;
         while let Some(guard) = guards.pop() {
@@ -155,11 +168,19 @@ impl Actor {
         shared[section.name]
     }
 
-    async fn acquire(&self, lock: &dyn Lock, section: &Section, level: usize, name: &str) -> (u64, Got) {
+    async fn acquire(
+        &self,
+        lock: &dyn Lock,
+        section: &Section,
+        level: usize,
+        name: &str,
+    ) -> (u64, Got) {
         let lease_ms = section.leases_ms[level];
         let wait_ms = if level == 0 { section.wait_ms } else { None };
         let call = Call::Acquire { wait_ms, lease_ms };
-        let op = self.story.invoke(self.number, self.owner_number, section.kind, name, call);
+        let op = self
+            .story
+            .invoke(self.number, self.owner_number, section.kind, name, call);
         let lease = lease_ms.map(Duration::from_millis);
         let asking = async {
             match (wait_ms, lease) {
@@ -171,7 +192,11 @@ impl Actor {
                 }
             }
         };
-        let asking = Resting { rests: section.rests.filter(|_| level == 0), resting: None, inner: Box::pin(asking) };
+        let asking = Resting {
+            rests: section.rests.filter(|_| level == 0),
+            resting: None,
+            inner: Box::pin(asking),
+        };
         let answer = match section.gives_up.filter(|_| level == 0) {
             Some(limit) => match timeout(limit, asking).await {
                 Ok(answer) => answer,
@@ -185,7 +210,8 @@ impl Actor {
         let got = match answer {
             Ok(Some(guard)) => {
                 let token = guard.fencing_token().map(watchlock::FencingToken::as_u64);
-                self.story.returned(op, Outcome::Acquired(guard.hold_count()), token);
+                self.story
+                    .returned(op, Outcome::Acquired(guard.hold_count()), token);
                 Got::Level(guard)
             }
             Ok(None) => {
@@ -193,7 +219,8 @@ impl Actor {
                 Got::Nothing
             }
             Err(error) => {
-                self.story.returned(op, Outcome::Failed(word(&error).to_owned()), None);
+                self.story
+                    .returned(op, Outcome::Failed(word(&error).to_owned()), None);
                 Got::Failed
             }
         };
@@ -201,7 +228,10 @@ impl Actor {
     }
 
     async fn give_back(&self, section: &Section, name: &str, guard: LockGuard) -> bool {
-        let invoke = |call| self.story.invoke(self.number, self.owner_number, section.kind, name, call);
+        let invoke = |call| {
+            self.story
+                .invoke(self.number, self.owner_number, section.kind, name, call)
+        };
         let left = guard.hold_count().saturating_sub(1);
         match section.end {
             Ending::Unlock => {
@@ -209,7 +239,8 @@ impl Actor {
                 match guard.unlock().await {
                     Ok(()) => self.story.returned(op, Outcome::Released(left), None),
                     Err(error) => {
-                        self.story.returned(op, Outcome::Failed(word(&error).to_owned()), None);
+                        self.story
+                            .returned(op, Outcome::Failed(word(&error).to_owned()), None);
                         return false;
                     }
                 }
@@ -219,7 +250,8 @@ impl Actor {
                 drop(guard);
             }
             Ending::LetExpire => {
-                invoke(Call::Drop);
+                // It is over for its owner. Redis keeps it until its lease ends: a release that is never answered.
+                invoke(Call::Release);
                 // One that is lost, or has a level of another lease, is dropped.
                 let _ = guard.let_expire();
             }

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use watchlock::Client;
 use watchlock::__simulation::{self as simulated, Process};
+use watchlock::Client;
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::Record;
 use watchlock_test::core::Reply;
@@ -86,7 +86,10 @@ struct Inner {
 
 impl Members {
     pub fn client(&self, process: usize) -> u32 {
-        self.inner.members[process].lock().as_ref().map_or(0, |member| member.number)
+        self.inner.members[process]
+            .lock()
+            .as_ref()
+            .map_or(0, |member| member.number)
     }
 
     pub fn command_timeout(&self) -> Duration {
@@ -147,7 +150,12 @@ impl Members {
             let running = actor.run(move || over.load(Ordering::Relaxed));
             owners.push(tokio::spawn(process.run(running)));
         }
-        let member = Member { process, number, client: Some(client), owners };
+        let member = Member {
+            process,
+            number,
+            client: Some(client),
+            owners,
+        };
         *inner.members[index].lock() = Some(member);
     }
 }
@@ -159,7 +167,9 @@ async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
         world.keep_trace();
     }
     let network = world.clone();
-    simulated::begin(Arc::new(move |process, _, port| network.connect(process, port)));
+    simulated::begin(Arc::new(move |process, _, port| {
+        network.connect(process, port)
+    }));
     tokio::spawn(world.clone().run());
     for (process, link) in plan.links.iter().enumerate() {
         world.set_link(process, 0, *link);
@@ -189,7 +199,13 @@ async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
             over.load(Ordering::Relaxed)
         }
     };
-    let disturbing = faults::run(world.clone(), story.clone(), members.clone(), plan.clone(), is_over.clone());
+    let disturbing = faults::run(
+        world.clone(),
+        story.clone(),
+        members.clone(),
+        plan.clone(),
+        is_over.clone(),
+    );
     let disturbing = tokio::spawn(disturbing);
     while !is_over() {
         sleep(Duration::from_millis(20)).await;
@@ -218,15 +234,26 @@ async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
 
 /// All owners end, and then all clients.
 async fn end(members: &Members, violations: &mut Vec<String>) {
-    let all: Vec<Member> = members.inner.members.iter().filter_map(|member| member.lock().take()).collect();
+    let all: Vec<Member> = members
+        .inner
+        .members
+        .iter()
+        .filter_map(|member| member.lock().take())
+        .collect();
     let until = Instant::now() + TO_END;
     for mut member in all {
         for owner in std::mem::take(&mut member.owners) {
             let left = until.saturating_duration_since(Instant::now());
             match timeout(left, owner).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => violations.push(format!("an owner of client {} panicked: {error}", member.number)),
-                Err(_) => violations.push(format!("an owner of client {} waits for ever", member.number)),
+                Ok(Err(error)) => violations.push(format!(
+                    "an owner of client {} panicked: {error}",
+                    member.number
+                )),
+                Err(_) => violations.push(format!(
+                    "an owner of client {} waits for ever",
+                    member.number
+                )),
             }
         }
         let client = member.client.take();
@@ -245,8 +272,8 @@ async fn end(members: &Members, violations: &mut Vec<String>) {
 async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
     sleep(plan.watchdog_lease + Duration::from_secs(90)).await;
     let (mut left, channels) = world.at(0, |store| {
-        let keys = texts(store.run(&[b"KEYS", b"*"]));
-        (keys, texts(store.run(&[b"PUBSUB", b"CHANNELS"])))
+        let keys = texts(store.run(&[&b"KEYS"[..], b"*"]));
+        (keys, texts(store.run(&[&b"PUBSUB"[..], b"CHANNELS"])))
     });
     // The counter of the tokens stays.
     left.retain(|key| !key.contains("token"));
@@ -267,7 +294,11 @@ fn texts(reply: Reply) -> Vec<String> {
 }
 
 fn settings(plan: &Plan) -> Settings {
-    let furthest = plan.links.iter().map(|link| link.up + link.down + 2 * link.jitter).max();
+    let furthest = plan
+        .links
+        .iter()
+        .map(|link| link.up + link.down + 2 * link.jitter)
+        .max();
     let round_trip = Duration::from_micros(furthest.unwrap_or(0));
     Settings {
         watchdog_lease: plan.watchdog_lease,

@@ -47,7 +47,15 @@ impl Story {
         let op = inner.next_op;
         inner.next_op += 1;
         let name = name.to_owned();
-        inner.records.push(Record::Invoke { t, op, client, owner, kind, name, call });
+        inner.records.push(Record::Invoke {
+            t,
+            op,
+            client,
+            owner,
+            kind,
+            name,
+            call,
+        });
         op
     }
 
@@ -55,7 +63,13 @@ impl Story {
         let mut inner = self.inner.lock();
         let t = self.next(&mut inner);
         inner.sections += usize::from(matches!(outcome, Outcome::Acquired(1)));
-        inner.records.push(Record::Return { t, op, since: None, outcome, token });
+        inner.records.push(Record::Return {
+            t,
+            op,
+            since: None,
+            outcome,
+            token,
+        });
     }
 
     pub fn push(&self, record: Record) {

@@ -199,11 +199,7 @@ impl World {
     }
 
     /// Connects a process to the server whose number is the port, counted from 1.
-    pub fn connect(
-        &self,
-        process: usize,
-        port: u16,
-    ) -> BoxFuture<'static, io::Result<Stream>> {
+    pub fn connect(&self, process: usize, port: u16) -> BoxFuture<'static, io::Result<Stream>> {
         let world = self.clone();
         async move {
             let server = usize::from(port) - 1;
@@ -227,7 +223,11 @@ impl World {
 
     pub fn link(&self, process: usize, server: usize) -> Link {
         let state = self.state.lock();
-        state.links.get(&(process, server)).copied().unwrap_or_default()
+        state
+            .links
+            .get(&(process, server))
+            .copied()
+            .unwrap_or_default()
     }
 
     pub fn set_link(&self, process: usize, server: usize, link: Link) {
@@ -327,7 +327,11 @@ impl Server {
     fn set_time(&mut self, at: Micros) {
         let at = EPOCH + Duration::from_micros(at);
         let offset = Duration::from_micros(self.offset.unsigned_abs());
-        let at = if self.offset < 0 { at.saturating_sub(offset) } else { at + offset };
+        let at = if self.offset < 0 {
+            at.saturating_sub(offset)
+        } else {
+            at + offset
+        };
         self.store.set_time(at);
     }
 }
@@ -372,12 +376,16 @@ impl State {
         server: usize,
     ) -> impl Iterator<Item = &mut Connection> {
         self.connections.values_mut().filter(move |connection| {
-            connection.server == server && process.is_none_or(|process| process == connection.process)
+            connection.server == server
+                && process.is_none_or(|process| process == connection.process)
         })
     }
 
     fn link_of(&self, process: usize, server: usize) -> Link {
-        self.links.get(&(process, server)).copied().unwrap_or_default()
+        self.links
+            .get(&(process, server))
+            .copied()
+            .unwrap_or_default()
     }
 
     #[must_use]
@@ -538,9 +546,12 @@ impl State {
             let output = self.servers[index].store.take_output(session);
             let is_closed = self.servers[index].store.is_closed(session);
             let found = self.connections.iter().find(|(_, connection)| {
-                connection.server == index && connection.session == session && connection.end.is_none()
+                connection.server == index
+                    && connection.session == session
+                    && connection.end.is_none()
             });
-            let Some((number, process)) = found.map(|(number, found)| (*number, found.process)) else {
+            let Some((number, process)) = found.map(|(number, found)| (*number, found.process))
+            else {
                 continue;
             };
             let due = self.due_down(number, process, index, at);
@@ -555,7 +566,11 @@ impl State {
 
     fn due_down(&mut self, number: u64, process: usize, server: usize, at: Micros) -> Micros {
         let link = self.link_of(process, server);
-        let jitter = if link.jitter > 0 { self.rng.u64(..link.jitter) } else { 0 };
+        let jitter = if link.jitter > 0 {
+            self.rng.u64(..link.jitter)
+        } else {
+            0
+        };
         match self.connections.get_mut(&number) {
             Some(connection) => {
                 connection.last_down = connection.last_down.max(at + link.down + jitter);
@@ -632,10 +647,18 @@ impl AsyncWrite for Piped {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let link = state.link_of(process, server);
-        let jitter = if link.jitter > 0 { state.rng.u64(..link.jitter) } else { 0 };
+        let jitter = if link.jitter > 0 {
+            state.rng.u64(..link.jitter)
+        } else {
+            0
+        };
         // Now and then what is written arrives in two pieces.
         let split = bytes.len() > 1 && state.rng.u32(..64) == 0;
-        let cut_at = if split { state.rng.usize(1..bytes.len()) } else { bytes.len() };
+        let cut_at = if split {
+            state.rng.usize(1..bytes.len())
+        } else {
+            bytes.len()
+        };
         let Some(connection) = state.connections.get_mut(&self.number) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };

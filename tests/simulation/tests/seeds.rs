@@ -8,7 +8,10 @@ use watchlock_simulation::{Outcome, Plan, run};
 fn fine(seed: u64) -> Outcome {
     let outcome = run(&Plan::of(seed), false);
     let found = &outcome.violations;
-    assert!(found.is_empty(), "{found:#?}\nagain: make simulate SEEDS={seed}");
+    assert!(
+        found.is_empty(),
+        "{found:#?}\nagain: make simulate SEEDS={seed}"
+    );
     outcome
 }
 
@@ -29,9 +32,15 @@ fn a_seed_gives_the_same_run_each_time() {
 
 #[test]
 fn nothing_is_violated() {
-    let seconds = std::env::var("SIMULATION_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("SIMULATION_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let limit = Duration::from_secs(seconds.unwrap_or(20));
-    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 86_400;
+    let today = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+        / 86_400;
     let begun = Instant::now();
     let mut sections = 0;
     for seed in today * 1_000_000.. {
