@@ -19,8 +19,11 @@ release = $(CARGO) build --quiet --release --package watchlock-worker --package 
 # Tests mostly wait: two threads for each processor.
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
+# With tokio's own randomness by the seed, which is a build of its own.
+simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation RUSTFLAGS="--cfg tokio_unstable" $(CARGO)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos soak bench lint doc house mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos simulate soak bench lint doc house mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +61,10 @@ interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17
 chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS, CHAOS_SEED)
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
+
+simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed
+	@$(simulate) run --quiet --release --package watchlock-simulation -- \
+		$(if $(SEEDS),--seeds $(SEEDS)) --seconds $${SECONDS:-60} $(if $(TRACE),--trace)
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
 	@$(with_redis) $(call release,watchlock-support,chaos) && \

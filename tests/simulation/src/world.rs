@@ -104,7 +104,9 @@ struct Connection {
     /// Nothing of the server arrives behind the next piece.
     last_piece: bool,
     is_runnable: bool,
-    client_gone: bool,
+    /// What waits for the end of a hole, in each direction.
+    held_up: Vec<Vec<u8>>,
+    held_down: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +233,13 @@ impl World {
     }
 
     pub fn set_link(&self, process: usize, server: usize, link: Link) {
-        self.state.lock().links.insert((process, server), link);
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.links.insert((process, server), link);
+        if !link.hole {
+            state.let_through(process, server, now);
+        }
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -364,7 +372,8 @@ impl State {
                 deaf: false,
                 last_piece: false,
                 is_runnable: false,
-                client_gone: false,
+                held_up: Vec::new(),
+                held_down: Vec::new(),
             },
         );
         number
@@ -386,6 +395,25 @@ impl State {
             .get(&(process, server))
             .copied()
             .unwrap_or_default()
+    }
+
+    /// A hole has ended: what waited arrives now, in order, and before what comes later.
+    fn let_through(&mut self, process: usize, server: usize, now: Micros) {
+        let mut events = Vec::new();
+        for (number, connection) in &mut self.connections {
+            if (connection.process, connection.server) != (process, server) {
+                continue;
+            }
+            let up = connection.held_up.drain(..).map(|bytes| What::Arrives(*number, bytes));
+            events.extend(up);
+            let down = connection.held_down.drain(..);
+            events.extend(down.map(|bytes| What::Delivered(*number, bytes)));
+            connection.last_up = connection.last_up.max(now);
+            connection.last_down = connection.last_down.max(now);
+        }
+        for what in events {
+            self.at(now, what);
+        }
     }
 
     #[must_use]
@@ -431,12 +459,13 @@ impl State {
                     return;
                 }
                 let (process, server) = (connection.process, connection.server);
-                if self.link_of(process, server).hole {
-                    return self.at(at + 50_000, What::Arrives(number, bytes));
-                }
+                let hole = self.link_of(process, server).hole;
                 let Some(connection) = self.connections.get_mut(&number) else {
                     return;
                 };
+                if hole {
+                    return connection.held_up.push(bytes);
+                }
                 connection.in_flight -= bytes.len();
                 wakers.extend(connection.writer.take());
                 self.trace.note(at, process, server, &bytes);
@@ -458,10 +487,11 @@ impl State {
                     return;
                 }
                 let (process, server) = (connection.process, connection.server);
-                if self.link_of(process, server).hole {
-                    return self.at(at + 50_000, What::Delivered(number, bytes));
-                }
+                let hole = self.link_of(process, server).hole;
                 if let Some(connection) = self.connections.get_mut(&number) {
+                    if hole {
+                        return connection.held_down.push(bytes);
+                    }
                     connection.readable.extend(bytes);
                     connection.deaf |= connection.last_piece;
                     wakers.extend(connection.reader.take());
@@ -469,6 +499,10 @@ impl State {
             }
             What::Left(number) => {
                 if let Some(connection) = self.connections.get_mut(&number) {
+                    if !connection.held_up.is_empty() {
+                        // It is behind what waits.
+                        return self.at(at + 50_000, What::Left(number));
+                    }
                     if connection.mute {
                         // The server does not hear of it, and gives the connection up some time.
                         connection.mute = false;
@@ -482,9 +516,13 @@ impl State {
                 }
             }
             What::Ended(number) => {
-                if let Some(connection) = self.connections.get_mut(&number)
-                    && !connection.deaf
-                {
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    if connection.deaf {
+                        return;
+                    }
+                    if !connection.held_down.is_empty() {
+                        return self.at(at + 50_000, What::Ended(number));
+                    }
                     connection.end.get_or_insert(End::Closed);
                     wakers.extend(connection.reader.take());
                     wakers.extend(connection.writer.take());
@@ -592,7 +630,6 @@ impl Drop for Piped {
         let now = self.world.now();
         let mut state = self.world.state.lock();
         if let Some(connection) = state.connections.get_mut(&self.number) {
-            connection.client_gone = true;
             let (process, server) = (connection.process, connection.server);
             let last = connection.last_up;
             let at = last.max(now + state.link_of(process, server).up);
