@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use watchlock::{Client, Handle, LockGuard};
+use watchlock::{Client, Error, Handle, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Proxy};
 
 use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, VERIFY, calls, proxied};
-use crate::common::{SHORT, clean, ms};
+use crate::common::{SHORT, clean, ms, soon};
 
 const LEASE: Duration = Duration::from_secs(1);
 /// How many holds share a pipeline.
@@ -114,5 +114,28 @@ async fn f3_a_connection_that_fell_silent_is_found_within_the_lease_from_far_awa
     .await;
     guard.check().unwrap();
     guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// Whoever asks for a lease that is over before the grant arrives hears of it, and stops nobody behind it.
+#[tokio::test]
+async fn a_lease_shorter_than_the_round_trip_is_an_error_in_time() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).unavailable_after(LEASE);
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(200));
+    let lock = client.get_lock("far");
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock_with_lease(ms(150)).await.map(drop) }
+    });
+    let behind = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+    let waited = soon(waiting).await.unwrap();
+    let error = waited.expect_err("it cannot hold it for a moment");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("came after the lease"), "{cause}");
+    soon(behind).await.unwrap().unwrap();
+    proxy.latency(Duration::ZERO);
     clean(&server).await;
 }

@@ -363,10 +363,22 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             .effects
             .change(hold, |state| state.grant(request.level, term, now));
         if !in_time {
-            let since = self.attempt.since;
-            self.gate.command_failed(Failure::too_late(), since);
             let settled = self.unwanted();
-            self.requeue(|| Verdict::failed(Failure::too_late()));
+            let Attempt { ticket, since, .. } = &self.attempt;
+            if ticket.request.level == Level::Watchdog {
+                // So it is with all who ask for this lease.
+                self.gate.command_failed(Failure::too_late(), *since);
+            }
+            let verdict = || Verdict::failed(Failure::too_late());
+            let late_for = ticket.grant_was_late(*since).until(now);
+            if ticket.request.patience == Patience::Forever
+                && late_for >= self.rules.unavailable_after
+            {
+                // Its lease is shorter than the way to the server. Others must not wait behind it for ever.
+                ticket.decide(verdict(), self.effects);
+            } else {
+                self.requeue(verdict);
+            }
             self.gate.give_up(now, self.rules, self.effects);
             return settled;
         }

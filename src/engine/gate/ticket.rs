@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -105,6 +105,8 @@ pub(crate) struct Ticket {
     unsettled: Mutex<Option<Arc<Hold>>>,
     /// How many of its tries failed because the connection broke.
     pub(super) breaks: AtomicU8,
+    /// When the first try was sent whose lease was over before the grant arrived.
+    late_since: OnceLock<Moment>,
     /// Whether it was reported that its task waits for itself.
     self_wait_reported: AtomicBool,
     sent: AtomicBool,
@@ -216,6 +218,7 @@ impl Ticket {
             state: Mutex::new(TicketState::Waiting(None)),
             unsettled: Mutex::new(None),
             breaks: AtomicU8::new(0),
+            late_since: OnceLock::new(),
             self_wait_reported: AtomicBool::new(false),
             sent: AtomicBool::new(false),
             collected: AtomicBool::new(false),
@@ -370,6 +373,11 @@ impl Ticket {
     pub(super) fn connection_broke(&self) -> u8 {
         // Relaxed: only counted under the gate's lock.
         self.breaks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The grant of a try that was sent at `since` came too late. Returns since when they do.
+    pub(super) fn grant_was_late(&self, since: Moment) -> Moment {
+        *self.late_since.get_or_init(|| since)
     }
 
     /// Whether it is time to report that its task waits for itself. True once.

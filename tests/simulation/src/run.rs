@@ -52,7 +52,9 @@ pub fn run(plan: &Plan, keeps_trace: bool) -> Outcome {
     let mut builder = Builder::new_current_thread();
     // Which of several waiters of a watch is woken first is drawn by tokio.
     #[cfg(tokio_unstable)]
-    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&plan.seed.to_le_bytes()));
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(
+        &plan.seed.to_le_bytes(),
+    ));
     let runtime = builder.enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let outcome = runtime.block_on(live(plan, keeps_trace));

@@ -404,7 +404,10 @@ impl State {
             if (connection.process, connection.server) != (process, server) {
                 continue;
             }
-            let up = connection.held_up.drain(..).map(|bytes| What::Arrives(*number, bytes));
+            let up = connection
+                .held_up
+                .drain(..)
+                .map(|bytes| What::Arrives(*number, bytes));
             events.extend(up);
             let down = connection.held_down.drain(..);
             events.extend(down.map(|bytes| What::Delivered(*number, bytes)));
