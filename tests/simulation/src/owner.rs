@@ -19,6 +19,9 @@ use crate::story::Story;
 /// How long an owner rests after an error.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
 
+/// How long the signal of a loss may come behind an answer that said the same.
+const SIGNAL_LAG: Duration = Duration::from_millis(150);
+
 /// What the protected record of each name shows.
 pub type Shared = Arc<Mutex<Vec<u64>>>;
 
@@ -241,6 +244,10 @@ impl Actor {
                     Err(error) => {
                         self.story
                             .returned(op, Outcome::Failed(word(&error).to_owned()), None);
+                        if error.is_lost() {
+                            // The signal of the loss may come behind the answer.
+                            sleep(SIGNAL_LAG).await;
+                        }
                         return false;
                     }
                 }

@@ -286,7 +286,8 @@ async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
         violations.push(format!("keys are left: {left:?}"));
     }
     if !channels.is_empty() {
-        violations.push(format!("subscriptions are left: {channels:?}"));
+        let open = world.open_connections();
+        violations.push(format!("subscriptions are left: {channels:?}, and connections: {open:?}"));
     }
 }
 

@@ -34,6 +34,9 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 const COMMAND: Micros = 8;
 const CALL: Micros = 2;
 
+/// After how long the systems of both ends give up a connection on which nothing passes (TCP keepalive).
+const KEEPALIVE: Micros = 30_000_000;
+
 /// How much a connection takes that the server has not read yet.
 const BUFFER: usize = 256 * 1024;
 
@@ -134,6 +137,8 @@ enum What {
     Ended(u64),
     /// A server runs its next command.
     Runs(usize),
+    /// The systems of both ends find out that nothing passes.
+    TimesOut(u64),
 }
 
 impl World {
@@ -252,10 +257,16 @@ impl World {
 
     /// Whether nothing arrives any more on the connections that a process has now: of what it sends, or of what it is sent.
     pub fn silence(&self, process: usize, server: usize, mute: bool, deaf: bool) {
+        let at = self.now() + KEEPALIVE;
         let mut state = self.state.lock();
-        for connection in state.connections_of(Some(process), server) {
+        let mut silent = Vec::new();
+        for (number, connection) in state.connections_of(Some(process), server) {
             connection.mute |= mute;
             connection.deaf |= deaf;
+            silent.push(*number);
+        }
+        for number in silent {
+            state.at(at, What::TimesOut(number));
         }
     }
 
@@ -265,7 +276,7 @@ impl World {
         let drawn = state.rng.usize(..);
         let mut all: Vec<_> = state.connections_of(Some(process), server).collect();
         let count = all.len().max(1);
-        if let Some(connection) = all.get_mut(drawn % count) {
+        if let Some((_, connection)) = all.get_mut(drawn % count) {
             connection.last_piece = true;
         }
     }
@@ -316,6 +327,21 @@ impl World {
     pub fn ran(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.commands, state.trace.sum())
+    }
+
+    /// The connections that are open, for people.
+    pub fn open_connections(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let open = state.connections.iter().filter(|(_, connection)| connection.end.is_none());
+        open.map(|(number, connection)| {
+            format!(
+                "{number} of process {}{}{}",
+                connection.process,
+                if connection.mute { ", mute" } else { "" },
+                if connection.deaf { ", deaf" } else { "" },
+            )
+        })
+        .collect()
     }
 
     pub fn keep_trace(&self) {
@@ -383,8 +409,8 @@ impl State {
         &mut self,
         process: Option<usize>,
         server: usize,
-    ) -> impl Iterator<Item = &mut Connection> {
-        self.connections.values_mut().filter(move |connection| {
+    ) -> impl Iterator<Item = (&u64, &mut Connection)> {
+        self.connections.iter_mut().filter(move |(_, connection)| {
             connection.server == server
                 && process.is_none_or(|process| process == connection.process)
         })
@@ -421,21 +447,25 @@ impl State {
 
     #[must_use]
     fn cut(&mut self, process: Option<usize>, server: usize) -> Vec<Waker> {
-        let mut sessions = Vec::new();
+        let all: Vec<_> = self.connections_of(process, server).map(|(number, _)| *number).collect();
         let mut wakers = Vec::new();
-        for connection in self.connections_of(process, server) {
-            if connection.end.is_none() {
-                sessions.push(connection.session);
-                connection.end = Some(End::Reset);
-                connection.readable.clear();
-                wakers.extend(connection.reader.take());
-                wakers.extend(connection.writer.take());
-            }
-        }
-        for session in sessions {
-            self.servers[server].store.disconnect(session);
+        for number in all {
+            self.reset(number, &mut wakers);
         }
         wakers
+    }
+
+    fn reset(&mut self, number: u64, wakers: &mut Vec<Waker>) {
+        if let Some(connection) = self.connections.get_mut(&number)
+            && connection.end.is_none()
+        {
+            connection.end = Some(End::Reset);
+            connection.readable.clear();
+            wakers.extend(connection.reader.take());
+            wakers.extend(connection.writer.take());
+            let (server, session) = (connection.server, connection.session);
+            self.servers[server].store.disconnect(session);
+        }
     }
 
     fn run_until(&mut self, horizon: Micros) -> Vec<Waker> {
@@ -482,6 +512,7 @@ impl State {
                 self.wake_server(server, at);
             }
             What::Runs(server) => self.run_command(server, at),
+            What::TimesOut(number) => self.reset(number, wakers),
             What::Delivered(number, bytes) => {
                 let Some(connection) = self.connections.get_mut(&number) else {
                     return;
@@ -496,8 +527,11 @@ impl State {
                         return connection.held_down.push(bytes);
                     }
                     connection.readable.extend(bytes);
-                    connection.deaf |= connection.last_piece;
                     wakers.extend(connection.reader.take());
+                    if connection.last_piece {
+                        connection.deaf = true;
+                        self.at(at + KEEPALIVE, What::TimesOut(number));
+                    }
                 }
             }
             What::Left(number) => {
