@@ -122,12 +122,16 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
             (Scope::All, 0)
         }
         Fault::Silent { mute, deaf } => {
-            world.silence(process, 0, mute, deaf);
-            (Scope::Client(client), 2 * command_timeout)
+            let silent = world.silence(process, 0, mute, deaf);
+            let until_replaced = (from, kind, Scope::Client(client), command_timeout);
+            tokio::spawn(lasts(world.clone(), story.clone(), silent, until_replaced));
+            return;
         }
         Fault::BehindNext => {
-            world.silence_behind_next(process, 0);
-            (Scope::Client(client), 2 * command_timeout)
+            let silent = world.silence_behind_next(process, 0);
+            let until_replaced = (from, kind, Scope::Client(client), command_timeout);
+            tokio::spawn(lasts(world.clone(), story.clone(), silent, until_replaced));
+            return;
         }
         Fault::Hole(span) => {
             let before = world.link(process, 0);
@@ -231,6 +235,25 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
             (Scope::All, 0)
         }
     };
+    let until = story.now() + tail;
+    story.push(Record::Fault {
+        from,
+        until,
+        kind,
+        scope,
+    });
+}
+
+/// A silent connection disturbs until it is replaced, which a client that has nothing to send does late.
+async fn lasts(
+    world: World,
+    story: Story,
+    silent: Vec<u64>,
+    (from, kind, scope, tail): (Nanos, String, Scope, Nanos),
+) {
+    while world.has_any(&silent) {
+        sleep(Duration::from_millis(20)).await;
+    }
     let until = story.now() + tail;
     story.push(Record::Fault {
         from,

@@ -55,6 +55,15 @@ impl Plan {
         self.weather == Weather::Rough
     }
 
+    /// The longest round trip, in milliseconds.
+    pub(crate) fn furthest_ms(&self) -> u64 {
+        let ways = self
+            .links
+            .iter()
+            .map(|link| link.up + link.down + 2 * link.jitter);
+        ways.max().unwrap_or(0) / 1_000
+    }
+
     /// What this seed stands for.
     #[must_use]
     pub fn of(seed: u64) -> Self {
@@ -168,11 +177,16 @@ impl Section {
         } else {
             1
         };
-        let lease = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(100..2_000));
+        // A lease that is over before its grant arrives is an error after a while, and nobody else's turn meanwhile.
+        let least = 100 + 2 * plan.furthest_ms();
+        let lease = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000));
         let mut leases_ms: Vec<_> = (0..levels).map(|_| lease(rng)).collect();
         let watchdog = u64::try_from(plan.watchdog_lease.as_millis()).unwrap_or(0);
         let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
-        let (short_ms, long_ms) = (rng.u64(100..300), rng.u64(watchdog / 2..3 * watchdog));
+        let (short_ms, long_ms) = (
+            rng.u64(least..least + 200),
+            rng.u64(watchdog / 2..3 * watchdog),
+        );
         let hold = match rng.u32(..1_000) {
             0..880 => Duration::from_micros(moment),
             880..970 => Duration::from_millis(while_ms),

@@ -287,7 +287,9 @@ async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
     }
     if !channels.is_empty() {
         let open = world.open_connections();
-        violations.push(format!("subscriptions are left: {channels:?}, and connections: {open:?}"));
+        violations.push(format!(
+            "subscriptions are left: {channels:?}, and connections: {open:?}"
+        ));
     }
 }
 

@@ -256,7 +256,8 @@ impl World {
     }
 
     /// Whether nothing arrives any more on the connections that a process has now: of what it sends, or of what it is sent.
-    pub fn silence(&self, process: usize, server: usize, mute: bool, deaf: bool) {
+    /// Returns the connections.
+    pub fn silence(&self, process: usize, server: usize, mute: bool, deaf: bool) -> Vec<u64> {
         let at = self.now() + KEEPALIVE;
         let mut state = self.state.lock();
         let mut silent = Vec::new();
@@ -265,20 +266,33 @@ impl World {
             connection.deaf |= deaf;
             silent.push(*number);
         }
-        for number in silent {
-            state.at(at, What::TimesOut(number));
+        for number in &silent {
+            state.at(at, What::TimesOut(*number));
         }
+        silent
+    }
+
+    /// Whether one of these connections is still there.
+    pub fn has_any(&self, numbers: &[u64]) -> bool {
+        let state = self.state.lock();
+        let mut open = numbers
+            .iter()
+            .filter_map(|number| state.connections.get(number));
+        open.any(|connection| connection.end.is_none())
     }
 
     /// From the second piece from now on nothing arrives on one of the connections of a process.
-    pub fn silence_behind_next(&self, process: usize, server: usize) {
+    /// Returns it.
+    pub fn silence_behind_next(&self, process: usize, server: usize) -> Vec<u64> {
         let mut state = self.state.lock();
         let drawn = state.rng.usize(..);
         let mut all: Vec<_> = state.connections_of(Some(process), server).collect();
         let count = all.len().max(1);
-        if let Some((_, connection)) = all.get_mut(drawn % count) {
-            connection.last_piece = true;
-        }
+        let Some((number, connection)) = all.get_mut(drawn % count) else {
+            return Vec::new();
+        };
+        connection.last_piece = true;
+        vec![**number]
     }
 
     /// The server does nothing for so long.
@@ -332,7 +346,10 @@ impl World {
     /// The connections that are open, for people.
     pub fn open_connections(&self) -> Vec<String> {
         let state = self.state.lock();
-        let open = state.connections.iter().filter(|(_, connection)| connection.end.is_none());
+        let open = state
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.end.is_none());
         open.map(|(number, connection)| {
             format!(
                 "{number} of process {}{}{}",
@@ -447,7 +464,10 @@ impl State {
 
     #[must_use]
     fn cut(&mut self, process: Option<usize>, server: usize) -> Vec<Waker> {
-        let all: Vec<_> = self.connections_of(process, server).map(|(number, _)| *number).collect();
+        let all: Vec<_> = self
+            .connections_of(process, server)
+            .map(|(number, _)| *number)
+            .collect();
         let mut wakers = Vec::new();
         for number in all {
             self.reset(number, &mut wakers);
