@@ -7,6 +7,9 @@ use watchlock_support::history::LockKind;
 
 use crate::world::{Link, Micros};
 
+/// How much faster or slower the clocks of processes may run, in millionths.
+pub(crate) const MOST_DRIFT: u32 = 4_000;
+
 /// How rough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
@@ -98,7 +101,7 @@ impl Plan {
             if rng.bool() {
                 0
             } else {
-                rng.i64(-4_000..=4_000)
+                rng.i64(-i64::from(MOST_DRIFT)..=i64::from(MOST_DRIFT))
             }
         });
         let drifts = drifts.collect();

@@ -18,7 +18,7 @@ use watchlock_test::core::Reply;
 use crate::faults;
 use crate::guard;
 use crate::owner::{Actor, Shared};
-use crate::plan::Plan;
+use crate::plan::{MOST_DRIFT, Plan};
 use crate::story::Story;
 use crate::world::World;
 
@@ -316,6 +316,7 @@ fn settings(plan: &Plan) -> Settings {
         clean_wake: Duration::from_millis(100) + 3 * round_trip,
         recovery: Duration::from_secs(3) + 6 * round_trip,
         cleanup: Duration::from_secs(1) + 3 * round_trip,
+        drift: MOST_DRIFT,
         ..Settings::default()
     }
 }

@@ -66,6 +66,8 @@ pub struct Settings {
     pub dead_waiter: Duration,
     /// How long a writer that was killed may keep readers out.
     pub writer_mark: Duration,
+    /// By how much the clocks of clients may run faster than that of the history, in millionths.
+    pub drift: u32,
 }
 
 impl Default for Settings {
@@ -81,6 +83,7 @@ impl Default for Settings {
             cleanup: Duration::from_secs(1),
             dead_waiter: Duration::from_secs(16),
             writer_mark: Duration::from_secs(3),
+            drift: 0,
         }
     }
 }

@@ -186,7 +186,8 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
         .span
         .from
         .saturating_add(lease - drift(lease).min(lease));
-    let early = notified.saturating_add(ms(2) + ms(1)) < due;
+    let faster = lease / 1_000_000 * Nanos::from(model.settings.drift);
+    let early = notified.saturating_add(ms(2) + ms(1) + faster) < due;
     // It is not known here which of several levels is left.
     let watched = hold.acquires.iter().all(|op| !model.ops[*op].fixed());
     (!excused && (early || watched)).then_some(Breach::LostEarly)
