@@ -62,11 +62,10 @@ pub(super) fn look_up(arguments: &[Bytes]) -> Lookup {
     let Some(command) = arguments.first().and_then(|name| commands::find(name)) else {
         return Lookup::Unknown(unknown(arguments));
     };
-    if !matches!(command.action, Action::Container) {
-        return checked(command, arguments);
-    }
-    let Some(name) = arguments.get(1) else {
-        return Lookup::WrongArity(command);
+    let name = match (&command.action, arguments.get(1)) {
+        (Action::Container | Action::Either(_), Some(name)) => name,
+        (Action::Container, None) => return Lookup::WrongArity(command),
+        _ => return checked(command, arguments),
     };
     if let Some(command) = commands::find_in(command, name) {
         return checked(command, arguments);

@@ -115,7 +115,7 @@ impl Runner {
 
     fn run(&mut self, command: &'static Command, caller: Caller, arguments: &[Bytes]) -> Done {
         match command.action {
-            Action::Plain(action) => {
+            Action::Plain(action) | Action::Either(action) => {
                 let mut state = self.state.lock();
                 let done = dispatch::perform(&mut state, command, action, caller, arguments);
                 Done {

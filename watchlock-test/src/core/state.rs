@@ -44,6 +44,7 @@ pub(super) struct State {
 
 /// What the server's owner says about it.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // they are set one by one
 pub(super) struct Condition {
     pub(super) is_out_of_memory: bool,
     pub(super) is_read_only: bool,

@@ -164,7 +164,7 @@ pub(super) static COMMANDS: [Command; 224] = [
     row("config|help", 2, LOADING, Keys::None, Action::Plain(server::help)),
     row("config|get", -3, ADMIN | NO_SCRIPT | LOADING | DANGEROUS, Keys::None, Action::Plain(server::config_get)),
     row("config|set", -4, ADMIN | NO_SCRIPT | LOADING | DANGEROUS, Keys::None, Action::Plain(server::config_set)),
-    row("command", -1, LOADING | CONNECTION, Keys::None, Action::Plain(server::command)),
+    row("command", -1, LOADING | CONNECTION, Keys::None, Action::Either(server::command)),
     row("command|docs", -2, LOADING | CONNECTION, Keys::None, Action::Plain(server::command_docs)),
     row("command|count", 2, LOADING | CONNECTION, Keys::None, Action::Plain(server::command_count)),
     row("command|list", -2, LOADING | CONNECTION, Keys::None, Action::Plain(server::command_list)),
