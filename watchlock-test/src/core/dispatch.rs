@@ -45,10 +45,7 @@ fn may_write(arguments: &[Bytes]) -> bool {
     let Lookup::Found(command) = look_up(arguments) else {
         return false;
     };
-    let publishes = matches!(command.name, "publish" | "spublish");
-    command.flags.writes()
-        || publishes
-        || matches!(command.action, Action::Script(_) | Action::Exec)
+    command.flags.is_replicated() || matches!(command.action, Action::Script(_) | Action::Exec)
 }
 
 /// What the first words of a command mean.
@@ -138,12 +135,26 @@ pub(super) fn admit(state: &mut State, id: SessionId, arguments: &[Bytes]) -> Ad
                 transaction.is_broken = true;
             }
             let failure = failure.unwrap_or(Failure::SYNTAX);
+            let failure = match command {
+                Some(command) if command.name == "exec" => abort(state, id, &failure),
+                _ => failure,
+            };
             state
                 .statistics
                 .rejected(command.map(|command| command.name), &failure);
             Admission::Refuse(failure)
         }
     }
+}
+
+/// A transaction ends with its refused `EXEC`.
+fn abort(state: &mut State, id: SessionId, failure: &Failure) -> Failure {
+    if let Some(session) = state.sessions.get_mut(&id) {
+        session.transaction = None;
+        session.watched.clear();
+    }
+    let start = b"EXECABORT Transaction discarded because of: ";
+    Failure::new([start, failure.without_code()].concat())
 }
 
 fn check(

@@ -87,15 +87,24 @@ const ONE: i128 = 10_i128.pow(17);
 
 /// The number times [`ONE`], if that is exact.
 fn scaled(text: &[u8]) -> Option<i128> {
-    let text = std::str::from_utf8(text).ok()?;
-    let is_negative = text.starts_with('-');
-    let text = text.trim_start_matches(['-', '+']);
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if fraction.len() > PLACES || whole.len() > 18 {
+    let text = std::str::from_utf8(text).ok()?.to_ascii_lowercase();
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().ok()?;
+    let is_negative = mantissa.starts_with('-');
+    let mantissa = mantissa.trim_start_matches(['-', '+']);
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.len() > 18 || fraction.len() > PLACES {
         return None;
     }
-    let digits = format!("{whole}{fraction:0<PLACES$}");
-    let number: i128 = digits.parse().ok()?;
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    // How many zeros the digits lack behind them.
+    let zeros = i32::try_from(PLACES - fraction.len()).ok()? + exponent;
+    let power = 10_i128.checked_pow(zeros.unsigned_abs())?;
+    let number = if zeros >= 0 {
+        digits.checked_mul(power)?
+    } else {
+        (digits % power == 0).then_some(digits / power)?
+    };
     Some(if is_negative { -number } else { number })
 }
 

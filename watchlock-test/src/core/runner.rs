@@ -18,6 +18,9 @@ use super::state::State;
 use super::store::Ran;
 use super::{Bytes, call};
 
+/// In hexadecimal digits.
+const DIGEST_LEN: usize = 40;
+
 /// The owner has no connection.
 const OWNER: SessionId = SessionId(0);
 
@@ -270,6 +273,10 @@ impl Runner {
         caller: Caller,
         arguments: &[Bytes],
     ) -> Result<(String, Script, ScriptRun, usize), Failure> {
+        let missing = Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
+        if by_digest && arguments[1].len() != DIGEST_LEN {
+            return Err(missing);
+        }
         let keys = integer(&arguments[2]).ok_or(Failure::NOT_AN_INTEGER)?;
         let negative = Failure::fixed("ERR Number of keys can't be negative");
         let keys = usize::try_from(keys).map_err(|_| negative)?;
@@ -278,7 +285,6 @@ impl Runner {
             return Err(Failure::fixed(text));
         }
         let (digest, script) = if by_digest {
-            let missing = Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
             self.known(&arguments[1]).ok_or(missing)?
         } else {
             self.scripts.load(&arguments[1], &self.state)?
@@ -286,10 +292,6 @@ impl Runner {
         let declared = script.declared;
         let state = self.state.lock();
         if declared.is_there && !caller.is_owner {
-            if is_read_only && !declared.writes_nothing {
-                let text = "ERR Can not execute a script with write flag using *_ro command.";
-                return Err(Failure::fixed(text));
-            }
             if !declared.writes_nothing {
                 if state.condition.is_read_only {
                     let text = "READONLY Can not run script with write flag on readonly replica.";
@@ -298,6 +300,10 @@ impl Runner {
                 if state.lacks_replicas() {
                     return Err(dispatch::NO_REPLICAS);
                 }
+            }
+            if is_read_only && !declared.writes_nothing {
+                let text = "ERR Can not execute a script with write flag using *_ro command.";
+                return Err(Failure::fixed(text));
             }
             if state.is_out_of_memory() && !declared.allows_oom && !declared.writes_nothing {
                 let text = "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";

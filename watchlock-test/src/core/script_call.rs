@@ -85,7 +85,7 @@ fn admit(state: &mut State, command: &Command, arguments: &[Bytes]) -> Result<()
     }
     check_rights(state, run.session, command, arguments)?;
     let writes = command.flags.writes();
-    if writes && run.is_read_only {
+    if run.is_read_only && command.flags.is_replicated() {
         let text = "ERR Write commands are not allowed from read-only scripts.";
         return Err(Failure::fixed(text));
     }

@@ -10,9 +10,10 @@ const UNORDERED: [&str; 13] = [
 ];
 
 pub(crate) fn is_unordered(words: &[Vec<u8>]) -> bool {
-    let name = words.first().map(|name| name.to_ascii_lowercase());
-    let is_it = |other: &&str| name.as_deref() == Some(other.as_bytes());
-    UNORDERED.iter().any(|other| is_it(&other))
+    // A script may call them by its arguments.
+    let lower = words.iter().map(|word| word.to_ascii_lowercase());
+    let mut named = lower.filter(|word| UNORDERED.iter().any(|name| word == name.as_bytes()));
+    named.next().is_some()
 }
 
 /// What differs, if anything does.
@@ -50,17 +51,22 @@ fn is_same(real: &Reply, ours: &Reply) -> bool {
     }
 }
 
-/// Whether both are times that differ by what passes between two servers: milliseconds to live or since 1970, or
-/// microseconds since 1970. Small numbers are counts.
+/// Whether both are the same number, but for what passes between two servers: milliseconds to live or since 1970, or
+/// microseconds since 1970; or but for the precision of `INCRBYFLOAT`, which is the processor's. Small numbers are counts.
 fn is_near(real: &[u8], ours: &[u8]) -> bool {
-    const SHORTEST: f64 = 60_000.0;
+    const SHORTEST: f64 = 5_000.0;
     const SINCE_1970_US: f64 = 1e15;
     const FAR_MS: f64 = 10_000.0;
+    const PRECISION: f64 = 1e-15;
     let number = |text: &[u8]| -> Option<f64> { std::str::from_utf8(text).ok()?.parse().ok() };
-    let (Some(real), Some(ours)) = (number(real), number(ours)) else {
+    let (Some(first), Some(second)) = (number(real), number(ours)) else {
         return false;
     };
-    let far = if real > SINCE_1970_US { 1000.0 * FAR_MS } else { FAR_MS };
+    let distance = (first - second).abs();
+    if real.contains(&b'.') && ours.contains(&b'.') {
+        return distance <= PRECISION * first.abs();
+    }
+    let far = if first > SINCE_1970_US { 1000.0 * FAR_MS } else { FAR_MS };
     let times = SHORTEST..1e17;
-    times.contains(&real) && times.contains(&ours) && (real - ours).abs() < far
+    times.contains(&first) && times.contains(&second) && distance < far
 }

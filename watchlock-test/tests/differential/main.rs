@@ -48,7 +48,13 @@ fn it_answers_as_redis_does() {
     for seed in first..first.saturating_add(cases) {
         let steps = steps(seed);
         if let Err(difference) = pair.run(&steps) {
-            let (steps, difference) = shrink(&mut pair, steps, difference);
+            // To wait for the same silence again and again takes too long.
+            let (steps, difference) = if difference.contains(pair::SILENT) {
+                pair = Pair::start();
+                (steps, difference)
+            } else {
+                shrink(&mut pair, steps, difference)
+            };
             let shown: Vec<_> = steps.iter().map(show).collect();
             failures.push(format!(
                 "DIFFERENTIAL_SEED={seed} DIFFERENTIAL_CASES=1\n{}\n{difference}",

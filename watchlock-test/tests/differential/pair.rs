@@ -11,6 +11,8 @@ use crate::Step;
 use crate::compare::{difference, is_unordered};
 use crate::wire::{Reply, command, read};
 
+/// In the message that the real server did not answer.
+pub(crate) const SILENT: &str = "the real server";
 /// Connections that send commands: the first two speak RESP2 and RESP3.
 pub(crate) const CONNECTIONS: usize = 2;
 /// Listens to messages, in RESP3.
@@ -59,16 +61,16 @@ impl Pair {
         for id in self.sessions.drain(..) {
             self.store.disconnect(id);
         }
-        for index in 0..=LISTENER {
+        for _ in 0..=LISTENER {
             let stream = TcpStream::connect(("127.0.0.1", self.real.port()));
             let stream = stream.map_err(|error| error.to_string())?;
             stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(|error| error.to_string())?;
+            stream.set_read_timeout(Some(Duration::from_secs(3))).map_err(|error| error.to_string())?;
             self.connections.push(BufReader::new(stream));
             self.sessions.push(self.store.connect());
-            if index > 0 {
-                self.send(index, &words(&["HELLO", "3"]))?;
-            }
+        }
+        for index in 1..=LISTENER {
+            self.send(index, &words(&["HELLO", "3"]))?;
         }
         let settings = ["maxmemory", "0", "min-replicas-to-write", "0", "notify-keyspace-events", ""];
         self.send(0, &words(&[&["CONFIG", "SET"], &settings[..]].concat()))?;
@@ -82,26 +84,50 @@ impl Pair {
         Ok(())
     }
 
-    /// The replies of both to a command.
+    /// The replies of both to a command. What else the connections get is compared here, except for the listener's
+    /// messages.
     fn send(&mut self, index: usize, words: &[Vec<u8>]) -> Result<(Reply, Reply), String> {
         let bytes = command(words);
         let connection = &mut self.connections[index];
-        let failed = |error: std::io::Error| format!("the real server: {error}: {words:?}");
-        connection.get_mut().write_all(&bytes).map_err(failed)?;
-        let real = read(connection).map_err(failed)?;
+        connection.get_mut().write_all(&bytes).map_err(|error| error.to_string())?;
+        // The real server runs the command before ours gets the time.
+        let mut real = vec![read(connection).map_err(|error| format!("{SILENT}: {error}: {}", bytes.escape_ascii()))?];
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         self.store.set_time(since_1970.unwrap_or_default());
-        let id = self.sessions[index];
-        self.store.push(id, &bytes);
-        self.store.run_next(id).ok_or("the command did not run")?;
-        let output = self.store.take_output(id);
-        let mut output = output.as_slice();
-        let ours = read(&mut output).map_err(|error| error.to_string())?;
-        if output.is_empty() {
-            Ok((real, ours))
-        } else {
-            Err(format!("more than one reply: {}", output.escape_ascii()))
+        self.store.push(self.sessions[index], &bytes);
+        self.store.run_next(self.sessions[index]).ok_or("the command did not run")?;
+        let ours = self.read_ours(index)?;
+        self.read_real(index, ours.len(), &mut real)?;
+        for other in (0..CONNECTIONS).filter(|other| *other != index) {
+            let ours = self.read_ours(other)?;
+            let mut real = Vec::new();
+            self.read_real(other, ours.len(), &mut real)?;
+            let (real, ours) = (Reply::Many('>', real), Reply::Many('>', ours));
+            if let Some(what) = difference(&real, &ours, false) {
+                return Err(format!("connection {other}: {what}"));
+            }
         }
+        Ok((one(real), one(ours)))
+    }
+
+    /// Reads until there are `count` replies.
+    fn read_real(&mut self, index: usize, count: usize, replies: &mut Vec<Reply>) -> Result<(), String> {
+        while replies.len() < count {
+            let reply = read(&mut self.connections[index]);
+            let missing = |error| format!("{SILENT} sent {replies:?}, but not {count}: {error}");
+            replies.push(reply.map_err(missing)?);
+        }
+        Ok(())
+    }
+
+    fn read_ours(&mut self, index: usize) -> Result<Vec<Reply>, String> {
+        let output = self.store.take_output(self.sessions[index]);
+        let mut rest = output.as_slice();
+        let mut replies = Vec::new();
+        while !rest.is_empty() {
+            replies.push(read(&mut rest).map_err(|error| format!("{error}: {}", output.escape_ascii()))?);
+        }
+        Ok(replies)
     }
 
     /// Compares all that the listener got.
@@ -117,12 +143,7 @@ impl Pair {
         let id = self.sessions[LISTENER];
         self.store.push(id, &ping);
         self.store.run_next(id);
-        let output = self.store.take_output(id);
-        let mut output = output.as_slice();
-        let mut ours = Vec::new();
-        while !output.is_empty() {
-            ours.push(read(&mut output).map_err(|error| error.to_string())?);
-        }
+        let ours = self.read_ours(LISTENER)?;
         let (real, ours) = (Reply::Many('>', real), Reply::Many('>', ours));
         match difference(&real, &ours, false) {
             None => Ok(()),
@@ -169,5 +190,14 @@ impl Pair {
             }
         }
         Ok(())
+    }
+}
+
+/// Several replies as one.
+fn one(mut replies: Vec<Reply>) -> Reply {
+    if replies.len() == 1 {
+        replies.remove(0)
+    } else {
+        Reply::Many('>', replies)
     }
 }

@@ -44,7 +44,7 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
 const STRANGERS: &[&str] = &[
     "del lock", "hset lock c1:1 1", "hset lock mode read", "hincrby lock c1:1 1", "pexpire lock {3600000|7200000}",
     "persist lock", "set lock x", "hdel lock {c1:1|c2:1|mode}", "lpop queue", "rpush queue {j:1|c1:1}", "lrem queue 0 c1:1",
-    "zadd scores {1|4102444800000} {c1:1|c1:2|j:1}", "zrem scores {c1:1|c2:1}", "zrem waiters {c1|c2|c1:1}", "del waiters",
+    "zadd scores {1000000|4102444800000} {c1:1|c1:2|j:1}", "zrem scores {c1:1|c2:1}", "zrem waiters {c1|c2|c1:1}", "del waiters",
     "set queue x", "incr token", "set token x", "config set maxmemory {1|0|0}", "config set min-replicas-to-write {1|0|0}",
     "hgetall lock", "pttl lock", "zrange waiters 0 -1 WITHSCORES",
 ];

@@ -105,7 +105,7 @@ pub(super) fn getuser(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let fields = [
         (
             "flags",
-            Reply::Set(flags.into_iter().map(Reply::status).collect()),
+            Reply::Set(flags.into_iter().map(Reply::bulk).collect()),
         ),
         ("passwords", Reply::Array(Vec::new())),
         ("commands", Reply::bulk(user.commands())),

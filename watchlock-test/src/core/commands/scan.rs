@@ -16,13 +16,10 @@ pub(super) struct Page<'a> {
 
 impl<'a> Page<'a> {
     pub(super) fn parse(
-        cursor: &'a [u8],
+        cursor: u64,
         options: &'a [Bytes],
         of_keys: bool,
     ) -> Result<Self, Failure> {
-        let cursor = std::str::from_utf8(cursor).ok();
-        let cursor: Option<u64> = cursor.and_then(|text| text.parse().ok());
-        let cursor = cursor.ok_or(Failure::fixed("ERR invalid cursor"))?;
         let mut page = Self {
             is_first: cursor == 0,
             pattern: None,
@@ -54,13 +51,25 @@ impl<'a> Page<'a> {
     }
 }
 
+/// Reads a cursor, which is checked before anything else.
+pub(super) fn cursor(text: &[u8]) -> Result<u64, Failure> {
+    let text = std::str::from_utf8(text).ok();
+    let cursor = text.and_then(|text| text.parse().ok());
+    cursor.ok_or(Failure::fixed("ERR invalid cursor"))
+}
+
+/// The answer for a key that is not there.
+pub(super) fn nothing() -> Reply {
+    answer(std::iter::empty::<Bytes>())
+}
+
 /// The cursor of the end, and the elements.
 pub(super) fn answer(elements: impl IntoIterator<Item = impl Into<Bytes>>) -> Reply {
     Reply::Array(vec![Reply::bulk("0"), Reply::bulks(elements)])
 }
 
 pub(super) fn scan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let page = Page::parse(&arguments[1], &arguments[2..], true)?;
+    let page = Page::parse(cursor(&arguments[1])?, &arguments[2..], true)?;
     let db = call.db();
     let keys = db.keys().filter(|key| {
         let kind = db.value(key).map(|value| value.type_name().as_bytes());

@@ -231,7 +231,7 @@ pub(super) fn config_get(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 pub(super) fn config_set(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let pairs = arguments[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        return Err(Failure::wrong_arity(call.command.name));
+        return Err(Failure::SYNTAX);
     }
     for pair in pairs {
         let (name, value) = (text(&pair[0]).to_ascii_lowercase(), text(&pair[1]));

@@ -151,7 +151,7 @@ fn log(_: &Lua, arguments: Variadic<Value>) -> Result<()> {
     }
     match arguments.first() {
         Some(Value::Integer(0..=3)) => Ok(()),
-        Some(Value::Integer(_)) => Err(raise("ERR Invalid log level.")),
+        Some(Value::Integer(_)) => Err(raise("ERR Invalid debug level.")),
         _ => Err(raise("ERR First argument must be a number (log level).")),
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn parse(text: &[u8]) -> Result<(Declared, Bytes), Failure> {
     let mut words = line.split_whitespace();
     let engine = words.next().unwrap_or_default();
     if engine != "lua" {
-        let text = format!("ERR Unexpected engine in script shebang: {engine}");
+        let text = format!("ERR Unexpected engine in script shebang: #!{engine}");
         return Err(Failure::new(text));
     }
     let mut declared = Declared {
