@@ -93,7 +93,7 @@ fn scaled(text: &[u8]) -> Option<i128> {
     let is_negative = mantissa.starts_with('-');
     let mantissa = mantissa.trim_start_matches(['-', '+']);
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    if whole.len() > 18 || fraction.len() > PLACES {
+    if whole.len() > 20 || fraction.len() > PLACES {
         return None;
     }
     let digits: i128 = format!("{whole}{fraction}").parse().ok()?;

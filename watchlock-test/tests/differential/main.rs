@@ -25,7 +25,10 @@ pub(crate) struct Step {
 
 fn from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+    )
 }
 
 /// A case of the given kind; each kind has its own generator.
@@ -84,7 +87,10 @@ fn shrink(pair: &mut Pair, mut steps: Vec<Step>, mut difference: String) -> (Vec
 }
 
 fn show(step: &Step) -> String {
-    let words = step.words.iter().map(|word| word.escape_ascii().to_string());
+    let words = step
+        .words
+        .iter()
+        .map(|word| word.escape_ascii().to_string());
     let words: Vec<_> = words.map(|word| format!("{word:?}")).collect();
     format!("  {}: {}", step.connection, words.join(" "))
 }

@@ -64,18 +64,30 @@ impl Pair {
         for _ in 0..=LISTENER {
             let stream = TcpStream::connect(("127.0.0.1", self.real.port()));
             let stream = stream.map_err(|error| error.to_string())?;
-            stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            stream.set_read_timeout(Some(Duration::from_secs(3))).map_err(|error| error.to_string())?;
+            stream
+                .set_nodelay(true)
+                .map_err(|error| error.to_string())?;
+            stream
+                .set_read_timeout(Some(Duration::from_secs(3)))
+                .map_err(|error| error.to_string())?;
             self.connections.push(BufReader::new(stream));
             self.sessions.push(self.store.connect());
         }
         for index in 1..=LISTENER {
             self.send(index, &words(&["HELLO", "3"]))?;
         }
-        let settings = ["maxmemory", "0", "min-replicas-to-write", "0", "notify-keyspace-events", ""];
+        let settings = [
+            "maxmemory",
+            "0",
+            "min-replicas-to-write",
+            "0",
+            "notify-keyspace-events",
+            "",
+        ];
         self.send(0, &words(&[&["CONFIG", "SET"], &settings[..]].concat()))?;
         self.send(0, &words(&["FLUSHALL"]))?;
         self.send(0, &words(&["SCRIPT", "FLUSH"]))?;
+        self.send(0, &words(&["ACL", "DELUSER", "x", "y"]))?;
         for channel in CHANNELS {
             self.send(LISTENER, &words(&["SUBSCRIBE", channel]))?;
         }
@@ -89,13 +101,21 @@ impl Pair {
     fn send(&mut self, index: usize, words: &[Vec<u8>]) -> Result<(Reply, Reply), String> {
         let bytes = command(words);
         let connection = &mut self.connections[index];
-        connection.get_mut().write_all(&bytes).map_err(|error| error.to_string())?;
+        connection
+            .get_mut()
+            .write_all(&bytes)
+            .map_err(|error| error.to_string())?;
         // The real server runs the command before ours gets the time.
-        let mut real = vec![read(connection).map_err(|error| format!("{SILENT}: {error}: {}", bytes.escape_ascii()))?];
+        let mut real = vec![
+            read(connection)
+                .map_err(|error| format!("{SILENT}: {error}: {}", bytes.escape_ascii()))?,
+        ];
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         self.store.set_time(since_1970.unwrap_or_default());
         self.store.push(self.sessions[index], &bytes);
-        self.store.run_next(self.sessions[index]).ok_or("the command did not run")?;
+        self.store
+            .run_next(self.sessions[index])
+            .ok_or("the command did not run")?;
         let ours = self.read_ours(index)?;
         self.read_real(index, ours.len(), &mut real)?;
         for other in (0..CONNECTIONS).filter(|other| *other != index) {
@@ -111,7 +131,12 @@ impl Pair {
     }
 
     /// Reads until there are `count` replies.
-    fn read_real(&mut self, index: usize, count: usize, replies: &mut Vec<Reply>) -> Result<(), String> {
+    fn read_real(
+        &mut self,
+        index: usize,
+        count: usize,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), String> {
         while replies.len() < count {
             let reply = read(&mut self.connections[index]);
             let missing = |error| format!("{SILENT} sent {replies:?}, but not {count}: {error}");
@@ -125,7 +150,9 @@ impl Pair {
         let mut rest = output.as_slice();
         let mut replies = Vec::new();
         while !rest.is_empty() {
-            replies.push(read(&mut rest).map_err(|error| format!("{error}: {}", output.escape_ascii()))?);
+            replies.push(
+                read(&mut rest).map_err(|error| format!("{error}: {}", output.escape_ascii()))?,
+            );
         }
         Ok(replies)
     }
@@ -135,7 +162,10 @@ impl Pair {
         let ping = command(&words(&["PING", "the end"]));
         let is_end = |reply: &Reply| matches!(reply, Reply::Text('$', text) if text == b"the end");
         let connection = &mut self.connections[LISTENER];
-        connection.get_mut().write_all(&ping).map_err(|error| error.to_string())?;
+        connection
+            .get_mut()
+            .write_all(&ping)
+            .map_err(|error| error.to_string())?;
         let mut real = Vec::new();
         while !real.last().is_some_and(is_end) {
             real.push(read(connection).map_err(|error| error.to_string())?);

@@ -35,13 +35,18 @@ impl fmt::Debug for Reply {
 pub(crate) fn read(from: &mut impl BufRead) -> std::io::Result<Reply> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line)?;
-    let line = line.strip_suffix(b"\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let line = line
+        .strip_suffix(b"\r\n")
+        .ok_or(std::io::ErrorKind::UnexpectedEof)?;
     let (kind, rest) = line.split_first().ok_or(std::io::ErrorKind::InvalidData)?;
     let kind = char::from(*kind);
     if !matches!(kind, '$' | '=' | '*' | '%' | '~' | '>') {
         return Ok(Reply::Line(kind, rest.to_vec()));
     }
-    let len: i64 = std::str::from_utf8(rest).ok().and_then(|text| text.parse().ok()).ok_or(std::io::ErrorKind::InvalidData)?;
+    let len: i64 = std::str::from_utf8(rest)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(std::io::ErrorKind::InvalidData)?;
     let Ok(len) = usize::try_from(len) else {
         return Ok(Reply::Nothing(kind));
     };
@@ -52,7 +57,9 @@ pub(crate) fn read(from: &mut impl BufRead) -> std::io::Result<Reply> {
         return Ok(Reply::Text(kind, text));
     }
     let elements = if kind == '%' { 2 * len } else { len };
-    let elements = (0..elements).map(|_| read(from)).collect::<Result<_, _>>()?;
+    let elements = (0..elements)
+        .map(|_| read(from))
+        .collect::<Result<_, _>>()?;
     Ok(Reply::Many(kind, elements))
 }
 

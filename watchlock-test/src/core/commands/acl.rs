@@ -9,7 +9,7 @@ use crate::core::{Bytes, Reply};
 
 pub(super) fn setuser(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let name = text(&arguments[2]);
-    if name.contains([' ', '\0']) {
+    if name.contains(|c: char| c.is_ascii_whitespace() || c == '\0') {
         let text = "ERR Usernames can't contain spaces or null characters";
         return Err(Failure::fixed(text));
     }
@@ -121,6 +121,10 @@ pub(super) fn cat(_call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let Some(category) = arguments.get(2).map(|name| text(name)) else {
         return Ok(Reply::bulks(CATEGORIES.iter().map(|(name, _)| *name)));
     };
+    if arguments.len() > 3 {
+        let text = "ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.";
+        return Err(Failure::fixed(text));
+    }
     let category = category.to_ascii_lowercase();
     if !CATEGORIES.iter().any(|(known, _)| *known == category) {
         return Err(Failure::new(format!("ERR Unknown category '{category}'")));

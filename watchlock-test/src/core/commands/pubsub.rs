@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::core::call::Call;
-use crate::core::failure::Outcome;
+use crate::core::failure::{Failure, Outcome};
 use crate::core::hub::{Hub, Listeners};
 use crate::core::session::Session;
 use crate::core::{Bytes, Reply, glob};
@@ -52,6 +52,10 @@ pub(super) fn psubscribe(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn ssubscribe(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if call.caller.is_in_transaction {
+        let text = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client";
+        return Err(Failure::fixed(text));
+    }
     Ok(join(call, arguments, SHARD_CHANNELS))
 }
 

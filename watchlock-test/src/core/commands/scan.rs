@@ -15,11 +15,7 @@ pub(super) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    pub(super) fn parse(
-        cursor: u64,
-        options: &'a [Bytes],
-        of_keys: bool,
-    ) -> Result<Self, Failure> {
+    pub(super) fn parse(cursor: u64, options: &'a [Bytes], of_keys: bool) -> Result<Self, Failure> {
         let mut page = Self {
             is_first: cursor == 0,
             pattern: None,
@@ -47,14 +43,27 @@ impl<'a> Page<'a> {
         self.is_first
             && self
                 .pattern
-                .is_none_or(|pattern| glob::matches(pattern, element))
+                .is_none_or(|pattern| glob::matches_element(pattern, element))
     }
 }
 
 /// Reads a cursor, which is checked before anything else.
 pub(super) fn cursor(text: &[u8]) -> Result<u64, Failure> {
-    let text = std::str::from_utf8(text).ok();
-    let cursor = text.and_then(|text| text.parse().ok());
+    // As strtoul reads it: nothing is 0, and a negative number is a large one.
+    let is_negative = text.starts_with(b"-");
+    let cursor = match text {
+        [] => Some(0),
+        text => std::str::from_utf8(text.strip_prefix(b"-").unwrap_or(text))
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok()),
+    };
+    let cursor = cursor.map(|cursor| {
+        if is_negative {
+            cursor.wrapping_neg()
+        } else {
+            cursor
+        }
+    });
     cursor.ok_or(Failure::fixed("ERR invalid cursor"))
 }
 

@@ -33,7 +33,7 @@ pub(super) fn watch(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     }
     let db = call.caller.db;
     for key in &arguments[1..] {
-        let revision = call.db().revision(key);
+        let revision = call.db().watch(key);
         if let Some(session) = call.session() {
             let key = key.clone();
             session.watched.push(Watched { db, key, revision });
