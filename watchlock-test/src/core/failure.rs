@@ -30,7 +30,26 @@ impl Failure {
     }
 
     pub(super) fn new(text: impl Into<Bytes>) -> Self {
-        Self(Cow::Owned(text.into()))
+        let mut text = text.into();
+        // It becomes one line.
+        while text
+            .last()
+            .is_some_and(|byte| matches!(byte, b'\r' | b'\n'))
+        {
+            text.pop();
+        }
+        for byte in &mut text {
+            if matches!(byte, b'\r' | b'\n') {
+                *byte = b' ';
+            }
+        }
+        Self(Cow::Owned(text))
+    }
+
+    /// `ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.`
+    pub(super) fn wrong_subcommand(container: &str, name: &str) -> Self {
+        let text = "ERR unknown subcommand or wrong number of arguments for";
+        Self::new(format!("{text} '{name}'. Try {container} HELP."))
     }
 
     /// `ERR invalid expire time in 'set' command`

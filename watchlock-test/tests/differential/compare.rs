@@ -74,7 +74,7 @@ fn is_same(real: &Reply, ours: &Reply) -> bool {
 /// Whether both are the same number, but for what passes between two servers: milliseconds to live or since 1970, or
 /// microseconds since 1970; or but for the precision of `INCRBYFLOAT`, which is the processor's. Small numbers are counts.
 fn is_near(real: &[u8], ours: &[u8]) -> bool {
-    const SHORTEST: f64 = 5_000.0;
+    const SHORTEST: f64 = 1_000.0;
     const SINCE_1970_US: f64 = 1e15;
     const FAR_MS: f64 = 10_000.0;
     const PRECISION: f64 = 1e-15;
@@ -83,14 +83,14 @@ fn is_near(real: &[u8], ours: &[u8]) -> bool {
         return false;
     };
     let distance = (first - second).abs();
-    if real.contains(&b'.') && ours.contains(&b'.') {
+    if real.contains(&b'.') || ours.contains(&b'.') {
         return distance <= PRECISION * first.abs();
     }
-    let far = if first > SINCE_1970_US {
+    let far = if first.abs() > SINCE_1970_US {
         1000.0 * FAR_MS
     } else {
         FAR_MS
     };
     let times = SHORTEST..1e17;
-    times.contains(&first) && times.contains(&second) && distance < far
+    times.contains(&first.abs()) && times.contains(&second.abs()) && distance < far
 }

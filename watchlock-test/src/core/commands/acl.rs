@@ -122,8 +122,7 @@ pub(super) fn cat(_call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
         return Ok(Reply::bulks(CATEGORIES.iter().map(|(name, _)| *name)));
     };
     if arguments.len() > 3 {
-        let text = "ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.";
-        return Err(Failure::fixed(text));
+        return Err(Failure::wrong_subcommand("ACL", "cat"));
     }
     let category = category.to_ascii_lowercase();
     if !CATEGORIES.iter().any(|(known, _)| *known == category) {

@@ -162,8 +162,11 @@ pub(super) fn hrandfield(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
         [] | [_] => false,
         _ => return Err(Failure::SYNTAX),
     };
-    if count.is_some_and(|count| count == i64::MIN || with_values && count.abs() > i64::MAX / 2) {
+    if count == Some(i64::MIN) {
         return Err(Failure::NOT_IN_RANGE);
+    }
+    if with_values && count.is_some_and(|count| count.abs() > i64::MAX / 2) {
+        return Err(Failure::fixed("ERR value is out of range"));
     }
     let hash = call.copy::<Hash>(&arguments[1])?;
     let fields: Vec<_> = hash.iter().collect();

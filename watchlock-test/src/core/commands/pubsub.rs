@@ -125,10 +125,16 @@ pub(super) fn spublish(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn channels(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if arguments.len() > 3 {
+        return Err(Failure::wrong_subcommand("PUBSUB", "channels"));
+    }
     Ok(names(&call.state.hub.channels, arguments.get(2)))
 }
 
 pub(super) fn shard_channels(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if arguments.len() > 3 {
+        return Err(Failure::wrong_subcommand("PUBSUB", "shardchannels"));
+    }
     Ok(names(&call.state.hub.shard_channels, arguments.get(2)))
 }
 

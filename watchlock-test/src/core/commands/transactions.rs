@@ -17,8 +17,9 @@ pub(super) fn multi(call: &mut Call<'_>, _arguments: &[Bytes]) -> Outcome {
 
 pub(super) fn discard(call: &mut Call<'_>, _arguments: &[Bytes]) -> Outcome {
     let transaction = call.session().and_then(|session| {
+        let transaction = session.transaction.take()?;
         session.watched.clear();
-        session.transaction.take()
+        Some(transaction)
     });
     transaction.ok_or(Failure::fixed("ERR DISCARD without MULTI"))?;
     Ok(Reply::ok())
