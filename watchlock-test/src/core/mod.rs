@@ -37,6 +37,8 @@ mod settings;
 mod state;
 mod statistics;
 mod store;
+#[cfg(test)]
+mod store_tests;
 mod value;
 
 pub use reply::Reply;

@@ -186,11 +186,11 @@ pub(super) fn hrandfield(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn hscan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let cursor = scan::cursor(&arguments[2])?;
+    scan::check(&arguments[2])?;
     let Some(hash) = call.read::<Hash>(&arguments[1])? else {
         return Ok(scan::nothing());
     };
-    let page = Page::parse(cursor, &arguments[3..], false)?;
+    let page = Page::parse(&arguments[3..], false)?;
     let pairs = hash.iter().filter(|(field, _)| page.takes(field));
     let items = pairs.flat_map(|(field, value)| [&**field, &**value]);
     Ok(scan::answer(items))

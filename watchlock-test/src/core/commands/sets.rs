@@ -167,11 +167,11 @@ fn combine(call: &mut Call<'_>, arguments: &[Bytes], both: fn(&Set, &Set) -> Set
 }
 
 pub(super) fn sscan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let cursor = scan::cursor(&arguments[2])?;
+    scan::check(&arguments[2])?;
     let Some(set) = call.read::<Set>(&arguments[1])? else {
         return Ok(scan::nothing());
     };
-    let page = Page::parse(cursor, &arguments[3..], false)?;
+    let page = Page::parse(&arguments[3..], false)?;
     let found = set.iter().filter(|member| page.takes(member));
     Ok(scan::answer(found.map(|member| &**member)))
 }
