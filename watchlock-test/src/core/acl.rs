@@ -51,6 +51,7 @@ impl User {
     pub(super) fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
         let lower = String::from_utf8_lossy(rule).to_ascii_lowercase();
         match lower.as_str() {
+            "" => {}
             "on" => self.is_on = true,
             "off" => self.is_on = false,
             "nopass" => {

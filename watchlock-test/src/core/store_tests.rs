@@ -330,6 +330,48 @@ fn rights_are_taken_away_one_by_one() {
 }
 
 #[test]
+fn a_table_within_itself_is_cut_off() {
+    let (mut store, id) = store();
+    for script in [
+        "local t = {} t[1] = t return t",
+        "local t = {} t.map = t t[1] = t return t",
+    ] {
+        store.push(id, &command(&["EVAL", script, "0"]));
+        store.run_next(id);
+        assert!(taken(&mut store, id).contains("ERR reached lua stack limit"));
+    }
+}
+
+#[test]
+fn a_script_changes_nothing_for_those_that_follow() {
+    let (mut store, id) = store();
+    let escapes = [
+        "string.format = nil",
+        "redis.call = nil",
+        "_G.type = nil",
+        "rawset(_G, 'x', 1)",
+        "getmetatable('').__index = {}",
+        "getmetatable(_G).__index = {}",
+        "table.insert(string, 1)",
+        "loadstring('x = 1')()",
+        "loadstring(string.dump(function() end))()",
+        "setmetatable(redis, nil)",
+        "coroutine.wrap(function() math.floor = nil end)()",
+    ];
+    for script in escapes {
+        store.push(id, &command(&["EVAL", script, "0"]));
+        store.run_next(id);
+        taken(&mut store, id);
+        let whole = "EVAL return(('%s'):format(type(redis.call('ping'))..tostring(rawget(_G,'x'))..math.floor(1.5))) 0";
+        assert_eq!(
+            ask(&mut store, id, whole),
+            "$9\r\ntablenil1\r\n",
+            "{script}"
+        );
+    }
+}
+
+#[test]
 fn what_is_left_out_is_named() {
     let (mut store, id) = store();
     let said = ask(&mut store, id, "XADD a b");

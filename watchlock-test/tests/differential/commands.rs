@@ -309,7 +309,7 @@ fn families() -> Vec<Vec<&'static str>> {
 fn mutated(random: &mut Rng, mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     // Its members all have one score, no name means all, and a cursor means a place in the server's own table.
     let is_kept = words.get(1).is_some_and(|key| key == b"lex")
-        || words[0].ends_with(b"unsubscribe")
+        || words[0].ends_with(b"subscribe")
         || words[0] == b"scan";
     if is_kept {
         return words;

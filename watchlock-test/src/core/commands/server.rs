@@ -29,7 +29,11 @@ pub(super) fn wait(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let replicas = call.state.condition.replicas;
     let lacks = usize::try_from(wanted).is_ok_and(|wanted| wanted > replicas);
     if lacks && !call.caller.is_in_transaction {
-        call.blocks = Duration::from_millis(timeout);
+        // No timeout means for ever.
+        call.blocks = match timeout {
+            0 => Duration::MAX,
+            timeout => Duration::from_millis(timeout),
+        };
     }
     Ok(Reply::count(replicas))
 }
