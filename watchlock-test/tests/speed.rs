@@ -10,11 +10,11 @@ const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
 const RELEASE: &str = include_str!("../../lua/lock/release.lua");
 
 fn command(words: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len());
-    for word in words {
-        bytes += &format!("${}\r\n{word}\r\n", word.len());
-    }
-    bytes.into_bytes()
+    let words = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let words: Vec<_> = words.collect();
+    format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
 }
 
 fn digest(store: &mut Store, script: &str) -> String {

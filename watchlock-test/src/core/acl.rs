@@ -51,7 +51,6 @@ impl User {
     pub(super) fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
         let lower = String::from_utf8_lossy(rule).to_ascii_lowercase();
         match lower.as_str() {
-            "" => {}
             "on" => self.is_on = true,
             "off" => self.is_on = false,
             "nopass" => {
@@ -69,7 +68,7 @@ impl User {
             "resetchannels" => self.channels.clear(),
             "allcommands" => self.change_commands("+@all")?,
             "nocommands" => self.change_commands("-@all")?,
-            "clearselectors" | "sanitize-payload" | "skip-sanitize-payload" => {}
+            "" | "clearselectors" | "sanitize-payload" | "skip-sanitize-payload" => {}
             _ => self.apply_pattern(rule, &lower)?,
         }
         Ok(())

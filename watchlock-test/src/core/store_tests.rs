@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::{Options, Reply, SessionId, Store};
 
 fn command(words: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len());
-    for word in words {
-        bytes += &format!("${}\r\n{word}\r\n", word.len());
-    }
-    bytes.into_bytes()
+    let words = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let words: Vec<_> = words.collect();
+    format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
 }
 
 /// Sends a line; returns what comes back.

@@ -135,7 +135,7 @@ const FORMS: &[&str] = &[
     "pubsub shardnumsub C",
     "subscribe C",
     "unsubscribe C",
-    "psubscribe P",
+    "psubscribe ch*",
     "punsubscribe P",
     "ssubscribe C",
     "sunsubscribe C",

@@ -20,25 +20,41 @@ const UNORDERED: [&str; 13] = [
     "hrandfield",
 ];
 
-pub(crate) fn is_unordered(words: &[Vec<u8>]) -> bool {
-    // Entries of the same millisecond may be of two on the other server.
-    if words.first().is_some_and(|name| name == b"zrange")
-        && words.get(1).is_some_and(|key| key == b"waiters")
-    {
-        return true;
+/// Whether the order of elements counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Counts,
+    /// Only that of the replies of a transaction.
+    CountsOutside,
+    IsAny,
+}
+
+impl Order {
+    pub(crate) fn of(words: &[Vec<u8>]) -> Self {
+        let lower: Vec<_> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+        if lower.first().is_some_and(|name| name == b"exec") {
+            return Self::CountsOutside;
+        }
+        // Entries of the same millisecond may be of two on the other server.
+        if lower.starts_with(&[b"zrange".to_vec(), b"waiters".to_vec()]) {
+            return Self::IsAny;
+        }
+        // A script may call them by its arguments.
+        let mut named = lower.iter();
+        let is_any = named.any(|word| UNORDERED.iter().any(|name| word == name.as_bytes()));
+        if is_any { Self::IsAny } else { Self::Counts }
     }
-    // A script may call them by its arguments.
-    let lower = words.iter().map(|word| word.to_ascii_lowercase());
-    let mut named = lower.filter(|word| UNORDERED.iter().any(|name| word == name.as_bytes()));
-    named.next().is_some()
 }
 
 /// What differs, if anything does.
-pub(crate) fn difference(real: &Reply, ours: &Reply, is_unordered: bool) -> Option<String> {
+pub(crate) fn difference(real: &Reply, ours: &Reply, order: Order) -> Option<String> {
     let (mut real, mut ours) = (real.clone(), ours.clone());
-    if is_unordered {
-        sort(&mut real);
-        sort(&mut ours);
+    for reply in [&mut real, &mut ours] {
+        match (order, reply) {
+            (Order::IsAny, reply) => sort(reply),
+            (Order::CountsOutside, Reply::Many(_, replies)) => replies.iter_mut().for_each(sort),
+            _ => {}
+        }
     }
     if is_same(&real, &ours) {
         return None;

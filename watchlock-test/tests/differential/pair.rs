@@ -8,7 +8,7 @@ use watchlock_support::server::RedisServer;
 use watchlock_test::core::{Options, SessionId, Store};
 
 use crate::Step;
-use crate::compare::{difference, is_unordered};
+use crate::compare::{Order, difference};
 use crate::wire::{Reply, command, read};
 
 /// In the message that the real server did not answer.
@@ -47,7 +47,7 @@ impl Pair {
         self.reset()?;
         for (number, step) in steps.iter().enumerate() {
             let (real, ours) = self.send(step.connection, &step.words)?;
-            if let Some(what) = difference(&real, &ours, is_unordered(&step.words)) {
+            if let Some(what) = difference(&real, &ours, Order::of(&step.words)) {
                 return Err(format!("command {number}: {what}"));
             }
         }
@@ -123,7 +123,7 @@ impl Pair {
             let mut real = Vec::new();
             self.read_real(other, ours.len(), &mut real)?;
             let (real, ours) = (Reply::Many('>', real), Reply::Many('>', ours));
-            if let Some(what) = difference(&real, &ours, false) {
+            if let Some(what) = difference(&real, &ours, Order::Counts) {
                 return Err(format!("connection {other}: {what}"));
             }
         }
@@ -175,7 +175,7 @@ impl Pair {
         self.store.run_next(id);
         let ours = self.read_ours(LISTENER)?;
         let (real, ours) = (Reply::Many('>', real), Reply::Many('>', ours));
-        match difference(&real, &ours, false) {
+        match difference(&real, &ours, Order::Counts) {
             None => Ok(()),
             Some(what) => Err(format!("messages: {what}")),
         }
@@ -189,7 +189,7 @@ impl Pair {
         }
         let keys = words(&["KEYS", "*"]);
         let (real, ours) = self.send(0, &keys)?;
-        if let Some(what) = difference(&real, &ours, true) {
+        if let Some(what) = difference(&real, &ours, Order::IsAny) {
             return Err(format!("keys: {what}"));
         }
         let Reply::Many(_, names) = real else {
@@ -214,7 +214,7 @@ impl Pair {
             look.insert(1, name.clone());
             for look in [look, vec![b"PTTL".to_vec(), name.clone()]] {
                 let (real, ours) = self.send(0, &look)?;
-                if let Some(what) = difference(&real, &ours, is_unordered(&look)) {
+                if let Some(what) = difference(&real, &ours, Order::of(&look)) {
                     return Err(format!("{}: {what}", name.escape_ascii()));
                 }
             }
