@@ -68,7 +68,7 @@ impl User {
             "resetchannels" => self.channels.clear(),
             "allcommands" => self.change_commands("+@all")?,
             "nocommands" => self.change_commands("-@all")?,
-            "clearselectors" | "sanitize-payload" | "skip-sanitize-payload" => {}
+            "" | "clearselectors" | "sanitize-payload" | "skip-sanitize-payload" => {}
             _ => self.apply_pattern(rule, &lower)?,
         }
         Ok(())
@@ -87,7 +87,11 @@ impl User {
                     .ok_or("The password you are trying to remove from the user does not exist");
             }
             [b'~', pattern @ ..] => self.allow_keys(pattern, true, true),
-            [b'&', pattern @ ..] => self.channels.push(pattern.to_vec()),
+            [b'&', pattern @ ..] => {
+                if !self.channels.iter().any(|channel| channel == pattern) {
+                    self.channels.push(pattern.to_vec());
+                }
+            }
             [b'%', ..] => {
                 let (kinds, _) = lower.split_once('~').ok_or("Syntax error")?;
                 let kinds = &kinds[1..];
@@ -105,11 +109,14 @@ impl User {
     }
 
     fn allow_keys(&mut self, pattern: &[u8], reads: bool, writes: bool) {
-        self.keys.push(KeyRule {
+        let rule = KeyRule {
             pattern: pattern.to_vec(),
             reads,
             writes,
-        });
+        };
+        if !self.keys.contains(&rule) {
+            self.keys.push(rule);
+        }
     }
 
     /// `+get`, `-@dangerous`, `+client|id`

@@ -45,10 +45,7 @@ fn may_write(arguments: &[Bytes]) -> bool {
     let Lookup::Found(command) = look_up(arguments) else {
         return false;
     };
-    let publishes = matches!(command.name, "publish" | "spublish");
-    command.flags.writes()
-        || publishes
-        || matches!(command.action, Action::Script(_) | Action::Exec)
+    command.flags.is_replicated() || matches!(command.action, Action::Script(_) | Action::Exec)
 }
 
 /// What the first words of a command mean.
@@ -62,11 +59,10 @@ pub(super) fn look_up(arguments: &[Bytes]) -> Lookup {
     let Some(command) = arguments.first().and_then(|name| commands::find(name)) else {
         return Lookup::Unknown(unknown(arguments));
     };
-    if !matches!(command.action, Action::Container) {
-        return checked(command, arguments);
-    }
-    let Some(name) = arguments.get(1) else {
-        return Lookup::WrongArity(command);
+    let name = match (&command.action, arguments.get(1)) {
+        (Action::Container | Action::Either(_), Some(name)) => name,
+        (Action::Container, None) => return Lookup::WrongArity(command),
+        _ => return checked(command, arguments),
     };
     if let Some(command) = commands::find_in(command, name) {
         return checked(command, arguments);
@@ -139,12 +135,26 @@ pub(super) fn admit(state: &mut State, id: SessionId, arguments: &[Bytes]) -> Ad
                 transaction.is_broken = true;
             }
             let failure = failure.unwrap_or(Failure::SYNTAX);
+            let failure = match command {
+                Some(command) if command.name == "exec" => abort(state, id, &failure),
+                _ => failure,
+            };
             state
                 .statistics
                 .rejected(command.map(|command| command.name), &failure);
             Admission::Refuse(failure)
         }
     }
+}
+
+/// A transaction ends with its refused `EXEC`.
+fn abort(state: &mut State, id: SessionId, failure: &Failure) -> Failure {
+    if let Some(session) = state.sessions.get_mut(&id) {
+        session.transaction = None;
+        session.watched.clear();
+    }
+    let start = b"EXECABORT Transaction discarded because of: ";
+    Failure::new([start, failure.without_code()].concat())
 }
 
 fn check(

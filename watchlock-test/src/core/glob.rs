@@ -1,7 +1,16 @@
 //! Patterns of `KEYS`, `SCAN`, `PSUBSCRIBE` and ACL rules.
 
+/// Whether a key or an element matches. All match a lone star.
+pub(super) fn matches_element(pattern: &[u8], element: &[u8]) -> bool {
+    pattern == b"*" || matches(pattern, element)
+}
+
 /// Whether the text matches: `*`, `?`, `[a-z]`, `[^a]`, and a backslash before what is meant literally.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    // Not even a star matches nothing, as in Redis 7.0.
+    if text.is_empty() {
+        return pattern.is_empty();
+    }
     // Where to go on after a mismatch: behind the last star, which takes one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     let (mut pattern, mut text) = (pattern, text);
@@ -78,7 +87,7 @@ mod tests {
     #[test]
     fn patterns_match_as_in_redis() {
         for (pattern, text, expected) in [
-            ("*", "", true),
+            ("*", "", false),
             ("", "", true),
             ("", "a", false),
             ("a*c", "abbc", true),

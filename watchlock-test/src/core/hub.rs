@@ -105,8 +105,9 @@ impl State {
         }
     }
 
-    /// Publishes what happened to a key, where `notify-keyspace-events` asks for it.
+    /// Notes what happened to a key, and publishes it where `notify-keyspace-events` asks for it.
     pub(super) fn notify(&mut self, class: char, event: &str, db: usize, key: &[u8]) {
+        self.databases[db].touch(key);
         let wanted = self.settings.notified();
         if wanted.is_empty() {
             return;

@@ -12,8 +12,6 @@ pub(super) struct Entry {
     pub(super) value: Value,
     /// Milliseconds since 1970.
     expires_at: Option<i64>,
-    /// Changes whenever the value or its expiry may have changed.
-    revision: u64,
 }
 
 /// Keys in the order of their bytes.
@@ -21,7 +19,8 @@ pub(super) struct Entry {
 pub(super) struct Database {
     entries: BTreeMap<Bytes, Entry>,
     expiries: BTreeSet<(i64, Bytes)>,
-    changes: u64,
+    /// How often keys changed that somebody watches, or has watched.
+    watched: BTreeMap<Bytes, u64>,
 }
 
 impl Database {
@@ -54,36 +53,26 @@ impl Database {
 
     /// The same, to be changed.
     pub(super) fn write<K: Kind>(&mut self, key: &[u8]) -> Result<Option<&mut K>, Failure> {
-        self.changes += 1;
         let Some(entry) = self.entries.get_mut(key) else {
             return Ok(None);
         };
-        entry.revision = self.changes;
         let inner = K::of_mut(&mut entry.value).ok_or(Failure::WRONG_TYPE)?;
         Ok(Some(inner))
     }
 
     /// The same; the key is created if there is none.
     pub(super) fn open<K: Kind>(&mut self, key: &[u8]) -> Result<&mut K, Failure> {
-        self.changes += 1;
         let entry = self.entries.entry(key.to_vec()).or_insert_with(|| Entry {
             value: K::default().into_value(),
             expires_at: None,
-            revision: 0,
         });
-        entry.revision = self.changes;
         K::of_mut(&mut entry.value).ok_or(Failure::WRONG_TYPE)
     }
 
     /// Puts a value in place of whatever was there.
     pub(super) fn put(&mut self, key: &[u8], value: Value, expires_at: Option<i64>) {
         self.remove(key);
-        self.changes += 1;
-        let entry = Entry {
-            value,
-            expires_at,
-            revision: self.changes,
-        };
+        let entry = Entry { value, expires_at };
         if let Some(at) = expires_at {
             self.expiries.insert((at, key.to_vec()));
         }
@@ -113,8 +102,6 @@ impl Database {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        self.changes += 1;
-        entry.revision = self.changes;
         if let Some(old) = std::mem::replace(&mut entry.expires_at, at) {
             self.expiries.remove(&(old, key.to_vec()));
         }
@@ -128,12 +115,27 @@ impl Database {
         self.expiries.first()
     }
 
-    /// 0 if there is no such key.
+    /// Counts the changes of this key from now on; returns their number so far.
+    pub(super) fn watch(&mut self, key: &[u8]) -> u64 {
+        *self.watched.entry(key.to_vec()).or_default()
+    }
+
+    /// A number that is another one after each change of a watched key.
     pub(super) fn revision(&self, key: &[u8]) -> u64 {
-        self.entries.get(key).map_or(0, |entry| entry.revision)
+        self.watched.get(key).copied().unwrap_or(0)
+    }
+
+    /// The key has changed.
+    pub(super) fn touch(&mut self, key: &[u8]) {
+        if let Some(changes) = self.watched.get_mut(key) {
+            *changes += 1;
+        }
     }
 
     pub(super) fn clear(&mut self) {
+        for (key, changes) in &mut self.watched {
+            *changes += u64::from(self.entries.contains_key(key));
+        }
         self.entries.clear();
         self.expiries.clear();
     }

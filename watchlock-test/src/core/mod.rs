@@ -15,6 +15,8 @@
 //! assert_eq!(ran.command, "set");
 //! assert_eq!(store.take_output(session), b"+OK\r\n");
 //! ```
+//!
+#![doc = include_str!("left_out.md")]
 
 mod acl;
 mod call;
@@ -37,6 +39,8 @@ mod settings;
 mod state;
 mod statistics;
 mod store;
+#[cfg(test)]
+mod store_tests;
 mod value;
 
 pub use reply::Reply;

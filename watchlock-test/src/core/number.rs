@@ -65,8 +65,8 @@ fn trimmed(text: &str) -> &str {
     }
 }
 
-/// The sum of two numbers in decimal, exact where a double is not: Redis adds such texts with more precision. None if
-/// one is not a number.
+/// The sum of two numbers in decimal, with the precision of the `long double` by which Redis adds them. None if one is
+/// not a number.
 pub(super) fn decimal_sum(first: &[u8], second: &[u8]) -> Option<Result<Bytes, Failure>> {
     let sum = float(first)? + float(second)?;
     if !sum.is_finite() {
@@ -75,6 +75,7 @@ pub(super) fn decimal_sum(first: &[u8], second: &[u8]) -> Option<Result<Bytes, F
     }
     let exact = scaled(first).zip(scaled(second));
     let exact = exact.and_then(|(first, second)| first.checked_add(second));
+    let exact = exact.and_then(as_long_double);
     Some(Ok(exact.map_or_else(
         || trimmed(&format!("{sum:.17}")).into(),
         written,
@@ -87,16 +88,50 @@ const ONE: i128 = 10_i128.pow(17);
 
 /// The number times [`ONE`], if that is exact.
 fn scaled(text: &[u8]) -> Option<i128> {
-    let text = std::str::from_utf8(text).ok()?;
-    let is_negative = text.starts_with('-');
-    let text = text.trim_start_matches(['-', '+']);
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if fraction.len() > PLACES || whole.len() > 18 {
+    let text = std::str::from_utf8(text).ok()?.to_ascii_lowercase();
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().ok()?;
+    let is_negative = mantissa.starts_with('-');
+    let mantissa = mantissa.trim_start_matches(['-', '+']);
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.len() > 20 || fraction.len() > PLACES {
         return None;
     }
-    let digits = format!("{whole}{fraction:0<PLACES$}");
-    let number: i128 = digits.parse().ok()?;
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    // How many zeros the digits lack behind them.
+    let zeros = i32::try_from(PLACES - fraction.len()).ok()? + exponent;
+    let power = 10_i128.checked_pow(zeros.unsigned_abs())?;
+    let number = if zeros >= 0 {
+        digits.checked_mul(power)?
+    } else {
+        (digits % power == 0).then_some(digits / power)?
+    };
     Some(if is_negative { -number } else { number })
+}
+
+/// Rounds to the 64 binary digits that a `long double` has.
+fn as_long_double(number: i128) -> Option<i128> {
+    const DIGITS: u32 = 64;
+    let (one, size) = (ONE.unsigned_abs(), number.unsigned_abs());
+    let whole_digits = (size / one).checked_ilog2().map_or(0, |digits| digits + 1);
+    let rounded = if whole_digits <= DIGITS {
+        // A large number shifts less than a small one, so it stays in range.
+        let shift = (DIGITS - whole_digits).min(size.leading_zeros());
+        let mantissa = divided(size << shift, one);
+        divided(mantissa.checked_mul(one)?, 1 << shift)
+    } else {
+        let unit = one.checked_shl(whole_digits - DIGITS)?;
+        divided(size, unit).checked_mul(unit)?
+    };
+    let rounded = i128::try_from(rounded).ok()?;
+    Some(if number < 0 { -rounded } else { rounded })
+}
+
+/// Rounded to the nearest, and to an even number in the middle.
+fn divided(number: u128, by: u128) -> u128 {
+    let (quotient, rest) = (number / by, number % by);
+    let is_up = rest > by - rest || rest == by - rest && quotient % 2 == 1;
+    quotient + u128::from(is_up)
 }
 
 fn written(number: i128) -> Bytes {
@@ -152,13 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn decimals_add_up_exactly() {
+    fn decimals_add_up_as_long_doubles() {
         for (first, second, sum) in [
             ("0.1", "0.2", "0.3"),
             ("-1.5", "1.5", "0"),
             ("-0.25", "0", "-0.25"),
             ("5.0e3", "2.0e2", "5200"),
             ("10", "-0.001", "9.999"),
+            ("1e3", "0.2", "1000.20000000000000001"),
+            ("9223372036854775807", "2.5", "9223372036854775810"),
+            ("9223372036854775807", "0.1", "9223372036854775807"),
         ] {
             let added = decimal_sum(first.as_bytes(), second.as_bytes());
             assert_eq!(added, Some(Ok(sum.into())));

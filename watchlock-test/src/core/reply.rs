@@ -71,7 +71,7 @@ impl Reply {
         let is_3 = resp == 3;
         match self {
             Self::Status(text) => line(b'+', text, out),
-            Self::Error(text) => line(b'-', text, out),
+            Self::Error(text) => line(b'-', without_breaks(text), out),
             Self::Integer(number) => number_line(b':', *number, out),
             Self::Verbatim(bytes) if is_3 => {
                 head(b'=', bytes.len() + 4, out);
@@ -146,6 +146,14 @@ fn number_line(kind: u8, number: i64, out: &mut Bytes) {
     out.push(kind);
     // Writing to a vector cannot fail.
     let _ = write!(out, "{number}\r\n");
+}
+
+/// Without line breaks at either end.
+fn without_breaks(mut text: &[u8]) -> &[u8] {
+    while let [b'\r' | b'\n', rest @ ..] | [rest @ .., b'\r' | b'\n'] = text {
+        text = rest;
+    }
+    text
 }
 
 /// A line ends where its text does, so breaks within become spaces.

@@ -9,7 +9,7 @@ use super::call::Caller;
 use super::commands::{Action, Command, Scripting};
 use super::dispatch::{self, Admission, Lookup};
 use super::failure::{Failure, Outcome};
-use super::lua::{Script, Scripts};
+use super::lua::{Declared, Script, Scripts};
 use super::number::integer;
 use super::reply::Reply;
 use super::script_call::ScriptRun;
@@ -17,6 +17,9 @@ use super::session::SessionId;
 use super::state::State;
 use super::store::Ran;
 use super::{Bytes, call};
+
+/// In hexadecimal digits.
+const DIGEST_LEN: usize = 40;
 
 /// The owner has no connection.
 const OWNER: SessionId = SessionId(0);
@@ -115,7 +118,7 @@ impl Runner {
 
     fn run(&mut self, command: &'static Command, caller: Caller, arguments: &[Bytes]) -> Done {
         match command.action {
-            Action::Plain(action) => {
+            Action::Plain(action) | Action::Either(action) => {
                 let mut state = self.state.lock();
                 let done = dispatch::perform(&mut state, command, action, caller, arguments);
                 Done {
@@ -154,13 +157,12 @@ impl Runner {
         let (transaction, is_stale) = {
             let mut state = self.state.lock();
             let session = state.sessions.get_mut(&caller.session);
-            let taken = session.map(|session| {
-                (
-                    session.transaction.take(),
-                    std::mem::take(&mut session.watched),
-                )
+            let taken = session.and_then(|session| {
+                let transaction = session.transaction.take()?;
+                Some((transaction, std::mem::take(&mut session.watched)))
             });
-            let (transaction, watched) = taken.unwrap_or_default();
+            let (transaction, watched) = taken.unzip();
+            let watched = watched.unwrap_or_default();
             let is_stale = watched.iter().any(|watched| {
                 let db = state.databases.get(watched.db);
                 db.is_none_or(|db| db.revision(&watched.key) != watched.revision)
@@ -270,6 +272,18 @@ impl Runner {
         caller: Caller,
         arguments: &[Bytes],
     ) -> Result<(String, Script, ScriptRun, usize), Failure> {
+        let missing = Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
+        if by_digest && arguments[1].len() != DIGEST_LEN {
+            return Err(missing);
+        }
+        let declared = if by_digest {
+            self.known(&arguments[1]).map(|(_, script)| script.declared)
+        } else {
+            Declared::of(&arguments[1])
+        };
+        if let Some(declared) = declared.filter(|_| !caller.is_owner) {
+            check_declared(&self.state.lock(), declared)?;
+        }
         let keys = integer(&arguments[2]).ok_or(Failure::NOT_AN_INTEGER)?;
         let negative = Failure::fixed("ERR Number of keys can't be negative");
         let keys = usize::try_from(keys).map_err(|_| negative)?;
@@ -278,31 +292,14 @@ impl Runner {
             return Err(Failure::fixed(text));
         }
         let (digest, script) = if by_digest {
-            let missing = Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
             self.known(&arguments[1]).ok_or(missing)?
         } else {
             self.scripts.load(&arguments[1], &self.state)?
         };
         let declared = script.declared;
-        let state = self.state.lock();
-        if declared.is_there && !caller.is_owner {
-            if is_read_only && !declared.writes_nothing {
-                let text = "ERR Can not execute a script with write flag using *_ro command.";
-                return Err(Failure::fixed(text));
-            }
-            if !declared.writes_nothing {
-                if state.condition.is_read_only {
-                    let text = "READONLY Can not run script with write flag on readonly replica.";
-                    return Err(Failure::fixed(text));
-                }
-                if state.lacks_replicas() {
-                    return Err(dispatch::NO_REPLICAS);
-                }
-            }
-            if state.is_out_of_memory() && !declared.allows_oom && !declared.writes_nothing {
-                let text = "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
-                return Err(Failure::fixed(text));
-            }
+        if declared.is_there && is_read_only && !declared.writes_nothing {
+            let text = "ERR Can not execute a script with write flag using *_ro command.";
+            return Err(Failure::fixed(text));
         }
         let run = ScriptRun {
             session: caller.session,
@@ -316,6 +313,23 @@ impl Runner {
         };
         Ok((digest, script, run, keys))
     }
+}
+
+/// Whether a script that declares this may run now. One that declares nothing may run up to its first write.
+fn check_declared(state: &State, declared: Declared) -> Result<(), Failure> {
+    if !declared.is_there || declared.writes_nothing {
+        return Ok(());
+    }
+    if state.is_out_of_memory() && !declared.allows_oom {
+        return Err(dispatch::OUT_OF_MEMORY);
+    }
+    if state.lacks_replicas() {
+        return Err(dispatch::NO_REPLICAS);
+    }
+    if state.condition.is_read_only {
+        return Err(dispatch::READ_ONLY);
+    }
+    Ok(())
 }
 
 fn named(arguments: &[Bytes]) -> String {

@@ -11,6 +11,7 @@ use super::{Bytes, acl};
 
 /// A script that runs.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // each has its own meaning and its own time
 pub(super) struct ScriptRun {
     /// Who runs it.
     pub(super) session: SessionId,
@@ -54,7 +55,7 @@ pub(super) fn call(state: &mut State, arguments: &[Bytes]) -> Outcome {
         is_in_transaction: false,
         is_owner: run.is_owner,
     };
-    let Action::Plain(action) = command.action else {
+    let (Action::Plain(action) | Action::Either(action)) = command.action else {
         let text = "ERR This Redis command is not allowed from script";
         return rejected(state, Failure::fixed(text));
     };
@@ -84,7 +85,7 @@ fn admit(state: &mut State, command: &Command, arguments: &[Bytes]) -> Result<()
     }
     check_rights(state, run.session, command, arguments)?;
     let writes = command.flags.writes();
-    if writes && run.is_read_only {
+    if run.is_read_only && command.flags.is_replicated() {
         let text = "ERR Write commands are not allowed from read-only scripts.";
         return Err(Failure::fixed(text));
     }

@@ -167,5 +167,8 @@ fn memory(text: &str) -> Option<u64> {
         "gb" => 1 << 30,
         _ => return None,
     };
+    if text.is_empty() {
+        return Some(0);
+    }
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }

@@ -44,6 +44,7 @@ pub(super) struct State {
 
 /// What the server's owner says about it.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // they are set one by one
 pub(super) struct Condition {
     pub(super) is_out_of_memory: bool,
     pub(super) is_read_only: bool,
@@ -111,6 +112,11 @@ impl State {
 
     /// The index of a database by its number.
     pub(super) fn database(&self, number: i64) -> Result<usize, Failure> {
+        if i32::try_from(number).is_err() {
+            return Err(Failure::fixed(
+                "ERR value is out of range, value must between -2147483648 and 2147483647",
+            ));
+        }
         let index = usize::try_from(number).ok();
         let index = index.filter(|index| *index < self.databases.len());
         index.ok_or(Failure::fixed("ERR DB index is out of range"))

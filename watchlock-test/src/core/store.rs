@@ -51,7 +51,7 @@ pub struct Ran {
     /// Commands that it ran itself: by `redis.call` of a script, or queued by `MULTI`.
     pub calls: usize,
     /// How long a real server would have waited before it replied: the timeout of a `WAIT` for more replicas than there
-    /// are.
+    /// are; [`Duration::MAX`] for ever.
     pub blocks: Duration,
 }
 

@@ -160,6 +160,8 @@ impl SortedSet {
 
     /// Returns whether the member is new.
     pub(super) fn set(&mut self, member: &[u8], score: f64) -> bool {
+        // There is no negative zero.
+        let score = score + 0.0;
         let old = self.scores.insert(member.to_vec(), Score(score));
         if let Some(old) = old {
             self.order.remove(&(old, member.to_vec()));

@@ -9,7 +9,7 @@ use crate::core::{Bytes, Reply};
 
 pub(super) fn setuser(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let name = text(&arguments[2]);
-    if name.contains([' ', '\0']) {
+    if name.contains(|c: char| c.is_ascii_whitespace() || c == '\0') {
         let text = "ERR Usernames can't contain spaces or null characters";
         return Err(Failure::fixed(text));
     }
@@ -105,7 +105,7 @@ pub(super) fn getuser(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let fields = [
         (
             "flags",
-            Reply::Set(flags.into_iter().map(Reply::status).collect()),
+            Reply::Set(flags.into_iter().map(Reply::bulk).collect()),
         ),
         ("passwords", Reply::Array(Vec::new())),
         ("commands", Reply::bulk(user.commands())),
@@ -121,6 +121,9 @@ pub(super) fn cat(_call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let Some(category) = arguments.get(2).map(|name| text(name)) else {
         return Ok(Reply::bulks(CATEGORIES.iter().map(|(name, _)| *name)));
     };
+    if arguments.len() > 3 {
+        return Err(Failure::wrong_subcommand("ACL", "cat"));
+    }
     let category = category.to_ascii_lowercase();
     if !CATEGORIES.iter().any(|(known, _)| *known == category) {
         return Err(Failure::new(format!("ERR Unknown category '{category}'")));

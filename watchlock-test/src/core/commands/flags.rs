@@ -31,6 +31,8 @@ pub(super) const CONNECTION: u32 = 1 << 16;
 pub(super) const TRANSACTION: u32 = 1 << 17;
 pub(super) const SCRIPTING: u32 = 1 << 18;
 pub(super) const DANGEROUS: u32 = 1 << 19;
+/// It changes no keys, but replicas run it, too.
+pub(super) const REPLICATED: u32 = 1 << 20;
 
 /// Names of flags, as `COMMAND INFO` has them.
 const NAMES: [(&str, u32); 10] = [
@@ -74,6 +76,11 @@ pub(in crate::core) const CATEGORIES: [(&str, u32); 21] = [
 impl Flags {
     pub(in crate::core) fn writes(self) -> bool {
         self.has(WRITE)
+    }
+
+    /// Whether replicas get it: all that changes keys, and messages.
+    pub(in crate::core) fn is_replicated(self) -> bool {
+        self.has(WRITE | REPLICATED)
     }
 
     pub(in crate::core) fn needs_memory(self) -> bool {

@@ -134,7 +134,10 @@ pub(super) fn hincrby(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 
 pub(super) fn hincrbyfloat(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let by = &arguments[3];
-    float(by).ok_or(Failure::NOT_A_FLOAT)?;
+    let number = float(by).ok_or(Failure::NOT_A_FLOAT)?;
+    if number.is_infinite() {
+        return Err(Failure::fixed("ERR value is NaN or Infinity"));
+    }
     let old = field(call, arguments)?.unwrap_or_else(|| b"0".to_vec());
     let sum = decimal_sum(&old, by);
     let sum = sum.ok_or(Failure::fixed("ERR hash value is not a float"))??;
@@ -150,16 +153,19 @@ pub(super) fn hincrbyfloat(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome 
 
 /// Up to so many fields, each once; or exactly so many, of which some may be the same, if the number is negative.
 pub(super) fn hrandfield(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    let count = arguments
+        .get(2)
+        .map(|text| parse_integer(text))
+        .transpose()?;
     let with_values = match &arguments[2..] {
         [_, word] if is(word, "WITHVALUES") => true,
         [] | [_] => false,
         _ => return Err(Failure::SYNTAX),
     };
-    let count = arguments
-        .get(2)
-        .map(|text| parse_integer(text))
-        .transpose()?;
-    if count.is_some_and(|count| count == i64::MIN || with_values && count.abs() > i64::MAX / 2) {
+    if count == Some(i64::MIN) {
+        return Err(Failure::NOT_IN_RANGE);
+    }
+    if with_values && count.is_some_and(|count| count.abs() > i64::MAX / 2) {
         return Err(Failure::fixed("ERR value is out of range"));
     }
     let hash = call.copy::<Hash>(&arguments[1])?;
@@ -180,8 +186,11 @@ pub(super) fn hrandfield(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn hscan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let page = Page::parse(&arguments[2], &arguments[3..], false)?;
-    let hash = call.copy::<Hash>(&arguments[1])?;
+    scan::check(&arguments[2])?;
+    let Some(hash) = call.read::<Hash>(&arguments[1])? else {
+        return Ok(scan::nothing());
+    };
+    let page = Page::parse(&arguments[3..], false)?;
     let pairs = hash.iter().filter(|(field, _)| page.takes(field));
     let items = pairs.flat_map(|(field, value)| [&**field, &**value]);
     Ok(scan::answer(items))

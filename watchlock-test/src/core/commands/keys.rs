@@ -62,7 +62,7 @@ pub(super) fn keys(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let found = call
         .db()
         .keys()
-        .filter(|key| glob::matches(&arguments[1], key));
+        .filter(|key| glob::matches_element(&arguments[1], key));
     Ok(Reply::bulks(found.map(|key| &**key)))
 }
 

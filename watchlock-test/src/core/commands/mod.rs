@@ -53,6 +53,8 @@ pub(super) enum Action {
     Exec,
     /// Only its subcommands run.
     Container,
+    /// By itself, if there is no subcommand.
+    Either(fn(&mut Call<'_>, &[Bytes]) -> Outcome),
 }
 
 /// A command that has to do with scripts.

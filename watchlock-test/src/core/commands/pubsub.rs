@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::core::call::Call;
-use crate::core::failure::Outcome;
+use crate::core::failure::{Failure, Outcome};
 use crate::core::hub::{Hub, Listeners};
 use crate::core::session::Session;
 use crate::core::{Bytes, Reply, glob};
@@ -52,6 +52,10 @@ pub(super) fn psubscribe(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn ssubscribe(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if call.caller.is_in_transaction {
+        let text = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client";
+        return Err(Failure::fixed(text));
+    }
     Ok(join(call, arguments, SHARD_CHANNELS))
 }
 
@@ -121,10 +125,16 @@ pub(super) fn spublish(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 }
 
 pub(super) fn channels(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if arguments.len() > 3 {
+        return Err(Failure::wrong_subcommand("PUBSUB", "channels"));
+    }
     Ok(names(&call.state.hub.channels, arguments.get(2)))
 }
 
 pub(super) fn shard_channels(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
+    if arguments.len() > 3 {
+        return Err(Failure::wrong_subcommand("PUBSUB", "shardchannels"));
+    }
     Ok(names(&call.state.hub.shard_channels, arguments.get(2)))
 }
 

@@ -26,8 +26,8 @@ impl RankRange {
     /// The same places, counted from the other end.
     fn reversed(&self) -> Self {
         Self {
-            start: -1_i64.saturating_sub(self.stop),
-            stop: -1_i64.saturating_sub(self.start),
+            start: (-1_i64).saturating_sub(self.stop),
+            stop: (-1_i64).saturating_sub(self.start),
         }
     }
 }

@@ -1,30 +1,19 @@
 //! `SCAN` and its like. There is one page, which has everything: `COUNT` is a hint in Redis, too.
 
-use crate::core::call::Call;
-use crate::core::call::is;
+use crate::core::call::{Call, is};
 use crate::core::failure::{Failure, Outcome};
 use crate::core::number::parse_integer;
 use crate::core::{Bytes, Reply, glob};
 
 /// Which elements are asked for.
 pub(super) struct Page<'a> {
-    /// Behind the only page is nothing.
-    is_first: bool,
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
 }
 
 impl<'a> Page<'a> {
-    pub(super) fn parse(
-        cursor: &'a [u8],
-        options: &'a [Bytes],
-        of_keys: bool,
-    ) -> Result<Self, Failure> {
-        let cursor = std::str::from_utf8(cursor).ok();
-        let cursor: Option<u64> = cursor.and_then(|text| text.parse().ok());
-        let cursor = cursor.ok_or(Failure::fixed("ERR invalid cursor"))?;
+    pub(super) fn parse(options: &'a [Bytes], of_keys: bool) -> Result<Self, Failure> {
         let mut page = Self {
-            is_first: cursor == 0,
             pattern: None,
             kind: None,
         };
@@ -47,11 +36,26 @@ impl<'a> Page<'a> {
     }
 
     pub(super) fn takes(&self, element: &[u8]) -> bool {
-        self.is_first
-            && self
-                .pattern
-                .is_none_or(|pattern| glob::matches(pattern, element))
+        self.pattern
+            .is_none_or(|pattern| glob::matches_element(pattern, element))
     }
+}
+
+/// Checks a cursor, which comes before anything else. Whatever it is, the only page follows.
+pub(super) fn check(cursor: &[u8]) -> Result<(), Failure> {
+    // As strtoul reads it: nothing is 0, and a negative number is a large one.
+    let digits = cursor.strip_prefix(b"-").unwrap_or(cursor);
+    let number = std::str::from_utf8(digits).ok().map(str::parse::<u64>);
+    let is_number = number.is_some_and(|number| number.is_ok());
+    if cursor.is_empty() || is_number {
+        return Ok(());
+    }
+    Err(Failure::fixed("ERR invalid cursor"))
+}
+
+/// The answer for a key that is not there.
+pub(super) fn nothing() -> Reply {
+    answer(std::iter::empty::<Bytes>())
 }
 
 /// The cursor of the end, and the elements.
@@ -60,7 +64,8 @@ pub(super) fn answer(elements: impl IntoIterator<Item = impl Into<Bytes>>) -> Re
 }
 
 pub(super) fn scan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let page = Page::parse(&arguments[1], &arguments[2..], true)?;
+    check(&arguments[1])?;
+    let page = Page::parse(&arguments[2..], true)?;
     let db = call.db();
     let keys = db.keys().filter(|key| {
         let kind = db.value(key).map(|value| value.type_name().as_bytes());

@@ -29,7 +29,11 @@ pub(super) fn wait(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let replicas = call.state.condition.replicas;
     let lacks = usize::try_from(wanted).is_ok_and(|wanted| wanted > replicas);
     if lacks && !call.caller.is_in_transaction {
-        call.blocks = Duration::from_millis(timeout);
+        // No timeout means for ever.
+        call.blocks = match timeout {
+            0 => Duration::MAX,
+            timeout => Duration::from_millis(timeout),
+        };
     }
     Ok(Reply::count(replicas))
 }
@@ -231,7 +235,7 @@ pub(super) fn config_get(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 pub(super) fn config_set(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let pairs = arguments[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        return Err(Failure::wrong_arity(call.command.name));
+        return Err(Failure::SYNTAX);
     }
     for pair in pairs {
         let (name, value) = (text(&pair[0]).to_ascii_lowercase(), text(&pair[1]));

@@ -110,7 +110,7 @@ pub(super) fn srandmember(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
         .map(|text| parse_integer(text))
         .transpose()?;
     if count == Some(i64::MIN) {
-        return Err(Failure::fixed("ERR value is out of range"));
+        return Err(Failure::NOT_IN_RANGE);
     }
     let set: Vec<_> = call.copy::<Set>(&arguments[1])?.into_iter().collect();
     let chosen = call
@@ -167,9 +167,11 @@ fn combine(call: &mut Call<'_>, arguments: &[Bytes], both: fn(&Set, &Set) -> Set
 }
 
 pub(super) fn sscan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let page = Page::parse(&arguments[2], &arguments[3..], false)?;
-    let set = call.copy::<Set>(&arguments[1])?;
-    Ok(scan::answer(
-        set.into_iter().filter(|member| page.takes(member)),
-    ))
+    scan::check(&arguments[2])?;
+    let Some(set) = call.read::<Set>(&arguments[1])? else {
+        return Ok(scan::nothing());
+    };
+    let page = Page::parse(&arguments[3..], false)?;
+    let found = set.iter().filter(|member| page.takes(member));
+    Ok(scan::answer(found.map(|member| &**member)))
 }

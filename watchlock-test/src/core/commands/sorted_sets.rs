@@ -289,8 +289,11 @@ fn pop(call: &mut Call<'_>, arguments: &[Bytes], from_highest: bool) -> Outcome 
 }
 
 pub(super) fn zscan(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let page = Page::parse(&arguments[2], &arguments[3..], false)?;
-    let set = call.copy::<SortedSet>(&arguments[1])?;
+    scan::check(&arguments[2])?;
+    let Some(set) = call.read::<SortedSet>(&arguments[1])? else {
+        return Ok(scan::nothing());
+    };
+    let page = Page::parse(&arguments[3..], false)?;
     let found = set.iter().filter(|(member, _)| page.takes(member));
     Ok(scan::answer(found.flat_map(|(member, score)| {
         [member.clone(), double(score)]

@@ -17,8 +17,9 @@ pub(super) fn multi(call: &mut Call<'_>, _arguments: &[Bytes]) -> Outcome {
 
 pub(super) fn discard(call: &mut Call<'_>, _arguments: &[Bytes]) -> Outcome {
     let transaction = call.session().and_then(|session| {
+        let transaction = session.transaction.take()?;
         session.watched.clear();
-        session.transaction.take()
+        Some(transaction)
     });
     transaction.ok_or(Failure::fixed("ERR DISCARD without MULTI"))?;
     Ok(Reply::ok())
@@ -33,7 +34,7 @@ pub(super) fn watch(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     }
     let db = call.caller.db;
     for key in &arguments[1..] {
-        let revision = call.db().revision(key);
+        let revision = call.db().watch(key);
         if let Some(session) = call.session() {
             let key = key.clone();
             session.watched.push(Watched { db, key, revision });

@@ -5,8 +5,11 @@ use mlua::{Lua, Table, Value};
 use crate::core::number::double;
 use crate::core::{Bytes, Reply};
 
-/// How deep tables of a script's result may lie in each other.
-const DEEPEST: usize = 1000;
+/// How deep tables of a script's result may lie in each other; a thread has little stack in tests.
+const DEEPEST: usize = 128;
+/// How many values a result may have: tables within themselves have too many.
+const MOST: usize = 1 << 20;
+const TOO_LARGE: &[u8] = b"ERR reached lua stack limit";
 
 /// A reply as a script gets it, in this version of the protocol.
 pub(super) fn to_lua(lua: &Lua, reply: Reply, resp: u8) -> mlua::Result<Value> {
@@ -93,25 +96,94 @@ fn field(lua: &Lua, name: &str, text: &[u8]) -> mlua::Result<Table> {
 
 /// The result of a script as a reply, in this version of the protocol.
 pub(super) fn from_lua(value: &Value, resp: u8) -> Reply {
-    reply(value, resp, 0)
+    let mut result = Result { resp, left: MOST };
+    result.reply(value, 0)
 }
 
-fn reply(value: &Value, resp: u8, depth: usize) -> Reply {
-    match value {
-        Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
-        Value::Integer(number) => Reply::Integer(*number),
-        Value::Number(number) => Reply::Integer(truncated(*number)),
-        Value::Boolean(is_true) if resp == 3 => Reply::Boolean(*is_true),
-        Value::Boolean(true) => Reply::Integer(1),
-        Value::Table(_) if depth >= DEEPEST => {
-            Reply::Error(b"ERR reached lua stack limit".to_vec())
+/// A result that is being read.
+struct Result {
+    resp: u8,
+    /// Values that it may still have.
+    left: usize,
+}
+
+impl Result {
+    fn reply(&mut self, value: &Value, depth: usize) -> Reply {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Reply::Error(TOO_LARGE.to_vec());
+        };
+        self.left = left;
+        match value {
+            Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
+            Value::Integer(number) => Reply::Integer(*number),
+            Value::Number(number) => Reply::Integer(truncated(*number)),
+            Value::Boolean(is_true) if self.resp == 3 => Reply::Boolean(*is_true),
+            Value::Boolean(true) => Reply::Integer(1),
+            Value::Table(_) if depth >= DEEPEST => Reply::Error(TOO_LARGE.to_vec()),
+            Value::Table(table) => {
+                // What cannot be read is not there.
+                let known = self.special(table, depth).ok().flatten();
+                known.unwrap_or_else(|| self.items(table, depth))
+            }
+            _ => Reply::Null,
         }
-        Value::Table(table) => {
-            // What cannot be read is not there.
-            let known = special(table, resp, depth).ok().flatten();
-            known.unwrap_or_else(|| items(table, resp, depth))
+    }
+
+    /// A table with one of the fields that have a meaning.
+    fn special(&mut self, table: &Table, depth: usize) -> mlua::Result<Option<Reply>> {
+        let text = |name: &str| -> mlua::Result<Option<Bytes>> {
+            let value: Value = table.raw_get(name)?;
+            Ok(value.as_string().map(|text| text.as_bytes().to_vec()))
+        };
+        if let Some(error) = text("err")? {
+            return Ok(Some(Reply::Error(error)));
         }
-        _ => Reply::Null,
+        if let Some(status) = text("ok")? {
+            return Ok(Some(Reply::Status(status)));
+        }
+        match table.raw_get("double")? {
+            Value::Number(number) => return Ok(Some(Reply::Double(number))),
+            #[allow(clippy::cast_precision_loss)]
+            Value::Integer(number) => return Ok(Some(Reply::Double(number as f64))),
+            _ => {}
+        }
+        if let Value::Table(map) = table.raw_get("map")? {
+            let mut pairs = Vec::new();
+            for pair in map.pairs::<Value, Value>() {
+                if self.left == 0 {
+                    break;
+                }
+                let (key, value) = pair?;
+                pairs.push((self.reply(&key, depth + 1), self.reply(&value, depth + 1)));
+            }
+            return Ok(Some(Reply::Map(pairs)));
+        }
+        if let Value::Table(set) = table.raw_get("set")? {
+            let mut members = Vec::new();
+            for pair in set.pairs::<Value, Value>() {
+                members.push(self.reply(&pair?.0, depth + 1));
+            }
+            return Ok(Some(Reply::Set(members)));
+        }
+        if let Value::Table(verbatim) = table.raw_get("verbatim_string")?
+            && let Value::String(text) = verbatim.raw_get("string")?
+        {
+            return Ok(Some(Reply::Verbatim(text.as_bytes().to_vec())));
+        }
+        Ok(None)
+    }
+
+    /// The elements up to the first nil.
+    fn items(&mut self, table: &Table, depth: usize) -> Reply {
+        let mut items = Vec::new();
+        for index in 1.. {
+            match table.raw_get::<Value>(index) {
+                Ok(Value::Nil) | Err(_) => break,
+                Ok(_) if self.left == 0 => break,
+                Ok(value) => items.push(self.reply(&value, depth + 1)),
+            }
+        }
+        Reply::Array(items)
     }
 }
 
@@ -124,57 +196,4 @@ fn truncated(number: f64) -> i64 {
     } else {
         i64::MIN
     }
-}
-
-/// A table with one of the fields that have a meaning.
-fn special(table: &Table, resp: u8, depth: usize) -> mlua::Result<Option<Reply>> {
-    let text = |name: &str| -> mlua::Result<Option<Bytes>> {
-        let value: Value = table.raw_get(name)?;
-        Ok(value.as_string().map(|text| text.as_bytes().to_vec()))
-    };
-    if let Some(error) = text("err")? {
-        return Ok(Some(Reply::Error(error)));
-    }
-    if let Some(status) = text("ok")? {
-        return Ok(Some(Reply::Status(status)));
-    }
-    match table.raw_get("double")? {
-        Value::Number(number) => return Ok(Some(Reply::Double(number))),
-        #[allow(clippy::cast_precision_loss)]
-        Value::Integer(number) => return Ok(Some(Reply::Double(number as f64))),
-        _ => {}
-    }
-    if let Value::Table(map) = table.raw_get("map")? {
-        let mut pairs = Vec::new();
-        for pair in map.pairs::<Value, Value>() {
-            let (key, value) = pair?;
-            pairs.push((reply(&key, resp, depth + 1), reply(&value, resp, depth + 1)));
-        }
-        return Ok(Some(Reply::Map(pairs)));
-    }
-    if let Value::Table(set) = table.raw_get("set")? {
-        let mut members = Vec::new();
-        for pair in set.pairs::<Value, Value>() {
-            members.push(reply(&pair?.0, resp, depth + 1));
-        }
-        return Ok(Some(Reply::Set(members)));
-    }
-    if let Value::Table(verbatim) = table.raw_get("verbatim_string")?
-        && let Value::String(text) = verbatim.raw_get("string")?
-    {
-        return Ok(Some(Reply::Verbatim(text.as_bytes().to_vec())));
-    }
-    Ok(None)
-}
-
-/// The elements up to the first nil.
-fn items(table: &Table, resp: u8, depth: usize) -> Reply {
-    let mut items = Vec::new();
-    for index in 1.. {
-        match table.raw_get::<Value>(index) {
-            Ok(Value::Nil) | Err(_) => break,
-            Ok(value) => items.push(reply(&value, resp, depth + 1)),
-        }
-    }
-    Reply::Array(items)
 }

@@ -23,6 +23,7 @@ use random::ScriptRandom;
 
 /// How the errors of a script name it.
 const CHUNK: &str = "@user_script";
+const SANDBOX_NAME: &str = "=sandbox";
 const SANDBOX: &str = include_str!("sandbox.lua");
 
 /// A compiled script.
@@ -126,7 +127,7 @@ impl Engine {
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let random = Arc::new(Mutex::new(ScriptRandom::unseeded()));
         let native = native::functions(&lua, state, &random)?;
-        let sandbox = lua.load(SANDBOX).set_name("=sandbox");
+        let sandbox = lua.load(SANDBOX).set_name(SANDBOX_NAME);
         let (proxy, visible, run, add, clear) = sandbox.call((native, lua.globals()))?;
         lua.set_globals(proxy)?;
         Ok(Self {

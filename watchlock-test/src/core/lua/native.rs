@@ -151,7 +151,7 @@ fn log(_: &Lua, arguments: Variadic<Value>) -> Result<()> {
     }
     match arguments.first() {
         Some(Value::Integer(0..=3)) => Ok(()),
-        Some(Value::Integer(_)) => Err(raise("ERR Invalid log level.")),
+        Some(Value::Integer(_)) => Err(raise("ERR Invalid debug level.")),
         _ => Err(raise("ERR First argument must be a number (log level).")),
     }
 }
@@ -179,6 +179,7 @@ fn failure(lua: &Lua, failed: Value) -> Result<Value> {
 
 /// Where the script is now: its source and the line.
 fn place(lua: &Lua, (): ()) -> Result<(Option<String>, Option<usize>)> {
+    let own = ["=[C]", super::SANDBOX_NAME];
     for level in 1..200 {
         let found = lua.inspect_stack(level, |frame| {
             let source = frame.source().source.map(Cow::into_owned);
@@ -186,7 +187,7 @@ fn place(lua: &Lua, (): ()) -> Result<(Option<String>, Option<usize>)> {
         });
         match found {
             None => break,
-            Some((Some(source), line)) if source == super::CHUNK => {
+            Some((Some(source), line)) if !own.contains(&source.as_str()) => {
                 return Ok((Some(source), line));
             }
             Some(_) => {}

@@ -12,6 +12,13 @@ pub(in crate::core) struct Declared {
     pub(in crate::core) allows_oom: bool,
 }
 
+impl Declared {
+    /// What a text declares, if it does so rightly.
+    pub(in crate::core) fn of(text: &[u8]) -> Option<Self> {
+        parse(text).ok().map(|(declared, _)| declared)
+    }
+}
+
 /// Returns what the first line declares, and the text with that line empty, so that its lines keep their numbers.
 pub(super) fn parse(text: &[u8]) -> Result<(Declared, Bytes), Failure> {
     if !text.starts_with(b"#!") {
@@ -23,7 +30,7 @@ pub(super) fn parse(text: &[u8]) -> Result<(Declared, Bytes), Failure> {
     let mut words = line.split_whitespace();
     let engine = words.next().unwrap_or_default();
     if engine != "lua" {
-        let text = format!("ERR Unexpected engine in script shebang: {engine}");
+        let text = format!("ERR Unexpected engine in script shebang: #!{engine}");
         return Err(Failure::new(text));
     }
     let mut declared = Declared {
