@@ -79,7 +79,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
                     break;
                 }
             }
-            () = tokio::time::sleep(now.until(next)) => {}
+            () = core.backend.timers().sleep_until(next) => {}
             Some(done) = tasks.all.join_next() => done.unwrap_or_else(fatal),
             Some(done) = tasks.releases.join_next() => done.unwrap_or_else(fatal),
         }

@@ -151,8 +151,7 @@ impl<'a> WaitingCaller<'a> {
         if self.end == Moment::NEVER {
             return collected.await;
         }
-        let left = self.nodes.now().until(self.end);
-        let collected = self.nodes.timers().within(left, collected).await;
+        let collected = self.nodes.timers().until(self.end, collected).await;
         collected.unwrap_or_else(|| Decision::Failed(Failure::silence().into()))
     }
 }
@@ -246,7 +245,7 @@ async fn decided_at(
     has_turn: &AtomicBool,
     nodes: &QuorumNodes,
 ) -> Decision {
-    tokio::time::sleep(nodes.now().until(end)).await;
+    nodes.timers().sleep_until(end).await;
     if has_turn.load(Ordering::Relaxed) {
         let _ = news.changed().await;
     }
@@ -322,7 +321,7 @@ async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRe
                 rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }
             () = nodes.back.notified() => rounds.retry.soon(nodes.now()),
-            () = tokio::time::sleep(now.until(due)) => {}
+            () = nodes.timers().sleep_until(due) => {}
         }
     }
 }

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Runs the tests of scripts and of all kinds of locks (SUITES) on the Redis in memory of `watchlock-test`, unchanged. `skips`
+# is all that is left out there, with the reasons. Ends with a non-zero status if anything failed.
+set -eu
+cd "$(dirname "$0")/.."
+
+CARGO=${CARGO:-cargo}
+suites=${SUITES:-scripts kinds}
+
+# part of a test's name | why it is not run in memory
+skips="
+busy_with_a_script_is_waited_for | no other client can run a command while a script runs, and get BUSY
+f6_a_restart_that_remembers_costs_no_hold | nothing is kept on a disk
+f8_an_evicted_hold_is_lost | it does not measure memory, so it evicts nothing
+loading_is_waited_for_and_holds_live_through_it | nothing is loaded from a disk
+masterdown_is_waited_for | it is no replica of another server
+misconf_is_refused_and_passes | it has no disk that could fail
+"
+
+$CARGO build --quiet --package watchlock-test --example memory-redis
+target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+REDIS_SERVER=$target/debug/examples/memory-redis
+export REDIS_SERVER
+
+options=
+for suite in $suites; do
+    options="$options --test $suite"
+done
+skipped=$(echo "$skips" | sed -n 's/^\([^ ]*\) |.*/--skip \1/p')
+# shellcheck disable=SC2086 # options are words
+$CARGO test --quiet --no-fail-fast $options -- $skipped
