@@ -6,9 +6,8 @@
 -- ARGV[4] lease     - ms, 1 to 2^53
 -- ARGV[5] waits     - 1: takes a place in the queue when it cannot have the lock; 0: takes none and overtakes nobody
 --
--- Returns   {-2, next}: acquired; next is 1 when the next waiter belongs to the same client, else 0
---           {-3, 0}: the key is not a plain or fair lock
---           {1, ms}: queued; {0, ms}: busy; try again after so many ms (-1: unknown)
+-- Returns   -2 acquired; -9 acquired, and the next waiter belongs to the same client; -3 the key is not a plain or fair
+--           lock; else busy: try again after so many ms (-1: unknown)
 -- Publishes '0' to the head when the lock is free and it is the turn of another waiter
 -- Repeat    finds its own field or its own place and keeps it; the TTL never shrinks
 local id, lease_ms, waits = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
@@ -43,7 +42,7 @@ if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
 end
 local ttl_ms = call('PTTL', lock)
 local by = ttl_ms ~= -2 and holder()
-if ttl_ms ~= -2 and not by then return { -3, 0 } end
+if ttl_ms ~= -2 and not by then return -3 end
 
 local next_id
 if by ~= id then
@@ -52,14 +51,14 @@ if by ~= id then
   local alive = not by and vouched_until(id)
   local refused = waits and (by or alive < now + VOUCH / 2 and arrival_of(id)) and enqueue({ id })
   if refused then return refused end
-  if by then return { waits and 1 or 0, ttl_ms } end
+  if by then return ttl_ms end
 
   local first, last = head(id, alive)
   refused = first and first ~= id and waits and enqueue({ id })
   if refused then return refused end
   if first and not may_go_first(first) then
     wake(first)
-    return { waits and 1 or 0, last - now }
+    return last - now
   end
   if first and waits then next_id = leave_as(first) else next_id = first end
   call('HSET', lock, id, '1')
@@ -71,4 +70,4 @@ if type(expires) == 'table' then
   if by ~= id then call('HDEL', lock, id) end -- no field without a TTL
   return expires
 end
-return { -2, is_next(client_of(id), next_id) }
+return is_next(client_of(id), next_id) and -9 or -2

@@ -90,9 +90,9 @@ local function take_out(id, score, ahead)
   return math.max(0, math.min(fair_wait, (score or now) - math.max(now, ahead or now)))
 end
 
--- Returns 1 when the head is a waiter of this client, else 0. A caller that knows the head passes it as `id`, or false
+-- Returns whether the head is a waiter of this client. A caller that knows the head passes it as `id`, or false
 -- when the queue is empty. Otherwise it is looked up, and an error there does not fail the script.
 local function is_next(client, id)
   if id == nil then id = redis.pcall('LINDEX', queue, '0') end
-  return type(id) == 'string' and client_of(id) == client and 1 or 0
+  return type(id) == 'string' and client_of(id) == client
 end

@@ -5,16 +5,16 @@
 -- ARGV[3] hold id   - of a holder or a waiter
 -- ARGV[4] count     - levels left; 0 ends the hold
 --
--- Returns   0 it did not have the lock; -1 ended, but the wake-up was refused; else given back: 1, plus 1 when the
---           next waiter belongs to the same client and received the wake-up
+-- Returns   -2 given back; {-7, n} ended, and the next waiter, which belongs to the same client, received the wake-up; -8
+--           ended, but the wake-up was refused; -5 it did not have the lock
 -- Publishes '0' to the head when the lock is free; when nobody hears that, also to Redisson's waiter behind it
--- Repeat    finds no hold and returns 0; may wake the head again; never changes the TTL
+-- Repeat    finds no hold and returns -5; may wake the head again; never changes the TTL
 local id, count = ARGV[3], ARGV[4]
 if count ~= '0' then
-  if call('HEXISTS', lock, id) == 0 then return 0 end
+  if call('HEXISTS', lock, id) == 0 then return -5 end
   -- The count is for other readers of the hash. Without memory it is not written, and the hold stays.
   redis.pcall('HSET', lock, id, count)
-  return 1
+  return -2
 end
 
 local ended = redis.pcall('HDEL', lock, id)
@@ -40,7 +40,7 @@ if heard == 0 and first and arrival_of(first) then
     end
   end
 end
-if ended == 0 then return 0 end
-if type(heard) == 'table' then return -1 end
-if first and client_of(first) == client_of(id) then return 1 + heard end
-return 1
+if ended == 0 then return -5 end
+if type(heard) == 'table' then return -8 end
+if heard > 0 and client_of(first) == client_of(id) then return { -7, heard } end
+return -2

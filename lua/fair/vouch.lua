@@ -5,11 +5,12 @@
 -- ARGV[3] client    - uuid of the caller
 -- ARGV[4] and on    - its hold ids that should have a place
 --
--- Returns   {count, next}: how many of these hold ids have one; next is 1 when the head is one of them, else 0
+-- Returns   {-2, n} n of these hold ids have a place; {-9, n} the same, and the head belongs to this client; -5 the
+--           client has none
 -- Publishes '0' to the head when the lock is free
 -- Repeat    vouches a little longer; does nothing for a client whose waiters were dropped
 local client, PASS = ARGV[3], 5000
-if not arrival_of(client) then return { 0, 0 } end
+if not arrival_of(client) then return -5 end
 
 -- Begins with a write that needs no memory: after it, Redis does not refuse the others for want of memory.
 keep()
@@ -57,4 +58,4 @@ end
 
 local first = call('EXISTS', lock) == 0 and head()
 if first then wake(first) end
-return { count, is_next(client) }
+return { is_next(client) and -9 or -2, count }

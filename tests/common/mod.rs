@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use redis::Value;
 use watchlock::{Backoff, Client, ClientBuilder, Error, Lease, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
@@ -59,6 +60,18 @@ pub(crate) fn script(file: &str) -> Option<String> {
     let parts = said.iter().flat_map(|said| said.split(", "));
     let parts = parts.map(|part| fs::read_to_string(path.with_file_name(part)).expect("a text"));
     Some(parts.chain([own.clone()]).collect())
+}
+
+/// The code of a reply, and its number; 0 if it has none.
+pub(crate) fn both(reply: Value) -> (i64, i64) {
+    match reply {
+        Value::Int(code) => (code, 0),
+        Value::Array(items) => match items[..] {
+            [Value::Int(code), Value::Int(number)] => (code, number),
+            _ => panic!("no code and number: {items:?}"),
+        },
+        other => panic!("no code: {other:?}"),
+    }
 }
 
 /// Awaits `future`; in a test that passes it takes never long.

@@ -111,7 +111,7 @@ impl Commands for Fenced {
     }
 
     fn got(answer: &Value) -> bool {
-        matches!(answer, Value::Array(token) if token.len() == 1)
+        matches!(answer, Value::Array(token) if token.first() == Some(&Value::Int(-10)))
     }
 }
 
@@ -213,7 +213,7 @@ impl Commands for Fair {
     }
 
     fn got(answer: &Value) -> bool {
-        matches!(answer, Value::Array(pair) if pair.first() == Some(&Value::Int(-2)))
+        *answer == Value::Int(-2)
     }
 }
 
