@@ -13,9 +13,9 @@ use crate::slot::Target;
 
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
-    /// Its file under `lua/`, after the shared files that its text begins with.
+    /// Its file under `lua/`.
     #[cfg(test)]
-    files: &'static [&'static str],
+    file: &'static str,
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
 }
@@ -28,12 +28,12 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $($path:literal)&+),+ $(,)?) => {
+    ($($name:ident = $path:literal),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
                 #[cfg(test)]
-                files: &[$($path),+],
-                text: concat!($(include_str!(concat!("../../lua/", $path))),+),
+                file: $path,
+                text: include_str!(concat!("../../lua/", $path)),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
             };
         )+
@@ -56,11 +56,11 @@ scripts! {
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
-    FAIR_ACQUIRE = "fair/queue.lua" & "fair/head.lua" & "fair/enter.lua" & "fair/acquire.lua",
-    FAIR_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/release.lua",
-    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/force_release.lua",
-    FAIR_ENQUEUE = "fair/queue.lua" & "fair/enter.lua" & "fair/enqueue.lua",
-    FAIR_VOUCH = "fair/queue.lua" & "fair/head.lua" & "fair/vouch.lua",
+    FAIR_ACQUIRE = "fair/acquire.lua",
+    FAIR_RELEASE = "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/force_release.lua",
+    FAIR_ENQUEUE = "fair/enqueue.lua",
+    FAIR_VOUCH = "fair/vouch.lua",
     RW_READ_ACQUIRE = "rw/read_acquire.lua",
     RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
     RW_ASSERT = "rw/assert.lua",

@@ -46,20 +46,10 @@ pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The script that ends with this file under `lua/`, after the files that its header names. A file that is only a part
-/// of scripts has none.
-pub(crate) fn script(file: &str) -> Option<String> {
+/// The script in this file under `lua/`.
+pub(crate) fn script(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua").join(file);
-    let own = fs::read_to_string(&path).expect("a text");
-    if own.starts_with("-- Part of ") {
-        return None;
-    }
-    let said = own
-        .lines()
-        .find_map(|line| line.strip_prefix("-- Follows "));
-    let parts = said.iter().flat_map(|said| said.split(", "));
-    let parts = parts.map(|part| fs::read_to_string(path.with_file_name(part)).expect("a text"));
-    Some(parts.chain([own.clone()]).collect())
+    fs::read_to_string(path).expect("a text")
 }
 
 /// The code of a reply, and its number; 0 if it has none.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use redis::aio::MultiplexedConnection;
 use redis::FromRedisValue;
+use redis::aio::MultiplexedConnection;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{both, script};
@@ -47,7 +47,7 @@ impl World {
         server.cmd(&["FLUSHALL"]).await;
         let client = redis::Client::open(server.url()).unwrap();
         let files = ["acquire", "enqueue", "release", "vouch", "force_release"];
-        let text = |file| script(&format!("fair/{file}.lua")).expect("a script");
+        let text = |file| script(&format!("fair/{file}.lua"));
         Self {
             redis: client.get_multiplexed_async_connection().await.unwrap(),
             scripts: files.into_iter().map(|file| (file, text(file))).collect(),

@@ -18,7 +18,7 @@ fn timeout(hold: &str, level: u32) -> String {
 }
 
 fn rw(file: &str) -> String {
-    script(&format!("rw/{file}.lua")).expect("a script")
+    script(&format!("rw/{file}.lua"))
 }
 
 /// Calls a script for which each of the keys that `condition` is true for has 0 ms left.
@@ -39,7 +39,7 @@ async fn in_the_last_ms(
 async fn a_strangers_lock_is_busy_to_its_last_ms() {
     let simple = include_str!("../../lua/simple/acquire.lua");
     let fenced = include_str!("../../lua/fenced/acquire.lua");
-    let fair = script("fair/acquire.lua").expect("a script");
+    let fair = script("fair/acquire.lua");
     let (read, write) = (rw("read_acquire"), rw("write_acquire"));
     let fair_keys = ["lock", "queue", "scores", "waiters"];
     let mine = timeout(MINE, 1);

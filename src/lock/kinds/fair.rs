@@ -37,7 +37,7 @@ impl LockKind for Fair {
 ///   for that long. Dead waiters of Redisson keep their places as long as Redisson keeps them.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
 ///
-/// With many waiters it costs more than the [plain](crate::ReentrantLock) lock: each grant costs Redis one pass over the
+/// With many waiters it costs more than the [plain](crate::ReentrantLock) lock: a grant may cost Redis one pass over the
 /// queue. **Use a name for one kind only**: a held fair lock looks like a plain lock in Redis, so the two exclude each
 /// other under one name, but a release of one does not wake waiters of the other, and the order is lost.
 ///

@@ -361,7 +361,7 @@ impl Commands for Side {
             sharing: match self {
                 Self::Plain | Self::Passed | Self::Queued => Sharing::Exclusive,
                 Self::Reads | Self::ReadsFixed => Sharing::Reads,
-                _ => Sharing::Writes,
+                Self::Writes => Sharing::Writes,
             },
             passes_on: *self == Self::Passed,
             ..KindRules::DEFAULT
