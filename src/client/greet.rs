@@ -145,14 +145,15 @@ async fn look_for_gaps(
     let Reply::Done(lacks) = reply else {
         return Ok(());
     };
-    if lacks & 2 != 0 {
+    let [time, write, publish] = [1, 2, 4].map(|bit| lacks & bit == 0);
+    if !write {
         core.lacks("PEXPIRE");
         log(|| {
             tracing::warn!(
                 "the server refuses writes behind TIME or PTTL in scripts (lua-replicate-commands no): no lock works there"
             );
         });
-    } else if lacks & 1 != 0 {
+    } else if !time {
         core.lacks("TIME");
         log(|| {
             tracing::warn!(
@@ -160,7 +161,7 @@ async fn look_for_gaps(
             );
         });
     }
-    if lacks & 4 != 0 {
+    if !publish {
         log(|| tracing::warn!("the server does not know PUBLISH: waiters of other clients poll"));
     }
     Ok(())
