@@ -6,7 +6,7 @@
 -- ARGV[2] lease     - ms, 1 to 2^53
 -- ARGV[3] token ttl - ms for which Redis keeps the token key; 0 keeps it for ever
 --
--- Returns   {token} acquired; -3 the lock is not a plain lock, or the token is not a number; -4 no token up to 2^53 is
+-- Returns   {-10, token} acquired; -3 the lock is not a plain lock, or the token is not a number; -4 no token up to 2^53 is
 --           left; else busy: the holder's PTTL in ms (-1: no TTL)
 -- Publishes nothing
 -- Repeat    finds its own field and returns the same token, or a new one when the token key is gone; the TTL never
@@ -49,4 +49,4 @@ if is_error(reply) then
   if ttl_ms == -2 then redis.call('HDEL', lock, hold_id) end
   return reply
 end
-return { token }
+return { -10, token }

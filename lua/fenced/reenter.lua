@@ -7,7 +7,7 @@
 -- ARGV[3] lease     - ms, 1 to 2^53
 -- ARGV[4] token ttl - ms for which Redis keeps the token key; 0 keeps it for ever
 --
--- Returns   {token} entered; 0 the hold does not exist; -3 the token is not a number; -4 it is 2^53 or more
+-- Returns   {-10, token} entered; -5 the hold does not exist; -3 the token is not a number; -4 it is 2^53 or more
 -- Publishes nothing
 -- Repeat    takes another token, which is as good as the first: no other holder can have one between them; returns -4
 --           when the first took the last one; writes the same count; the TTL never shrinks
@@ -15,7 +15,7 @@ local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV
 if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
-if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
+if redis.call('HEXISTS', lock, hold_id) == 0 then return -5 end
 local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
 if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)
@@ -28,4 +28,4 @@ local keep = ARGV[4] == '0' and {} or { 'PX', ARGV[4] }
 redis.call('SET', tokens, string.format('%.0f', token), unpack(keep))
 -- The count is for other readers of the hash. Without memory it is not written, and the hold stays.
 redis.pcall('HSET', lock, hold_id, ARGV[2])
-return { token }
+return { -10, token }

@@ -5,16 +5,16 @@
 -- ARGV[2] channel   - waiters listen to it
 -- ARGV[3] publish   - command that wakes them; PUBLISH when missing
 --
--- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free, -3 the key is not a plain lock;
---           number: of the ended hold when it was the caller's own, else 0
+-- Returns   {-2, n} ended; {-8, n} ended, but the wake-up was refused; n: number of the ended hold when it was the
+--           caller's own, else 0. -5 free; -3 the key is not a plain lock
 -- Publishes '0' (one waiter may try) when it ended a hold
--- Repeat    finds no hold, returns {0, 0} and publishes nothing
+-- Repeat    finds no hold, returns -5 and publishes nothing
 local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
 local fields = redis.call('HLEN', lock)
-if fields == 0 then return { 0, 0 } end
-if fields ~= 1 then return { -3, 0 } end
+if fields == 0 then return -5 end
+if fields ~= 1 then return -3 end
 local holder = redis.call('HGETALL', lock)
-if holder[1] == 'mode' or not string.match(holder[2], '^%d+$') then return { -3, 0 } end
+if holder[1] == 'mode' or not string.match(holder[2], '^%d+$') then return -3 end
 
 redis.call('DEL', lock)
 local woken = redis.pcall(ARGV[3] or 'PUBLISH', channel, '0')
@@ -22,4 +22,4 @@ local number = 0
 if string.sub(holder[1], 1, #client + 1) == client .. ':' then
   number = tonumber(string.sub(holder[1], #client + 2)) or 0
 end
-return { type(woken) == 'table' and 2 or 1, number }
+return { type(woken) == 'table' and -8 or -2, number }

@@ -3,15 +3,17 @@
 -- KEYS[1] lock      - a key that does not exist; none where writes need not be asked for
 -- ARGV[1] channel   - one that nobody listens to
 --
--- Returns   {TIME, write, PUBLISH}: 1 for each that is allowed or that only an ACL denies; 0 for one that the server does
---           not know, or refuses behind TIME
+-- Returns   {-2, n}, or -2 when n is 0. n is the sum of 1 for TIME, 2 for a write and 4 for PUBLISH, each if the server
+--           does not know it, or refuses it behind TIME. What only an ACL denies does not count
 -- Publishes '' to the channel
 -- Repeat    nothing changes
-local function allowed(...)
+local function lacks(...)
   local said = redis.pcall(...)
   local refusal = type(said) == 'table' and said.err or ''
-  return (string.find(refusal, 'nknown') or string.find(refusal, 'non deterministic')) and 0 or 1
+  return string.find(refusal, 'nknown') or string.find(refusal, 'non deterministic')
 end
 
-local time = allowed('TIME')
-return { time, KEYS[1] and allowed('PEXPIRE', KEYS[1], '1') or 1, allowed('PUBLISH', ARGV[1], '') }
+local n = lacks('TIME') and 1 or 0
+if KEYS[1] and lacks('PEXPIRE', KEYS[1], '1') then n = n + 2 end
+if lacks('PUBLISH', ARGV[1], '') then n = n + 4 end
+return n > 0 and { -2, n } or -2

@@ -5,14 +5,14 @@
 -- ARGV[2] count     - hold count with the new level
 -- ARGV[3] lease     - ms, 1 to 2^53
 --
--- Returns   1 entered; 0 the hold does not exist
+-- Returns   -2 entered; -5 the hold does not exist
 -- Publishes nothing
 -- Repeat    writes the same count; the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
 end
-if redis.call('HEXISTS', lock, hold_id) == 0 then return 0 end
+if redis.call('HEXISTS', lock, hold_id) == 0 then return -5 end
 
 local ttl_ms = redis.call('PTTL', lock)
 if ttl_ms < lease_ms then
@@ -24,4 +24,4 @@ local counted = redis.pcall('HSET', lock, hold_id, ARGV[2])
 if type(counted) == 'table' and ttl_ms >= lease_ms then
   redis.call('PEXPIRE', lock, string.format('%.0f', ttl_ms))
 end
-return 1
+return -2

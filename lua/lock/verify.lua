@@ -4,7 +4,7 @@
 -- ARGV[1] hold id   - field
 -- ARGV[2] lease     - ms, 1 to 2^53
 --
--- Returns   1 the hold exists; 0 it does not, also when the key has another type
+-- Returns   -2 the hold exists; -5 it does not, also when the key has another type
 -- Publishes nothing
 -- Repeat    the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -14,10 +14,10 @@ end
 
 local held = redis.pcall('HEXISTS', lock, hold_id)
 if type(held) == 'table' then
-  return string.find(held.err, 'WRONGTYPE') and 0 or held
+  return string.find(held.err, 'WRONGTYPE') and -5 or held
 end
-if held == 0 then return 0 end
+if held == 0 then return -5 end
 
 -- A longer TTL is written back unchanged: no time passes while a script runs.
 redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease_ms)))
-return 1
+return -2

@@ -1,4 +1,4 @@
--- Checks that a read or write hold exists, lengthens its lease, and reports whether a writer waits.
+-- Checks that a read or write hold exists, and lengthens its lease. Asks for one more reader whether a writer waits.
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string that lives as long as the lease of a read hold; missing while a slot migrates
@@ -8,8 +8,9 @@
 -- ARGV[3] count     - hold count of a write hold; 0 leaves the count as it is
 -- ARGV[4] joins     - 1: one more reader wants to share the hold, and the lease is written only if no writer waits
 --
--- Returns   -5 the hold does not exist, also when the key has another type; -2 it exists; 0 it is a read hold and the
---           call has no timeout key; else it exists and a writer waits, whose mark readers heed for so many ms
+-- Returns   -2 the hold exists; {-2, 1} it is a read hold, and the call has no timeout key; -5 it does not exist, also
+--           when the key has another type; else, when one more reader wants to share it, a writer waits, whose mark
+--           readers heed for so many ms
 -- Publishes nothing
 -- Repeat    writes the same count; no TTL shrinks
 local lock, timeout, writers, hold_id, lease_ms = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[2])
@@ -26,19 +27,20 @@ local function keep(key)
   return redis.call('PEXPIRE', key, string.format('%.0f', math.max(redis.call('PTTL', key), lease_ms)))
 end
 
-local waits_ms, last = -2, writers and redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
+local joins, waits_ms = ARGV[4] == '1', 0
+local last = joins and redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
   -- A mark that would last longer than any is left from before the server's time went back.
-  if waits_ms > 3000 then waits_ms = -2 end
+  if waits_ms > 3000 then waits_ms = 0 end
 end
 
-if lease_ms > 0 and (ARGV[4] ~= '1' or waits_ms <= 0) then
+if lease_ms > 0 and waits_ms <= 0 then
   if reads and timeout and keep(timeout) == 0 then redis.call('SET', timeout, '1', 'PX', ARGV[2]) end
   keep(lock)
 end
 -- The count is for other readers of the hash. Without memory it is not written, and the hold stays.
 if writes and ARGV[3] ~= '0' then redis.pcall('HSET', lock, hold_id .. ':write', ARGV[3]) end
-if reads and not timeout then return 0 end
+if reads and not timeout then return { -2, 1 } end
 return waits_ms > 0 and waits_ms or -2

@@ -3,7 +3,7 @@
 -- KEYS[1] timeout   - string that lives as long as the lease of the read hold
 -- ARGV[1] lease     - ms, 1 to 2^53
 --
--- Returns   1
+-- Returns   -2
 -- Publishes nothing
 -- Repeat    no TTL shrinks
 local timeout, lease_ms = KEYS[1], tonumber(ARGV[1])
@@ -13,4 +13,4 @@ end
 
 local keep_ms = string.format('%.0f', math.max(redis.call('PTTL', timeout), lease_ms))
 if redis.call('PEXPIRE', timeout, keep_ms) == 0 then redis.call('SET', timeout, '1', 'PX', keep_ms) end
-return 1
+return -2

@@ -7,16 +7,16 @@
 -- ARGV[4] prefix    - of the readers' timeout keys; the fields of the hash are the rest of their names
 -- ARGV[5] publish   - command that wakes the waiters; PUBLISH when missing
 --
--- Returns   {code, number}: code 1 ended, 2 ended but the wake-up was refused, 0 free or in the other mode,
---           -3 the key is not a read/write lock; number: of an ended hold of the caller, else 0
+-- Returns   {-2, n} ended; {-8, n} ended, but the wake-up was refused; n: number of an ended hold of the caller, else 0.
+--           -5 free or in the other mode; -3 the key is not a read/write lock
 -- Publishes '1' (every waiter that can enter may try) when it ended a hold, then '00' as release.lua does
--- Repeat    finds no hold, returns {0, 0} and publishes nothing
+-- Repeat    finds no hold, returns -5 and publishes nothing
 local lock, wanted, client, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local fields = redis.call('HGETALL', lock)
-if #fields == 0 then return { 0, 0 } end
+if #fields == 0 then return -5 end
 local mode = redis.call('HGET', lock, 'mode')
-if mode ~= 'read' and mode ~= 'write' then return { -3, 0 } end
-if mode ~= wanted then return { 0, 0 } end
+if mode ~= 'read' and mode ~= 'write' then return -3 end
+if mode ~= wanted then return -5 end
 
 redis.call('DEL', lock)
 local woken = redis.pcall(ARGV[5] or 'PUBLISH', channel, '1')
@@ -32,4 +32,4 @@ for i = 1, #fields, 2 do
     number = tonumber(string.match(fields[i], '^%d+', #client + 2)) or number
   end
 end
-return { type(woken) == 'table' and 2 or 1, number }
+return { type(woken) == 'table' and -8 or -2, number }

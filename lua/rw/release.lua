@@ -7,11 +7,11 @@
 -- ARGV[1] hold id
 -- ARGV[2] publish   - command that wakes the waiters; PUBLISH when missing
 --
--- Returns   0 the hold does not exist; -2 ended, and others have the lock; -1 ended, but the wake-up was refused;
---           else the lock is free: 1, plus the number of clients that received the wake-up
+-- Returns   -2 ended, and others have the lock; {-7, n} the lock is free, and n clients received the wake-up, or -7 when
+--           none did; -8 the lock is free, but the wake-up was refused; -5 the hold does not exist
 -- Publishes '1' (every waiter that can enter may try) when the lock is free, then '00', which is for Redisson: it reads
 --           a 0 and keeps it for a thread that is about to wait
--- Repeat    finds no hold, returns 0 and publishes nothing
+-- Repeat    finds no hold, returns -5 and publishes nothing
 local lock, timeout, channel, hold_id = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local suffix, most, sample, near_ms = ':rwlock_timeout:', 1000, 32, 1000
 local prefix = string.sub(timeout, 1, #timeout - #hold_id - #suffix - 1)
@@ -25,7 +25,7 @@ end
 local mine = redis.call('HMGET', lock, hold_id, hold_id .. ':write')
 if not mine[1] and not mine[2] then
   redis.call('DEL', timeout)
-  return 0
+  return -5
 end
 
 -- The lock lasts as long as the hold with the longest lease, give or take a second. If that is another hold, the first
@@ -75,4 +75,5 @@ end
 redis.call('DEL', lock)
 local heard = redis.pcall(ARGV[2] or 'PUBLISH', channel, '1')
 redis.pcall(ARGV[2] or 'PUBLISH', channel, '00')
-return type(heard) == 'table' and -1 or 1 + heard
+if type(heard) == 'table' then return -8 end
+return heard > 0 and { -7, heard } or -7

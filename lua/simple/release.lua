@@ -6,15 +6,15 @@
 -- ARGV[3] channel   - waiters listen to it
 -- ARGV[4] publish   - command that wakes them; PUBLISH when missing
 --
--- Returns   0 the hold does not exist; -1 ended, but the wake-up was refused; else given back: 1, plus the number of
---           clients that received the wake-up
+-- Returns   -2 given back, and levels are left; {-7, n} ended, and n clients received the wake-up, or -7 when none
+--           did; -8 ended, but the wake-up was refused; -5 the hold does not exist
 -- Publishes '0' (one waiter may try) when it ended the hold
--- Repeat    finds no hold, returns 0 and publishes nothing; never changes the TTL
+-- Repeat    finds no hold, returns -5 and publishes nothing; never changes the TTL
 local lock, hold_id, count, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-if redis.call('GET', lock) ~= hold_id then return 0 end
-if count ~= '0' then return 1 end
+if redis.call('GET', lock) ~= hold_id then return -5 end
+if count ~= '0' then return -2 end
 
 redis.call('DEL', lock)
 local heard = redis.pcall(ARGV[4] or 'PUBLISH', channel, '0')
-if type(heard) == 'table' then return -1 end
-return 1 + heard
+if type(heard) == 'table' then return -8 end
+return heard > 0 and { -7, heard } or -7

@@ -5,7 +5,7 @@
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53
 --
--- Returns   1 the hold exists; 0 it does not, also when the key has another type
+-- Returns   -2 the hold exists; -5 it does not, also when the key has another type
 -- Publishes nothing
 -- Repeat    the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -15,10 +15,10 @@ end
 
 local holder = redis.pcall('GET', lock)
 if type(holder) == 'table' then
-  return string.find(holder.err, 'WRONGTYPE') and 0 or holder
+  return string.find(holder.err, 'WRONGTYPE') and -5 or holder
 end
-if holder ~= hold_id then return 0 end
+if holder ~= hold_id then return -5 end
 
 -- A longer TTL is written back unchanged: no time passes while a script runs.
 redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease_ms)))
-return 1
+return -2

@@ -17,7 +17,7 @@ use crate::host::uuid;
 use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::{Family, Names};
-use crate::script::{PROBE, Reply, lock};
+use crate::script::{HoldRef, PROBE, Reply, lock};
 
 /// The oldest Redis whose scripts and ACLs we support.
 const OLDEST: (u64, u64) = (6, 2);
@@ -133,7 +133,7 @@ async fn look_for_gaps(
     let said = connection
         .send_packed_command(probe.arg(names.channel()))
         .await;
-    let allowed = match said.and_then(Value::extract_error) {
+    let reply = match said.and_then(Value::extract_error) {
         Ok(said) => Reply::from_value(&said),
         Err(error) if is_unknown_command(&error) => {
             core.lacks("EVAL");
@@ -143,17 +143,18 @@ async fn look_for_gaps(
         // The next call meets whatever it is.
         Err(_) => return Ok(()),
     };
-    let [time, write, publish] = *allowed.integers() else {
+    let Reply::Done(lacks) = reply else {
         return Ok(());
     };
-    if write == 0 {
+    let [time, write, publish] = [1, 2, 4].map(|bit| lacks & bit == 0);
+    if !write {
         core.lacks("PEXPIRE");
         log(|| {
             tracing::warn!(
                 "the server refuses writes behind TIME or PTTL in scripts (lua-replicate-commands no): no lock works there"
             );
         });
-    } else if time == 0 {
+    } else if !time {
         core.lacks("TIME");
         log(|| {
             tracing::warn!(
@@ -161,7 +162,7 @@ async fn look_for_gaps(
             );
         });
     }
-    if publish == 0 {
+    if !publish {
         log(|| tracing::warn!("the server does not know PUBLISH: waiters of other clients poll"));
     }
     Ok(())
@@ -254,13 +255,18 @@ async fn check_same(
     let id = uuid();
     let names = probe_names(core, id)?;
     let hold_id = format!("{id}:0");
-    let taken = round_trip(by_pool, &lock::acquire(&names, &hold_id, PROBE_LEASE)).await;
+    let hold = HoldRef {
+        names: &names,
+        id: &hold_id,
+        lease: PROBE_LEASE,
+    };
+    let taken = round_trip(by_pool, &lock::acquire(hold)).await;
     let found = match taken {
         Ok(_) => round_trip(by_address, &lock::release(&names, &hold_id, 0)).await,
         Err(failure) => Err(failure),
     };
     match found {
-        Ok(reply) if reply.integer() == Some(0) => {
+        Ok(Reply::Gone) => {
             // Best effort: the lease ends it anyway.
             let _ = round_trip(by_pool, &lock::release(&names, &hold_id, 0)).await;
             Err(ConfigError::PoolMismatch.into())

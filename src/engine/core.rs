@@ -25,7 +25,7 @@ use crate::error::{Error, LostReason};
 use crate::host::uuid;
 use crate::log::log;
 use crate::names::Names;
-use crate::script::{Acquired, Call, Released};
+use crate::script::{Call, Reply};
 
 /// The longest hold id: a UUID, a colon and a number.
 const HOLD_ID: usize = 36 + 1 + 20;
@@ -212,7 +212,7 @@ impl Core {
     /// Fails for a kind of lock that the server does not allow.
     pub(crate) fn check_supported(&self, kind: &Kind) -> Result<(), Error> {
         match self.lacks.get() {
-            Some(&command) if command != "TIME" || kind.commands.needs_time() => {
+            Some(&command) if command != "TIME" || kind.commands.rules().needs_time => {
                 Err(Error::unsupported(command))
             }
             _ => Ok(()),
@@ -501,8 +501,9 @@ pub(crate) fn settle_attempt(
 
 /// Whether the place behind the hold is of this client, where Redis keeps a queue.
 fn next_is_ours(hold: &Hold, outcome: &CommandResult) -> Option<bool> {
-    let queue = hold.kind.commands.queue()?;
-    queue.next_is_ours(&outcome.as_ref().ok()?.reply)
+    let reply = outcome.as_ref().ok()?.reply;
+    let is_known = hold.kind.has_queue() && reply.is_grant();
+    is_known.then_some(matches!(reply, Reply::NextIsOurs(_)))
 }
 
 fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
@@ -511,18 +512,18 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
         Err(failure) if failure.is_transient() => return Answered::Failed(failure),
         Err(failure) => return Answered::Rejected(failure.into()),
     };
-    match hold.kind.acquired(&answer.reply) {
-        Some(Acquired::Got(token)) => Answered::Got(Grant {
+    match answer.reply {
+        reply if reply.is_grant() => Answered::Got(Grant {
             sent_at: answer.sent_at,
             server_age: answer.server_age,
-            token,
-            open: hold.kind.is_open(&answer.reply),
+            token: reply.token(),
+            open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
         }),
-        Some(Acquired::Missing) => Answered::Missing,
-        Some(Acquired::Busy(ttl)) => Answered::Busy(ttl),
-        Some(Acquired::WrongType) => Answered::Rejected(Error::wrong_type()),
-        Some(Acquired::TokenTooLarge) => Answered::Rejected(Error::fencing_token_too_large()),
-        None => Answered::Rejected(Failure::strange_reply().into()),
+        Reply::Gone => Answered::Missing,
+        Reply::Busy(ttl) => Answered::Busy(ttl),
+        Reply::WrongType => Answered::Rejected(Error::wrong_type()),
+        Reply::TokenTooLarge => Answered::Rejected(Error::fencing_token_too_large()),
+        _ => Answered::Rejected(Failure::strange_reply().into()),
     }
 }
 
@@ -555,15 +556,17 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
         Err(failure) if failure.is_transient() => return ReleaseAnswer::Failed(failure),
         Err(failure) => return ReleaseAnswer::Rejected(failure.into()),
     };
-    match hold.kind.released(&answer.reply) {
-        Some(Released::Ended { heard_by }) => ReleaseAnswer::Ended { heard_by },
-        Some(Released::Unheard) => {
+    let heard_by = match answer.reply {
+        Reply::Woke(clients) => Some(clients),
+        Reply::Done(_) => None,
+        Reply::Unheard(_) => {
             core.warn_wake_up_denied(hold.kind.names());
-            ReleaseAnswer::Ended { heard_by: None }
+            None
         }
-        Some(Released::Missing) => ReleaseAnswer::Missing,
-        None => ReleaseAnswer::Rejected(Failure::strange_reply().into()),
-    }
+        Reply::Gone => return ReleaseAnswer::Missing,
+        _ => return ReleaseAnswer::Rejected(Failure::strange_reply().into()),
+    };
+    ReleaseAnswer::Ended { heard_by }
 }
 
 /// Gives up the last release of `hold`, and leaves its key to the lease.

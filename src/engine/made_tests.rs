@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::gate::Rules;
 use super::gate::ticket::{Patience, Request, Ticket};
-use super::hold::kind::{Commands, Kind, KindCommands};
+use super::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing};
 use super::hold::owner::OwnerState;
 use super::hold::state::{Level, RenewalPlan};
 use super::hold::{Hold, Origin, TaskId};
@@ -39,12 +39,15 @@ pub(crate) enum Sort {
 }
 
 impl Commands for Sort {
-    fn has_reads(&self) -> bool {
-        *self != Self::Plain
-    }
-
-    fn is_shared(&self) -> bool {
-        *self == Self::Reads
+    fn rules(&self) -> KindRules {
+        KindRules {
+            sharing: match self {
+                Self::Plain => Sharing::Exclusive,
+                Self::Reads => Sharing::Reads,
+                Self::Writes => Sharing::Writes,
+            },
+            ..KindRules::DEFAULT
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::engine::hold::state::HoldState;
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
-use crate::script::{Call, Forced, Reply};
+use crate::script::{Call, Reply};
 
 /// A lock of the kind `K` by name.
 ///
@@ -457,8 +457,11 @@ impl LockOfClient {
         let locked = async {
             let kind = self.kind()?;
             let reply = look_up(&self.engine.core, kind.commands.look(kind.names())).await?;
-            let locked = kind.commands.looked(&reply);
-            locked.ok_or_else(|| Failure::strange_reply().into())
+            match reply {
+                Reply::Busy(_) => Ok(true),
+                Reply::Done(_) => Ok(false),
+                _ => Err(Failure::strange_reply().into()),
+            }
         };
         locked.await.map_err(|error| self.about(error))
     }
@@ -467,13 +470,11 @@ impl LockOfClient {
         let ttl = async {
             let call = Call::plain("PTTL").lock(self.kind()?.names());
             let reply = look_up(&self.engine.core, call).await?;
-            match reply.integer() {
-                Some(-2) => Ok(Ttl::Free),
-                Some(-1) => Ok(Ttl::NoExpiry),
-                Some(ms) => Ok(Ttl::Left(Duration::from_millis(
-                    u64::try_from(ms).unwrap_or_default(),
-                ))),
-                None => Err(Failure::strange_reply().into()),
+            match reply {
+                Reply::Done(_) => Ok(Ttl::Free),
+                Reply::Busy(None) => Ok(Ttl::NoExpiry),
+                Reply::Busy(Some(left)) => Ok(Ttl::Left(left)),
+                _ => Err(Failure::strange_reply().into()),
             }
         };
         ttl.await.map_err(|error| self.about(error))
@@ -497,24 +498,23 @@ impl LockOfClient {
         let call = kind.commands.force(names, core.client_text());
         let pending = Pending::start(&fleet, call.clone());
         let answer = pending.within(core.config.command_timeout).await?;
-        match kind.commands.forced(&answer.reply) {
-            Some(Forced::Free) => Ok(false),
-            Some(Forced::WrongType) => Err(Error::wrong_type()),
-            Some(Forced::Ended { own, heard }) => {
-                if !heard {
+        match answer.reply {
+            Reply::Gone => Ok(false),
+            Reply::WrongType => Err(Error::wrong_type()),
+            // The number of a hold of this client that it ended; no hold has the number 0.
+            Reply::Done(own) | Reply::Unheard(own) => {
+                if matches!(answer.reply, Reply::Unheard(_)) {
                     core.warn_wake_up_denied(names);
                 }
-                let hit = own.and_then(|number| {
-                    let id = core.hold_id(number);
-                    core.gates.with(names, |gate| gate.hold(&id).cloned())
-                });
+                let id = core.hold_id(own);
+                let hit = core.gates.with(names, |gate| gate.hold(&id).cloned());
                 // An acquire that still waits for its answer is repeated instead.
                 if let Some(hold) = hit.filter(|hold| !hold.with(HoldState::undo)) {
                     core.lose(&hold, LostReason::Forced);
                 }
                 Ok(true)
             }
-            None => Err(Failure::strange_reply().into()),
+            _ => Err(Failure::strange_reply().into()),
         }
     }
 }

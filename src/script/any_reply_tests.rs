@@ -3,9 +3,6 @@
 use proptest::prelude::*;
 use redis::{PushKind, Value};
 
-use super::{Acquired, Reply};
-use crate::script::{fair, fenced, lock, rw};
-
 /// So many cases, or as many as `PROPTEST_CASES` says.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
@@ -92,27 +89,4 @@ pub(crate) fn any_value() -> impl Strategy<Value = Value> {
             1 => items.prop_map(|data| Value::Push { kind: PushKind::Message, data }),
         ]
     })
-}
-
-proptest! {
-    #![proptest_config(cases(10_000))]
-    /// No reply makes a reader panic, and none stands for a lock that is busy for longer than an integer can say.
-    #[test]
-    fn every_reply_of_a_script_is_read(value in any_value()) {
-        let reply = Reply::from_value(&value);
-        for acquired in [
-            lock::acquired(&reply),
-            fenced::acquired(&reply),
-            fair::acquired(&reply),
-            rw::acquired(&reply),
-        ] {
-            if let Some(Acquired::Busy(Some(ttl))) = acquired {
-                prop_assert!(i64::try_from(ttl.as_millis()).is_ok());
-            }
-        }
-        let _ = (lock::found(&reply), lock::released(&reply), lock::forced(&reply));
-        let _ = (lock::looked(&reply), fair::next_is_ours(&reply), fair::released(&reply));
-        let _ = (fair::placed(&reply), fenced::entered(&reply), fenced::raised(&reply));
-        let _ = (rw::is_open(&reply), rw::found(&reply), rw::released(&reply));
-    }
 }

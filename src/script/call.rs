@@ -1,24 +1,21 @@
-//! What is sent and what comes back: the list of all scripts, a command before and after it is encoded, and replies with
-//! what they can mean.
+//! What is sent: the list of all scripts, and a command before and after it is encoded.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
-use std::time::Duration;
 
-use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
+use redis::{Cmd, RedisWrite, ToRedisArgs};
 use smallvec::SmallVec;
 
 use crate::config::Publish;
-use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::Names;
 use crate::slot::Target;
 
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
-    /// Its file under `lua/`, after the shared files that its text begins with.
+    /// Its file under `lua/`.
     #[cfg(test)]
-    files: &'static [&'static str],
+    file: &'static str,
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
 }
@@ -31,12 +28,12 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $($path:literal)&+),+ $(,)?) => {
+    ($($name:ident = $path:literal),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
                 #[cfg(test)]
-                files: &[$($path),+],
-                text: concat!($(include_str!(concat!("../../lua/", $path))),+),
+                file: $path,
+                text: include_str!(concat!("../../lua/", $path)),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
             };
         )+
@@ -59,11 +56,11 @@ scripts! {
     SIMPLE_RELEASE = "simple/release.lua",
     SIMPLE_VERIFY = "simple/verify.lua",
     SIMPLE_FORCE_RELEASE = "simple/force_release.lua",
-    FAIR_ACQUIRE = "fair/queue.lua" & "fair/head.lua" & "fair/enter.lua" & "fair/acquire.lua",
-    FAIR_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/release.lua",
-    FAIR_FORCE_RELEASE = "fair/queue.lua" & "fair/head.lua" & "fair/force_release.lua",
-    FAIR_ENQUEUE = "fair/queue.lua" & "fair/enter.lua" & "fair/enqueue.lua",
-    FAIR_VOUCH = "fair/queue.lua" & "fair/head.lua" & "fair/vouch.lua",
+    FAIR_ACQUIRE = "fair/acquire.lua",
+    FAIR_RELEASE = "fair/release.lua",
+    FAIR_FORCE_RELEASE = "fair/force_release.lua",
+    FAIR_ENQUEUE = "fair/enqueue.lua",
+    FAIR_VOUCH = "fair/vouch.lua",
     RW_READ_ACQUIRE = "rw/read_acquire.lua",
     RW_WRITE_ACQUIRE = "rw/write_acquire.lua",
     RW_ASSERT = "rw/assert.lua",
@@ -73,6 +70,14 @@ scripts! {
     RW_MARK = "rw/mark.lua",
     RW_FORCE_RELEASE = "rw/force_release.lua",
     RW_LOOK = "rw/look.lua",
+}
+
+/// A hold that a call is about, and the lease that it is to have.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldRef<'a> {
+    pub(crate) names: &'a Names,
+    pub(crate) id: &'a str,
+    pub(crate) lease: LeaseMs,
 }
 
 /// One command, with its keys and arguments.
@@ -117,10 +122,8 @@ pub(crate) enum Order {
 
 /// A lock whose acquires can be undone.
 pub(crate) trait Undoable: Send + Sync {
-    /// Whether this reply to an acquire granted the lock.
-    fn is_grant(&self, reply: &Reply) -> bool;
-
-    /// Asks whether an acquire would find the lock busy.
+    /// Asks whether an acquire would find the lock busy. The reply is that of an acquire, and the reply of a free lock is
+    /// that of a grant.
     fn look(&self) -> Call<'_>;
 
     /// The call that undoes an acquire.
@@ -136,11 +139,6 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    /// Whether the acquire with this reply granted anything.
-    pub(crate) fn is_needed_behind(&self, reply: &Reply) -> bool {
-        self.lock.is_grant(reply)
-    }
-
     pub(crate) fn encode(&self) -> Encoded {
         self.lock.undo(&self.hold_id).encode()
     }
@@ -411,114 +409,6 @@ impl ToRedisArgs for Arg<'_> {
     }
 }
 
-/// A reply to any of our calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
-    Integer(i64),
-    /// An array, usually of one or two.
-    Integers(SmallVec<[i64; 2]>),
-    /// An acquire was not run, because the server said that others have the lock.
-    Busy,
-    /// None of our calls is answered like this.
-    Other,
-}
-
-impl Reply {
-    pub(crate) fn from_value(value: &Value) -> Self {
-        let integer = |value: &Value| match value {
-            Value::Int(n) => Some(*n),
-            _ => None,
-        };
-        match value {
-            Value::Int(n) => Self::Integer(*n),
-            Value::Array(items) => {
-                let integers: Option<_> = items.iter().map(integer).collect();
-                integers.map_or(Self::Other, Self::Integers)
-            }
-            _ => Self::Other,
-        }
-    }
-
-    /// Whether somebody has the lock, by the reply to [`Undo::look`]: a PTTL, or 1 for yes and 0 for no.
-    pub(crate) fn shows_holder(&self) -> bool {
-        self.integer().is_some_and(|n| n != 0 && n != -2)
-    }
-
-    pub(crate) fn integer(&self) -> Option<i64> {
-        match self {
-            Self::Integer(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    /// The integers of an array; nothing if it is not one.
-    pub(crate) fn integers(&self) -> &[i64] {
-        match self {
-            Self::Integers(numbers) => numbers,
-            _ => &[],
-        }
-    }
-}
-
-/// The reply to an acquire, a join or a re-entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acquired {
-    /// With the hold's fencing token, if the reply has one.
-    Got(Option<FencingToken>),
-    /// Somebody else has the lock for so long; None if the key has no TTL.
-    Busy(Option<Duration>),
-    /// The hold to join or enter does not exist.
-    Missing,
-    WrongType,
-    /// The next fencing token would be larger than 2^53.
-    TokenTooLarge,
-}
-
-impl Acquired {
-    /// Busy for so many ms, or -1 without a TTL.
-    pub(super) fn busy(ttl_ms: i64) -> Option<Self> {
-        if ttl_ms == -1 {
-            return Some(Self::Busy(None));
-        }
-        let ttl = Duration::from_millis(u64::try_from(ttl_ms).ok()?);
-        Some(Self::Busy(Some(ttl)))
-    }
-}
-
-/// The reply to the release of the last level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Released {
-    /// With the number of clients that received the wake-up, where it says who may come next.
-    Ended {
-        heard_by: Option<u32>,
-    },
-    /// Redis ended the hold and refused the wake-up: waiters notice at their next poll.
-    Unheard,
-    Missing,
-}
-
-/// The reply about places in the queue that Redis keeps for a fair lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Placed {
-    /// To a vouch, how many of its hold ids have a place. To an enqueue, 1 if the places were given, and 0 if not, because
-    /// the place ahead of them is lost.
-    pub(crate) count: usize,
-    /// Whether the place at the head belongs to the client.
-    pub(crate) next_is_ours: bool,
-}
-
-/// The reply to a forced release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forced {
-    Free,
-    WrongType,
-    /// A hold ended; with its number if it was a hold of the caller's client.
-    Ended {
-        own: Option<u64>,
-        heard: bool,
-    },
-}
-
 #[cfg(test)]
 #[path = "call_tests.rs"]
 mod tests;
@@ -526,7 +416,3 @@ mod tests;
 #[cfg(test)]
 #[path = "registry_tests.rs"]
 mod registry_tests;
-
-#[cfg(test)]
-#[path = "reply_tests.rs"]
-mod reply_tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::names::Family;
 use crate::script::call::{ACQUIRE, ALL, RELEASE};
-use crate::script::{lock, rw};
+use crate::script::{Reply, lock, rw};
 
 const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
@@ -15,6 +15,11 @@ fn names() -> Names {
         ..Family::PLAIN
     };
     Names::of(&family, "", "x").unwrap()
+}
+
+fn hold(names: &Names) -> HoldRef<'_> {
+    let (id, lease) = ("id", LEASE);
+    HoldRef { names, id, lease }
 }
 
 fn words(cmd: &Cmd) -> Vec<String> {
@@ -99,10 +104,6 @@ fn a_call_on_a_lock_is_for_the_node_that_has_it() {
 struct Takes(Arc<Names>);
 
 impl Undoable for Takes {
-    fn is_grant(&self, reply: &Reply) -> bool {
-        *reply == Reply::Integer(1)
-    }
-
     fn look(&self) -> Call<'_> {
         Call::plain("PTTL").arg("x")
     }
@@ -126,7 +127,6 @@ fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
     let takes = Takes(Arc::new(names()));
     let taken = call().undone_by(&takes, "id");
     let undo = taken.undo().unwrap();
-    assert!(undo.is_needed_behind(&Reply::Integer(1)) && !undo.is_needed_behind(&Reply::Other));
     let expected = lock::release(&takes.0, "id", 0).encode();
     assert_eq!(words(undo.encode().cmd()), words(expected.cmd()));
 }
@@ -143,13 +143,15 @@ fn each_script_has_a_digest_of_its_own() {
 fn a_read_hold_has_the_timeout_key_that_redisson_gives_it() {
     let names = names();
     let key = "{x}:id:rwlock_timeout:1".to_owned();
+    let hold = hold(&names);
     for call in [
-        rw::acquire_to_read(&names, "id", LEASE),
-        rw::assert(&names, "id", 1, Some(LEASE)),
-        rw::join(&names, "id", LEASE),
+        rw::acquire_to_read(hold),
+        rw::assert(hold, 1),
+        rw::count(&names, "id", 1),
+        rw::join(hold),
         rw::release(&names, "id"),
-        rw::assert_timeout(&names, "id", LEASE, &Reply::Integer(0)).unwrap(),
-        rw::downgrade(&names, "id", LEASE),
+        rw::assert_timeout(hold, Reply::Done(1)).unwrap(),
+        rw::downgrade(hold),
     ] {
         assert!(words(call.encode().cmd()).contains(&key));
     }
@@ -163,6 +165,21 @@ fn a_mark_is_left_for_as_long_as_is_said() {
     assert_eq!(said(Duration::ZERO), "0");
     assert_eq!(said(Duration::from_millis(1_500)), "1500");
     assert_eq!(said(Duration::MAX), u64::MAX.to_string());
-    let write = rw::acquire_to_write(&names, "id", LEASE, Duration::from_millis(700)).encode();
+    let write = rw::acquire_to_write(hold(&names), Duration::from_millis(700)).encode();
     assert_eq!(words(write.cmd()).last().unwrap(), "700");
+}
+
+#[test]
+fn a_read_hold_that_is_asserted_by_its_lock_alone_has_another_key_to_assert() {
+    let names = names();
+    for (reply, found, more) in [
+        (Reply::Gone, Some(false), false),
+        (Reply::Done(1), Some(true), true),
+        (Reply::Done(0), Some(true), false),
+        (Reply::Other, None, false),
+    ] {
+        assert_eq!(reply.found(), found, "{reply:?}");
+        let timeout = rw::assert_timeout(hold(&names), reply);
+        assert_eq!(timeout.is_some(), more, "{reply:?}");
+    }
 }

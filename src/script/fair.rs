@@ -2,7 +2,7 @@
 
 use super::call::Script;
 use super::call::{FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH};
-use super::{Acquired, Call, Placed, Released, Reply, lock};
+use super::{Call, HoldRef};
 use crate::lease::LeaseMs;
 use crate::names::Names;
 
@@ -18,35 +18,12 @@ fn call<'a>(script: &'static Script, names: &'a Names, wait: LeaseMs) -> Call<'a
     call.arg(wait).arg(names.channel())
 }
 
-pub(crate) fn acquire<'a>(
-    names: &'a Names,
-    wait: LeaseMs,
-    hold_id: &'a str,
-    lease: LeaseMs,
-    waits: bool,
-) -> Call<'a> {
-    call(&FAIR_ACQUIRE, names, wait)
-        .arg(hold_id)
-        .arg(lease)
+pub(crate) fn acquire(hold: HoldRef<'_>, wait: LeaseMs, waits: bool) -> Call<'_> {
+    call(&FAIR_ACQUIRE, hold.names, wait)
+        .arg(hold.id)
+        .arg(hold.lease)
         .arg(u32::from(waits))
         .publishes()
-}
-
-pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
-    match *reply.integers() {
-        [-2, _] => Some(Acquired::Got(None)),
-        [-3, _] => Some(Acquired::WrongType),
-        [0 | 1, ms] => Acquired::busy(ms),
-        _ => None,
-    }
-}
-
-/// Whether the next waiter belongs to this client, by the reply to an acquire that was granted.
-pub(crate) fn next_is_ours(reply: &Reply) -> Option<bool> {
-    match *reply.integers() {
-        [-2, next] => Some(next == 1),
-        _ => None,
-    }
 }
 
 pub(crate) fn release<'a>(
@@ -55,23 +32,13 @@ pub(crate) fn release<'a>(
     hold_id: &'a str,
     left: u32,
 ) -> Call<'a> {
-    call(&FAIR_RELEASE, names, wait)
-        .arg(hold_id)
-        .arg(left)
-        .publishes()
-}
-
-pub(crate) fn released(reply: &Reply) -> Option<Released> {
-    match reply.integer()? {
-        1 => Some(Released::Ended { heard_by: None }),
-        _ => lock::released(reply),
-    }
+    let call = call(&FAIR_RELEASE, names, wait);
+    call.arg(hold_id).arg(left).publishes()
 }
 
 pub(crate) fn force_release<'a>(names: &'a Names, wait: LeaseMs, client: &'a str) -> Call<'a> {
-    call(&FAIR_FORCE_RELEASE, names, wait)
-        .arg(client)
-        .publishes()
+    let call = call(&FAIR_FORCE_RELEASE, names, wait);
+    call.arg(client).publishes()
 }
 
 /// Gives places in the queue to hold ids of one client, in this order, if its waiter `ahead` of them has a place.
@@ -82,9 +49,7 @@ pub(crate) fn enqueue<'a>(
     hold_ids: &[&'a str],
 ) -> Call<'a> {
     let call = call(&FAIR_ENQUEUE, names, wait).arg(ahead.unwrap_or(""));
-    hold_ids
-        .iter()
-        .fold(call, |call, hold_id| call.arg(*hold_id))
+    hold_ids.iter().fold(call, |call, id| call.arg(*id))
 }
 
 /// Keeps the places of a client, which should be those of these hold ids.
@@ -95,18 +60,6 @@ pub(crate) fn vouch<'a>(
     hold_ids: &[&'a str],
 ) -> Call<'a> {
     let call = call(&FAIR_VOUCH, names, wait).arg(client);
-    let ids = hold_ids.iter();
-    ids.fold(call, |call, hold_id| call.arg(*hold_id))
-        .publishes()
-}
-
-/// Decodes the reply to [`enqueue`] or [`vouch`].
-pub(crate) fn placed(reply: &Reply) -> Option<Placed> {
-    match *reply.integers() {
-        [count, next] => Some(Placed {
-            count: usize::try_from(count).ok()?,
-            next_is_ours: next == 1,
-        }),
-        _ => None,
-    }
+    let call = hold_ids.iter().fold(call, |call, id| call.arg(*id));
+    call.publishes()
 }

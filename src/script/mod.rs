@@ -2,7 +2,8 @@
 //!
 //! A [`Call`] is one command: a Lua script or a plain command, with its keys and arguments. It borrows them, and is
 //! encoded where it is sent: as `EVALSHA`, or as `EVAL` when the server does not know the script. [`call`] embeds
-//! the files under `lua/`. Every script is harmless when it runs twice; its header says why.
+//! the files under `lua/`, and [`reply`] has the table of what they answer. Every script is harmless when it runs twice;
+//! its header says why.
 
 #[cfg(test)]
 pub(crate) mod any_reply_tests;
@@ -10,9 +11,9 @@ mod call;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod lock;
+mod reply;
 pub(crate) mod rw;
 pub(crate) mod simple;
 
-pub(crate) use self::call::{
-    Acquired, Call, Encoded, Forced, Order, PROBE, Placed, Released, Reply, Turn, Undo, Undoable,
-};
+pub(crate) use self::call::{Call, Encoded, HoldRef, Order, PROBE, Turn, Undo, Undoable};
+pub(crate) use self::reply::Reply;

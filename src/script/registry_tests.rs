@@ -1,4 +1,4 @@
-//! The list of scripts has every file once, and each script says what it begins with.
+//! The list of scripts has every file once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,24 +12,6 @@ fn names(folder: &Path) -> Vec<String> {
     names.map(Result::unwrap).collect()
 }
 
-/// The shared files that a script begins with, relative to its own folder.
-fn parts(script: &Script) -> Vec<String> {
-    let (own, parts) = script.files.split_last().unwrap();
-    let (family, _) = own.split_once('/').unwrap();
-    let names = parts.iter().map(|file| match file.split_once('/') {
-        Some((folder, name)) if folder == family => name.to_owned(),
-        _ => format!("../{file}"),
-    });
-    names.collect()
-}
-
-/// The shared files that its header names.
-fn said(script: &Script) -> Vec<&str> {
-    let mut lines = script.text.lines();
-    let said = lines.find_map(|line| line.strip_prefix("-- Follows "));
-    said.map_or_else(Vec::new, |said| said.split(", ").collect())
-}
-
 #[test]
 fn every_lua_file_is_registered_once() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
@@ -38,15 +20,11 @@ fn every_lua_file_is_registered_once() {
         let scripts = names(&root.join(&family)).into_iter();
         files.extend(scripts.map(|script| format!("{family}/{script}")));
     }
-    let used = ALL.iter().flat_map(|script| script.files);
-    let used: BTreeSet<_> = used.map(|file| (*file).to_owned()).collect();
+    let used: BTreeSet<_> = ALL.iter().map(|script| script.file.to_owned()).collect();
     assert_eq!(used, files);
-    let own: BTreeSet<_> = ALL.iter().map(|script| script.files.last()).collect();
-    assert_eq!(own.len(), ALL.len(), "each script has a file of its own");
+    assert_eq!(used.len(), ALL.len(), "each script has a file of its own");
     for script in ALL {
-        let read = |file| fs::read_to_string(root.join(file)).unwrap();
-        let text: String = script.files.iter().map(read).collect();
-        assert_eq!(script.text, text, "{:?}", script.files);
-        assert_eq!(parts(script), said(script), "{:?}", script.files);
+        let text = fs::read_to_string(root.join(script.file)).unwrap();
+        assert_eq!(script.text, text, "{}", script.file);
     }
 }

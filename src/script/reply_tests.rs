@@ -1,227 +1,113 @@
-//! Each reply in the scripts' headers has its meaning, and no other reply has one.
+//! Each code of the table has its meaning, and no other reply has one.
+
+use proptest::prelude::*;
 
 use super::*;
-use crate::lease::LeaseMs;
-use crate::names::{Family, Names};
-use crate::script::{fair, fenced, lock, rw};
+use crate::script::any_reply_tests::{any_value, cases};
 
-fn one(code: i64) -> Reply {
-    Reply::Integer(code)
+fn one(code: i64) -> Value {
+    Value::Int(code)
 }
 
-fn many(codes: &[i64]) -> Reply {
-    Reply::Integers(codes.into())
+fn many(numbers: &[i64]) -> Value {
+    Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect())
 }
 
-fn busy_for(ms: u64) -> Acquired {
-    Acquired::Busy(Some(Duration::from_millis(ms)))
-}
-
-fn token(number: u64) -> FencingToken {
-    FencingToken::new(number).unwrap()
-}
-
-const BUSY: Option<Acquired> = Some(Acquired::Busy(None));
-
-#[test]
-fn values_are_reduced_to_integers() {
-    let ints = |ints: &[i64]| Value::Array(ints.iter().map(|n| Value::Int(*n)).collect());
-    assert_eq!(Reply::from_value(&Value::Int(7)), one(7));
-    assert_eq!(Reply::from_value(&Value::Okay), Reply::Other);
-    assert_eq!(Reply::from_value(&ints(&[1, -2])), many(&[1, -2]));
-    let mixed = Value::Array(vec![Value::Int(1), Value::Nil]);
-    assert_eq!(Reply::from_value(&mixed), Reply::Other);
-    assert_eq!(Reply::from_value(&Value::Nil), Reply::Other);
-    assert_eq!(one(7).integer(), Some(7));
-    assert_eq!(many(&[7]).integer(), None);
+fn token(number: u64) -> Reply {
+    Reply::Token(FencingToken::new(number).unwrap())
 }
 
 #[test]
-fn what_a_plain_acquire_is_answered() {
-    for (reply, expected) in [
-        (one(-2), Some(Acquired::Got(None))),
-        (one(-3), Some(Acquired::WrongType)),
-        (one(-1), BUSY),
-        (one(0), Some(busy_for(0))),
-        (one(30_000), Some(busy_for(30_000))),
-        (one(-4), None),
-        (many(&[-2]), None),
-        (Reply::Other, None),
+fn each_code_has_its_meaning() {
+    let ms = |ms| Reply::Busy(Some(Duration::from_millis(ms)));
+    for (value, expected) in [
+        (one(0), ms(0)),
+        (one(30_000), ms(30_000)),
+        (one(i64::MAX), ms(i64::MAX.unsigned_abs())),
+        (one(-1), Reply::Busy(None)),
+        (one(-2), Reply::Done(0)),
+        (many(&[-2, 7]), Reply::Done(7)),
+        (one(-3), Reply::WrongType),
+        (one(-4), Reply::TokenTooLarge),
+        (one(-5), Reply::Gone),
+        (one(-6), Reply::WriterWaits),
+        (one(-7), Reply::Woke(0)),
+        (many(&[-7, 2]), Reply::Woke(2)),
+        (one(-8), Reply::Unheard(0)),
+        (many(&[-8, 7]), Reply::Unheard(7)),
+        (one(-9), Reply::NextIsOurs(0)),
+        (many(&[-9, 3]), Reply::NextIsOurs(3)),
+        (many(&[-10, 9]), token(9)),
+        (many(&[-10, 1 << 53]), token(1 << 53)),
     ] {
-        assert_eq!(lock::acquired(&reply), expected, "{reply:?}");
+        assert_eq!(Reply::from_value(&value), expected, "{value:?}");
+        if let Value::Int(code) = value {
+            // A number that is 0 may be left out.
+            assert_eq!(Reply::from_value(&many(&[code, 0])), expected, "{code}");
+        }
     }
 }
 
 #[test]
-fn what_a_plain_release_is_answered() {
-    let ended = |heard_by| {
-        let heard_by = Some(heard_by);
-        Some(Released::Ended { heard_by })
-    };
-    for (reply, expected) in [
-        (one(0), Some(Released::Missing)),
-        (one(-1), Some(Released::Unheard)),
-        (one(1), ended(0)),
-        (one(3), ended(2)),
-        (one(-2), None),
-        (one(i64::MAX), None),
-        (Reply::Other, None),
-    ] {
-        assert_eq!(lock::released(&reply), expected, "{reply:?}");
+fn what_is_not_in_the_table_has_no_meaning() {
+    let mixed = Value::Array(vec![Value::Int(-2), Value::Nil]);
+    let text = Value::BulkString(b"-2".to_vec());
+    let others = [Value::Okay, Value::Nil, Value::Boolean(true), text, mixed];
+    let codes = [-11, i64::MIN].map(one);
+    let numbers = [-3, -4, -5, -6, -1, 0, 30_000, -11].map(|code| many(&[code, 1]));
+    let negative = [-2, -7, -8, -9, -10].map(|code| many(&[code, -1]));
+    let tokens = [one(-10), many(&[-10, 0])];
+    let shapes = [
+        many(&[]),
+        many(&[-2]),
+        many(&[-2, 1, 1]),
+        many(&[-7, 1 << 32]),
+    ];
+    let all = others
+        .into_iter()
+        .chain(codes)
+        .chain(numbers)
+        .chain(negative);
+    for value in all.chain(tokens).chain(shapes) {
+        assert_eq!(Reply::from_value(&value), Reply::Other, "{value:?}");
     }
 }
 
 #[test]
-fn what_is_said_of_a_plain_hold() {
-    for (reply, found) in [
-        (one(0), Some(false)),
-        (one(1), Some(true)),
-        (many(&[1]), None),
+fn what_a_code_means_for_a_hold() {
+    for (reply, is_grant, found, of_token) in [
+        (Reply::Busy(None), false, None, None),
+        (Reply::Done(0), true, Some(true), None),
+        (Reply::WrongType, false, None, None),
+        (Reply::TokenTooLarge, false, None, None),
+        (Reply::Gone, false, Some(false), None),
+        (Reply::WriterWaits, true, None, None),
+        (Reply::Woke(1), false, None, None),
+        (Reply::Unheard(0), false, Some(true), None),
+        (Reply::NextIsOurs(0), true, None, None),
+        (token(9), true, None, FencingToken::new(9)),
+        (Reply::Other, false, None, None),
     ] {
-        assert_eq!(lock::found(&reply), found, "{reply:?}");
-        assert_eq!(lock::looked(&reply), found, "{reply:?}");
+        assert_eq!(reply.is_grant(), is_grant, "{reply:?}");
+        assert_eq!(reply.found(), found, "{reply:?}");
+        assert_eq!(reply.token(), of_token, "{reply:?}");
     }
 }
 
-#[test]
-fn what_a_forced_release_is_answered() {
-    let ended = |own, heard| Some(Forced::Ended { own, heard });
-    for (reply, expected) in [
-        (many(&[0, 0]), Some(Forced::Free)),
-        (many(&[-3, 0]), Some(Forced::WrongType)),
-        (many(&[1, 0]), ended(None, true)),
-        (many(&[1, 7]), ended(Some(7), true)),
-        (many(&[2, 7]), ended(Some(7), false)),
-        (many(&[2, -1]), ended(None, false)),
-        (many(&[3, 0]), None),
-        (many(&[1]), None),
-        (one(1), None),
-    ] {
-        assert_eq!(lock::forced(&reply), expected, "{reply:?}");
-    }
-}
-
-#[test]
-fn what_a_fenced_lock_is_answered() {
-    for (reply, expected) in [
-        (many(&[9]), Some(Acquired::Got(Some(token(9))))),
-        (many(&[0]), None),
-        (many(&[-1]), None),
-        (many(&[1, 2]), None),
-        (one(-2), None),
-        (one(-3), Some(Acquired::WrongType)),
-        (one(-4), Some(Acquired::TokenTooLarge)),
-        (one(-1), BUSY),
-        (one(500), Some(busy_for(500))),
-    ] {
-        assert_eq!(fenced::acquired(&reply), expected, "{reply:?}");
-    }
-    for (reply, expected) in [
-        (many(&[9]), Some(Acquired::Got(Some(token(9))))),
-        (many(&[1, 2]), None),
-        (one(0), Some(Acquired::Missing)),
-        (one(1), Some(Acquired::Got(None))),
-        (one(-3), Some(Acquired::WrongType)),
-        (one(-4), Some(Acquired::TokenTooLarge)),
-        (one(2), None),
-        (Reply::Other, None),
-    ] {
-        assert_eq!(fenced::entered(&reply), expected, "{reply:?}");
-    }
-    assert!(fenced::raised(&one(1)));
-    for reply in [one(0), one(-3), Reply::Other] {
-        assert!(!fenced::raised(&reply), "{reply:?}");
-    }
-}
-
-#[test]
-fn what_a_read_write_lock_is_answered() {
-    for (reply, expected, open) in [
-        (one(-2), Some(Acquired::Got(None)), true),
-        (one(-6), Some(Acquired::Got(None)), false),
-        (one(-3), Some(Acquired::WrongType), false),
-        (one(-5), Some(Acquired::Missing), false),
-        (one(-1), BUSY, false),
-        (one(70), Some(busy_for(70)), false),
-        (one(-4), None, false),
-        (Reply::Other, None, false),
-    ] {
-        assert_eq!(rw::acquired(&reply), expected, "{reply:?}");
-        assert_eq!(rw::is_open(&reply), open, "{reply:?}");
-    }
-    for (reply, found) in [
-        (one(-5), Some(false)),
-        (one(-2), Some(true)),
-        (one(40), Some(true)),
-        (Reply::Other, None),
-    ] {
-        assert_eq!(rw::found(&reply), found, "{reply:?}");
-    }
-    for (reply, expected) in [
-        (one(0), Some(Released::Missing)),
-        (one(-1), Some(Released::Unheard)),
-        (one(-2), Some(Released::Ended { heard_by: None })),
-        (one(1), Some(Released::Ended { heard_by: Some(0) })),
-        (one(3), Some(Released::Ended { heard_by: Some(2) })),
-        (one(-3), None),
-        (Reply::Other, None),
-    ] {
-        assert_eq!(rw::released(&reply), expected, "{reply:?}");
-    }
-}
-
-#[test]
-fn what_a_fair_lock_is_answered() {
-    for (reply, expected, next_is_ours) in [
-        (many(&[-2, 0]), Some(Acquired::Got(None)), Some(false)),
-        (many(&[-2, 1]), Some(Acquired::Got(None)), Some(true)),
-        (many(&[-3, 0]), Some(Acquired::WrongType), None),
-        (many(&[0, -1]), BUSY, None),
-        (many(&[1, -1]), BUSY, None),
-        (many(&[0, 60]), Some(busy_for(60)), None),
-        (many(&[1, 60]), Some(busy_for(60)), None),
-        (many(&[1, -2]), None, None),
-        (many(&[2, 60]), None, None),
-        (many(&[-2]), None, None),
-        (one(-2), None, None),
-    ] {
-        assert_eq!(fair::acquired(&reply), expected, "{reply:?}");
-        assert_eq!(fair::next_is_ours(&reply), next_is_ours, "{reply:?}");
-    }
-    for (reply, expected) in [
-        (one(0), Some(Released::Missing)),
-        (one(-1), Some(Released::Unheard)),
-        (one(1), Some(Released::Ended { heard_by: None })),
-        (one(2), Some(Released::Ended { heard_by: Some(1) })),
-        (one(-2), None),
-        (Reply::Other, None),
-    ] {
-        assert_eq!(fair::released(&reply), expected, "{reply:?}");
-    }
-    for (reply, expected) in [
-        (many(&[3, 1]), Some((3, true))),
-        (many(&[0, 0]), Some((0, false))),
-        (many(&[-3, 0]), None),
-        (one(3), None),
-    ] {
-        let place = fair::placed(&reply);
-        let place = place.map(|place| (place.count, place.next_is_ours));
-        assert_eq!(place, expected, "{reply:?}");
-    }
-}
-
-#[test]
-fn a_read_hold_that_is_asserted_by_its_lock_alone_has_another_key_to_assert() {
-    let names = Names::of(&Family::PLAIN, "", "x").unwrap();
-    let lease = LeaseMs::from_millis(100);
-    for (reply, expected, more) in [
-        (one(-5), Some(false), false),
-        (one(0), Some(true), true),
-        (one(-2), Some(true), false),
-        (Reply::Other, None, false),
-    ] {
-        assert_eq!(rw::found(&reply), expected, "{reply:?}");
-        let timeout = rw::assert_timeout(&names, "id", lease, &reply);
-        assert_eq!(timeout.is_some(), more, "{reply:?}");
+proptest! {
+    #![proptest_config(cases(10_000))]
+    /// No reply makes the reader panic, and none stands for a lock that is busy for longer than an integer can say.
+    #[test]
+    fn every_reply_of_a_script_is_read(value in any_value()) {
+        let reply = Reply::from_value(&value);
+        if let Reply::Busy(Some(ttl)) = reply {
+            prop_assert!(i64::try_from(ttl.as_millis()).is_ok());
+        }
+        let integers = match &value {
+            Value::Int(_) => true,
+            Value::Array(items) => items.len() == 2 && items.iter().all(|item| matches!(item, Value::Int(_))),
+            _ => false,
+        };
+        prop_assert!(integers || reply == Reply::Other, "{:?}", value);
     }
 }

@@ -7,20 +7,14 @@ use super::call::{
     RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
     RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
 };
-use super::{Acquired, Call, Released, Reply, lock};
-use crate::lease::LeaseMs;
+use super::{Call, HoldRef, Reply};
 use crate::names::Names;
 
 /// The index of the key of the writers' marks among the names of the family.
 const WRITERS: usize = 0;
 
-/// Acquired or asserted; no writer waits.
-const GOT: i64 = -2;
-/// Acquired while a writer waits.
-const GOT_BEFORE_A_WRITER: i64 = -6;
-const NOT_THERE: i64 = -5;
-/// A read hold was asserted without its timeout key.
-const WITHOUT_TIMEOUT: i64 = 0;
+/// What the reply to [`assert_lock`] says of a read hold.
+const WITHOUT_TIMEOUT: Reply = Reply::Done(1);
 
 /// Redisson's key for the first level of a read hold.
 fn timeout(names: &Names, hold_id: &str) -> String {
@@ -31,85 +25,61 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn acquire_to_read<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+pub(crate) fn acquire_to_read(hold: HoldRef<'_>) -> Call<'_> {
     RW_READ_ACQUIRE
-        .on(names)
-        .key(timeout(names, hold_id))
-        .key(names.other(WRITERS))
-        .arg(hold_id)
-        .arg(lease)
+        .on(hold.names)
+        .key(timeout(hold.names, hold.id))
+        .key(hold.names.other(WRITERS))
+        .arg(hold.id)
+        .arg(hold.lease)
 }
 
 /// If it has to wait, it leaves a mark. Readers heed the marks of all clients for `mark`, then none for a third of it.
-pub(crate) fn acquire_to_write<'a>(
-    names: &'a Names,
-    hold_id: &'a str,
-    lease: LeaseMs,
-    mark: Duration,
-) -> Call<'a> {
+pub(crate) fn acquire_to_write(hold: HoldRef<'_>, mark: Duration) -> Call<'_> {
     RW_WRITE_ACQUIRE
-        .on(names)
-        .key(names.other(WRITERS))
-        .arg(hold_id)
-        .arg(lease)
+        .on(hold.names)
+        .key(hold.names.other(WRITERS))
+        .arg(hold.id)
+        .arg(hold.lease)
         .arg(millis(mark))
 }
 
-/// Decodes the reply to an acquire or a [`join`].
-pub(crate) fn acquired(reply: &Reply) -> Option<Acquired> {
-    match reply.integer()? {
-        GOT_BEFORE_A_WRITER => Some(Acquired::Got(None)),
-        NOT_THERE => Some(Acquired::Missing),
-        _ => lock::acquired(reply),
-    }
-}
-
-/// Whether an acquire or a join was granted while no writer waits.
-pub(crate) fn is_open(reply: &Reply) -> bool {
-    reply.integer() == Some(GOT)
-}
-
-/// Lengthens the lease of a hold that exists, and writes the hold count of a write hold.
-pub(crate) fn assert<'a>(
-    names: &'a Names,
-    hold_id: &'a str,
-    count: u32,
-    lease: Option<LeaseMs>,
-) -> Call<'a> {
+fn assert_in<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
     RW_ASSERT
         .on(names)
         .key(timeout(names, hold_id))
         .key(names.other(WRITERS))
         .arg(hold_id)
-        .arg(lease.map_or(0, LeaseMs::as_millis))
-        .arg(count)
 }
 
-/// Asserts a hold by the lock's key alone: its other keys may be on another node.
-pub(crate) fn assert_lock<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    RW_ASSERT.on(names).arg(hold_id).arg(lease).arg(0_u32)
+/// Lengthens the lease of a hold that exists, and writes the hold count of a write hold.
+pub(crate) fn assert(hold: HoldRef<'_>, count: u32) -> Call<'_> {
+    assert_in(hold.names, hold.id).arg(hold.lease).arg(count)
 }
 
-/// Asserts the timeout key alone, if the reply to [`assert_lock`] says that the hold is a read hold.
-pub(crate) fn assert_timeout<'a>(
-    names: &'a Names,
-    hold_id: &'a str,
-    lease: LeaseMs,
-    asserted: &Reply,
-) -> Option<Call<'a>> {
-    let is_needed = asserted.integer() == Some(WITHOUT_TIMEOUT);
-    let call = Call::script(&RW_ASSERT_TIMEOUT).for_node_of(names);
-    is_needed.then(|| call.key(timeout(names, hold_id)).arg(lease))
+/// Writes the hold count of a write hold that exists.
+pub(crate) fn count<'a>(names: &'a Names, hold_id: &'a str, count: u32) -> Call<'a> {
+    assert_in(names, hold_id).arg(0_u32).arg(count)
 }
 
 /// Asks whether one more reader may share a read hold, with that lease.
-pub(crate) fn join<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    assert(names, hold_id, 0, Some(lease)).arg("1")
+pub(crate) fn join(hold: HoldRef<'_>) -> Call<'_> {
+    assert(hold, 0).arg("1")
 }
 
-/// Whether the hold to assert or downgrade existed.
-pub(crate) fn found(reply: &Reply) -> Option<bool> {
-    reply.integer().map(|code| code != NOT_THERE)
+/// Asserts a hold by the lock's key alone: its other keys may be on another node.
+pub(crate) fn assert_lock(hold: HoldRef<'_>) -> Call<'_> {
+    RW_ASSERT
+        .on(hold.names)
+        .arg(hold.id)
+        .arg(hold.lease)
+        .arg(0_u32)
+}
+
+/// Asserts the timeout key alone, if the reply to [`assert_lock`] says that the hold is a read hold.
+pub(crate) fn assert_timeout(hold: HoldRef<'_>, asserted: Reply) -> Option<Call<'_>> {
+    let call = Call::script(&RW_ASSERT_TIMEOUT).for_node_of(hold.names);
+    (asserted == WITHOUT_TIMEOUT).then(|| call.key(timeout(hold.names, hold.id)).arg(hold.lease))
 }
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
@@ -121,21 +91,14 @@ pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
         .publishes()
 }
 
-pub(crate) fn released(reply: &Reply) -> Option<Released> {
-    match reply.integer()? {
-        -2 => Some(Released::Ended { heard_by: None }),
-        _ => lock::released(reply),
-    }
-}
-
 /// Turns a write hold into a read hold.
-pub(crate) fn downgrade<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
+pub(crate) fn downgrade(hold: HoldRef<'_>) -> Call<'_> {
     RW_DOWNGRADE
-        .on(names)
-        .key(timeout(names, hold_id))
-        .arg(hold_id)
-        .arg(lease)
-        .wakes(names)
+        .on(hold.names)
+        .key(timeout(hold.names, hold.id))
+        .arg(hold.id)
+        .arg(hold.lease)
+        .wakes(hold.names)
 }
 
 /// Leaves a mark, as [`acquire_to_write`] does, because a writer of `client` waits. Zero removes it.
@@ -159,7 +122,7 @@ pub(crate) fn force_release<'a>(names: &'a Names, mode: &'a str, client: &'a str
         .publishes()
 }
 
-/// Whether anybody holds the lock in `mode`.
+/// Asks for how long anybody holds the lock in `mode`, as [`lock::look`](super::lock::look) does.
 pub(crate) fn look<'a>(names: &'a Names, mode: &'a str) -> Call<'a> {
     RW_LOOK.on(names).arg(mode)
 }

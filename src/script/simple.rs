@@ -1,16 +1,15 @@
 //! The simple lock's calls: its key is a string with the hold id, as in other libraries.
 
-use super::Call;
 use super::call::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
-use crate::lease::LeaseMs;
+use super::{Call, HoldRef};
 use crate::names::Names;
 
-pub(crate) fn acquire<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    SIMPLE_ACQUIRE.on(names).arg(hold_id).arg(lease)
+pub(crate) fn acquire(hold: HoldRef<'_>) -> Call<'_> {
+    SIMPLE_ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
 }
 
-pub(crate) fn verify<'a>(names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-    SIMPLE_VERIFY.on(names).arg(hold_id).arg(lease)
+pub(crate) fn verify(hold: HoldRef<'_>) -> Call<'_> {
+    SIMPLE_VERIFY.on(hold.names).arg(hold.id).arg(hold.lease)
 }
 
 pub(crate) fn release<'a>(names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use redis::Value;
 use watchlock::{Backoff, Client, ClientBuilder, Error, Lease, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
@@ -45,20 +46,22 @@ pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// The script that ends with this file under `lua/`, after the files that its header names. A file that is only a part
-/// of scripts has none.
-pub(crate) fn script(file: &str) -> Option<String> {
+/// The script in this file under `lua/`.
+pub(crate) fn script(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua").join(file);
-    let own = fs::read_to_string(&path).expect("a text");
-    if own.starts_with("-- Part of ") {
-        return None;
+    fs::read_to_string(path).expect("a text")
+}
+
+/// The code of a reply, and its number; 0 if it has none.
+pub(crate) fn both(reply: Value) -> (i64, i64) {
+    match reply {
+        Value::Int(code) => (code, 0),
+        Value::Array(items) => match items[..] {
+            [Value::Int(code), Value::Int(number)] => (code, number),
+            _ => panic!("no code and number: {items:?}"),
+        },
+        other => panic!("no code: {other:?}"),
     }
-    let said = own
-        .lines()
-        .find_map(|line| line.strip_prefix("-- Follows "));
-    let parts = said.iter().flat_map(|said| said.split(", "));
-    let parts = parts.map(|part| fs::read_to_string(path.with_file_name(part)).expect("a text"));
-    Some(parts.chain([own.clone()]).collect())
 }
 
 /// Awaits `future`; in a test that passes it takes never long.

@@ -133,13 +133,13 @@ fn refused(missing: &str) -> &'static [Step] {
             TryWhileBusy,
             Wait,
             BeRenewed,
+            IsLocked,
             TimeToLive,
         ],
         "hset" | "pexpire" | "hdel" => &[LockAndUnlock, Reenter, Wait, BeRenewed],
         "hlen" | "hgetall" => &[TryWhileBusy, Wait, ForceUnlock],
         "hexists" => &[Reenter, BeRenewed],
         "del" => &[ForceUnlock],
-        "exists" => &[IsLocked],
         _ => &[],
     }
 }

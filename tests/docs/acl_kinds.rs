@@ -202,7 +202,7 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
         let mut user = user.get_multiplexed_async_connection().await.unwrap();
         let mut run = async |file: &str, args: &[&str]| {
             let mut call = redis::cmd("EVAL");
-            call.arg(script(&format!("fair/{file}.lua")).expect("a script"));
+            call.arg(script(&format!("fair/{file}.lua")));
             call.arg(4).arg("app:x").arg("redisson_lock_queue:{app:x}");
             call.arg("redisson_lock_timeout:{app:x}");
             call.arg("watchlock_waiters:{app:x}");
@@ -247,7 +247,7 @@ async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
         let mut user = user.get_multiplexed_async_connection().await.unwrap();
         let mut run = async |file: &str, keys: &[&str], args: &[&str]| {
             let mut call = redis::cmd("EVAL");
-            call.arg(script(&format!("rw/{file}.lua")).expect("a script"));
+            call.arg(script(&format!("rw/{file}.lua")));
             call.arg(keys.len()).arg(keys).arg(args);
             call.query_async::<redis::Value>(&mut user).await.is_ok()
         };

@@ -19,7 +19,7 @@ async fn behind(server: &RedisServer) -> (Client, Proxy) {
 }
 
 fn of_script(file: &str) -> Match {
-    let text = script(&format!("fair/{file}.lua")).expect("a script");
+    let text = script(&format!("fair/{file}.lua"));
     Match::script(&text).and(Match::key(LINE))
 }
 

@@ -72,7 +72,7 @@ async fn a_hold_that_waited_is_released_once() {
     let (waiting, _) = waiter(&server, &client).await;
     held.unlock().await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
-    let text = script("fair/release.lua").expect("a script");
+    let text = script("fair/release.lua");
     let releases = proxy.count(Match::script(&text).and(Match::key(LINE)));
     guard.unlock().await.unwrap();
     // There is no event to wait for: a repeat would come after 20 ms, 40 ms, and so on.

@@ -62,7 +62,7 @@ impl Scene {
     }
 
     fn tries(&self) -> Aim {
-        let text = script("fair/acquire.lua").expect("a script");
+        let text = script("fair/acquire.lua");
         self.proxy.count(Match::script(&text).and(Match::key(LINE)))
     }
 

@@ -252,9 +252,8 @@ fn scripts(kind: &Kind) -> BTreeMap<String, String> {
             let shown = path.strip_prefix(&root).expect("in lua/");
             let shown = shown.to_string_lossy().replace('\\', "/");
             if kind.lua.iter().any(|prefix| shown.starts_with(prefix)) {
-                let digest =
-                    script(&shown).map(|text| redis::Script::new(&text).get_hash().to_owned());
-                scripts.extend(digest.map(|digest| (digest, shown)));
+                let text = redis::Script::new(&script(&shown));
+                scripts.insert(text.get_hash().to_owned(), shown);
             }
         }
     }

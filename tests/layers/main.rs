@@ -1,6 +1,7 @@
 //! The house rules that a compiler does not check: imports point down, files stay small, nothing prints and nothing
-//! panics, pure parts stay pure, Lua files say what they do.
+//! panics, pure parts stay pure, Lua files say what they do, and what they repeat stays the same.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -333,4 +334,36 @@ fn lua_files_say_what_they_do_and_stay_short() {
             assert!(there, "{shown} does not say: {part}");
         }
     }
+}
+
+/// The functions of a script, by name.
+fn functions(lines: &[String]) -> BTreeMap<String, String> {
+    let mut functions = BTreeMap::new();
+    let mut lines = lines.iter();
+    while let Some(line) = lines.next() {
+        let Some(rest) = line.strip_prefix("local function ") else {
+            continue;
+        };
+        let name = rest.split('(').next().expect("a name");
+        let mut text = line.clone();
+        while !line.ends_with(" end") && !text.ends_with("\nend") {
+            text = format!("{text}\n{}", lines.next().expect("an end"));
+        }
+        functions.insert(name.to_owned(), text);
+    }
+    functions
+}
+
+#[test]
+fn a_step_of_several_fair_scripts_has_the_same_words_in_each() {
+    let mut known = BTreeMap::new();
+    let mut repeated = 0;
+    for path in files(&root().join("lua/fair"), "lua") {
+        for (name, text) in functions(&lines(&path)) {
+            let first = known.entry(name).or_insert_with(|| text.clone());
+            assert_eq!(*first, text, "{}", path.display());
+            repeated += usize::from(text.starts_with("local function tend("));
+        }
+    }
+    assert_eq!(repeated, 4, "the functions were found");
 }

@@ -265,7 +265,7 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     let lost = lose(&proxy, &Fault::SwallowReply);
     let first = soon(lock.lock()).await.unwrap();
     assert_eq!(lost.fired(), 1, "it was asked for twice");
-    let releases = Match::script(&script("rw/release.lua").unwrap()).and(Match::arg("x"));
+    let releases = Match::script(&script("rw/release.lua")).and(Match::arg("x"));
     let releases = proxy.count(releases);
     let swallowed = lose(&proxy, &Fault::SwallowRequest);
     let longer = soon(lock.try_lock(Duration::ZERO, MINUTE)).await;

@@ -90,13 +90,13 @@ async fn reenter_writes_the_count_and_lengthens_the_lease() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
     for _ in 0..2 {
-        assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 1);
+        assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), -2);
         scene.assert_held(MINE, "2", (50_000, 60_000)).await;
     }
-    assert_eq!(scene.reenter(MINE, "3", "1000").await.unwrap(), 1);
+    assert_eq!(scene.reenter(MINE, "3", "1000").await.unwrap(), -2);
     scene.assert_held(MINE, "3", (50_000, 60_000)).await;
     scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.reenter(MINE, "3", "60000").await.unwrap(), 1);
+    assert_eq!(scene.reenter(MINE, "3", "60000").await.unwrap(), -2);
     scene.assert_held(MINE, "3", (50_000, 60_000)).await;
     assert!(scene.messages().await.is_empty());
 }
@@ -104,10 +104,10 @@ async fn reenter_writes_the_count_and_lengthens_the_lease() {
 #[tokio::test]
 async fn reenter_of_a_hold_that_is_not_there_starts_none() {
     let scene = Scene::new().await;
-    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 0);
+    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), -5);
     scene.assert_free().await;
     scene.acquire(LATER, "30000").await.unwrap();
-    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), 0);
+    assert_eq!(scene.reenter(MINE, "2", "60000").await.unwrap(), -5);
     scene.assert_held(LATER, "1", (20_000, 30_000)).await;
 }
 
@@ -116,13 +116,13 @@ async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
     for _ in 0..2 {
-        assert_eq!(scene.verify(MINE, "1000").await.unwrap(), 1);
+        assert_eq!(scene.verify(MINE, "1000").await.unwrap(), -2);
         scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     }
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -2);
     scene.assert_held(MINE, "1", (50_000, 60_000)).await;
     scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.verify(MINE, "30000").await.unwrap(), 1);
+    assert_eq!(scene.verify(MINE, "30000").await.unwrap(), -2);
     scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());
 }
@@ -130,13 +130,13 @@ async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
 #[tokio::test]
 async fn verify_of_a_hold_that_is_not_there_starts_none() {
     let scene = Scene::new().await;
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -5);
     scene.assert_free().await;
     scene.acquire(LATER, "30000").await.unwrap();
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -5);
     scene.assert_held(LATER, "1", (20_000, 30_000)).await;
     scene.server.cmd(&["SET", LOCK, "x"]).await;
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 0);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -5);
     assert_eq!(scene.server.pttl(LOCK).await, -1);
 }
 
@@ -155,11 +155,11 @@ async fn t4_giving_a_level_back_writes_the_count_and_no_lease() {
     scene.acquire(MINE, "30000").await.unwrap();
     scene.reenter(MINE, "2", "30000").await.unwrap();
     for _ in 0..2 {
-        assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
+        assert_eq!(scene.release(MINE, "1").await.unwrap(), (-2, 0));
         scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     }
     scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), (-2, 0));
     assert_eq!(scene.server.pttl(LOCK).await, -1);
     assert!(scene.messages().await.is_empty());
 }
@@ -169,11 +169,11 @@ async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     let mut scene = Scene::new().await;
     scene.acquire(MINE, "30000").await.unwrap();
     // The scene is the one listener.
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), (-7, 1));
     scene.assert_free().await;
     assert_eq!(scene.messages().await, ["0"]);
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);
-    assert_eq!(scene.release(MINE, "1").await.unwrap(), 0);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), (-5, 0));
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), (-5, 0));
     scene.assert_free().await;
     assert!(scene.messages().await.is_empty());
 }
@@ -214,11 +214,11 @@ async fn verify_says_what_the_server_is_in_trouble_with() {
                 let refused = scene.verify(MINE, lease).await.unwrap_err();
                 assert_eq!(code(&refused), Some(expected), "{refused}");
             }
-            assert_eq!(scene.verify(LATER, "30000").await.unwrap(), 0);
+            assert_eq!(scene.verify(LATER, "30000").await.unwrap(), -5);
             scene.assert_held(MINE, "1", (0, 10_000)).await;
         }
         scene.server.cmd(mended).await;
-        assert_eq!(scene.verify(MINE, "30000").await.unwrap(), 1);
+        assert_eq!(scene.verify(MINE, "30000").await.unwrap(), -2);
         scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     }
 }
@@ -226,14 +226,14 @@ async fn verify_says_what_the_server_is_in_trouble_with() {
 #[tokio::test]
 async fn force_release_ends_whoever_holds_and_says_whether_it_was_the_caller() {
     let mut scene = Scene::new().await;
-    assert_eq!(scene.force().await.unwrap(), (0, 0));
+    assert_eq!(scene.force().await.unwrap(), (-5, 0));
     let foreign = CLIENT.replace('6', "7") + ":12";
     for (holder, number) in [(MINE, 7), (foreign.as_str(), 0), ("anything", 0)] {
         scene.acquire(holder, "30000").await.unwrap();
-        assert_eq!(scene.force().await.unwrap(), (1, number), "{holder}");
+        assert_eq!(scene.force().await.unwrap(), (-2, number), "{holder}");
         scene.assert_free().await;
         assert_eq!(scene.messages().await, ["0"]);
-        assert_eq!(scene.force().await.unwrap(), (0, 0));
+        assert_eq!(scene.force().await.unwrap(), (-5, 0));
         assert!(scene.messages().await.is_empty());
     }
 }
@@ -247,10 +247,10 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one() {
     scene.messages().await;
 
     assert!(scene.acquire(MINE, "90000").await.unwrap() > 0);
-    assert_eq!(scene.reenter(MINE, "2", "90000").await.unwrap(), 0);
-    assert_eq!(scene.verify(MINE, "90000").await.unwrap(), 0);
-    assert_eq!(scene.release(MINE, "1").await.unwrap(), 0);
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 0);
+    assert_eq!(scene.reenter(MINE, "2", "90000").await.unwrap(), -5);
+    assert_eq!(scene.verify(MINE, "90000").await.unwrap(), -5);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), (-5, 0));
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), (-5, 0));
 
     scene.assert_held(LATER, "1", (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());

@@ -67,12 +67,12 @@ async fn a_denied_wake_up_is_reported_and_the_lock_is_free_all_the_same() {
     for denied in ["-publish", "resetchannels"] {
         scene.acquire(MINE, "30000").await.unwrap();
         let answer = eval(&scene, denied, RELEASE, &[MINE, "0", &channel]).await;
-        assert_eq!(answer.unwrap(), Value::Int(-1), "{denied}");
+        assert_eq!(answer.unwrap(), Value::Int(-8), "{denied}");
         scene.assert_free().await;
 
         scene.acquire(MINE, "30000").await.unwrap();
         let answer = eval(&scene, denied, FORCE, &[CLIENT, &channel]).await;
-        let ended = Value::Array(vec![Value::Int(2), Value::Int(7)]);
+        let ended = Value::Array(vec![Value::Int(-8), Value::Int(7)]);
         assert_eq!(answer.unwrap(), ended, "{denied}");
         scene.assert_free().await;
     }

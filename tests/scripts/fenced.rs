@@ -3,7 +3,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{LATER, LOCK, MINE, Scene, code, is_refused, is_wrong_type};
+use super::{LATER, LOCK, MINE, Scene, both, code, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const ACQUIRE: &str = include_str!("../../lua/fenced/acquire.lua");
@@ -16,13 +16,10 @@ const TOKEN: &str = "redisson_lock_token:{lock}";
 const LIMIT: u64 = 9_007_199_254_740_992;
 const HALF_A_MINUTE: &str = "30000";
 
-/// The number in an array of one.
+/// The token of a grant.
 fn token(answer: RedisResult<Value>) -> u64 {
-    match answer {
-        Ok(Value::Array(numbers)) => match numbers[..] {
-            [Value::Int(token)] => u64::try_from(token).expect("a token"),
-            _ => panic!("{numbers:?}"),
-        },
+    match answer.map(both) {
+        Ok((-10, token)) => u64::try_from(token).expect("a token"),
         other => panic!("no token: {other:?}"),
     }
 }
@@ -446,7 +443,7 @@ async fn an_entry_takes_the_next_token_and_a_repeat_another_one() {
 #[tokio::test]
 async fn an_entry_to_a_hold_that_is_not_there_takes_nothing() {
     let scene = Scene::new().await;
-    let missing = Value::Int(0);
+    let missing = Value::Int(-5);
     assert_eq!(scene.enter(MINE, "2", "60000").await.unwrap(), missing);
     scene.assert_free().await;
     scene.acquire(LATER, HALF_A_MINUTE).await.unwrap();
@@ -460,14 +457,14 @@ async fn an_entry_to_a_hold_that_is_not_there_takes_nothing() {
 async fn a_hold_is_verified_and_given_back_by_the_plain_locks_scripts() {
     let mut scene = Scene::new().await;
     let first = token(scene.take(MINE, "10000").await);
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -2);
     scene.assert_held(MINE, "1", (50_000, 60_000)).await;
-    assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), 1);
-    assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
+    assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), -2);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), (-2, 0));
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), (-7, 1));
     assert_eq!(scene.messages().await, ["0"]);
     token(scene.take(LATER, "10000").await);
-    assert_eq!(scene.force().await.unwrap(), (1, 8));
+    assert_eq!(scene.force().await.unwrap(), (-2, 8));
     assert!(scene.stored().await.unwrap().parse::<u64>().unwrap() > first);
     assert!(scene.server.subscribers(&channel(LOCK)).await > 0);
 }
@@ -489,12 +486,12 @@ async fn a_token_is_raised_by_the_holder_and_never_lowered() {
     ] {
         // Run twice: the second one changes nothing.
         for _ in 0..2 {
-            assert_eq!(scene.raise(MINE, to).await.unwrap(), Value::Int(1));
+            assert_eq!(scene.raise(MINE, to).await.unwrap(), Value::Int(-2));
             assert_eq!(scene.stored().await, Some(stored.to_string()));
         }
     }
     // Written as a number, however large.
-    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(1));
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(-2));
     assert_eq!(scene.stored().await, Some(LIMIT.to_string()));
     scene.assert_held(MINE, "1", (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());
@@ -503,11 +500,11 @@ async fn a_token_is_raised_by_the_holder_and_never_lowered() {
 #[tokio::test]
 async fn raise_without_the_hold_changes_no_token() {
     let scene = Scene::new().await;
-    assert_eq!(scene.raise(MINE, 7).await.unwrap(), Value::Int(0));
+    assert_eq!(scene.raise(MINE, 7).await.unwrap(), Value::Int(-5));
     assert_eq!(scene.stored().await, None);
     token(scene.take(LATER, HALF_A_MINUTE).await);
     let before = scene.stored().await;
-    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(0));
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(-5));
     assert_eq!(scene.stored().await, before);
 }
 
@@ -526,7 +523,7 @@ async fn a_token_key_that_holds_no_number_is_left_alone_and_odd_tokens_are_refus
     }
     scene.server.cmd(&["DEL", TOKEN]).await;
     let raised = scene.fenced(RAISE, &[MINE, "7", "60000"]).await;
-    assert_eq!(raised.unwrap(), Value::Int(1));
+    assert_eq!(raised.unwrap(), Value::Int(-2));
     let ttl: i64 = scene.server.query(&["PTTL", TOKEN]).await;
     assert!((50_000..=60_000).contains(&ttl), "{ttl}");
 }
@@ -541,5 +538,5 @@ async fn a_refused_raise_changes_no_token() {
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(scene.stored().await, before);
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(1));
+    assert_eq!(scene.raise(MINE, LIMIT).await.unwrap(), Value::Int(-2));
 }

@@ -82,16 +82,16 @@ async fn i2_out_of_memory_a_hold_can_be_entered_renewed_and_given_back() {
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     assert_eq!(scene.acquire(MINE, "20000").await.unwrap(), -2);
-    assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), 1);
+    assert_eq!(scene.reenter(MINE, "2", "1000").await.unwrap(), -2);
     // The count is not written; the hold remains.
     scene.assert_held(MINE, "1", (15_000, 20_000)).await;
-    assert_eq!(scene.reenter(MINE, "2", "30000").await.unwrap(), 1);
-    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), 1);
-    assert_eq!(scene.release(MINE, "1").await.unwrap(), 1);
+    assert_eq!(scene.reenter(MINE, "2", "30000").await.unwrap(), -2);
+    assert_eq!(scene.verify(MINE, "60000").await.unwrap(), -2);
+    assert_eq!(scene.release(MINE, "1").await.unwrap(), (-2, 0));
     let (hash, ttl) = scene.state().await;
     assert_eq!((hash.len(), &*hash[0].0), (1, MINE));
     assert!((50_000..=60_000).contains(&ttl), "{ttl}");
-    assert_eq!(scene.release(MINE, "0").await.unwrap(), 2);
+    assert_eq!(scene.release(MINE, "0").await.unwrap(), (-7, 1));
     scene.assert_free().await;
     assert_eq!(scene.messages().await, ["0"]);
 }

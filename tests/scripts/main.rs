@@ -17,6 +17,7 @@ use redis::aio::PubSub;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use watchlock_support::server::RedisServer;
 
+pub(crate) use crate::common::both;
 use crate::common::channel;
 
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/lock/acquire.lua");
@@ -53,6 +54,12 @@ impl Scene {
         redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
     }
 
+    /// Runs a script whose reply may have a number.
+    pub(crate) async fn run_both(&self, script: &str, args: &[&str]) -> RedisResult<(i64, i64)> {
+        let call = [&["EVAL", script, "1", LOCK], args].concat();
+        self.server.try_cmd(&call).await.map(both)
+    }
+
     pub(crate) async fn acquire(&self, hold: &str, lease: &str) -> RedisResult<i64> {
         self.run(ACQUIRE, &[hold, lease]).await
     }
@@ -65,13 +72,12 @@ impl Scene {
         self.run(VERIFY, &[hold, lease]).await
     }
 
-    pub(crate) async fn release(&self, hold: &str, count: &str) -> RedisResult<i64> {
-        self.run(RELEASE, &[hold, count, &channel(LOCK)]).await
+    pub(crate) async fn release(&self, hold: &str, count: &str) -> RedisResult<(i64, i64)> {
+        self.run_both(RELEASE, &[hold, count, &channel(LOCK)]).await
     }
 
     pub(crate) async fn force(&self) -> RedisResult<(i64, i64)> {
-        let call = ["EVAL", FORCE, "1", LOCK, CLIENT, &channel(LOCK)];
-        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+        self.run_both(FORCE, &[CLIENT, &channel(LOCK)]).await
     }
 
     /// What was published since the last call.

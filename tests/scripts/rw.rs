@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::{CLIENT, LATER, LOCK, MINE, Scene, at_time, faked, is_refused, is_wrong_type};
+use super::{CLIENT, LATER, LOCK, MINE, Scene, at_time, both, faked, is_refused, is_wrong_type};
 use crate::common::channel;
 
 const READ: &str = include_str!("../../lua/rw/read_acquire.lua");
@@ -75,6 +75,11 @@ impl Call {
         )
     }
 
+    fn join(hold: &str, lease: &str) -> Self {
+        let keys = [LOCK, &timeout(hold), WRITERS];
+        Self::new(ASSERT, &keys, &[hold, lease, "0", "1"])
+    }
+
     fn release(hold: &str) -> Self {
         Self::new(RELEASE, &[LOCK, &timeout(hold), &channel(LOCK)], &[hold])
     }
@@ -127,16 +132,22 @@ impl Scene {
         self.server.try_cmd(&words).await
     }
 
-    /// Makes a call at a time of the server's, in ms.
+    /// Makes a call at a time of the server's, in ms. Returns the code of the reply.
     async fn go_at(&self, now_ms: i64, call: Call) -> i64 {
         let mut words = call.words();
         words[1] = at_time(&words[1], now_ms);
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        self.server.query(&words).await
+        both(self.server.cmd(&words).await).0
     }
 
+    /// Makes a call. Returns the code of the reply and its number.
+    async fn go_both(&self, call: Call) -> (i64, i64) {
+        both(self.try_do(call).await.unwrap())
+    }
+
+    /// Makes a call. Returns the code of the reply.
     async fn go(&self, call: Call) -> i64 {
-        redis::from_redis_value(self.try_do(call).await.unwrap()).unwrap()
+        self.go_both(call).await.0
     }
 
     async fn field(&self, field: &str) -> Option<String> {
@@ -203,13 +214,14 @@ async fn a_release_ends_its_hold_in_either_mode_and_once() {
         assert_eq!(scene.go(call).await, -2);
         assert_eq!(
             scene.go(Call::release(LATER)).await,
-            0,
+            -5,
             "not another hold's"
         );
-        assert_eq!(scene.go(Call::release(MINE)).await, 2, "one listens");
+        let released = scene.go_both(Call::release(MINE)).await;
+        assert_eq!(released, (-7, 1), "one listens");
         assert!(scene.server.keys().await.is_empty());
         assert_eq!(scene.messages().await, FREE, "all may try");
-        assert_eq!(scene.go(Call::release(MINE)).await, 0);
+        assert_eq!(scene.go(Call::release(MINE)).await, -5);
         assert!(scene.messages().await.is_empty());
     }
 }
@@ -232,7 +244,7 @@ async fn a_release_leaves_others_the_longest_lease_that_remains() {
     assert_eq!(left, [THEIRS, "java:1", "mode"], "who died is gone");
     assert!(scene.messages().await.is_empty(), "nobody can enter");
     scene.server.cmd(&["DEL", java]).await;
-    assert_eq!(scene.go(Call::release(THEIRS)).await, 2);
+    assert_eq!(scene.go_both(Call::release(THEIRS)).await, (-7, 1));
     assert!(scene.server.keys().await.is_empty());
     assert_eq!(scene.messages().await, FREE);
 }
@@ -322,7 +334,7 @@ async fn a_reader_with_0_ms_left_is_gone() {
     let condition = format!("key == '{}'", timeout(THEIRS));
     words[1] = faked(&words[1], "PTTL", &condition, "0");
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    assert_eq!(scene.server.query::<i64>(&words).await, 2);
+    assert_eq!(both(scene.server.cmd(&words).await), (-7, 1));
     assert!(!scene.server.exists(LOCK).await);
     assert_eq!(scene.messages().await, FREE);
 }
@@ -337,7 +349,7 @@ async fn i3_late_commands_of_an_old_hold_touch_no_other() {
         let scene = Scene::new().await;
         scene.go(other).await;
         let before = scene.server.hash(LOCK).await;
-        assert_eq!(scene.go(Call::release(MINE)).await, 0);
+        assert_eq!(scene.go(Call::release(MINE)).await, -5);
         assert_eq!(scene.go(Call::assert(MINE, "90000", "3")).await, -5);
         assert_eq!(scene.go(Call::downgrade(MINE, "90000")).await, -5);
         assert_eq!(scene.go(Call::assert_lock(MINE, "90000")).await, -5);
@@ -352,7 +364,8 @@ async fn an_assertion_writes_a_missing_timeout_key_anew() {
     for _ in 0..2 {
         scene.go(Call::read(MINE, "30000")).await;
         scene.server.cmd(&["DEL", &timeout(MINE)]).await;
-        assert_eq!(scene.go(Call::assert(MINE, "40000", "0")).await, -2);
+        let asserted = scene.go_both(Call::assert(MINE, "40000", "0")).await;
+        assert_eq!(asserted, (-2, 0));
         scene.assert_ttl(&timeout(MINE), (30_000, 40_000)).await;
         scene.assert_ttl(LOCK, (30_000, 40_000)).await;
         scene.go(Call::release(MINE)).await;
@@ -365,7 +378,7 @@ async fn a_downgrade_leaves_a_read_hold_with_the_longer_lease() {
     for (lease, least) in [("1000", 50_000), ("90000", 80_000)] {
         scene.go(Call::write(MINE, "60000", "0")).await;
         for _ in 0..2 {
-            assert_eq!(scene.go(Call::downgrade(MINE, lease)).await, 1);
+            assert_eq!(scene.go(Call::downgrade(MINE, lease)).await, -2);
             assert_eq!(scene.field("mode").await.as_deref(), Some("read"));
             assert_eq!(scene.field(MINE).await.as_deref(), Some("1"));
             assert_eq!(scene.field(&write_field(MINE)).await, None);
@@ -385,7 +398,7 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     let mut scene = Scene::new().await;
     assert_eq!(
         scene.go(Call::mark(CLIENT, "3000")).await,
-        0,
+        -5,
         "nobody reads"
     );
     scene.go(Call::read(THEIRS, "30000")).await;
@@ -399,17 +412,18 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
         -6,
         "its own is there"
     );
-    let asked = scene.go(Call::assert(THEIRS, "30000", "0")).await;
+    let asked = scene.go(Call::join(THEIRS, "30000")).await;
     assert!((1..=2_000).contains(&asked), "{asked}");
+    assert_eq!(scene.go(Call::assert(THEIRS, "30000", "0")).await, -2);
     for _ in 0..2 {
-        assert_eq!(scene.go(Call::mark(CLIENT, "3000")).await, 1);
+        assert_eq!(scene.go(Call::mark(CLIENT, "3000")).await, -2);
     }
-    assert_eq!(scene.go(Call::mark("other", "3000")).await, 1);
-    assert_eq!(scene.go(Call::mark(CLIENT, "0")).await, 1);
+    assert_eq!(scene.go(Call::mark("other", "3000")).await, -2);
+    assert_eq!(scene.go(Call::mark(CLIENT, "0")).await, -2);
     assert!(scene.messages().await.is_empty(), "another one waits");
-    assert_eq!(scene.go(Call::mark("other", "0")).await, 1);
+    assert_eq!(scene.go(Call::mark("other", "0")).await, -2);
     assert_eq!(scene.messages().await, ["1"]);
-    assert_eq!(scene.go(Call::mark("other", "0")).await, 0);
+    assert_eq!(scene.go(Call::mark("other", "0")).await, -5);
     assert!(scene.messages().await.is_empty());
     assert!(!scene.server.exists(WRITERS).await);
 }
@@ -464,14 +478,14 @@ async fn after_the_servers_time_went_back_no_mark_lasts_longer_than_before() {
     let hour = 3_600_000;
     scene.go_at(begun + hour, Call::mark(CLIENT, "9000")).await;
     assert_eq!(scene.go_at(begun, Call::read(LATER, "20000")).await, -2);
-    let asked = scene.go_at(begun, Call::assert(THEIRS, "30000", "0")).await;
+    let asked = scene.go_at(begun, Call::join(THEIRS, "30000")).await;
     assert_eq!(asked, -2);
     scene.go(Call::release(LATER)).await;
-    for (now, marked) in [(0, 1), (8_999, 1), (9_000, 0), (12_000, 1)] {
+    for (now, marked) in [(0, -2), (8_999, -2), (9_000, -5), (12_000, -2)] {
         let now = begun + now;
         assert_eq!(scene.go_at(now, Call::mark(CLIENT, "9000")).await, marked);
         let answer = scene.go_at(now, Call::read(LATER, "20000")).await;
-        assert_eq!(answer == -2, marked == 0, "{now}: {answer}");
+        assert_eq!(answer == -2, marked == -5, "{now}: {answer}");
         assert!(answer <= 3_000, "{answer}");
         scene.go(Call::release(LATER)).await;
     }
@@ -480,17 +494,17 @@ async fn after_the_servers_time_went_back_no_mark_lasts_longer_than_before() {
 #[tokio::test]
 async fn force_ends_one_mode_only_and_returns_whose_it_was() {
     let mut scene = Scene::new().await;
-    let two = |code, number| Value::Array(vec![Value::Int(code), Value::Int(number)]);
     for (mode, other, call) in [
         ("read", "write", Call::read(MINE, "30000")),
         ("write", "read", Call::write(MINE, "30000", "0")),
     ] {
-        assert_eq!(scene.try_do(Call::force(mode)).await.unwrap(), two(0, 0));
+        assert_eq!(scene.go(Call::force(mode)).await, -5);
         scene.go(call).await;
-        assert_eq!(scene.go(Call::look(mode)).await, 1);
-        assert_eq!(scene.go(Call::look(other)).await, 0);
-        assert_eq!(scene.try_do(Call::force(other)).await.unwrap(), two(0, 0));
-        assert_eq!(scene.try_do(Call::force(mode)).await.unwrap(), two(1, 7));
+        let held = scene.go(Call::look(mode)).await;
+        assert!((20_000..=30_000).contains(&held), "{held}");
+        assert_eq!(scene.go(Call::look(other)).await, -2);
+        assert_eq!(scene.go(Call::force(other)).await, -5);
+        assert_eq!(scene.go_both(Call::force(mode)).await, (-2, 7));
         assert_eq!(scene.messages().await, FREE);
         assert!(scene.server.keys().await.is_empty(), "{mode}");
     }
@@ -498,7 +512,8 @@ async fn force_ends_one_mode_only_and_returns_whose_it_was() {
         .server
         .cmd(&["HSET", LOCK, "mode", "write", "j:1:write", "1", "j:1", "1"])
         .await;
-    assert_eq!(scene.go(Call::look("read")).await, 1, "a writer that reads");
+    let held = scene.go(Call::look("read")).await;
+    assert_eq!(held, -1, "a writer that reads, and no TTL");
 }
 
 #[tokio::test]
@@ -521,7 +536,7 @@ async fn a_key_that_is_no_read_write_lock_is_reported_and_left_alone() {
             assert!(is_wrong_type(&got) || got == Ok(Value::Int(-3)), "{got:?}");
         }
         assert_eq!(scene.go(Call::assert(LATER, "30000", "0")).await, -5);
-        assert_eq!(scene.go(Call::look("read")).await, 0);
+        assert_eq!(scene.go(Call::look("read")).await, -2);
         let after = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
         assert_eq!(before, after, "{write:?}");
         assert_eq!(scene.server.keys().await, [LOCK], "{write:?}");
@@ -623,11 +638,14 @@ async fn i2_out_of_memory_no_new_hold_is_taken_and_existing_ones_are_kept_and_re
     assert!(is_refused(&refused), "{refused:?}");
     assert!(!scene.server.exists(&timeout(THEIRS)).await);
     assert_eq!(scene.server.hash(LOCK).await.len(), 2);
-    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, 0);
-    assert_eq!(scene.go(Call::assert_timeout(MINE, "60000")).await, 1);
+    assert_eq!(
+        scene.go_both(Call::assert_lock(MINE, "60000")).await,
+        (-2, 1)
+    );
+    assert_eq!(scene.go(Call::assert_timeout(MINE, "60000")).await, -2);
     assert_eq!(scene.go(Call::assert(MINE, "70000", "0")).await, -2);
     scene.assert_ttl(&timeout(MINE), (60_000, 70_000)).await;
-    assert_eq!(scene.go(Call::release(MINE)).await, 2);
+    assert_eq!(scene.go_both(Call::release(MINE)).await, (-7, 1));
     assert_eq!(scene.messages().await, FREE);
     for call in [
         Call::read(MINE, "30000"),
@@ -646,14 +664,20 @@ async fn a_hold_is_asserted_key_by_key() {
     scene.go(Call::read(MINE, "5000")).await;
     scene.server.cmd(&["DEL", &timeout(MINE)]).await;
     for _ in 0..2 {
-        assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, 0);
+        assert_eq!(
+            scene.go_both(Call::assert_lock(MINE, "60000")).await,
+            (-2, 1)
+        );
         assert!(!scene.server.exists(&timeout(MINE)).await);
         assert!(scene.server.pttl(LOCK).await > 50_000);
     }
-    assert_eq!(scene.go(Call::assert_lock(MINE, "1000")).await, 0);
+    assert_eq!(
+        scene.go_both(Call::assert_lock(MINE, "1000")).await,
+        (-2, 1)
+    );
     assert!(scene.server.pttl(LOCK).await > 50_000, "it never shrinks");
     for lease in ["60000", "60000", "1000"] {
-        assert_eq!(scene.go(Call::assert_timeout(MINE, lease)).await, 1);
+        assert_eq!(scene.go(Call::assert_timeout(MINE, lease)).await, -2);
         let left = scene.server.pttl(&timeout(MINE)).await;
         assert!(left > 50_000 && left <= 60_000, "{left}");
     }
@@ -665,7 +689,10 @@ async fn a_hold_is_asserted_key_by_key() {
     }
     scene.server.cmd(&["DEL", LOCK]).await;
     scene.go(Call::write(MINE, "60000", "0")).await;
-    assert_eq!(scene.go(Call::assert_lock(MINE, "60000")).await, -2);
+    assert_eq!(
+        scene.go_both(Call::assert_lock(MINE, "60000")).await,
+        (-2, 0)
+    );
     assert_eq!(scene.go(Call::assert_lock(THEIRS, "60000")).await, -5);
     scene.server.cmd(&["DEL", LOCK]).await;
     scene.server.cmd(&["SET", LOCK, "x"]).await;

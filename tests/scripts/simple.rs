@@ -22,13 +22,12 @@ impl Scene {
         self.server.cmd(&call).await == Value::Okay
     }
 
-    async fn release_simple(&self, hold: &str, count: &str) -> RedisResult<i64> {
-        self.run(RELEASE, &[hold, count, &channel(LOCK)]).await
+    async fn release_simple(&self, hold: &str, count: &str) -> RedisResult<(i64, i64)> {
+        self.run_both(RELEASE, &[hold, count, &channel(LOCK)]).await
     }
 
     async fn force_simple(&self) -> RedisResult<(i64, i64)> {
-        let call = ["EVAL", FORCE, "1", LOCK, CLIENT, &channel(LOCK)];
-        redis::from_redis_value(self.server.try_cmd(&call).await?).map_err(Into::into)
+        self.run_both(FORCE, &[CLIENT, &channel(LOCK)]).await
     }
 
     async fn assert_string(&self, hold: &str, lease: (i64, i64)) {
@@ -89,7 +88,7 @@ async fn a_key_that_is_no_string_is_recognised_and_left_alone() {
         let before = scene.server.query::<Vec<u8>>(&["DUMP", LOCK]).await;
         for _ in 0..2 {
             assert_eq!(scene.run(ACQUIRE, &[MINE, "30000"]).await.unwrap(), -3);
-            assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), 0);
+            assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), -5);
             assert_eq!(scene.force_simple().await.unwrap(), (-3, 0));
             for count in ["0", "1"] {
                 let released = scene.release_simple(MINE, count).await;
@@ -107,13 +106,13 @@ async fn t1_verify_lengthens_the_lease_and_never_shortens_it() {
     let mut scene = Scene::new().await;
     scene.set(MINE, "30000").await;
     for _ in 0..2 {
-        assert_eq!(scene.run(VERIFY, &[MINE, "1000"]).await.unwrap(), 1);
+        assert_eq!(scene.run(VERIFY, &[MINE, "1000"]).await.unwrap(), -2);
         scene.assert_string(MINE, (20_000, 30_000)).await;
     }
-    assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), 1);
+    assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), -2);
     scene.assert_string(MINE, (50_000, 60_000)).await;
     scene.server.cmd(&["PERSIST", LOCK]).await;
-    assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), 1);
+    assert_eq!(scene.run(VERIFY, &[MINE, "30000"]).await.unwrap(), -2);
     scene.assert_string(MINE, (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());
 }
@@ -147,28 +146,32 @@ async fn the_last_release_frees_the_lock_and_wakes_one_waiter_once() {
     let mut scene = Scene::new().await;
     scene.set(MINE, "30000").await;
     for _ in 0..2 {
-        assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 1);
+        assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), (-2, 0));
         scene.assert_string(MINE, (20_000, 30_000)).await;
     }
     assert!(scene.messages().await.is_empty());
-    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 2);
+    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), (-7, 1));
     assert!(scene.server.keys().await.is_empty());
     assert_eq!(scene.messages().await, ["0"]);
-    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 0);
-    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 0);
+    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), (-5, 0));
+    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), (-5, 0));
     assert!(scene.messages().await.is_empty());
 }
 
 #[tokio::test]
 async fn force_release_ends_whoever_holds_and_says_whether_it_was_the_caller() {
     let mut scene = Scene::new().await;
-    assert_eq!(scene.force_simple().await.unwrap(), (0, 0));
+    assert_eq!(scene.force_simple().await.unwrap(), (-5, 0));
     for (holder, number) in [(MINE, 7), ("kR3b+token/==", 0), ("", 0)] {
         scene.set(holder, "30000").await;
-        assert_eq!(scene.force_simple().await.unwrap(), (1, number), "{holder}");
+        assert_eq!(
+            scene.force_simple().await.unwrap(),
+            (-2, number),
+            "{holder}"
+        );
         assert!(scene.server.keys().await.is_empty());
         assert_eq!(scene.messages().await, ["0"]);
-        assert_eq!(scene.force_simple().await.unwrap(), (0, 0));
+        assert_eq!(scene.force_simple().await.unwrap(), (-5, 0));
         assert!(scene.messages().await.is_empty());
     }
 }
@@ -178,9 +181,9 @@ async fn i3_late_commands_of_an_old_hold_do_not_touch_a_new_one() {
     let mut scene = Scene::new().await;
     scene.set(LATER, "30000").await;
     assert!(scene.run(ACQUIRE, &[MINE, "90000"]).await.unwrap() > 0);
-    assert_eq!(scene.run(VERIFY, &[MINE, "90000"]).await.unwrap(), 0);
-    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 0);
-    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 0);
+    assert_eq!(scene.run(VERIFY, &[MINE, "90000"]).await.unwrap(), -5);
+    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), (-5, 0));
+    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), (-5, 0));
     scene.assert_string(LATER, (20_000, 30_000)).await;
     assert!(scene.messages().await.is_empty());
 }
@@ -218,10 +221,10 @@ async fn i2_out_of_memory_a_hold_can_be_entered_renewed_and_given_back() {
     scene.set(MINE, "10000").await;
     scene.server.cmd(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(scene.run(ACQUIRE, &[MINE, "20000"]).await.unwrap(), -2);
-    assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), 1);
+    assert_eq!(scene.run(VERIFY, &[MINE, "60000"]).await.unwrap(), -2);
     scene.assert_string(MINE, (50_000, 60_000)).await;
-    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), 1);
-    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), 2);
+    assert_eq!(scene.release_simple(MINE, "1").await.unwrap(), (-2, 0));
+    assert_eq!(scene.release_simple(MINE, "0").await.unwrap(), (-7, 1));
     assert_eq!(scene.messages().await, ["0"]);
 }
 
@@ -286,10 +289,10 @@ async fn a_denied_command_is_reported_and_a_denied_wake_up_as_well() {
         assert!(scene.server.exists(LOCK).await);
     }
     let answer = eval(&scene, "-publish", RELEASE, &[MINE, "0", &channel]).await;
-    assert_eq!(answer.unwrap(), Value::Int(-1));
+    assert_eq!(answer.unwrap(), Value::Int(-8));
     scene.set(MINE, "30000").await;
     let answer = eval(&scene, "-publish", FORCE, &[CLIENT, &channel]).await;
-    let ended = Value::Array(vec![Value::Int(2), Value::Int(7)]);
+    let ended = Value::Array(vec![Value::Int(-8), Value::Int(7)]);
     assert_eq!(answer.unwrap(), ended);
     assert!(scene.server.keys().await.is_empty());
 }

@@ -106,7 +106,7 @@ async fn waits(acquire: impl Future<Output = Result<LockGuard, Error>> + Send + 
 }
 
 fn of_script(file: &str) -> Match {
-    Match::script(&script(file).expect("a script"))
+    Match::script(&script(file))
 }
 
 async fn got(waiter: Waiter) -> LockGuard {

@@ -263,8 +263,8 @@ impl AckWorker {
         let (results, _) = self.round(connection, &entries, false).await?;
         for (entry, result) in entries.into_iter().zip(results) {
             match heard(&self.lane, connected.generation, result, sent_at) {
-                Ok(mut answer) if answer.reply.shows_holder() => {
-                    answer.reply = Reply::Busy;
+                Ok(mut answer) if matches!(answer.reply, Reply::Busy(_)) => {
+                    answer.reply = Reply::Busy(None);
                     entry.reply(answer);
                 }
                 Err(wrong) if wrong.redirect.is_some() => entry.fail(wrong),
@@ -441,8 +441,7 @@ impl AckCommand {
     /// Whether the reply is a grant, which must be acknowledged.
     fn is_granted(&self, answer: &TimedReply) -> bool {
         let undo = self.undo.as_ref();
-        self.order == Order::Acknowledged
-            && undo.is_none_or(|undo| undo.is_needed_behind(&answer.reply))
+        self.order == Order::Acknowledged && undo.is_none_or(|_| answer.reply.is_grant())
     }
 
     /// Turns it into the command that undoes it.

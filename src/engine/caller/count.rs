@@ -34,8 +34,7 @@ pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<
     let kind = &hold.kind;
     let Some(count) = count else {
         let lease = lease_left(core, hold);
-        let call = kind.commands.downgrade(kind.names(), &hold.id, lease);
-        let call = call.map(Call::acknowledged);
+        let call = kind.downgrade(&hold.id, lease);
         return call.unwrap_or_else(|| kind.verify(&hold.id, lease));
     };
     kind.release(&hold.id, count)

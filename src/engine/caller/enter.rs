@@ -23,7 +23,7 @@ use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{Level, NoEntry};
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
-use crate::script::Acquired;
+use crate::script::Reply;
 
 /// A new level. Its drop gives the level back unless the level was taken out.
 struct NewLevel<'a> {
@@ -257,9 +257,9 @@ async fn send(
             ReenterError::Final(failure.into())
         }
     })?;
-    match kind.entered(&answer.reply) {
-        Some(Acquired::Got(token)) => {
-            if let Some(token) = token {
+    match answer.reply {
+        Reply::Done(_) | Reply::Token(_) => {
+            if let Some(token) = answer.reply.token() {
                 hold.keep_token(token);
             }
             prolong(core, hold, lease.term(answer.sent_at));
@@ -267,10 +267,10 @@ async fn send(
                 Err(ReenterError::Final(Error::lost(reason)))
             })
         }
-        Some(Acquired::Missing) => Err(ReenterError::Final(missing(core, hold))),
-        Some(Acquired::WrongType) => Err(ReenterError::Final(Error::wrong_type())),
-        Some(Acquired::TokenTooLarge) => Err(ReenterError::Final(Error::fencing_token_too_large())),
-        Some(Acquired::Busy(_)) | None => Err(ReenterError::Final(Failure::strange_reply().into())),
+        Reply::Gone => Err(ReenterError::Final(missing(core, hold))),
+        Reply::WrongType => Err(ReenterError::Final(Error::wrong_type())),
+        Reply::TokenTooLarge => Err(ReenterError::Final(Error::fencing_token_too_large())),
+        _ => Err(ReenterError::Final(Failure::strange_reply().into())),
     }
 }
 
@@ -295,7 +295,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
         (lease, outcome) = ask_once(core, hold, end).await?;
     }
     let answer = outcome?;
-    match hold.kind.found(&answer.reply) {
+    match answer.reply.found() {
         Some(true) => {
             prolong(core, hold, lease.term(answer.sent_at));
             match hold.lost_reason(core.now()) {

@@ -171,7 +171,7 @@ async fn write(
     let pending = Pending::start(&fleet, count::call(core, hold, count));
     writing.sent(&pending);
     let outcome = pending.until(core.config.command_timeout, deadline).await;
-    match outcome.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+    match outcome.map(|answer| (answer.reply.found(), answer.sent_at)) {
         Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),
         Ok((_, sent_at)) => {
             writing.acknowledged();

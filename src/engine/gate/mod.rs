@@ -208,8 +208,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             return owner.is_some_and(|owner| owner.has(request.kind.names(), now));
         }
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
-        let commands = &request.kind.commands;
-        held.is_some_and(|hold| commands.may_enter(hold.owner, request.owner_number()))
+        // An owner may enter its own hold.
+        let asks = request.owner_number();
+        held.is_some_and(|hold| asks.is_some() && hold.owner == asks)
     }
 
     /// Puts an attempt into the free seat, or a join beside the shared hold in it.
@@ -326,7 +327,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             | Seat::Releasing { .. } => false,
             _ => match self.last_answer {
                 LastAnswer::Busy(until) => {
-                    let published = ticket.request.kind.commands.publishes_releases();
+                    let published = ticket.request.kind.commands.rules().publishes_releases;
                     let heard = published && self.wakeups.hear_holder();
                     heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
                 }
@@ -554,7 +555,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let ready = rules.passes_on && self.job.is_some() && self.succession.passes_on(now);
         let head = self.queue.head().filter(|_| ready)?;
         let request = &head.request;
-        let kinds = hold.kind.commands.passes_on() && request.kind.commands.passes_on();
+        let kinds = hold.kind.commands.rules().passes_on && request.kind.commands.rules().passes_on;
         let watched = request.level == Level::Watchdog;
         // An attempt that is not settled may still get the lock, and only a try of its own releases that.
         let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();

@@ -239,7 +239,7 @@ impl Ticket {
 
     /// Whether messages are to wake it.
     pub(super) fn listens(&self) -> bool {
-        self.request.kind.commands.backoff().is_none()
+        self.request.kind.commands.rules().backoff.is_none()
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

@@ -225,7 +225,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::hold::kind::{Commands, Kind, KindCommands};
+    use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing};
     use crate::engine::hold::{Origin, TaskId};
     use crate::lease::LeaseMs;
     use crate::names::Family;
@@ -237,12 +237,16 @@ mod tests {
     }
 
     impl Commands for Test {
-        fn has_reads(&self) -> bool {
-            self.shared
-        }
-
-        fn is_shared(&self) -> bool {
-            self.shared
+        fn rules(&self) -> KindRules {
+            let sharing = if self.shared {
+                Sharing::Reads
+            } else {
+                Sharing::Exclusive
+            };
+            KindRules {
+                sharing,
+                ..KindRules::DEFAULT
+            }
         }
     }
 

@@ -123,7 +123,7 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let writing = Writing::begin(core, &hold, count);
         let call = call(core, &hold, count);
         let answer = core.ask(call, core.config.command_timeout).await;
-        match answer.map(|answer| (hold.kind.found(&answer.reply), answer.sent_at)) {
+        match answer.map(|answer| (answer.reply.found(), answer.sent_at)) {
             Ok((Some(true), sent_at)) => {
                 writing.acknowledged();
                 written(core, &hold, count, sent_at);

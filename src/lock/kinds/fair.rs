@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, RedisQueue, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
 use crate::lock::guard::{LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Forced, Placed, Released, Reply, fair, lock};
+use crate::script::{Call, HoldRef, fair};
 
 /// The kind of [`FairLock`].
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl LockKind for Fair {
 ///   for that long. Dead waiters of Redisson keep their places as long as Redisson keeps them.
 ///   See [`fair_wait`](crate::ClientBuilder::fair_wait).
 ///
-/// With many waiters it costs more than the [plain](crate::ReentrantLock) lock: each grant costs Redis one pass over the
+/// With many waiters it costs more than the [plain](crate::ReentrantLock) lock: a grant may cost Redis one pass over the
 /// queue. **Use a name for one kind only**: a held fair lock looks like a plain lock in Redis, so the two exclude each
 /// other under one name, but a release of one does not wake waiters of the other, and the order is lost.
 ///
@@ -82,65 +82,37 @@ struct InOrder {
 }
 
 impl Commands for InOrder {
-    fn needs_time(&self) -> bool {
-        true
+    fn rules(&self) -> KindRules {
+        KindRules {
+            needs_time: true,
+            ..KindRules::DEFAULT
+        }
     }
 
     fn queue(&self) -> Option<&dyn RedisQueue> {
         Some(self)
     }
 
-    fn acquire<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-        sort: Try,
-    ) -> Call<'a> {
-        fair::acquire(names, self.wait, hold_id, lease, sort.waits)
+    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
+        fair::acquire(hold, self.wait, sort.waits)
     }
 
-    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        fair::acquired(reply)
-    }
-
-    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+    fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         fair::release(names, self.wait, hold_id, left)
     }
 
-    fn released(&self, reply: &Reply) -> Option<Released> {
-        fair::released(reply)
-    }
-
-    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+    fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
         fair::force_release(names, self.wait, client)
-    }
-
-    fn forced(&self, reply: &Reply) -> Option<Forced> {
-        lock::forced(reply)
     }
 }
 
 impl RedisQueue for InOrder {
-    fn enqueue<'a>(
-        &'a self,
-        names: &'a Names,
-        ahead: Option<&'a str>,
-        hold_ids: &[&'a str],
-    ) -> Call<'a> {
-        fair::enqueue(names, self.wait, ahead, hold_ids)
+    fn enqueue<'a>(&self, names: &'a Names, ahead: Option<&'a str>, ids: &[&'a str]) -> Call<'a> {
+        fair::enqueue(names, self.wait, ahead, ids)
     }
 
-    fn vouch<'a>(&'a self, names: &'a Names, client: &'a str, hold_ids: &[&'a str]) -> Call<'a> {
-        fair::vouch(names, self.wait, client, hold_ids)
-    }
-
-    fn placed(&self, reply: &Reply) -> Option<Placed> {
-        fair::placed(reply)
-    }
-
-    fn next_is_ours(&self, reply: &Reply) -> Option<bool> {
-        fair::next_is_ours(reply)
+    fn vouch<'a>(&self, names: &'a Names, client: &'a str, ids: &[&'a str]) -> Call<'a> {
+        fair::vouch(names, self.wait, client, ids)
     }
 
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::guard_around::guard_around_level;
 use crate::backend::Failure;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Reply, fenced};
+use crate::script::{Call, HoldRef, fenced, lock};
 
 /// The kind of [`FencedLock`].
 #[derive(Debug)]
@@ -127,35 +127,22 @@ struct WithTokens {
 }
 
 impl Commands for WithTokens {
-    fn needs_time(&self) -> bool {
-        true
+    fn rules(&self) -> KindRules {
+        KindRules {
+            needs_time: true,
+            ..KindRules::DEFAULT
+        }
     }
 
-    fn acquire<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-        _try: Try,
-    ) -> Call<'a> {
-        fenced::acquire(names, hold_id, lease, self.token_ttl)
+    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
+        fenced::acquire(hold, self.token_ttl)
     }
 
-    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        fenced::acquired(reply)
-    }
-
-    fn reenter_tokenless<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        count: u32,
-        lease: LeaseMs,
-    ) -> Call<'a> {
-        fenced::reenter(names, hold_id, count, lease, self.token_ttl)
-    }
-
-    fn entered(&self, reply: &Reply) -> Option<Acquired> {
-        fenced::entered(reply)
+    fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, has_token: bool) -> Call<'a> {
+        if has_token {
+            lock::reenter(hold, count)
+        } else {
+            fenced::reenter(hold, count, self.token_ttl)
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
 use crate::lock::guard::{LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
@@ -56,7 +56,10 @@ pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
 struct Plain;
 
 impl Commands for Plain {
-    fn passes_on(&self) -> bool {
-        true
+    fn rules(&self) -> KindRules {
+        KindRules {
+            passes_on: true,
+            ..KindRules::DEFAULT
+        }
     }
 }

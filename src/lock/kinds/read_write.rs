@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use super::guard_around::guard_around_level;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::Lease;
 use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Acquired, Call, Released, Reply, rw};
+use crate::script::{Call, HoldRef, Reply, lock, rw};
 
 /// The kind of [`ReadLock`].
 #[derive(Debug)]
@@ -246,115 +246,75 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 }
 
 impl Commands for Mode {
-    fn needs_time(&self) -> bool {
-        true
-    }
-
-    fn has_reads(&self) -> bool {
-        true
-    }
-
-    fn is_shared(&self) -> bool {
-        *self == Self::Read
-    }
-
-    fn acquire<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-        sort: Try,
-    ) -> Call<'a> {
-        match self {
-            Self::Read => rw::acquire_to_read(names, hold_id, lease),
-            Self::Write => rw::acquire_to_write(names, hold_id, lease, sort.mark),
+    fn rules(&self) -> KindRules {
+        KindRules {
+            sharing: match self {
+                Self::Read => Sharing::Reads,
+                Self::Write => Sharing::Writes,
+            },
+            needs_time: true,
+            ..KindRules::DEFAULT
         }
     }
 
-    fn look_for_holder<'a>(&'a self, names: &'a Names) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
+        match self {
+            Self::Read => rw::acquire_to_read(hold),
+            Self::Write => rw::acquire_to_write(hold, sort.mark),
+        }
+    }
+
+    fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {
         match self {
             Self::Read => rw::look(names, Self::Write.word()),
-            Self::Write => Call::plain("PTTL").lock(names),
+            Self::Write => lock::look(names),
         }
     }
 
-    fn acquired(&self, reply: &Reply) -> Option<Acquired> {
-        rw::acquired(reply)
+    fn join<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
+        rw::join(hold)
     }
 
-    fn join<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-        rw::join(names, hold_id, lease)
-    }
-
-    fn is_open(&self, reply: &Reply) -> bool {
-        self.is_shared() && rw::is_open(reply)
-    }
-
-    fn downgrade<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-    ) -> Option<Call<'a>> {
-        Some(rw::downgrade(names, hold_id, lease))
+    fn downgrade<'a>(&self, hold: HoldRef<'a>) -> Option<Call<'a>> {
+        Some(rw::downgrade(hold))
     }
 
     fn downgraded(&self) -> Option<KindCommands> {
         Some(Self::Read.commands())
     }
 
-    fn mark<'a>(&'a self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {
+    fn mark<'a>(&self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {
         Some(rw::mark(names, client, mark))
     }
 
-    fn reenter<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        count: u32,
-        lease: LeaseMs,
-    ) -> Call<'a> {
-        let count = if self.is_shared() { 0 } else { count };
-        rw::assert(names, hold_id, count, Some(lease))
+    fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, _has_token: bool) -> Call<'a> {
+        let count = if *self == Self::Read { 0 } else { count };
+        rw::assert(hold, count)
     }
 
-    fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-        rw::assert(names, hold_id, 0, Some(lease))
+    fn verify<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
+        rw::assert(hold, 0)
     }
 
-    fn verify_apart<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-        first: Option<&Reply>,
-    ) -> Option<Call<'a>> {
+    fn verify_apart<'a>(&self, hold: HoldRef<'a>, first: Option<Reply>) -> Option<Call<'a>> {
         match first {
-            None => Some(rw::assert_lock(names, hold_id, lease)),
-            Some(reply) => rw::assert_timeout(names, hold_id, lease, reply),
+            None => Some(rw::assert_lock(hold)),
+            Some(reply) => rw::assert_timeout(hold, reply),
         }
     }
 
-    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+    fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         match left {
             0 => rw::release(names, hold_id),
-            left => rw::assert(names, hold_id, left, None),
+            left => rw::count(names, hold_id, left),
         }
     }
 
-    fn released(&self, reply: &Reply) -> Option<Released> {
-        rw::released(reply)
-    }
-
-    fn found(&self, reply: &Reply) -> Option<bool> {
-        rw::found(reply)
-    }
-
-    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+    fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
         rw::force_release(names, self.word(), client)
     }
 
-    fn look<'a>(&'a self, names: &'a Names) -> Call<'a> {
+    fn look<'a>(&self, names: &'a Names) -> Call<'a> {
         rw::look(names, self.word())
     }
 }

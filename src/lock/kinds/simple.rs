@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
-use crate::lease::LeaseMs;
 use crate::lock::guard::{LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
 use crate::names::{Family, Names};
-use crate::script::{Call, simple};
+use crate::script::{Call, HoldRef, simple};
 
 /// The kind of [`SimpleLock`].
 #[derive(Debug)]
@@ -61,41 +60,32 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 struct Strings;
 
 impl Commands for Strings {
-    /// Other libraries publish nothing.
-    fn publishes_releases(&self) -> bool {
-        false
+    fn rules(&self) -> KindRules {
+        KindRules {
+            // Other libraries publish nothing.
+            publishes_releases: false,
+            ..KindRules::DEFAULT
+        }
     }
 
-    fn acquire<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        lease: LeaseMs,
-        _sort: Try,
-    ) -> Call<'a> {
-        simple::acquire(names, hold_id, lease)
+    fn acquire<'a>(&self, hold: HoldRef<'a>, _sort: Try) -> Call<'a> {
+        simple::acquire(hold)
     }
 
     /// Redis stores only the lease, as the client alone counts the levels.
-    fn reenter<'a>(
-        &'a self,
-        names: &'a Names,
-        hold_id: &'a str,
-        _count: u32,
-        lease: LeaseMs,
-    ) -> Call<'a> {
-        simple::verify(names, hold_id, lease)
+    fn reenter<'a>(&self, hold: HoldRef<'a>, _count: u32, _has_token: bool) -> Call<'a> {
+        simple::verify(hold)
     }
 
-    fn verify<'a>(&'a self, names: &'a Names, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
-        simple::verify(names, hold_id, lease)
+    fn verify<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
+        simple::verify(hold)
     }
 
-    fn release<'a>(&'a self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
+    fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
         simple::release(names, hold_id, left)
     }
 
-    fn force<'a>(&'a self, names: &'a Names, client: &'a str) -> Call<'a> {
+    fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
         simple::force_release(names, client)
     }
 }

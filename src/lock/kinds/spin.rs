@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
 use crate::lock::guard::{LockGuard, LockKind, sealed};
 use crate::lock::handle::Handle;
@@ -80,11 +80,11 @@ struct Polling {
 }
 
 impl Commands for Polling {
-    fn passes_on(&self) -> bool {
-        true
-    }
-
-    fn backoff(&self) -> Option<Backoff> {
-        Some(self.backoff)
+    fn rules(&self) -> KindRules {
+        KindRules {
+            passes_on: true,
+            backoff: Some(self.backoff),
+            ..KindRules::DEFAULT
+        }
     }
 }

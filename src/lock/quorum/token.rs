@@ -19,7 +19,7 @@ use crate::fencing::FencingToken;
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
-use crate::script::fenced;
+use crate::script::{Reply, fenced};
 
 /// The token of a hold, once a majority has it. None when too few nodes took it.
 pub(super) async fn take(
@@ -93,5 +93,5 @@ pub(super) async fn raise(
     let ttl = core.config.fencing_token_ttl;
     let call = fenced::raise(kind.names(), hold_id, token, ttl);
     let answer = Pending::start(&fleet, call).within(limit).await;
-    answer.is_ok_and(|answer| fenced::raised(&answer.reply))
+    answer.is_ok_and(|answer| matches!(answer.reply, Reply::Done(_)))
 }

@@ -13,8 +13,8 @@ use crate::Result;
 
 /// The commands of a kind for a lock that nobody else wants.
 pub(crate) trait Commands: Send + Sync + 'static {
-    /// The scripts that they call, with the files of each joined.
-    const SCRIPTS: &'static [&'static [&'static str]];
+    /// The scripts that they call.
+    const SCRIPTS: &'static [&'static str];
 
     fn acquire(call: &Calls, name: &str) -> Cmd;
     fn release(call: &Calls, name: &str) -> Cmd;
@@ -56,9 +56,9 @@ impl<K> Clone for Raw<K> {
 impl<K: Commands> LockUnderTest for Raw<K> {
     async fn connect(url: &str, _setup: Setup) -> Result<Self> {
         let mut loading = Client::open(url)?.get_connection()?;
-        let digests = K::SCRIPTS.iter().map(|files| {
+        let digests = K::SCRIPTS.iter().map(|script| {
             let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(files.concat());
+            load.arg("LOAD").arg(script);
             load.query(&mut loading)
         });
         let digests = digests.collect::<redis::RedisResult<_>>()?;
@@ -92,9 +92,9 @@ impl<K: Commands> LockUnderTest for Raw<K> {
 pub(crate) enum Fenced {}
 
 impl Commands for Fenced {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[
-        &[include_str!("../../../../lua/fenced/acquire.lua")],
-        &[script::RELEASE],
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/fenced/acquire.lua"),
+        script::RELEASE,
     ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
@@ -111,7 +111,7 @@ impl Commands for Fenced {
     }
 
     fn got(answer: &Value) -> bool {
-        matches!(answer, Value::Array(token) if token.len() == 1)
+        matches!(answer, Value::Array(token) if token.first() == Some(&Value::Int(-10)))
     }
 }
 
@@ -119,9 +119,9 @@ impl Commands for Fenced {
 pub(crate) enum Simple {}
 
 impl Commands for Simple {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[
-        &[include_str!("../../../../lua/simple/acquire.lua")],
-        &[include_str!("../../../../lua/simple/release.lua")],
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/simple/acquire.lua"),
+        include_str!("../../../../lua/simple/release.lua"),
     ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
@@ -141,7 +141,7 @@ impl Commands for Simple {
 pub(crate) enum Spin {}
 
 impl Commands for Spin {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[&[script::ACQUIRE], &[script::RELEASE]];
+    const SCRIPTS: &'static [&'static str] = &[script::ACQUIRE, script::RELEASE];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
         let mut acquire = call.script(0, &[name]);
@@ -158,7 +158,7 @@ impl Commands for Spin {
     }
 }
 
-/// `lua/fair`: every script of it begins with the same files.
+/// `lua/fair`.
 pub(crate) enum Fair {}
 
 /// The fair lock's keys: the lock, the queue, the scores and the waiters.
@@ -186,18 +186,9 @@ impl Fair {
 }
 
 impl Commands for Fair {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[
-        &[
-            include_str!("../../../../lua/fair/queue.lua"),
-            include_str!("../../../../lua/fair/head.lua"),
-            include_str!("../../../../lua/fair/enter.lua"),
-            include_str!("../../../../lua/fair/acquire.lua"),
-        ],
-        &[
-            include_str!("../../../../lua/fair/queue.lua"),
-            include_str!("../../../../lua/fair/head.lua"),
-            include_str!("../../../../lua/fair/release.lua"),
-        ],
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/fair/acquire.lua"),
+        include_str!("../../../../lua/fair/release.lua"),
     ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
@@ -213,7 +204,7 @@ impl Commands for Fair {
     }
 
     fn got(answer: &Value) -> bool {
-        matches!(answer, Value::Array(pair) if pair.first() == Some(&Value::Int(-2)))
+        *answer == Value::Int(-2)
     }
 }
 
@@ -242,9 +233,9 @@ fn rw_release(call: &Calls, name: &str) -> Cmd {
 }
 
 impl Commands for Read {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[
-        &[include_str!("../../../../lua/rw/read_acquire.lua")],
-        &[RW_RELEASE],
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/rw/read_acquire.lua"),
+        RW_RELEASE,
     ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {
@@ -264,9 +255,9 @@ impl Commands for Read {
 }
 
 impl Commands for Write {
-    const SCRIPTS: &'static [&'static [&'static str]] = &[
-        &[include_str!("../../../../lua/rw/write_acquire.lua")],
-        &[RW_RELEASE],
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/rw/write_acquire.lua"),
+        RW_RELEASE,
     ];
 
     fn acquire(call: &Calls, name: &str) -> Cmd {

@@ -12,7 +12,8 @@ impl World {
         let Some(owner) = self.callers[i].owner.clone() else {
             return;
         };
-        let shared = side.is_shared();
+        let sharing = side.rules().sharing;
+        let shared = sharing == Sharing::Reads;
         match owner.find(&names, shared, now) {
             FoundHold::Live(hold) => {
                 let request = self.request(i);
@@ -30,7 +31,7 @@ impl World {
                 }
             }
             FoundHold::Lost(_) => self.callers[i].at = At::Gone,
-            FoundHold::Nothing if !side.has_reads() => {}
+            FoundHold::Nothing if sharing == Sharing::Exclusive => {}
             FoundHold::Nothing => match owner.find(&names, !shared, now) {
                 FoundHold::Nothing => {}
                 FoundHold::Lost(_) => self.callers[i].at = At::Gone,

@@ -37,7 +37,7 @@ impl World {
         assert_eq!(next.id, hold.id, "what Redis has is of the next one");
         assert!(next.valid_until() > self.now, "the next one has nothing");
         assert_eq!(hold.valid_until(), Moment::default(), "both have it");
-        let kinds = [hold, next].map(|hold| hold.kind.commands.passes_on());
+        let kinds = [hold, next].map(|hold| hold.kind.commands.rules().passes_on);
         assert_eq!(kinds, [true; 2], "to or from what is not passed on");
         assert!(self.has_no_ghost(hold), "what may be acquired once more");
         self.check_count(hold);

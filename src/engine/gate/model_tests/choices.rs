@@ -123,7 +123,7 @@ impl World {
     fn choices_of_pass_on(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         let held = self.gate.seat.held();
-        let passes = held.is_some_and(|hold| hold.kind.commands.passes_on());
+        let passes = held.is_some_and(|hold| hold.kind.commands.rules().passes_on);
         if self.laters > 0 && passes {
             choices.push(Choice::Later);
         }

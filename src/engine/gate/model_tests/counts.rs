@@ -14,7 +14,7 @@ pub(super) enum CountWrite {
 impl World {
     /// As `enter::enter`, behind the new level.
     pub(super) fn enter(&mut self, i: usize, entered: HeldLevel, count: u32) -> At {
-        if !entered.hold.kind.commands.passes_on() {
+        if !entered.hold.kind.commands.rules().passes_on {
             return At::Holding(entered);
         }
         entered.hold.with(HoldState::write_begins);
@@ -33,7 +33,7 @@ impl World {
 
     /// A level was given back, and `count` are left: as `release::write`, or as `release::leave_to_keeper`.
     pub(super) fn left(&mut self, hold: &Arc<Hold>, count: u32, sends: bool) -> At {
-        if !hold.kind.commands.passes_on() {
+        if !hold.kind.commands.rules().passes_on {
             return At::Gone;
         }
         if sends {
@@ -66,9 +66,9 @@ impl World {
     /// Returns whether Redis wrote it.
     pub(super) fn counted(&mut self, hold: &Arc<Hold>, command: usize, count: u32) -> bool {
         let reply = self.reply_of(command);
-        let written = reply == ReplyState::Done(1);
+        let written = reply == ReplyState::Done(Reply::Done(0));
         self.write_ends(hold, count, written);
-        if reply == ReplyState::Done(0) {
+        if reply == ReplyState::Done(Reply::Gone) {
             self.lose(hold);
         }
         written

@@ -36,13 +36,14 @@ use crate::engine::gate::next::Step;
 use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::gate::{Arrival, Gate, Rules};
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, RedisQueue};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, RedisQueue, Sharing};
 use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
 use crate::engine::hold::state::{HoldState, Level, Phase, RenewalPlan};
 use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
+use crate::script::Reply;
 
 const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
@@ -133,7 +134,7 @@ enum Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyState {
     InFlight,
-    Done(i64),
+    Done(Reply),
     Refused,
     /// No reply came: it may still run.
     Silence,
@@ -168,7 +169,7 @@ struct Command {
     ahead: Option<u64>,
     what: What,
     lane: usize,
-    executed: Option<i64>,
+    executed: Option<Reply>,
     refused: bool,
     reply_lost: bool,
     ended: bool,
@@ -355,22 +356,25 @@ struct Scenario {
 }
 
 impl Commands for Side {
-    fn passes_on(&self) -> bool {
-        *self == Self::Passed
-    }
-
-    fn has_reads(&self) -> bool {
-        !matches!(self, Self::Plain | Self::Passed | Self::Queued)
-    }
-
-    fn is_shared(&self) -> bool {
-        matches!(self, Self::Reads | Self::ReadsFixed)
+    fn rules(&self) -> KindRules {
+        KindRules {
+            sharing: match self {
+                Self::Plain | Self::Passed | Self::Queued => Sharing::Exclusive,
+                Self::Reads | Self::ReadsFixed => Sharing::Reads,
+                Self::Writes => Sharing::Writes,
+            },
+            passes_on: *self == Self::Passed,
+            ..KindRules::DEFAULT
+        }
     }
 
     fn queue(&self) -> Option<&dyn RedisQueue> {
         (*self == Self::Queued).then_some(self as &dyn RedisQueue)
     }
 }
+
+/// The lock is busy for a second.
+const BUSY: Reply = Reply::Busy(Some(Duration::from_secs(1)));
 
 /// Its number in Redis.
 fn field(hold: &Hold) -> u64 {

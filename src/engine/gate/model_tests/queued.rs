@@ -3,10 +3,10 @@
 //! Its order is that of arrival: Redis grants the lock to the client of the first place, and the client gives it to its
 //! first waiter.
 
-use super::turn::{NOT_DONE, Waits};
+use super::turn::Waits;
 use super::*;
 use crate::engine::gate::fair::PlaceCommand;
-use crate::script::{Call, Placed, Reply};
+use crate::script::Call;
 
 /// How many waiters of a client are woken when it is their turn, as in the keeper.
 const LISTENS_TO: usize = 2;
@@ -32,20 +32,12 @@ pub(super) struct Places {
 }
 
 impl RedisQueue for Side {
-    fn enqueue<'a>(&'a self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
+    fn enqueue<'a>(&self, _: &'a Names, _: Option<&'a str>, _: &[&'a str]) -> Call<'a> {
         unreachable!("the world carries it")
     }
 
-    fn vouch<'a>(&'a self, _: &'a Names, _: &'a str, _: &[&'a str]) -> Call<'a> {
+    fn vouch<'a>(&self, _: &'a Names, _: &'a str, _: &[&'a str]) -> Call<'a> {
         unreachable!("a step of its own")
-    }
-
-    fn placed(&self, _: &Reply) -> Option<Placed> {
-        None
-    }
-
-    fn next_is_ours(&self, _: &Reply) -> Option<bool> {
-        None
     }
 
     fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
@@ -168,18 +160,22 @@ impl World {
             });
         }
         match reply {
-            ReplyState::Done(NOT_DONE) => self.places.lost = self.places.given,
-            ReplyState::Done(next) => self.at(|gate, _| gate.wakeups.set_next_is_ours(next == 1)),
+            ReplyState::Done(reply) if reply.is_grant() => {
+                let ours = matches!(reply, Reply::NextIsOurs(_));
+                self.at(|gate, _| gate.wakeups.set_next_is_ours(ours));
+            }
             _ => self.places.lost = self.places.given,
         }
     }
 
     /// As `core::next_is_ours`.
     pub(super) fn next_in_queue(&mut self, command: usize) {
-        if let (ReplyState::Done(reply @ (-2 | -7)), true) =
-            (self.reply_of(command), self.is_queued())
+        if let ReplyState::Done(reply) = self.reply_of(command)
+            && self.is_queued()
+            && reply.is_grant()
         {
-            self.at(|gate, _| gate.wakeups.set_next_is_ours(reply == -7));
+            let ours = matches!(reply, Reply::NextIsOurs(_));
+            self.at(|gate, _| gate.wakeups.set_next_is_ours(ours));
         }
     }
 

@@ -26,43 +26,48 @@ impl World {
                 }
                 self.hold_in_redis(number, shared);
                 self.mark &= shared;
-                if shared && waits { -6 } else { -2 }
+                if shared && waits {
+                    Reply::WriterWaits
+                } else {
+                    Reply::Done(0)
+                }
             }
             What::Acquires { marks, .. } => {
                 self.mark |= marks;
-                1000
+                BUSY
             }
             What::Counts(count) if self.has(number) => {
                 self.count = count;
-                1
+                Reply::Done(0)
             }
-            What::Asks => i64::from(self.has(number)),
-            What::Joins if self.read_by.contains(&number) && waits => 1000,
-            What::Joins if self.read_by.contains(&number) => -2,
+            What::Asks if self.has(number) => Reply::Done(0),
+            What::Joins if self.read_by.contains(&number) && waits => BUSY,
+            What::Joins if self.read_by.contains(&number) => Reply::Done(0),
             What::Marks => {
                 self.mark |= read;
-                1
+                Reply::Done(0)
             }
             What::Unmarks => {
                 // Waiters get a message.
                 self.polls += u32::from(self.mark && read && !self.stranger_mark);
                 self.mark = false;
-                1
+                Reply::Done(0)
             }
             What::Downgrades if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.insert(number);
-                1
+                Reply::Done(0)
             }
-            What::Joins | What::Downgrades => -5,
             What::Releases if self.has(number) => {
                 self.held_by.take_if(|by| *by == number);
                 self.read_by.remove(&number);
                 self.ended.insert(number);
                 // Our waiters get a message.
-                2
+                Reply::Woke(1)
             }
-            What::Counts(_) | What::Releases => 0,
+            What::Asks | What::Joins | What::Downgrades | What::Counts(_) | What::Releases => {
+                Reply::Gone
+            }
         };
         self.commands[next].executed = Some(reply);
     }

@@ -37,7 +37,7 @@ impl World {
     /// As `keeper::renewals`.
     pub(super) fn hear(&mut self, command: usize) {
         let hold = Arc::clone(&self.commands[command].hold);
-        let gone = self.reply_of(command) == ReplyState::Done(0);
+        let gone = self.reply_of(command) == ReplyState::Done(Reply::Gone);
         self.commands[command].ended = true;
         if gone {
             self.lose(&hold);
@@ -60,7 +60,7 @@ impl World {
             return;
         };
         match self.reply_of(command) {
-            ReplyState::Done(1) => {
+            ReplyState::Done(Reply::Done(_)) => {
                 let sent_at = self.commands[command].at;
                 self.downgrades.remove(i);
                 self.at(|gate, effects| gate.downgraded(&hold, sent_at, RULES, effects));
@@ -77,12 +77,12 @@ impl World {
     pub(super) fn settle(&mut self, command: usize) {
         let now = self.now;
         let answer = match self.reply_of(command) {
-            ReplyState::Done(-5) => Answered::Missing,
-            ReplyState::Done(reply @ (-2 | -6 | -7)) => Answered::Got(Grant {
+            ReplyState::Done(Reply::Gone) => Answered::Missing,
+            ReplyState::Done(reply) if reply.is_grant() => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 server_age: None,
                 token: None,
-                open: self.open && reply == -2,
+                open: self.open && reply == Reply::Done(0),
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
@@ -149,10 +149,11 @@ impl World {
     ) -> bool {
         let now = self.now;
         let answer = match self.reply_of(command) {
-            ReplyState::Done(0) => ReleaseAnswer::Missing,
-            ReplyState::Done(clients) => ReleaseAnswer::Ended {
-                heard_by: (clients > 1).then_some(1),
+            ReplyState::Done(Reply::Gone) => ReleaseAnswer::Missing,
+            ReplyState::Done(Reply::Woke(clients)) => ReleaseAnswer::Ended {
+                heard_by: Some(clients),
             },
+            ReplyState::Done(_) => ReleaseAnswer::Ended { heard_by: None },
             ReplyState::Refused => ReleaseAnswer::Failed(Failure::too_late()),
             ReplyState::Silence | ReplyState::InFlight => {
                 ReleaseAnswer::Failed(Failure::no_reply())

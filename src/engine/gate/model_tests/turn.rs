@@ -48,20 +48,25 @@ impl Places {
     pub(super) fn next_is_ours(&self) -> bool {
         self.queue.first().is_some_and(Waits::is_ours)
     }
-}
 
-/// What asking for places is answered when the place ahead was lost.
-pub(super) const NOT_DONE: i64 = -9;
+    fn done(&self) -> Reply {
+        if self.next_is_ours() {
+            Reply::NextIsOurs(0)
+        } else {
+            Reply::Done(0)
+        }
+    }
+}
 
 /// What Redis does.
 impl World {
-    pub(super) fn acquire_in_turn(&mut self, number: u64, waits: bool) -> i64 {
+    pub(super) fn acquire_in_turn(&mut self, number: u64, waits: bool) -> Reply {
         if self.held_by != Some(number) {
             if waits {
                 self.enqueue(number);
             }
             if self.held_by.is_some() {
-                return 1000;
+                return BUSY;
             }
             let overtakes = match self.places.head() {
                 Some(first) if waits => !first.is_ours(),
@@ -70,7 +75,7 @@ impl World {
             };
             if overtakes {
                 self.wake();
-                return 1000;
+                return BUSY;
             }
             if waits {
                 // The places of a client are used in the order of its waiters.
@@ -81,7 +86,7 @@ impl World {
             }
             self.held_by = Some(number);
         }
-        if self.places.next_is_ours() { -7 } else { -2 }
+        self.places.done()
     }
 
     fn enqueue(&mut self, number: u64) {
@@ -90,28 +95,33 @@ impl World {
         }
     }
 
-    pub(super) fn enqueue_all(&mut self, command: usize) -> i64 {
+    pub(super) fn enqueue_all(&mut self, command: usize) -> Reply {
         let ahead = self.commands[command].ahead;
         let lost = |ahead: u64| !self.places.has(ahead) && self.held_by != Some(ahead);
         if ahead.is_some_and(lost) {
-            return NOT_DONE;
+            return Reply::Gone;
         }
         for hold in self.commands[command].places.clone() {
             self.enqueue(field(&hold));
         }
-        i64::from(self.places.next_is_ours())
+        self.places.done()
     }
 
-    pub(super) fn release_in_turn(&mut self, number: u64) -> i64 {
+    pub(super) fn release_in_turn(&mut self, number: u64) -> Reply {
         let ended = self.held_by.take_if(|by| *by == number).is_some();
         self.check_kept(number);
         let own = Waits::Ours(number);
         self.places.queue.retain(|place| *place != own);
         let heard = self.held_by.is_none() && self.wake();
-        if ended {
-            self.ended.insert(number);
+        if !ended {
+            return Reply::Gone;
         }
-        i64::from(ended) + i64::from(ended && heard)
+        self.ended.insert(number);
+        if heard {
+            Reply::Woke(1)
+        } else {
+            Reply::Done(0)
+        }
     }
 
     /// Wakes the head, whose turn it is. Whether the job receives that.

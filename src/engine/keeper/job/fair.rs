@@ -24,6 +24,7 @@ use crate::engine::gate::fair::PlaceCommand;
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::names::Names;
+use crate::script::Reply;
 
 /// How often the client refreshes its places.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -191,22 +192,25 @@ impl QueuePlaces {
                 }
             });
         }
-        let place = match (outcome, sent.kind.commands.queue()) {
-            (Ok(answer), Some(queue)) => queue.placed(&answer.reply),
+        // How many of the places there are, and whether the first of all is of this client.
+        let places = match outcome.as_ref().map(|answer| answer.reply) {
+            Ok(Reply::Done(count)) => Some((count, false)),
+            Ok(Reply::NextIsOurs(count)) => Some((count, true)),
+            Ok(Reply::Gone) => Some((0, false)),
             _ => None,
         };
         let now = core.now();
-        let Some(place) = place else {
+        let Some((count, next_is_ours)) = places else {
             self.lost |= !sent.asks_for.is_empty();
             self.next = self.next.min(now + AGAIN);
             return;
         };
-        if place.count < sent.expects {
+        if usize::try_from(count).is_ok_and(|count| count < sent.expects) {
             self.lost = true;
             self.next = self.next.min(now);
         }
         core.at(sent.kind.names(), |gate, _| {
-            gate.set_next_is_ours(place.next_is_ours);
+            gate.set_next_is_ours(next_is_ours);
         });
     }
 

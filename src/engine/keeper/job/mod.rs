@@ -157,7 +157,7 @@ impl NameJob {
                 collect_by,
             } => {
                 self.policy
-                    .serve(head.number, head.request.kind.commands.backoff());
+                    .serve(head.number, head.request.kind.commands.rules().backoff);
                 if at_once || self.is_time(collect_by).await {
                     self.try_for(&head);
                 }

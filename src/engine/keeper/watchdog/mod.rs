@@ -445,7 +445,7 @@ impl RenewalQuestion {
 
     /// Acts on the answer.
     fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
-        match self.hold.kind.found(&answer.reply) {
+        match answer.reply.found() {
             Some(true) => renewed_for(core, &self.hold, self.renewed, answer),
             Some(false) => core.lose(&self.hold, LostReason::Missing),
             None => return Err(Failure::strange_reply()),
@@ -514,7 +514,7 @@ impl Asking<'_> {
             return Err(split);
         };
         let answer = self.one_key(first).await?;
-        if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(&answer.reply)) {
+        if let Some(rest) = hold.kind.verify_apart(&hold.id, lease, Some(answer.reply)) {
             self.one_key(rest).await?;
         }
         Ok(answer)

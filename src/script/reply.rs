@@ -1,0 +1,105 @@
+//! What our scripts answer: one grammar for all of them.
+//!
+//! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. From -1 up a code is
+//! the answer of `PTTL` about a lock that others have. So a plain `PTTL` is read in the same way: -2 stands for a free
+//! lock.
+//!
+//! | code | meaning | n |
+//! |---|---|---|
+//! | -1 and up | busy: others have the lock for so many ms; -1 if the key has no TTL | |
+//! | -2 | done: granted, entered, found, given back, ended, written; or the lock is free | by the script: its header says which |
+//! | -3 | the key is of another kind, or the token is not a number; nothing was written | |
+//! | -4 | no fencing token up to 2^53 is left; nothing was written | |
+//! | -5 | what the call is about does not exist: the hold, the place, the mark | |
+//! | -6 | granted, and a writer waits | |
+//! | -7 | ended, and the wake-up was published | how many clients received it |
+//! | -8 | ended, and the server refused the wake-up | as with -2 |
+//! | -9 | done, and the next place in the queue is of the same client | as with -2 |
+//! | -10 | granted or entered, with a fencing token | the token |
+//!
+//! Anything else is an error.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::fencing::FencingToken;
+
+/// A reply to any of our calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// None if the key has no TTL.
+    Busy(Option<Duration>),
+    Done(u64),
+    WrongType,
+    TokenTooLarge,
+    Gone,
+    WriterWaits,
+    Woke(u32),
+    Unheard(u64),
+    NextIsOurs(u64),
+    Token(FencingToken),
+    /// No script answers like this; a plain command may.
+    Other,
+}
+
+impl Reply {
+    pub(crate) fn from_value(value: &Value) -> Self {
+        let read = match value {
+            Value::Int(code) => Self::of(*code, 0),
+            Value::Array(items) => match items[..] {
+                [Value::Int(code), Value::Int(n)] => {
+                    u64::try_from(n).ok().and_then(|n| Self::of(code, n))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        read.unwrap_or(Self::Other)
+    }
+
+    fn of(code: i64, n: u64) -> Option<Self> {
+        Some(match (code, n) {
+            (-1, 0) => Self::Busy(None),
+            (-2, n) => Self::Done(n),
+            (-3, 0) => Self::WrongType,
+            (-4, 0) => Self::TokenTooLarge,
+            (-5, 0) => Self::Gone,
+            (-6, 0) => Self::WriterWaits,
+            (-7, n) => Self::Woke(u32::try_from(n).ok()?),
+            (-8, n) => Self::Unheard(n),
+            (-9, n) => Self::NextIsOurs(n),
+            (-10, n) => Self::Token(FencingToken::new(n)?),
+            (ms, 0) => Self::Busy(Some(Duration::from_millis(u64::try_from(ms).ok()?))),
+            _ => return None,
+        })
+    }
+
+    /// Whether it granted the lock, as a reply to an acquire.
+    pub(crate) fn is_grant(self) -> bool {
+        matches!(
+            self,
+            Self::Done(_) | Self::WriterWaits | Self::NextIsOurs(_) | Self::Token(_)
+        )
+    }
+
+    pub(crate) fn token(self) -> Option<FencingToken> {
+        match self {
+            Self::Token(token) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Whether the hold existed, as a reply to a call that verified, counted or downgraded it.
+    pub(crate) fn found(self) -> Option<bool> {
+        match self {
+            Self::Done(_) | Self::Unheard(_) => Some(true),
+            Self::Gone => Some(false),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod tests;
