@@ -64,7 +64,7 @@ chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS,
 
 simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed
 	@$(simulate) run --quiet --release --package watchlock-simulation -- \
-		$(if $(SEEDS),--seeds $(SEEDS)) --seconds $${SECONDS:-60} $(if $(TRACE),--trace)
+		$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),60)) $(if $(TRACE),--trace)
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
 	@$(with_redis) $(call release,watchlock-support,chaos) && \

@@ -89,12 +89,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     }
 }
 
-/// Connects to all addresses of `host` at once and takes the first that succeeds, as redis-rs does.
+/// Connects to `host`.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {
     #[cfg(feature = "__simulation")]
     if let Some(connected) = crate::host::connect(host, port).await {
         return connected;
     }
+    let stream = connect(host, port, settings).await?;
+    #[cfg(feature = "__simulation")]
+    let stream = Box::new(stream);
+    Ok(stream)
+}
+
+/// Connects to all addresses of `host` at once and takes the first that succeeds, as redis-rs does.
+async fn connect(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
     let mut connecting = addresses
         .map(|address| Box::pin(TcpStream::connect(address)))
@@ -107,8 +115,6 @@ pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Re
     }
     let (stream, _others) = select_ok(connecting).await?;
     tune(&stream, settings)?;
-    #[cfg(feature = "__simulation")]
-    let stream = Box::new(stream);
     Ok(stream)
 }
 
@@ -147,7 +153,7 @@ mod tests {
                 }
             }
             // A name may have more addresses than the one that is listened on.
-            let stream = tcp("localhost", port, &settings).await.unwrap();
+            let stream = connect("localhost", port, &settings).await.unwrap();
             assert_eq!(stream.nodelay().unwrap(), asked);
             let socket = SockRef::from(&stream);
             assert_eq!(socket.keepalive().unwrap(), asked);

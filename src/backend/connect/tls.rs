@@ -9,12 +9,12 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::socket;
 use crate::error::ConfigError;
+use crate::host::HostStream;
 use crate::log::log;
 use crate::secrets::Tls;
 
@@ -64,7 +64,10 @@ impl Encryption {
         }))
     }
 
-    pub(super) async fn connect(&self, info: &ConnectionInfo) -> RedisResult<TlsStream<TcpStream>> {
+    pub(super) async fn connect(
+        &self,
+        info: &ConnectionInfo,
+    ) -> RedisResult<TlsStream<HostStream>> {
         let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
             return Err(io::Error::from(io::ErrorKind::Unsupported).into());
         };

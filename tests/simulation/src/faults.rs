@@ -9,7 +9,7 @@ use watchlock_support::history::{Nanos, Record, Scope};
 use crate::plan::{Plan, Weather};
 use crate::run::Members;
 use crate::story::Story;
-use crate::world::World;
+use crate::world::{Link, World};
 
 /// What a server answers instead of running a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,6 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
     let (mute, deaf) = [(true, true), (true, false), (false, true)][rng.usize(..3)];
     let (forwards, name) = (rng.bool(), rng.usize(..plan.names));
     match rng.u32(..40) {
-        0..5 => Fault::Cut,
         5 => Fault::CutAll,
         6..11 => Fault::Silent { mute, deaf },
         11..17 => Fault::BehindNext,
@@ -107,160 +106,153 @@ pub async fn run(
     }
 }
 
+/// The fault of one process or of the server, while it lasts.
+struct Strike<'a> {
+    world: &'a World,
+    story: &'a Story,
+    members: &'a Members,
+    process: usize,
+    client: u32,
+    from: Nanos,
+    kind: String,
+}
+
 async fn inflict(world: &World, story: &Story, members: &Members, process: usize, fault: Fault) {
-    let from = story.now();
-    let client = members.client(process);
-    let kind = format!("{fault:?}");
-    let command_timeout = nanos(members.command_timeout());
-    let (scope, tail) = match fault {
-        Fault::Cut => {
-            world.cut(Some(process), 0);
-            (Scope::Client(client), 0)
-        }
-        Fault::CutAll => {
-            world.cut(None, 0);
-            (Scope::All, 0)
-        }
+    let strike = Strike {
+        world,
+        story,
+        members,
+        process,
+        client: members.client(process),
+        from: story.now(),
+        kind: format!("{fault:?}"),
+    };
+    match fault {
+        Fault::Cut => world.cut(Some(process), 0),
         Fault::Silent { mute, deaf } => {
-            let silent = world.silence(process, 0, mute, deaf);
-            let until_replaced = (from, kind, Scope::Client(client), command_timeout);
-            tokio::spawn(lasts(world.clone(), story.clone(), silent, until_replaced));
-            return;
+            return strike.is_silent(world.silence(process, 0, mute, deaf));
         }
-        Fault::BehindNext => {
-            let silent = world.silence_behind_next(process, 0);
-            let until_replaced = (from, kind, Scope::Client(client), command_timeout);
-            tokio::spawn(lasts(world.clone(), story.clone(), silent, until_replaced));
-            return;
-        }
+        Fault::BehindNext => return strike.is_silent(world.silence_behind_next(process, 0)),
         Fault::Hole(span) => {
-            let before = world.link(process, 0);
-            world.set_link(
-                process,
-                0,
-                crate::world::Link {
-                    hole: true,
-                    ..before
-                },
-            );
-            sleep(span).await;
-            world.set_link(process, 0, before);
-            (Scope::Client(client), 0)
+            strike.link(span, |link| link.hole = true).await;
         }
         Fault::Refused(span) => {
-            let before = world.link(process, 0);
-            world.set_link(
-                process,
-                0,
-                crate::world::Link {
-                    refuses: true,
-                    ..before
-                },
-            );
             world.cut(Some(process), 0);
-            sleep(span).await;
-            world.set_link(process, 0, before);
-            (Scope::Client(client), 0)
+            strike.link(span, |link| link.refuses = true).await;
         }
         Fault::Slow(by, span) => {
-            let before = world.link(process, 0);
             let by = u64::try_from(by.as_micros()).unwrap_or(0);
-            let slow = crate::world::Link {
-                up: before.up + by,
-                down: before.down + by,
-                ..before
+            let slow = |link: &mut Link| {
+                link.up += by;
+                link.down += by;
             };
-            world.set_link(process, 0, slow);
-            sleep(span).await;
-            world.set_link(process, 0, before);
-            (Scope::Client(client), 0)
+            strike.link(span, slow).await;
         }
         Fault::Freeze(span) => {
             members.freeze(process);
             sleep(span).await;
-            let until = story.now();
+            let (from, until) = (strike.from, story.now());
             members.thaw(process);
+            let client = strike.client;
             story.push(Record::Frozen {
                 from,
                 until,
                 client,
             });
-            (Scope::Client(client), 0)
         }
         Fault::Kill => {
-            story.push(Record::Killed { t: from, client });
+            let (t, client) = (strike.from, strike.client);
+            story.push(Record::Killed { t, client });
             members.replace(process).await;
-            (Scope::Client(client), 0)
         }
-        Fault::Stall(span) => {
-            world.stall(0, span);
-            sleep(span).await;
-            (Scope::All, 0)
+        fault => {
+            strike.server(fault).await;
+            return strike.ends(Scope::All, 0);
         }
-        Fault::Restart { loses_memory } => {
-            world.restart(0, loses_memory);
-            if loses_memory {
-                story.push(Record::Deleted {
-                    from,
-                    until: story.now(),
-                    name: None,
-                });
-            }
-            (Scope::All, 0)
-        }
-        Fault::Refuses(refusal, span) => {
-            refuse(world, refusal, true);
-            sleep(span).await;
-            refuse(world, refusal, false);
-            (Scope::All, 0)
-        }
-        Fault::ForgetScripts => {
-            world.at(0, |store| store.run(&[&b"SCRIPT"[..], b"FLUSH"]));
-            (Scope::All, 0)
-        }
-        Fault::Clock(by, forwards) => {
-            let by = i64::try_from(by.as_micros()).unwrap_or(0);
-            // A lease may end earlier by as much, so all holds may be lost.
-            world.step_clock(0, if forwards { by / 100 } else { -by });
-            (Scope::All, 0)
-        }
-        Fault::Delete(name) => {
-            let key = format!("name:{name}");
-            world.at(0, |store| store.run(&[&b"DEL"[..], key.as_bytes()]));
-            story.push(Record::Deleted {
-                from,
-                until: story.now(),
-                name: Some(key),
-            });
-            (Scope::All, 0)
-        }
-    };
-    let until = story.now() + tail;
-    story.push(Record::Fault {
-        from,
-        until,
-        kind,
-        scope,
-    });
+    }
+    strike.ends(Scope::Client(strike.client), 0);
 }
 
-/// A silent connection disturbs until it is replaced, which a client that has nothing to send does late.
-async fn lasts(
-    world: World,
-    story: Story,
-    silent: Vec<u64>,
-    (from, kind, scope, tail): (Nanos, String, Scope, Nanos),
-) {
-    while world.has_any(&silent) {
-        sleep(Duration::from_millis(20)).await;
+impl Strike<'_> {
+    /// A fault of the server.
+    async fn server(&self, fault: Fault) {
+        let world = self.world;
+        match fault {
+            Fault::Stall(span) => {
+                world.stall(0, span);
+                sleep(span).await;
+            }
+            Fault::Restart { loses_memory } => {
+                world.restart(0, loses_memory);
+                if loses_memory {
+                    self.deleted(None);
+                }
+            }
+            Fault::Refuses(refusal, span) => {
+                refuse(world, refusal, true);
+                sleep(span).await;
+                refuse(world, refusal, false);
+            }
+            Fault::ForgetScripts => {
+                world.at(0, |store| store.run(&[&b"SCRIPT"[..], b"FLUSH"]));
+            }
+            Fault::Clock(by, forwards) => {
+                let by = i64::try_from(by.as_micros()).unwrap_or(0);
+                // Forwards, leases end earlier by as much: by less than what clients allow for.
+                world.step_clock(0, if forwards { by / 100 } else { -by });
+            }
+            Fault::Delete(name) => {
+                let key = format!("name:{name}");
+                world.at(0, |store| store.run(&[&b"DEL"[..], key.as_bytes()]));
+                self.deleted(Some(key));
+            }
+            _ => world.cut(None, 0),
+        }
     }
-    let until = story.now() + tail;
-    story.push(Record::Fault {
-        from,
-        until,
-        kind,
-        scope,
-    });
+
+    fn deleted(&self, name: Option<String>) {
+        let (from, until) = (self.from, self.story.now());
+        self.story.push(Record::Deleted { from, until, name });
+    }
+
+    /// Changes the link for a while.
+    async fn link(&self, span: Duration, change: impl FnOnce(&mut Link)) {
+        let before = self.world.link(self.process, 0);
+        let mut changed = before;
+        change(&mut changed);
+        self.world.set_link(self.process, 0, changed);
+        sleep(span).await;
+        self.world.set_link(self.process, 0, before);
+    }
+
+    fn ends(&self, scope: Scope, tail: Nanos) {
+        self.story.push(Record::Fault {
+            from: self.from,
+            until: self.story.now() + tail,
+            kind: self.kind.clone(),
+            scope,
+        });
+    }
+
+    /// These connections are silent from now on. That disturbs until they are replaced, which a client that has nothing to
+    /// send does late.
+    fn is_silent(&self, silent: Vec<u64>) {
+        let (world, story) = (self.world.clone(), self.story.clone());
+        let (from, kind, scope) = (self.from, self.kind.clone(), Scope::Client(self.client));
+        let tail = nanos(self.members.command_timeout());
+        tokio::spawn(async move {
+            while world.has_any(&silent) {
+                sleep(Duration::from_millis(20)).await;
+            }
+            let until = story.now() + tail;
+            story.push(Record::Fault {
+                from,
+                until,
+                kind,
+                scope,
+            });
+        });
+    }
 }
 
 fn refuse(world: &World, refusal: Refusal, on: bool) {

@@ -1,73 +1,90 @@
 //! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]`.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use watchlock_simulation::{Plan, run};
+use watchlock_simulation::{Outcome, Plan, run};
 
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let (mut from, mut until, mut limit, mut trace) = (0, u64::MAX, Duration::MAX, false);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--seeds" => {
-                let range = args.next().unwrap_or_default();
-                let (first, last) = range.split_once("..").unwrap_or((&range, ""));
-                from = first.parse().expect("a number");
-                until = last.parse().unwrap_or(from + 1);
+/// What to run.
+struct Wanted {
+    from: u64,
+    until: u64,
+    limit: Duration,
+    trace: bool,
+}
+
+impl Wanted {
+    fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
+        let mut wanted = Self {
+            from: 0,
+            until: u64::MAX,
+            limit: Duration::MAX,
+            trace: false,
+        };
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--seeds" => {
+                    let seeds = args.next()?;
+                    let (from, until) = seeds.split_once("..").unwrap_or((&seeds, ""));
+                    wanted.from = from.parse().ok()?;
+                    wanted.until = until.parse().unwrap_or(wanted.from + 1);
+                }
+                "--seconds" => wanted.limit = Duration::from_secs(args.next()?.parse().ok()?),
+                "--trace" => wanted.trace = true,
+                _ => return None,
             }
-            "--seconds" => {
-                limit = Duration::from_secs(
-                    args.next()
-                        .and_then(|text| text.parse().ok())
-                        .expect("a number"),
-                )
-            }
-            "--trace" => trace = true,
-            _ => panic!("what is {arg}?"),
         }
+        Some(wanted)
     }
+}
+
+fn main() -> ExitCode {
+    let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
+        eprintln!("simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]");
+        return ExitCode::from(2);
+    };
     let begun = Instant::now();
-    let (mut sections, mut simulated, mut failed, mut commands) = (0, Duration::ZERO, 0, 0);
-    let mut seed = from;
-    while seed < until && begun.elapsed() < limit {
-        let plan = Plan::of(seed);
-        let at = Instant::now();
-        let outcome = run(&plan, trace);
-        sections += outcome.sections;
-        simulated += outcome.simulated;
-        commands += outcome.commands;
-        if trace {
-            println!("{plan:#?}");
-            for line in &outcome.lines {
-                println!("{line}");
-            }
-            for record in &outcome.records {
-                println!("{record:?}");
-            }
+    let (mut sections, mut commands, mut simulated) = (0, 0, Duration::ZERO);
+    let (mut seeds, mut failed) = (0, 0);
+    for seed in wanted.from..wanted.until {
+        if begun.elapsed() >= wanted.limit {
+            break;
         }
-        if !outcome.violations.is_empty() || trace || until - from < 20 {
-            println!(
-                "seed {seed}: {} sections, {} commands, {:?} simulated in {:?}, trace {:x}",
-                outcome.sections,
-                outcome.commands,
-                outcome.simulated,
-                at.elapsed(),
-                outcome.trace
-            );
+        let plan = Plan::of(seed);
+        let outcome = run(&plan, wanted.trace);
+        if wanted.trace {
+            println!("{plan:#?}");
+            print_all(&outcome);
         }
         if !outcome.violations.is_empty() {
-            failed += 1;
+            println!("seed {seed}: again with `make simulate SEEDS={seed} TRACE=1`");
             for violation in outcome.violations.iter().take(3) {
                 println!("    {violation}");
             }
+            failed += 1;
         }
-        seed += 1;
+        seeds += 1;
+        sections += outcome.sections as u64;
+        commands += outcome.commands;
+        simulated += outcome.simulated;
     }
     let took = begun.elapsed();
+    let a_second = u128::from(sections) * 1_000 / took.as_millis().max(1);
     println!(
-        "{} seeds, {failed} failed; {sections} sections, {commands} commands, {simulated:?} simulated in {took:?}: {:.0} sections a second",
-        seed - from,
-        sections as f64 / took.as_secs_f64()
+        "{seeds} seeds, {failed} failed; {sections} sections with {commands} commands, \
+         {} s simulated in {} s: {a_second} sections a second",
+        simulated.as_secs(),
+        took.as_secs(),
     );
-    std::process::exit(i32::from(failed > 0));
+    ExitCode::from(u8::from(failed > 0))
+}
+
+fn print_all(outcome: &Outcome) {
+    for line in &outcome.lines {
+        println!("{line}");
+    }
+    for record in &outcome.records {
+        println!("{record:?}");
+    }
+    println!("trace {:x}", outcome.trace);
 }

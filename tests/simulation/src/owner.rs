@@ -60,13 +60,12 @@ impl Actor {
         let name = format!("name:{}", section.name);
         let lock = lock_of(owner, section.kind, &name);
         let kind = section.kind;
-        let ((op, got), is_first) = (self.acquire(&*lock, &section, 0, &name).await, true);
+        let (op, got) = self.acquire(&*lock, &section, 0, &name).await;
         let guard = match got {
             Got::Level(guard) => guard,
             Got::Nothing => return true,
             Got::Failed => return false,
         };
-        let _ = is_first;
         let mut lost = FuturesUnordered::new();
         let view = guard.hold();
         lost.push(loss(view));
@@ -197,17 +196,17 @@ impl Actor {
         };
         let asking = Resting {
             rests: section.rests.filter(|_| level == 0),
-            resting: None,
+            rest: None,
             inner: Box::pin(asking),
         };
         let answer = match section.gives_up.filter(|_| level == 0) {
-            Some(limit) => match timeout(limit, asking).await {
-                Ok(answer) => answer,
-                Err(_) => {
+            Some(limit) => {
+                let Ok(answer) = timeout(limit, asking).await else {
                     self.story.returned(op, Outcome::Cancelled, None);
                     return (op, Got::Nothing);
-                }
-            },
+                };
+                answer
+            }
             None => asking.await,
         };
         let got = match answer {
@@ -274,7 +273,7 @@ async fn loss(view: HoldView) -> LostReason {
 /// A future that is not polled for a while after its first poll.
 struct Resting<F> {
     rests: Option<Duration>,
-    resting: Option<Pin<Box<Sleep>>>,
+    rest: Option<Pin<Box<Sleep>>>,
     inner: Pin<Box<F>>,
 }
 
@@ -282,11 +281,11 @@ impl<F: Future> Future for Resting<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        if let Some(resting) = &mut self.resting {
-            if resting.as_mut().poll(context).is_pending() {
+        if let Some(rest) = &mut self.rest {
+            if rest.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            self.resting = None;
+            self.rest = None;
         }
         let polled = self.inner.as_mut().poll(context);
         if polled.is_pending()
@@ -295,7 +294,7 @@ impl<F: Future> Future for Resting<F> {
             let mut resting = Box::pin(sleep(span));
             // It wakes this task when it is over.
             if resting.as_mut().poll(context).is_pending() {
-                self.resting = Some(resting);
+                self.rest = Some(resting);
             }
         }
         polled

@@ -182,8 +182,8 @@ impl Section {
         };
         // A lease that is over before its grant arrives is an error after a while, and nobody else's turn meanwhile.
         let least = 100 + 2 * plan.furthest_ms();
-        let lease = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000));
-        let mut leases_ms: Vec<_> = (0..levels).map(|_| lease(rng)).collect();
+        let fixed = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000));
+        let mut leases_ms: Vec<_> = (0..levels).map(|_| fixed(rng)).collect();
         let watchdog = u64::try_from(plan.watchdog_lease.as_millis()).unwrap_or(0);
         let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
         let (short_ms, long_ms) = (

@@ -87,6 +87,10 @@ struct Server {
     offset: i64,
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that may happen to a connection"
+)]
 struct Connection {
     process: usize,
     server: usize,
