@@ -307,9 +307,10 @@ fn families() -> Vec<Vec<&'static str>> {
 
 /// Sometimes an argument too many, too few or one that is out of place.
 fn mutated(random: &mut Rng, mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    // Its members all have one score; no name means all, a cursor a place in the server's own table, and no count leaves
-    // the element to chance.
+    // Its members all have one score; no name means all, a cursor a place in the server's own table, no count leaves
+    // the element to chance, and WAIT for a replica waits.
     let kept = [
+        "wait",
         "subscribe",
         "psubscribe",
         "ssubscribe",
