@@ -32,14 +32,14 @@ pub(super) struct Runner {
 }
 
 /// What came of a command.
-struct Done {
+struct Finished {
     outcome: Outcome,
     db: usize,
     calls: usize,
     blocks: Duration,
 }
 
-impl Done {
+impl Finished {
     fn plain(outcome: Outcome, db: usize) -> Self {
         Self {
             outcome,
@@ -116,12 +116,12 @@ impl Runner {
             .unwrap_or_else(Reply::from)
     }
 
-    fn run(&mut self, command: &'static Command, caller: Caller, arguments: &[Bytes]) -> Done {
+    fn run(&mut self, command: &'static Command, caller: Caller, arguments: &[Bytes]) -> Finished {
         match command.action {
             Action::Plain(action) | Action::Either(action) => {
                 let mut state = self.state.lock();
                 let done = dispatch::perform(&mut state, command, action, caller, arguments);
-                Done {
+                Finished {
                     outcome: done.outcome,
                     db: done.db,
                     calls: 0,
@@ -131,9 +131,9 @@ impl Runner {
             Action::Script(scripting) => {
                 let (outcome, calls) = self.script(scripting, caller, arguments);
                 self.count(command, caller, &outcome);
-                Done {
+                Finished {
                     calls,
-                    ..Done::plain(outcome, caller.db)
+                    ..Finished::plain(outcome, caller.db)
                 }
             }
             Action::Exec => {
@@ -141,7 +141,7 @@ impl Runner {
                 self.count(command, caller, &done.outcome);
                 done
             }
-            Action::Container => Done::plain(Err(Failure::SYNTAX), caller.db),
+            Action::Container => Finished::plain(Err(Failure::SYNTAX), caller.db),
         }
     }
 
@@ -153,7 +153,7 @@ impl Runner {
     }
 
     /// Runs what `MULTI` queued, unless something is against it.
-    fn exec(&mut self, mut caller: Caller) -> Done {
+    fn exec(&mut self, mut caller: Caller) -> Finished {
         let (transaction, is_stale) = {
             let mut state = self.state.lock();
             let session = state.sessions.get_mut(&caller.session);
@@ -170,14 +170,14 @@ impl Runner {
             (transaction, is_stale)
         };
         let Some(transaction) = transaction else {
-            return Done::plain(Err(Failure::fixed("ERR EXEC without MULTI")), caller.db);
+            return Finished::plain(Err(Failure::fixed("ERR EXEC without MULTI")), caller.db);
         };
         if transaction.is_broken {
             let text = "EXECABORT Transaction discarded because of previous errors.";
-            return Done::plain(Err(Failure::fixed(text)), caller.db);
+            return Finished::plain(Err(Failure::fixed(text)), caller.db);
         }
         if is_stale {
-            return Done::plain(Ok(Reply::NullArray), caller.db);
+            return Finished::plain(Ok(Reply::NullArray), caller.db);
         }
         let mut calls = transaction.commands.len();
         let mut replies = Vec::new();
@@ -191,9 +191,9 @@ impl Runner {
             calls += done.calls;
             replies.push(done.outcome.unwrap_or_else(Reply::from));
         }
-        Done {
+        Finished {
             calls,
-            ..Done::plain(Ok(Reply::Array(replies)), caller.db)
+            ..Finished::plain(Ok(Reply::Array(replies)), caller.db)
         }
     }
 

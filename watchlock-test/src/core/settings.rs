@@ -7,7 +7,7 @@ use super::glob;
 
 /// What a setting takes.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum SettingKind {
     Text,
     Number,
     Memory,
@@ -16,34 +16,34 @@ enum Kind {
 }
 
 /// Settings by name, with what they are at the start. Those that are not mentioned elsewhere change nothing.
-const KNOWN: [(&str, Kind, &str); 27] = [
-    ("acl-pubsub-default", Kind::Text, "resetchannels"),
-    ("appendfsync", Kind::Text, "everysec"),
-    ("appendonly", Kind::YesNo, "no"),
-    ("bind", Kind::Text, "127.0.0.1"),
-    ("busy-reply-threshold", Kind::Number, "5000"),
-    ("client-output-buffer-limit", Kind::Text, ""),
-    ("cluster-enabled", Kind::YesNo, "no"),
-    ("databases", Kind::Number, "16"),
-    ("hz", Kind::Number, "10"),
-    ("lua-time-limit", Kind::Number, "5000"),
-    ("masterauth", Kind::Text, ""),
-    ("maxclients", Kind::Number, "10000"),
-    ("maxmemory", Kind::Memory, "0"),
-    ("maxmemory-policy", Kind::Text, "noeviction"),
-    ("min-replicas-max-lag", Kind::Number, "10"),
-    ("min-replicas-to-write", Kind::Number, "0"),
-    ("min-slaves-to-write", Kind::Number, "0"),
-    ("notify-keyspace-events", Kind::Events, ""),
-    ("proto-max-bulk-len", Kind::Memory, "536870912"),
-    ("repl-timeout", Kind::Number, "60"),
-    ("replica-read-only", Kind::YesNo, "yes"),
-    ("requirepass", Kind::Text, ""),
-    ("save", Kind::Text, ""),
-    ("slowlog-log-slower-than", Kind::Number, "10000"),
-    ("slowlog-max-len", Kind::Number, "128"),
-    ("tcp-keepalive", Kind::Number, "300"),
-    ("timeout", Kind::Number, "0"),
+const KNOWN: [(&str, SettingKind, &str); 27] = [
+    ("acl-pubsub-default", SettingKind::Text, "resetchannels"),
+    ("appendfsync", SettingKind::Text, "everysec"),
+    ("appendonly", SettingKind::YesNo, "no"),
+    ("bind", SettingKind::Text, "127.0.0.1"),
+    ("busy-reply-threshold", SettingKind::Number, "5000"),
+    ("client-output-buffer-limit", SettingKind::Text, ""),
+    ("cluster-enabled", SettingKind::YesNo, "no"),
+    ("databases", SettingKind::Number, "16"),
+    ("hz", SettingKind::Number, "10"),
+    ("lua-time-limit", SettingKind::Number, "5000"),
+    ("masterauth", SettingKind::Text, ""),
+    ("maxclients", SettingKind::Number, "10000"),
+    ("maxmemory", SettingKind::Memory, "0"),
+    ("maxmemory-policy", SettingKind::Text, "noeviction"),
+    ("min-replicas-max-lag", SettingKind::Number, "10"),
+    ("min-replicas-to-write", SettingKind::Number, "0"),
+    ("min-slaves-to-write", SettingKind::Number, "0"),
+    ("notify-keyspace-events", SettingKind::Events, ""),
+    ("proto-max-bulk-len", SettingKind::Memory, "536870912"),
+    ("repl-timeout", SettingKind::Number, "60"),
+    ("replica-read-only", SettingKind::YesNo, "yes"),
+    ("requirepass", SettingKind::Text, ""),
+    ("save", SettingKind::Text, ""),
+    ("slowlog-log-slower-than", SettingKind::Number, "10000"),
+    ("slowlog-max-len", SettingKind::Number, "128"),
+    ("tcp-keepalive", SettingKind::Number, "300"),
+    ("timeout", SettingKind::Number, "0"),
 ];
 
 /// Classes of `notify-keyspace-events`.
@@ -110,26 +110,26 @@ impl Settings {
             Failure::new(format!("{text} '{name}') - {why}"))
         };
         let value = match kind {
-            Kind::Text => value.to_owned(),
-            Kind::Number => {
+            SettingKind::Text => value.to_owned(),
+            SettingKind::Number => {
                 let number: i64 = value
                     .parse()
                     .map_err(|_| failed("argument couldn't be parsed into an integer"))?;
                 number.to_string()
             }
-            Kind::YesNo => {
+            SettingKind::YesNo => {
                 let value = value.to_ascii_lowercase();
                 if value != "yes" && value != "no" {
                     return Err(failed("argument must be 'yes' or 'no'"));
                 }
                 value
             }
-            Kind::Memory => {
+            SettingKind::Memory => {
                 let bytes =
                     memory(value).ok_or_else(|| failed("argument must be a memory value"))?;
                 bytes.to_string()
             }
-            Kind::Events => {
+            SettingKind::Events => {
                 if !value.chars().all(|class| EVENTS.contains(class)) {
                     return Err(failed(
                         "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.",

@@ -307,10 +307,23 @@ fn families() -> Vec<Vec<&'static str>> {
 
 /// Sometimes an argument too many, too few or one that is out of place.
 fn mutated(random: &mut Rng, mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    // Its members all have one score, no name means all, and a cursor means a place in the server's own table.
+    // Its members all have one score; no name means all, a cursor a place in the server's own table, no count leaves
+    // the element to chance, and WAIT for a replica waits.
+    let kept = [
+        "wait",
+        "subscribe",
+        "psubscribe",
+        "ssubscribe",
+        "unsubscribe",
+        "punsubscribe",
+        "sunsubscribe",
+        "scan",
+        "spop",
+        "srandmember",
+        "hrandfield",
+    ];
     let is_kept = words.get(1).is_some_and(|key| key == b"lex")
-        || words[0].ends_with(b"subscribe")
-        || words[0] == b"scan";
+        || kept.iter().any(|name| words[0] == name.as_bytes());
     if is_kept {
         return words;
     }

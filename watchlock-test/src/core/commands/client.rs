@@ -155,7 +155,7 @@ pub(super) fn list(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let chosen: Choice = match &arguments[2..] {
         [] => Box::new(|_, _| true),
         [word, kind] if is(word, "TYPE") => {
-            let kind = Type::parse(kind)?;
+            let kind = ConnectionType::parse(kind)?;
             Box::new(move |_, session| kind.is(session))
         }
         [word, ids @ ..] if is(word, "ID") && !ids.is_empty() => {
@@ -177,14 +177,14 @@ pub(super) fn list(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 
 /// A type of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum ConnectionType {
     Normal,
     Listener,
     /// There are none of these.
     Server,
 }
 
-impl Type {
+impl ConnectionType {
     fn parse(word: &[u8]) -> Result<Self, Failure> {
         Ok(match word.to_ascii_lowercase().as_slice() {
             b"normal" => Self::Normal,
@@ -210,7 +210,7 @@ impl Type {
 /// Which connections `CLIENT KILL` means.
 struct Victims {
     id: Option<i64>,
-    kind: Option<Type>,
+    kind: Option<ConnectionType>,
     user: Option<String>,
     address: Option<String>,
     local_address: Option<String>,
@@ -236,7 +236,7 @@ impl Victims {
                 let wrong = Failure::fixed("ERR client-id should be greater than 0");
                 victims.id = Some(id.ok_or(wrong)?);
             } else if is(word, "TYPE") {
-                victims.kind = Some(Type::parse(value)?);
+                victims.kind = Some(ConnectionType::parse(value)?);
             } else if is(word, "USER") {
                 let user = text(value);
                 if !state.users.contains(&user) {

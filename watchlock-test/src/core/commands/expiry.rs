@@ -95,14 +95,14 @@ pub(super) fn pexpireat(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 /// On which condition `EXPIRE` sets an expiry.
 #[allow(clippy::struct_excessive_bools)] // each is a word of the command
 #[derive(Default)]
-struct Condition {
+struct ExpiryCondition {
     only_without: bool,
     only_with: bool,
     only_later: bool,
     only_sooner: bool,
 }
 
-impl Condition {
+impl ExpiryCondition {
     fn parse(words: &[Bytes]) -> Result<Self, Failure> {
         let mut condition = Self::default();
         for word in words {
@@ -142,7 +142,7 @@ impl Condition {
 
 fn run(call: &mut Call<'_>, arguments: &[Bytes], unit: Unit) -> Outcome {
     let key = &arguments[1];
-    let condition = Condition::parse(&arguments[3..])?;
+    let condition = ExpiryCondition::parse(&arguments[3..])?;
     let value = parse_integer(&arguments[2])?;
     let at = unit.at(value, call.now_ms());
     let at = at.ok_or_else(|| Failure::invalid_expire(call.command.name))?;

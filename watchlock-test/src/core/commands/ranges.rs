@@ -163,14 +163,14 @@ enum By {
 }
 
 /// What a command asks for behind the range.
-struct Options {
+struct RangeOptions {
     by: By,
     is_reversed: bool,
     with_scores: bool,
     limit: Option<(i64, i64)>,
 }
 
-impl Options {
+impl RangeOptions {
     /// `by` and `is_reversed` of a command whose name says them; None for `ZRANGE`, where options do.
     fn parse(options: &[Bytes], named: Option<(By, bool)>) -> Result<Self, Failure> {
         let (by, is_reversed) = named.unwrap_or((By::Rank, false));
@@ -262,7 +262,7 @@ pub(super) fn zrevrangebylex(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcom
 }
 
 fn range(call: &mut Call<'_>, arguments: &[Bytes], named: Option<(By, bool)>) -> Outcome {
-    let options = Options::parse(&arguments[4..], named)?;
+    let options = RangeOptions::parse(&arguments[4..], named)?;
     let (first, last) = (&arguments[2], &arguments[3]);
     // Reversed, the highest score or name comes first.
     let (min, max) = if options.is_reversed {
@@ -285,7 +285,7 @@ fn range(call: &mut Call<'_>, arguments: &[Bytes], named: Option<(By, bool)>) ->
     }
 }
 
-fn found(call: &mut Call<'_>, key: &[u8], options: &Options, range: &impl Range) -> Outcome {
+fn found(call: &mut Call<'_>, key: &[u8], options: &RangeOptions, range: &impl Range) -> Outcome {
     let Some(set) = call.read::<SortedSet>(key)? else {
         return Ok(Reply::Array(Vec::new()));
     };

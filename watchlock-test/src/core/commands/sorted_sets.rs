@@ -11,7 +11,7 @@ use crate::core::{Bytes, Reply};
 /// What `ZADD` is asked for.
 #[allow(clippy::struct_excessive_bools)] // each is a word of the command
 #[derive(Default)]
-struct Options {
+struct AddOptions {
     only_new: bool,
     only_old: bool,
     only_greater: bool,
@@ -20,7 +20,7 @@ struct Options {
     increments: bool,
 }
 
-impl Options {
+impl AddOptions {
     /// Returns the options, and the scores and members behind them.
     fn parse(mut arguments: &[Bytes]) -> Result<(Self, &[Bytes]), Failure> {
         let mut options = Self::default();
@@ -83,19 +83,19 @@ impl Options {
 }
 
 pub(super) fn zadd(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let (options, pairs) = Options::parse(&arguments[2..])?;
+    let (options, pairs) = AddOptions::parse(&arguments[2..])?;
     add(call, &arguments[1], &options, pairs)
 }
 
 pub(super) fn zincrby(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
-    let options = Options {
+    let options = AddOptions {
         increments: true,
-        ..Options::default()
+        ..AddOptions::default()
     };
     add(call, &arguments[1], &options, &arguments[2..])
 }
 
-fn add(call: &mut Call<'_>, key: &[u8], options: &Options, pairs: &[Bytes]) -> Outcome {
+fn add(call: &mut Call<'_>, key: &[u8], options: &AddOptions, pairs: &[Bytes]) -> Outcome {
     let mut scored = Vec::new();
     for pair in pairs.chunks_exact(2) {
         scored.push((parse_float(&pair[0])?, &pair[1]));

@@ -18,7 +18,7 @@ pub(super) fn get(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 /// What `SET` is asked for behind the value, and `GETEX` behind the key.
 #[allow(clippy::struct_excessive_bools)] // each is a word of the command
 #[derive(Default)]
-struct Options<'a> {
+struct SetOptions<'a> {
     only_new: bool,
     only_old: bool,
     gets: bool,
@@ -27,7 +27,7 @@ struct Options<'a> {
     expiry: Option<(&'a [u8], Unit)>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> SetOptions<'a> {
     fn parse(arguments: &'a [Bytes], is_set: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
@@ -65,7 +65,7 @@ impl<'a> Options<'a> {
 
 pub(super) fn set(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let (key, value) = (&arguments[1], &arguments[2]);
-    let options = Options::parse(&arguments[3..], true)?;
+    let options = SetOptions::parse(&arguments[3..], true)?;
     let expires_at = options.expires_at(call)?;
     let old = if options.gets {
         call.read::<Bytes>(key)?.cloned()
@@ -137,7 +137,7 @@ pub(super) fn getdel(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
 
 pub(super) fn getex(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let key = &arguments[1];
-    let options = Options::parse(&arguments[2..], false)?;
+    let options = SetOptions::parse(&arguments[2..], false)?;
     let Some(value) = call.read::<Bytes>(key)?.cloned() else {
         return Ok(Reply::Null);
     };

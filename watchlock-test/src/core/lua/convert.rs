@@ -96,18 +96,18 @@ fn field(lua: &Lua, name: &str, text: &[u8]) -> mlua::Result<Table> {
 
 /// The result of a script as a reply, in this version of the protocol.
 pub(super) fn from_lua(value: &Value, resp: u8) -> Reply {
-    let mut result = Result { resp, left: MOST };
+    let mut result = ScriptResult { resp, left: MOST };
     result.reply(value, 0)
 }
 
 /// A result that is being read.
-struct Result {
+struct ScriptResult {
     resp: u8,
     /// Values that it may still have.
     left: usize,
 }
 
-impl Result {
+impl ScriptResult {
     fn reply(&mut self, value: &Value, depth: usize) -> Reply {
         let Some(left) = self.left.checked_sub(1) else {
             return Reply::Error(TOO_LARGE.to_vec());
