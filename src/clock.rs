@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
 /// A point in time: nanoseconds since some fixed start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Moment(u64);
@@ -69,6 +72,19 @@ struct DrivenTime {
     ahead: AtomicU64,
     /// What the system's clock showed when it was stopped, 0 while it runs.
     stopped_at: AtomicU64,
+    advanced: Notify,
+}
+
+impl DrivenTime {
+    fn now(&self) -> Moment {
+        // Relaxed: the numbers guard no other data. `advanced` orders them for those who wait for a change.
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let now = match self.stopped_at.load(Ordering::Relaxed) {
+            0 => elapsed_nanos(),
+            stopped_at => stopped_at,
+        };
+        Moment(now.saturating_add(ahead))
+    }
 }
 
 impl Clock {
@@ -91,16 +107,18 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Moment {
-        let Some(driven) = &self.driven else {
-            return Moment(elapsed_nanos());
-        };
-        // Relaxed: the numbers guard no other data.
-        let ahead = driven.ahead.load(Ordering::Relaxed);
-        let now = match driven.stopped_at.load(Ordering::Relaxed) {
-            0 => elapsed_nanos(),
-            stopped_at => stopped_at,
-        };
-        Moment(now.saturating_add(ahead))
+        match &self.driven {
+            None => Moment(elapsed_nanos()),
+            Some(driven) => driven.now(),
+        }
+    }
+
+    /// Resolves at the next jump of the clock after this call. Jumps are what a timer does not know of; the system's clock
+    /// has none.
+    pub(crate) fn jumped(&self) -> Option<Notified<'_>> {
+        self.driven
+            .as_ref()
+            .map(|driven| driven.advanced.notified())
     }
 }
 
@@ -125,13 +143,22 @@ pub struct ClockDriver {
 }
 
 impl ClockDriver {
-    /// Lets `span` pass on the clock, at once.
+    /// What the clock shows: the time since a fixed start, which is the same for all clocks of the process.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.driven.now().as_nanos())
+    }
+
+    /// Lets `span` pass on the clock, at once. The clients with this clock notice at once: they send renewals that are
+    /// due, report losses, end waits whose time is over, and repeat what they held back. Time-outs of commands and of
+    /// connecting go on: they measure how long a server is silent.
     pub fn advance(&self, span: Duration) {
         self.driven.ahead.fetch_add(nanos(span), Ordering::Relaxed);
+        self.driven.advanced.notify_waiters();
     }
 
     /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone, so that a test does not depend on
-    /// how fast it runs. Redis, and whatever waits by a timer, goes on.
+    /// how fast it runs. Leases, waits and renewals stand still with it; Redis, time-outs, and pauses between tries go on.
     pub fn stop(&self) {
         self.driven
             .stopped_at
@@ -141,6 +168,7 @@ impl ClockDriver {
     /// Starts a stopped clock again, and adds the time that passed meanwhile.
     pub fn go_on(&self) {
         self.driven.stopped_at.store(0, Ordering::Relaxed);
+        self.driven.advanced.notify_waiters();
     }
 }
 

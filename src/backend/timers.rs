@@ -14,17 +14,21 @@ use futures_util::FutureExt;
 use parking_lot::RwLock;
 use tokio::runtime::Handle;
 
+use crate::clock::{Clock, Moment};
+
 /// The timers of one runtime.
 #[derive(Clone)]
 pub(crate) struct Timers {
     runtime: Handle,
+    clock: Clock,
     stopped: Arc<RwLock<bool>>,
 }
 
 impl Timers {
-    pub(crate) fn of(runtime: &Handle) -> Self {
+    pub(crate) fn of(runtime: &Handle, clock: Clock) -> Self {
         Self {
             runtime: runtime.clone(),
+            clock,
             stopped: Arc::default(),
         }
     }
@@ -35,8 +39,8 @@ impl Timers {
         *self.stopped.write() = true;
     }
 
-    /// Resolves after `span`, or at once when the runtime ends.
-    pub(crate) fn sleep(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
+    /// Resolves after `span` of real time, or at once when the runtime ends.
+    pub(crate) fn timer(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
         let stopped = Arc::clone(&self.stopped);
         let sleep = {
             let _on_it = self.runtime.enter();
@@ -56,9 +60,40 @@ impl Timers {
         }
     }
 
-    /// The output of `future`; none if `limit` passes first.
+    /// Resolves after `span`, or when the clock jumps beyond it.
+    pub(crate) async fn sleep(&self, span: Duration) {
+        self.sleep_until(self.clock.now() + span).await;
+    }
+
+    /// Resolves when a timer ends for the time until `moment`, or when the clock jumps beyond it.
+    pub(crate) async fn sleep_until(&self, moment: Moment) {
+        loop {
+            // Before the clock is read: a later jump resolves it.
+            let jumped = self.clock.jumped();
+            let timer = self.timer(self.clock.now().until(moment));
+            let Some(jumped) = jumped else {
+                return timer.await;
+            };
+            tokio::select! {
+                biased;
+                () = timer => return,
+                () = jumped => {}
+            }
+        }
+    }
+
+    /// The output of `future`; none if it is `moment` first, as with [`sleep_until`](Self::sleep_until).
+    pub(crate) async fn until<F: Future>(&self, moment: Moment, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep_until(moment) => None,
+        }
+    }
+
+    /// The output of `future`; none if `limit` of real time passes first.
     pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        let over = self.sleep(limit);
+        let over = self.timer(limit);
         tokio::select! {
             biased;
             output = future => Some(output),

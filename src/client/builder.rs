@@ -509,7 +509,7 @@ pub(super) fn start(
         backoff: config.backoff.at_most(RECONNECT),
         command_timeout: config.command_timeout,
         connect_timeout: config.connect_timeout,
-        timers: Timers::of(&starting.runtime),
+        timers: Timers::of(&starting.runtime, config.clock.clone()),
         asks_server,
         broken: Arc::new(BrokenLinks::default()),
         node: None,

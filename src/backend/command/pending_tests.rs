@@ -41,11 +41,11 @@ fn lane() -> Arc<Lane> {
 fn lane_to(dialer: Dialer, command_timeout: Duration, clock: Clock, runtime: &Handle) -> Arc<Lane> {
     let config = LaneConfig {
         dialer: Arc::new(dialer),
-        clock,
+        clock: clock.clone(),
         backoff: Backoff::new(),
         command_timeout,
         connect_timeout: Duration::from_secs(1),
-        timers: Timers::of(runtime),
+        timers: Timers::of(runtime, clock),
         asks_server: false,
         broken: Arc::default(),
         node: None,

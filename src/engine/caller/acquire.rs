@@ -354,7 +354,7 @@ impl Waiting<'_> {
             let end = if now < soft { soft } else { hard };
             let decided = poll_fn(|context| self.poll(context));
             let timers = core.backend.timers();
-            if let Some(verdict) = timers.within(now.until(end), decided).await {
+            if let Some(verdict) = timers.until(end, decided).await {
                 return verdict;
             }
             let now = core.now();

@@ -219,8 +219,7 @@ async fn repeated(
     failure: Failure,
     deadline: Moment,
 ) -> Result<(), Error> {
-    let left = core.now().until(deadline);
-    let ended = core.backend.timers().within(left, hold.ended()).await;
+    let ended = core.backend.timers().until(deadline, hold.ended()).await;
     ended.unwrap_or_else(|| core.check_open().and(Err(failure.into())))
 }
 

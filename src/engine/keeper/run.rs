@@ -71,7 +71,7 @@ pub(super) async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Ma
                 }
             }
             () = core.look.notified() => {}
-            () = tokio::time::sleep(now.until(next)) => {}
+            () = core.backend.timers().sleep_until(next) => {}
             nodes = broken.wait() => {
                 core.backend.cluster().doubt();
                 if !nodes.is_empty() {

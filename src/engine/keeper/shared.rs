@@ -47,6 +47,9 @@ impl Keeper {
     /// Waits for `pause`, or until the client begins to close.
     pub(super) async fn pause(&self, pause: Duration) {
         let mut closing = self.closing.subscribe();
-        let _ = tokio::time::timeout(pause, closing.changed()).await;
+        let timers = self.core.backend.timers();
+        let _ = timers
+            .until(self.core.now() + pause, closing.changed())
+            .await;
     }
 }

@@ -164,7 +164,7 @@ impl AcquireAll<'_> {
         future: impl Future<Output = T>,
     ) -> Option<T> {
         match (timers, self.hard_end) {
-            (Some(timers), Some(end)) => timers.within(self.clock.now().until(end), future).await,
+            (Some(timers), Some(end)) => timers.until(end, future).await,
             _ => Some(future.await),
         }
     }
@@ -317,7 +317,7 @@ impl Tray {
     ) -> BoxFuture<'static, ()> {
         // Unconstrained: a timer wakes its task when the task's budget is used up, and here that would empty the tray.
         let mut timer: BoxFuture<'static, ()> =
-            Box::pin(tokio::task::unconstrained(timers.sleep(limit)));
+            Box::pin(tokio::task::unconstrained(timers.timer(limit)));
         let waker = Waker::from(Arc::clone(self));
         if timer
             .as_mut()

@@ -150,8 +150,7 @@ impl<'a> WaitingCaller<'a> {
         if self.end == Moment::NEVER {
             return collected.await;
         }
-        let left = self.nodes.now().until(self.end);
-        let collected = self.nodes.timers().within(left, collected).await;
+        let collected = self.nodes.timers().until(self.end, collected).await;
         collected.unwrap_or_else(|| Decision::Failed(Failure::silence().into()))
     }
 }
@@ -231,7 +230,7 @@ async fn decided_by_news(
 
 /// Decides a bounded wait at its end, by the latest news or else the next ones.
 async fn decided_at(end: Moment, queue: &NameQueue, nodes: &QuorumNodes) -> Decision {
-    tokio::time::sleep(nodes.now().until(end)).await;
+    nodes.timers().sleep_until(end).await;
     let mut news = queue.news();
     loop {
         match &*news.borrow_and_update() {
@@ -304,7 +303,7 @@ async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRe
                 rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }
             () = nodes.back.notified() => rounds.retry.soon(nodes.now()),
-            () = tokio::time::sleep(now.until(due)) => {}
+            () = nodes.timers().sleep_until(due) => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use super::node::{NodeAnswer, QuorumNode};
 use super::queue::{AcquireRequest, NameQueue, Queues};
 use super::rules::{NodeTimeout, RestartDelay};
 use crate::backend::{Connected, Failure, Timers};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::config::Config;
 use crate::engine::hold::kind::Kind;
 use crate::error::Error;
@@ -65,13 +65,13 @@ impl QuorumNodes {
         nodes: Vec<QuorumNode>,
         settings: &QuorumSettings,
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<HoldToRepair>), Failure> {
-        let steward = Steward::start()?;
+        let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
+        let steward = Steward::start(all[0].core().config.clock.clone())?;
         let (repairs, to_repair) = mpsc::unbounded_channel();
         let delay = match settings.restart_delay {
             Some(delay) => RestartDelay::new(delay),
             None => RestartDelay::for_leases(settings.max_lease),
         };
-        let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
         let nodes = Arc::new(Self {
             id: Uuid::new_v4(),
             needed: all.len() / 2 + 1,
@@ -304,7 +304,7 @@ struct Steward {
 
 impl Steward {
     /// Starts the thread.
-    fn start() -> Result<Self, Failure> {
+    fn start(clock: Clock) -> Result<Self, Failure> {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
         let thread = std::thread::Builder::new().name("watchlock-quorum".into());
@@ -313,7 +313,7 @@ impl Steward {
                 move || match Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => {
                         hand_over();
-                        let timers = Timers::of(runtime.handle());
+                        let timers = Timers::of(runtime.handle(), clock);
                         let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
                         runtime.block_on(ended.recv());
                         timers.stop();

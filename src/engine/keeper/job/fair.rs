@@ -152,7 +152,7 @@ impl QueuePlaces {
 
     /// Waits until [`update`](Self::update) has something to do.
     pub(super) async fn is_due(&self, core: &Core) {
-        let until = |moment| tokio::time::sleep(core.now().until(moment));
+        let until = |moment| core.backend.timers().sleep_until(moment);
         match &self.in_flight {
             Some(sent) => tokio::select! {
                 _ = sent.command.clone() => {}

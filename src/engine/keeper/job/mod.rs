@@ -306,7 +306,7 @@ impl NameJob {
         let poll_at = self.next_try();
         let look_at = poll_at.min(end);
         self.at(|gate, _| gate.job_sleeps_until(look_at));
-        let timer = tokio::time::sleep(self.now().until(look_at));
+        let timer = self.keeper.core.backend.timers().sleep_until(look_at);
         tokio::select! {
             biased;
             () = self.job.notified() => Event::Changed,
@@ -442,7 +442,7 @@ impl NameJob {
         self.leave_note();
         tokio::select! {
             () = self.job.notified() => {}
-            () = tokio::time::sleep(LINGER) => {
+            () = self.keeper.core.backend.timers().sleep(LINGER) => {
                 self.at(|gate, _| gate.set_listening(false));
                 self.listening.stop().await;
             }
