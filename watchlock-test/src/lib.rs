@@ -1,3 +1,12 @@
-//! A Redis in memory, for tests of code that locks with watchlock.
+#![doc = include_str!("../README.md")]
 
 pub mod core;
+mod fault;
+mod redis;
+mod server;
+mod state;
+mod stranger;
+
+pub use fault::Fault;
+pub use redis::Redis;
+pub use stranger::Stranger;
