@@ -86,7 +86,7 @@ mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; nee
 msrv: ## builds with the oldest supported Rust, if it is installed
 	@scripts/msrv.sh
 
-package: ## the crate as crates.io would get it: it builds and passes its tests by itself
+package: ## the crates as crates.io would get them: they build and pass their tests by themselves
 	@scripts/package.sh
 
 minimal: ## builds with the oldest versions of dependencies, if there is a nightly

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the crate with the oldest Rust that Cargo.toml promises, if rustup has it. If not, it prints that
+# Builds the crates with the oldest Rust that Cargo.toml promises, if rustup has it. If not, it prints that
 # only clippy's `incompatible_msrv` and cargo's resolver guard the promise.
 set -eu
 cd "$(dirname "$0")/.."
@@ -20,3 +20,4 @@ CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/msrv"
 export CARGO_TARGET_DIR
 cargo "+$toolchain" check --quiet
 cargo "+$toolchain" check --quiet --features tls
+cargo "+$toolchain" check --quiet --package watchlock-test

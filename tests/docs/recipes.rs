@@ -1,4 +1,5 @@
-//! The recipe that says who holds a lock works for every deployment and kind: it is here word for word.
+//! The recipe that says who holds a lock works for every deployment and kind: it is here word for word. The tests of a
+//! service are those of `watchlock-test`.
 
 use std::collections::BTreeSet;
 
@@ -40,6 +41,17 @@ fn it_is_word_for_word_in_the_document() {
     let start = own.find("/// The ids of the clients").expect("its start");
     let end = own[start..].find("\n}\n").expect("its end") + start;
     assert!(text("docs/recipes.md").contains(&own[start..end]));
+}
+
+#[test]
+fn the_tests_of_a_service_are_those_that_run() {
+    let recipes = text("docs/recipes.md");
+    let (_, shown) = recipes.split_once("```rust,ignore\n").expect("tests");
+    let (shown, _) = shown.split_once("\n```").expect("their end");
+    let service = text("watchlock-test/tests/service.rs");
+    for part in shown.split("\n\n") {
+        assert!(service.contains(part), "{part}");
+    }
 }
 
 /// Takes the lock and asks who holds it.

@@ -159,7 +159,25 @@ impl Redis {
     /// clients notice at once: they send renewals that are due, report losses, and end waits whose time is over.
     ///
     /// Nothing happens within the span. So a lock with a watchdog is lost if `span` is longer than the lease (30 s), and
-    /// renewed if it is shorter.
+    /// renewed if it is shorter. A long job takes several spans, with a renewal after each:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), watchlock::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let redis = watchlock_test::Redis::start();
+    /// let client = redis.client().await?;
+    /// let guard = client.get_lock("import").lock().await?;
+    /// for _ in 0..180 {
+    ///     redis.advance(Duration::from_secs(20));
+    ///     while guard.valid_for() < Duration::from_secs(20) {
+    ///         tokio::time::sleep(Duration::from_millis(1)).await;
+    ///     }
+    /// }
+    /// guard.unlock().await // an hour later
+    /// # }
+    /// ```
     pub fn advance(&self, span: Duration) {
         self.driver.advance(span);
     }

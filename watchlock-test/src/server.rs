@@ -203,7 +203,7 @@ async fn receive(
             pause = state.borrow_mut().receive(session, &[]);
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn send(

@@ -88,35 +88,6 @@ async fn the_night_of_a_process_that_died_is_taken_over() -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_long_import_keeps_its_lock() -> Result<(), Error> {
-    let redis = Redis::start();
-    let import = Import::new(&redis.client().await?);
-    let night = tokio::spawn({
-        let import = Arc::clone(&import);
-        async move { import.nightly().await }
-    });
-    import.begins.notified().await;
-
-    for _ in 0..20 {
-        redis.advance(Duration::from_secs(15)); // half of its lease
-        renewed(&redis).await;
-    }
-
-    import.may_end.notify_one();
-    assert_eq!(night.await.unwrap()?, Night::Imported);
-    Ok(())
-}
-
-/// Waits until the client has sent a renewal.
-async fn renewed(redis: &Redis) {
-    let scripts = || redis.command_count("EVALSHA") + redis.command_count("EVAL");
-    let before = scripts();
-    while scripts() == before {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-#[tokio::test]
 async fn an_import_stops_when_its_lock_is_lost() -> Result<(), Error> {
     let redis = Redis::start();
     let import = Import::new(&redis.client().await?);
