@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -42,7 +43,7 @@ pub(crate) struct Server {
     orders: Orders,
     stop: Option<oneshot::Sender<()>>,
     /// Disconnected when the thread has ended.
-    ended: mpsc::Receiver<()>,
+    ended: Mutex<mpsc::Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -71,7 +72,7 @@ impl Server {
             port,
             orders: Orders(orders),
             stop: Some(stop),
-            ended,
+            ended: Mutex::new(ended),
             thread: Some(thread),
         })
     }
@@ -88,7 +89,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let _ = self.ended.recv_timeout(END);
+        let _ = self.ended.get_mut().recv_timeout(END);
         if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
             // If it panicked, it has said so.
             let _ = thread.join();

@@ -34,6 +34,13 @@ async fn any_client_can_use_it() -> RedisResult<()> {
 }
 
 #[test]
+fn tasks_and_threads_can_share_it() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Redis>();
+    is_shared::<watchlock_test::Stranger>();
+}
+
+#[test]
 fn it_needs_no_runtime() -> RedisResult<()> {
     let redis = Redis::start();
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
@@ -44,7 +51,9 @@ fn it_needs_no_runtime() -> RedisResult<()> {
 
 #[test]
 fn each_has_its_own_data_and_ends_with_its_value() {
+    let begun = std::time::Instant::now();
     let all: Vec<Redis> = (0..20).map(|_| Redis::start()).collect();
+    println!("20 started in {:?}", begun.elapsed());
     for redis in &all {
         let mut connection = redis::Client::open(redis.url())
             .unwrap()

@@ -54,6 +54,26 @@ async fn a_waiter_gets_the_lock_of_one_that_died_when_its_lease_is_over() -> Res
 }
 
 #[tokio::test]
+async fn a_lock_gives_up_on_a_redis_that_is_down_when_its_time_is_over() -> Result<(), Error> {
+    let redis = Redis::start();
+    redis.stop_clock();
+    let client = redis.client().await?;
+    let lock = client.get_lock("import");
+    redis.stop();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let given_up = async {
+        while !waiting.is_finished() {
+            redis.advance(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        waiting.await.unwrap()
+    };
+    let error = timeout(LIMIT, given_up).await.expect("it gives up");
+    assert!(error.unwrap_err().is_transient());
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_lost_hold_is_reported() -> Result<(), Error> {
     let redis = Redis::start();
     redis.stop_clock();
