@@ -158,6 +158,9 @@ impl Redis {
     /// Lets `span` pass at once, for the TTLs and for the clients, as a machine that was suspended would see it. The
     /// clients notice at once: they send renewals that are due, report losses, and end waits whose time is over.
     ///
+    /// A second or more at once is no silence of the server for them: `unavailable_after` ends by smaller spans, or by real
+    /// time.
+    ///
     /// Nothing happens within the span. So a lock with a watchdog is lost if `span` is longer than the lease (30 s), and
     /// renewed if it is shorter. A long job takes several spans, with a renewal after each:
     ///

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,6 +60,8 @@ impl State {
             .unwrap_or_default();
         let options = Options {
             port,
+            // Two servers are never the same one.
+            seed: RandomState::new().hash_one(port),
             time: today,
             ..Options::default()
         };

@@ -30,7 +30,7 @@ static STRANGERS: AtomicU64 = AtomicU64::new(1);
 ///
 /// redis.held_by_stranger("import").dies();
 /// assert!(lock.try_lock(Duration::ZERO, Lease::Watchdog).await?.is_none());
-/// redis.advance(Duration::from_secs(30));
+/// redis.advance(Duration::from_secs(31));
 /// assert!(lock.try_lock(Duration::ZERO, Lease::Watchdog).await?.is_some());
 /// # Ok(())
 /// # }
