@@ -88,6 +88,7 @@ impl Redis {
     /// let servers = [first.start_another(), first.start_another(), first];
     /// let quorum = Quorum::builder(servers.iter().map(Redis::url))
     ///     .clock(servers[0].clock())
+    ///     .restart_delay(std::time::Duration::ZERO) // they have just started, and nothing is lost by that
     ///     .connect()
     ///     .await?;
     /// servers[0].stop();

@@ -60,6 +60,7 @@ impl State {
             .unwrap_or_default();
         let options = Options {
             port,
+            process_id: std::process::id(),
             // Two servers are never the same one.
             seed: RandomState::new().hash_one(port),
             time: today,

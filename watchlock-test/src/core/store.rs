@@ -25,6 +25,8 @@ pub struct Options {
     pub databases: usize,
     /// The port that `INFO` and `CLIENT LIST` say.
     pub port: u16,
+    /// The process that `INFO` says.
+    pub process_id: u32,
     /// The time at the start, since 1970.
     pub time: Duration,
 }
@@ -37,6 +39,7 @@ impl Default for Options {
             password: None,
             databases: 16,
             port: 6379,
+            process_id: 1,
             time: Duration::from_secs(1_700_000_000),
         }
     }

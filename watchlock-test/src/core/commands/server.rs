@@ -108,7 +108,7 @@ fn server(call: &Call<'_>) -> String {
         ("redis_mode", &"standalone"),
         ("os", &"in memory"),
         ("arch_bits", &64),
-        ("process_id", &1),
+        ("process_id", &state.options.process_id),
         ("run_id", &state.run_id),
         ("tcp_port", &state.options.port),
         ("server_time_usec", &state.now.as_micros()),
