@@ -144,6 +144,8 @@ impl State {
             self.faults.extend(fault);
             return false;
         };
+        let may_close_others =
+            ran.command.starts_with("client|") || ran.command.starts_with("acl|");
         *self.arrived.entry(ran.command).or_default() += 1;
         let reply = self.store.take_output(session);
         match fault {
@@ -163,6 +165,9 @@ impl State {
         }
         self.send(session, Output::Bytes(reply));
         self.deliver();
+        if may_close_others {
+            self.cut(|state, other| other != session && state.store.is_closed(other));
+        }
         true
     }
 
@@ -260,22 +265,24 @@ impl State {
     /// Cuts all connections, and new ones as well.
     pub(crate) fn stop(&mut self) {
         self.is_down = true;
-        self.cut_all();
+        self.cut(|_, _| true);
     }
 
     /// What a new process would know: no connection, no script.
     pub(crate) fn restart(&mut self) {
-        self.cut_all();
+        self.cut(|_, _| true);
         self.store.restart();
         self.faults.clear();
         self.is_down = false;
         self.freeze(false);
     }
 
-    fn cut_all(&mut self) {
+    fn cut(&mut self, is_cut: impl Fn(&Self, SessionId) -> bool) {
         let sessions: Vec<SessionId> = self.links.keys().copied().collect();
         for session in sessions {
-            self.disconnect(session);
+            if is_cut(self, session) {
+                self.disconnect(session);
+            }
         }
     }
 }

@@ -93,6 +93,22 @@ fn what_is_no_command_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn a_client_can_end_others_and_itself() -> RedisResult<()> {
+    let redis = Redis::start();
+    let mut other = connect(&redis).await?;
+    let mut connection = connect(&redis).await?;
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME");
+    let killed: u64 = kill.clone().arg("yes").query_async(&mut connection).await?;
+    assert_eq!(killed, 1);
+    assert!(other.get::<_, Option<String>>("name").await.is_err());
+    let killed: u64 = kill.arg("no").query_async(&mut connection).await?;
+    assert_eq!(killed, 1);
+    assert!(connection.get::<_, Option<String>>("name").await.is_err());
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_arrives_in_pieces_is_answered() {
     let redis = Redis::start();
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
