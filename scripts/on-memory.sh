@@ -9,8 +9,12 @@ suites=${SUITES:-scripts kinds}
 
 # part of a test's name | why it is not run in memory
 skips="
-cancellation:: | of the client alone, and minutes
-costs:: | of the client alone
+busy_with_a_script_is_waited_for | no other client can run a command while a script runs, and get BUSY
+f6_a_restart_that_remembers_costs_no_hold | nothing is kept on a disk
+f8_an_evicted_hold_is_lost | it does not measure memory, so it evicts nothing
+loading_is_waited_for_and_holds_live_through_it | nothing is loaded from a disk
+masterdown_is_waited_for | it is no replica of another server
+misconf_is_refused_and_passes | it has no disk that could fail
 "
 
 $CARGO build --quiet --package watchlock-test --example memory-redis
