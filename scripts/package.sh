@@ -8,12 +8,13 @@ mkdir -p "${CARGO_TARGET_DIR:-target}"
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
+# Together: the crate for tests stands on a version that is not published yet.
+cargo package --quiet --package watchlock --package watchlock-test --allow-dirty --no-verify
+
 # unpack CRATE FOLDER
 unpack() {
     rm -rf "$2"
     mkdir -p "$2"
-    # Together: the crate for tests stands on a version that is not published yet.
-    cargo package --quiet --package watchlock --package watchlock-test --allow-dirty --no-verify
     # Cargo compares the times of files, and those in a package are all the same.
     tar --extract --touch --gzip --file "$target/package/$1-$version.crate" --directory "$2" --strip-components 1
 }
