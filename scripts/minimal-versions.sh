@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the packaged crate with the oldest versions that Cargo.toml allows, if a nightly cargo is there to choose them. If
+# Builds the packaged crates with the oldest versions that Cargo.toml allows, if a nightly cargo is there to choose them. If
 # not, it prints that nothing guards the lower bounds.
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,4 +24,10 @@ cargo check --quiet --locked
 cargo check --quiet --locked --features tls
 echo "built with the oldest versions allowed:"
 cargo tree --quiet --locked --features tls --edges normal --depth 1 --prefix none | sed 1d | sort | tr '\n' ';'
+cd watchlock-test
+rm -f Cargo.lock
+patch="patch.crates-io.watchlock.path='$folder'"
+cargo +nightly update --quiet -Z direct-minimal-versions --config "$patch"
+cargo check --quiet --locked --config "$patch"
+cargo tree --quiet --locked --config "$patch" --edges normal --depth 1 --prefix none | grep -v ^watchlock | sort | tr '\n' ';'
 echo

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Packs the crates as crates.io would get them, and checks the packages: they build, with their examples, and their own
-# tests pass, without anything else from this repository. `scripts/package.sh unpack FOLDER` only unpacks watchlock there.
+# tests pass, without anything else from this repository. `scripts/package.sh unpack FOLDER` only unpacks them there, one in
+# the other.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,6 +22,7 @@ unpack() {
 
 if [ "${1:-}" = unpack ]; then
     unpack watchlock "$2"
+    unpack watchlock-test "$2/watchlock-test"
     exit
 fi
 folder=$target/packaged
