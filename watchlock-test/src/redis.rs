@@ -10,6 +10,11 @@ use crate::server::Server;
 use crate::state::State;
 use crate::{Fault, Stranger};
 
+/// How often [`Redis::advance`] looks whether its clients are quiet, how often they must be, and how often it looks at most.
+const LOOK: Duration = Duration::from_millis(1);
+const QUIET: u32 = 2;
+const LOOKS: u32 = 50;
+
 /// A Redis in memory, which ends with this value.
 ///
 /// It is a thread that listens on a port of 127.0.0.1. Each test can have its own: it starts in less than a millisecond.
@@ -159,6 +164,9 @@ impl Redis {
     /// Lets `span` pass at once, for the TTLs and for the clients, as a machine that was suspended would see it. The
     /// clients notice at once: they send renewals that are due, report losses, and end waits whose time is over.
     ///
+    /// Before that it waits until the clients have sent nothing for two milliseconds, for 50 at most: to a client a command
+    /// that is under way would look overdue afterwards.
+    ///
     /// A second or more at once is no silence of the server for them: `unavailable_after` ends by smaller spans, or by real
     /// time.
     ///
@@ -183,7 +191,22 @@ impl Redis {
     /// # }
     /// ```
     pub fn advance(&self, span: Duration) {
+        self.wait_until_quiet();
         self.driver.advance(span);
+    }
+
+    /// Waits until no command has arrived for a while. One that is in flight at the jump would look overdue to its client.
+    fn wait_until_quiet(&self) {
+        let mut arrived = self.ask(|state| state.arrived_in_all());
+        let mut quiet = 0;
+        for _ in 0..LOOKS {
+            std::thread::sleep(LOOK);
+            let before = std::mem::replace(&mut arrived, self.ask(|state| state.arrived_in_all()));
+            quiet = if arrived == before { quiet + 1 } else { 0 };
+            if quiet == QUIET {
+                break;
+            }
+        }
     }
 
     /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone.

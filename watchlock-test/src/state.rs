@@ -235,6 +235,11 @@ impl State {
         self.arrived.get(name).copied().unwrap_or(0)
     }
 
+    /// How many commands arrived.
+    pub(crate) fn arrived_in_all(&self) -> u64 {
+        self.arrived.values().sum()
+    }
+
     pub(crate) fn keys(&mut self) -> Vec<String> {
         let Reply::Array(keys) = self.run(&["KEYS", "*"]) else {
             return Vec::new();
