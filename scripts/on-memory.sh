@@ -14,6 +14,8 @@ f6_a_restart_that_remembers_costs_no_hold | nothing is kept on a disk
 f8_an_evicted_hold_is_lost | it does not measure memory, so it evicts nothing
 loading_is_waited_for_and_holds_live_through_it | nothing is loaded from a disk
 masterdown_is_waited_for | it is no replica of another server
+f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone | a key of this test is a stream, and it has none
+verify_finds_strangers_and_other_types | the same
 misconf_is_refused_and_passes | it has no disk that could fail
 "
 

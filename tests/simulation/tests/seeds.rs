@@ -1,4 +1,4 @@
-//! Seeds that run in each `make test`: SIMULATION_SECONDS of them (20 by default), beginning at a number that changes with
+//! Seeds that run in each `make test`: `SIMULATION_SECONDS` of them (20 by default), beginning at a number that changes with
 //! the day, and some of them twice.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -9,7 +9,7 @@ use super::{
 
 /// Every command, with its arguments, flags and categories, and the keys among its arguments.
 #[rustfmt::skip]
-pub(super) static COMMANDS: [Command; 224] = [
+pub(super) static COMMANDS: [Command; 225] = [
     row("get", 2, READ | FAST | STRING, Keys::One, Action::Plain(strings::get)),
     row("set", -3, WRITE | DENY_OOM | STRING, Keys::One, Action::Plain(strings::set)),
     row("setnx", 3, WRITE | DENY_OOM | FAST | STRING, Keys::One, Action::Plain(strings::setnx)),
@@ -157,6 +157,7 @@ pub(super) static COMMANDS: [Command; 224] = [
     row("client|pause", -3, ADMIN | NO_SCRIPT | LOADING | DANGEROUS | CONNECTION, Keys::None, Action::Plain(client::pause)),
     row("info", -1, LOADING | DANGEROUS, Keys::None, Action::Plain(server::info)),
     row("role", 1, NO_SCRIPT | LOADING | FAST | DANGEROUS | ADMIN, Keys::None, Action::Plain(server::role)),
+    row("replicaof", 3, ADMIN | NO_SCRIPT | DANGEROUS, Keys::None, Action::Plain(server::replicaof)),
     row("wait", 3, NO_SCRIPT | CONNECTION, Keys::None, Action::Plain(server::wait)),
     row("config", -2, NONE, Keys::None, Action::Container),
     row("config|resetstat", 2, ADMIN | NO_SCRIPT | LOADING | DANGEROUS, Keys::None, Action::Plain(server::config_resetstat)),
