@@ -106,6 +106,23 @@ async fn an_import_stops_when_its_lock_is_lost() -> Result<(), Error> {
 }
 
 #[tokio::test]
+async fn an_import_stops_when_redis_lost_its_lock() -> Result<(), Error> {
+    let redis = Redis::start();
+    let import = Import::new(&redis.client().await?);
+    let night = tokio::spawn({
+        let import = Arc::clone(&import);
+        async move { import.nightly().await }
+    });
+    import.begins.notified().await;
+
+    redis.lose_data();
+    redis.advance(Duration::from_secs(10)); // the next renewal finds out
+
+    assert!(night.await.unwrap().is_err_and(|error| error.is_lost()));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_night_without_redis_can_be_tried_again() -> Result<(), Error> {
     let redis = Redis::start();
     let import = Import::new(&redis.client().await?);

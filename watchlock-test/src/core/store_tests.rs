@@ -214,6 +214,16 @@ fn the_owner_sets_the_condition() {
 }
 
 #[test]
+fn a_replica_refuses_writes_until_it_is_a_master() {
+    let (mut store, id) = store();
+    assert_eq!(ask(&mut store, id, "REPLICAOF 127.0.0.1 1"), "+OK\r\n");
+    assert!(ask(&mut store, id, "SET a 1").starts_with("-READONLY "));
+    assert!(ask(&mut store, id, "ROLE").contains("slave"));
+    assert_eq!(ask(&mut store, id, "REPLICAOF NO ONE"), "+OK\r\n");
+    assert_eq!(ask(&mut store, id, "SET a 1"), "+OK\r\n");
+}
+
+#[test]
 fn wait_answers_with_the_replicas_that_there_are() {
     let (mut store, id) = store();
     store.set_replicas(2);

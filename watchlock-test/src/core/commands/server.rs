@@ -59,18 +59,18 @@ pub(super) fn role(call: &mut Call<'_>, _arguments: &[Bytes]) -> Outcome {
     ]))
 }
 
-/// Makes it a replica, which refuses writes, or a master again. It follows nobody.
+/// Writes a section.
+type Section = fn(&Call<'_>) -> String;
+
+/// Makes it a replica, of a master that is never there, or a master again.
 pub(super) fn replicaof(call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     let is_master = is(&arguments[1], "NO") && is(&arguments[2], "ONE");
-    if !is_master && !integer(&arguments[2]).is_some_and(|port| (0..=65_535).contains(&port)) {
+    if !is_master && integer(&arguments[2]).is_none() {
         return Err(Failure::fixed("ERR Invalid master port"));
     }
     call.state.condition.is_read_only = !is_master;
     Ok(Reply::ok())
 }
-
-/// Writes a section.
-type Section = fn(&Call<'_>) -> String;
 
 /// Sections of `INFO`, and whether they are shown unasked.
 const SECTIONS: [(&str, bool, Section); 9] = [

@@ -157,7 +157,7 @@ pub(super) static COMMANDS: [Command; 225] = [
     row("client|pause", -3, ADMIN | NO_SCRIPT | LOADING | DANGEROUS | CONNECTION, Keys::None, Action::Plain(client::pause)),
     row("info", -1, LOADING | DANGEROUS, Keys::None, Action::Plain(server::info)),
     row("role", 1, NO_SCRIPT | LOADING | FAST | DANGEROUS | ADMIN, Keys::None, Action::Plain(server::role)),
-    row("replicaof", 3, ADMIN | NO_SCRIPT | DANGEROUS, Keys::None, Action::Plain(server::replicaof)),
+    row("replicaof", 3, NO_SCRIPT | ADMIN | DANGEROUS, Keys::None, Action::Plain(server::replicaof)),
     row("wait", 3, NO_SCRIPT | CONNECTION, Keys::None, Action::Plain(server::wait)),
     row("config", -2, NONE, Keys::None, Action::Container),
     row("config|resetstat", 2, ADMIN | NO_SCRIPT | LOADING | DANGEROUS, Keys::None, Action::Plain(server::config_resetstat)),
