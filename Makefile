@@ -23,10 +23,10 @@ threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSOR
 simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation RUSTFLAGS="--cfg tokio_unstable" $(CARGO)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos simulate soak bench lint doc house mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls soak bench lint doc house mutants msrv package minimal ci
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: ## the story in a minute, on a real redis-server
 	@scripts/demo.sh
@@ -63,8 +63,11 @@ chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS,
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
 simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed
-	@$(simulate) run --quiet --release --package watchlock-simulation -- \
+	@$(simulate) run --quiet --release --package watchlock-simulation --bin simulate -- \
 		$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),60)) $(if $(TRACE),--trace)
+
+simulate-controls: ## switches off one rule after the other: each must be found within 2 000 seeds (CONTROLS="parts of names")
+	@$(CARGO) run --quiet --release --package watchlock-simulation --bin controls -- $(CONTROLS)
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
 	@$(with_redis) $(call release,watchlock-support,chaos) && \

@@ -337,7 +337,10 @@ async fn a_grant_answered_after_let_expire_is_left_to_its_lease_too() {
     let (urls, late) = two_behind_proxies(&five);
     let quorum = of(&urls).node_timeout(ms(10_000)).connect().await.unwrap();
     // Another name: a try for this one would wait for the answer to its release, which may still be on its way.
-    end(quorum.get_lock("warm").lock().await.unwrap()).await;
+    let warm = quorum.get_lock("warm").lock().await.unwrap();
+    // Each server has a connection then, also those that the majority did not wait for.
+    five.until(5, "warm").await;
+    end(warm).await;
     five.clean().await;
     for proxy in &late {
         proxy.hold(Direction::Replies);

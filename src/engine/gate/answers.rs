@@ -370,7 +370,8 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
                 self.gate.command_failed(Failure::too_late(), *since);
             }
             let verdict = || Verdict::failed(Failure::too_late());
-            let late_for = ticket.grant_was_late(*since).until(now);
+            let late_since = ticket.grant_was_late(*since).max(self.rules.runs_since);
+            let late_for = late_since.until(now);
             if ticket.request.patience == Patience::Forever
                 && late_for >= self.rules.unavailable_after
             {

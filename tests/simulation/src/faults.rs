@@ -100,9 +100,9 @@ pub async fn run(
         if is_over() {
             return;
         }
-        let process = rng.usize(..plan.processes);
+        let at = (rng.usize(..plan.processes), rng.usize(..plan.servers));
         let fault = draw(&mut rng, &plan);
-        inflict(&world, &story, &members, process, fault).await;
+        inflict(&world, &story, &members, at, fault).await;
     }
 }
 
@@ -112,32 +112,40 @@ struct Strike<'a> {
     story: &'a Story,
     members: &'a Members,
     process: usize,
+    server: usize,
     client: u32,
     from: Nanos,
     kind: String,
 }
 
-async fn inflict(world: &World, story: &Story, members: &Members, process: usize, fault: Fault) {
+async fn inflict(
+    world: &World,
+    story: &Story,
+    members: &Members,
+    (process, server): (usize, usize),
+    fault: Fault,
+) {
     let strike = Strike {
         world,
         story,
         members,
         process,
+        server,
         client: members.client(process),
         from: story.now(),
         kind: format!("{fault:?}"),
     };
     match fault {
-        Fault::Cut => world.cut(Some(process), 0),
+        Fault::Cut => world.cut(Some(process), server),
         Fault::Silent { mute, deaf } => {
-            return strike.is_silent(world.silence(process, 0, mute, deaf));
+            return strike.is_silent(world.silence(process, server, mute, deaf));
         }
-        Fault::BehindNext => return strike.is_silent(world.silence_behind_next(process, 0)),
+        Fault::BehindNext => return strike.is_silent(world.silence_behind_next(process, server)),
         Fault::Hole(span) => {
             strike.link(span, |link| link.hole = true).await;
         }
         Fault::Refused(span) => {
-            world.cut(Some(process), 0);
+            world.cut(Some(process), server);
             strike.link(span, |link| link.refuses = true).await;
         }
         Fault::Slow(by, span) => {
@@ -176,37 +184,40 @@ async fn inflict(world: &World, story: &Story, members: &Members, process: usize
 impl Strike<'_> {
     /// A fault of the server.
     async fn server(&self, fault: Fault) {
-        let world = self.world;
+        let (world, server) = (self.world, self.server);
         match fault {
             Fault::Stall(span) => {
-                world.stall(0, span);
+                world.stall(server, span);
                 sleep(span).await;
             }
             Fault::Restart { loses_memory } => {
-                world.restart(0, loses_memory);
-                if loses_memory {
+                world.restart(server, loses_memory);
+                // A quorum survives that: a server that has just started has no vote.
+                if loses_memory && !self.members.is_quorum() {
                     self.deleted(None);
                 }
             }
             Fault::Refuses(refusal, span) => {
-                refuse(world, refusal, true);
+                refuse(world, server, refusal, true);
                 sleep(span).await;
-                refuse(world, refusal, false);
+                refuse(world, server, refusal, false);
             }
             Fault::ForgetScripts => {
-                world.at(0, |store| store.run(&[&b"SCRIPT"[..], b"FLUSH"]));
+                world.at(server, |store| store.run(&[&b"SCRIPT"[..], b"FLUSH"]));
             }
             Fault::Clock(by, forwards) => {
                 let by = i64::try_from(by.as_micros()).unwrap_or(0);
                 // Forwards, leases end earlier by as much: by less than what clients allow for.
-                world.step_clock(0, if forwards { by / 100 } else { -by });
+                world.step_clock(server, if forwards { by / 100 } else { -by });
             }
             Fault::Delete(name) => {
                 let key = format!("name:{name}");
-                world.at(0, |store| store.run(&[&b"DEL"[..], key.as_bytes()]));
+                for server in 0..world.servers() {
+                    world.at(server, |store| store.run(&[&b"DEL"[..], key.as_bytes()]));
+                }
                 self.deleted(Some(key));
             }
-            _ => world.cut(None, 0),
+            _ => world.cut(None, server),
         }
     }
 
@@ -217,12 +228,12 @@ impl Strike<'_> {
 
     /// Changes the link for a while.
     async fn link(&self, span: Duration, change: impl FnOnce(&mut Link)) {
-        let before = self.world.link(self.process, 0);
+        let before = self.world.link(self.process, self.server);
         let mut changed = before;
         change(&mut changed);
-        self.world.set_link(self.process, 0, changed);
+        self.world.set_link(self.process, self.server, changed);
         sleep(span).await;
-        self.world.set_link(self.process, 0, before);
+        self.world.set_link(self.process, self.server, before);
     }
 
     fn ends(&self, scope: Scope, tail: Nanos) {
@@ -255,8 +266,8 @@ impl Strike<'_> {
     }
 }
 
-fn refuse(world: &World, refusal: Refusal, on: bool) {
-    world.at(0, |store| match refusal {
+fn refuse(world: &World, server: usize, refusal: Refusal, on: bool) {
+    world.at(server, |store| match refusal {
         Refusal::OutOfMemory => store.set_out_of_memory(on),
         Refusal::ReadOnly => store.set_read_only(on),
         Refusal::Loading => store.set_loading(on),

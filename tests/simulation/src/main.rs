@@ -1,4 +1,5 @@
-//! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]`.
+//! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]
+//! [--until-failed]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ struct Wanted {
     until: u64,
     limit: Duration,
     trace: bool,
+    /// Ends with the first seed that fails.
+    until_failed: bool,
 }
 
 impl Wanted {
@@ -20,6 +23,7 @@ impl Wanted {
             until: u64::MAX,
             limit: Duration::MAX,
             trace: false,
+            until_failed: false,
         };
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -31,6 +35,7 @@ impl Wanted {
                 }
                 "--seconds" => wanted.limit = Duration::from_secs(args.next()?.parse().ok()?),
                 "--trace" => wanted.trace = true,
+                "--until-failed" => wanted.until_failed = true,
                 _ => return None,
             }
         }
@@ -40,14 +45,14 @@ impl Wanted {
 
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
-        eprintln!("simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]");
+        eprintln!("simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--until-failed]");
         return ExitCode::from(2);
     };
     let begun = Instant::now();
     let (mut sections, mut commands, mut simulated) = (0, 0, Duration::ZERO);
     let (mut seeds, mut failed) = (0, 0);
     for seed in wanted.from..wanted.until {
-        if begun.elapsed() >= wanted.limit {
+        if begun.elapsed() >= wanted.limit || (wanted.until_failed && failed > 0) {
             break;
         }
         let plan = Plan::of(seed);

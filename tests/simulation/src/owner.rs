@@ -10,7 +10,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep, timeout};
-use watchlock::{Client, Error, HoldView, Lease, Lock, LockGuard, LostReason, Owner};
+use watchlock::{Client, Error, HoldView, Lease, Lock, LockGuard, LostReason};
+use watchlock::{Owner, Quorum, QuorumOwner, ShutdownReport};
 use watchlock_support::history::{Call, LockKind, Outcome, Record};
 
 use crate::plan::{Ending, Midst, Plan, Section};
@@ -25,8 +26,37 @@ const SIGNAL_LAG: Duration = Duration::from_millis(150);
 /// What the protected record of each name shows.
 pub type Shared = Arc<Mutex<Vec<u64>>>;
 
+/// A client of one server, or of a quorum.
+#[derive(Clone)]
+pub enum AnyClient {
+    One(Client),
+    Quorum(Quorum),
+}
+
+/// An owner of either.
+enum AnyOwner {
+    One(Owner),
+    Quorum(QuorumOwner),
+}
+
+impl AnyClient {
+    fn new_owner(&self) -> AnyOwner {
+        match self {
+            Self::One(client) => AnyOwner::One(client.new_owner()),
+            Self::Quorum(quorum) => AnyOwner::Quorum(quorum.new_owner()),
+        }
+    }
+
+    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
+        match self {
+            Self::One(client) => client.shutdown(timeout).await,
+            Self::Quorum(quorum) => quorum.shutdown(timeout).await,
+        }
+    }
+}
+
 pub struct Actor {
-    pub client: Client,
+    pub client: AnyClient,
     pub number: u32,
     pub owner_number: u32,
     pub story: Story,
@@ -56,7 +86,7 @@ impl Actor {
         }
     }
 
-    async fn section(&self, owner: &Owner, section: Section) -> bool {
+    async fn section(&self, owner: &AnyOwner, section: Section) -> bool {
         let name = format!("name:{}", section.name);
         let lock = lock_of(owner, section.kind, &name);
         let kind = section.kind;
@@ -301,7 +331,14 @@ impl<F: Future> Future for Resting<F> {
     }
 }
 
-fn lock_of(owner: &Owner, kind: LockKind, name: &str) -> Arc<dyn Lock> {
+fn lock_of(owner: &AnyOwner, kind: LockKind, name: &str) -> Arc<dyn Lock> {
+    let owner = match owner {
+        AnyOwner::Quorum(owner) if kind == LockKind::RedFenced => {
+            return Arc::new(owner.get_fenced_lock(name));
+        }
+        AnyOwner::Quorum(owner) => return Arc::new(owner.get_lock(name)),
+        AnyOwner::One(owner) => owner,
+    };
     match kind {
         LockKind::Fair => Arc::new(owner.get_fair_lock(name)),
         LockKind::Read => Arc::new(owner.get_read_write_lock(name).read_lock()),

@@ -23,6 +23,8 @@ pub enum Weather {
 pub struct Plan {
     pub seed: u64,
     pub processes: usize,
+    /// One, or those of a quorum.
+    pub servers: usize,
     pub owners: usize,
     pub names: usize,
     pub kinds: Vec<LockKind>,
@@ -72,16 +74,22 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let processes = rng.usize(1..=4);
+        let servers = [1, 1, 1, 3, 5][rng.usize(..5)];
         let owners = [1, 2, 3, 6, 12][rng.usize(..5)];
         let names = rng.usize(1..=3);
         let first = rng.usize(..KINDS.len());
-        let kinds = (0..names)
-            .map(|name| KINDS[(first + name) % KINDS.len()])
-            .collect();
+        let kind = |name| match servers {
+            1 => KINDS[(first + name) % KINDS.len()],
+            _ if (first + name) % 3 == 0 => LockKind::RedFenced,
+            _ => LockKind::Red,
+        };
+        let kinds = (0..names).map(kind).collect();
         let far = rng.bool();
         let links = (0..processes).map(|_| {
             let round_trip = if far {
-                ROUND_TRIPS[rng.usize(..ROUND_TRIPS.len())] * 1_000
+                // A server of a quorum has a quarter of the lease to answer.
+                let choice = ROUND_TRIPS.len() - usize::from(servers > 1);
+                ROUND_TRIPS[rng.usize(..choice)] * 1_000
             } else {
                 0
             };
@@ -105,11 +113,14 @@ impl Plan {
             }
         });
         let drifts = drifts.collect();
-        let watchdog_lease = Duration::from_millis([1_200, 3_000, 10_000, 30_000][rng.usize(..4)]);
+        let shortest = usize::from(servers > 1);
+        let leases = [1_200, 3_000, 10_000, 30_000];
+        let watchdog_lease = Duration::from_millis(leases[rng.usize(shortest..4)]);
         let weather = [Weather::Calm, Weather::Rare, Weather::Rough][rng.usize(..3)];
         Self {
             seed,
             processes,
+            servers,
             owners,
             names,
             kinds,
@@ -181,7 +192,11 @@ impl Section {
             1
         };
         // A lease that is over before its grant arrives is an error after a while, and nobody else's turn meanwhile.
-        let least = 100 + 2 * plan.furthest_ms();
+        let least = if plan.servers == 1 {
+            100 + 2 * plan.furthest_ms()
+        } else {
+            400 + 8 * plan.furthest_ms()
+        };
         let fixed = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000));
         let mut leases_ms: Vec<_> = (0..levels).map(|_| fixed(rng)).collect();
         let watchdog = u64::try_from(plan.watchdog_lease.as_millis()).unwrap_or(0);

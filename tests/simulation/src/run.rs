@@ -10,20 +10,23 @@ use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use watchlock::__simulation::{self as simulated, Process};
-use watchlock::Client;
+use watchlock::{Client, Quorum};
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::Record;
 use watchlock_test::core::Reply;
 
 use crate::faults;
 use crate::guard;
-use crate::owner::{Actor, Shared};
+use crate::owner::{Actor, AnyClient, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
 use crate::story::Story;
 use crate::world::World;
 
 /// The longest time that a run simulates before it ends.
 const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// The longest lease that anybody takes.
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
 /// How long all owners have to end once there are no more faults.
 const TO_END: Duration = Duration::from_secs(600);
@@ -69,7 +72,7 @@ pub fn run(plan: &Plan, keeps_trace: bool) -> Outcome {
 struct Member {
     process: Arc<Process>,
     number: u32,
-    client: Option<Client>,
+    client: Option<AnyClient>,
     owners: Vec<JoinHandle<()>>,
 }
 
@@ -97,6 +100,10 @@ impl Members {
             .map_or(0, |member| member.number)
     }
 
+    pub fn is_quorum(&self) -> bool {
+        self.inner.plan.servers > 1
+    }
+
     pub fn command_timeout(&self) -> Duration {
         self.inner.plan.command_timeout
     }
@@ -117,7 +124,9 @@ impl Members {
     pub async fn replace(&self, index: usize) {
         if let Some(member) = self.inner.members[index].lock().take() {
             member.process.kill();
-            self.inner.world.cut(Some(index), 0);
+            for server in 0..self.inner.plan.servers {
+                self.inner.world.cut(Some(index), server);
+            }
             // Its memory is gone, and nothing of it runs any more.
             std::mem::forget(member.client);
         }
@@ -130,14 +139,7 @@ impl Members {
         let number = inner.next.fetch_add(1, Ordering::Relaxed);
         let process = Process::new(index);
         process.set_drift(plan.drifts[index]);
-        let (lease, limit) = (plan.watchdog_lease, plan.command_timeout);
-        let connecting = process.run(async move {
-            Client::builder("redis://server:1/")
-                .watchdog_lease(lease)
-                .command_timeout(limit)
-                .connect_lazy()
-        });
-        let client = connecting.await.expect("the settings are right");
+        let client = process.run(connected(Arc::clone(plan))).await;
         let mut owners = Vec::new();
         for owner in 0..plan.owners {
             let owner = u32::try_from(owner).unwrap_or(0);
@@ -165,9 +167,30 @@ impl Members {
     }
 }
 
+/// A client. One of a quorum needs most servers to begin with.
+async fn connected(plan: Arc<Plan>) -> AnyClient {
+    if plan.servers == 1 {
+        let builder = Client::builder("redis://server:1/")
+            .watchdog_lease(plan.watchdog_lease)
+            .command_timeout(plan.command_timeout);
+        return AnyClient::One(builder.connect_lazy().expect("the settings are right"));
+    }
+    loop {
+        let servers = (1..=plan.servers).map(|server| format!("redis://server:{server}/"));
+        let builder = Quorum::builder(servers)
+            .watchdog_lease(plan.watchdog_lease)
+            .command_timeout(plan.command_timeout)
+            .max_lease(LONGEST_LEASE);
+        if let Ok(quorum) = builder.connect().await {
+            return AnyClient::Quorum(quorum);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
     let begun = Instant::now();
-    let world = World::new(1, plan.seed);
+    let world = World::new(plan.servers, plan.seed);
     if keeps_trace {
         world.keep_trace();
     }
@@ -177,7 +200,13 @@ async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
     }));
     tokio::spawn(world.clone().run());
     for (process, link) in plan.links.iter().enumerate() {
-        world.set_link(process, 0, *link);
+        for server in 0..plan.servers {
+            world.set_link(process, server, *link);
+        }
+    }
+    if plan.servers > 1 {
+        // A server that has just started has no vote.
+        sleep(LONGEST_LEASE + Duration::from_secs(5)).await;
     }
     let story = Story::begin();
     let over = Arc::new(AtomicBool::new(false));
@@ -276,20 +305,22 @@ async fn end(members: &Members, violations: &mut Vec<String>) {
 /// Nothing is left once everything has had time to end.
 async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
     sleep(plan.watchdog_lease + Duration::from_secs(90)).await;
-    let (mut left, channels) = world.at(0, |store| {
-        let keys = texts(store.run(&[&b"KEYS"[..], b"*"]));
-        (keys, texts(store.run(&[&b"PUBSUB"[..], b"CHANNELS"])))
-    });
-    // The counter of the tokens stays.
-    left.retain(|key| !key.contains("token"));
-    if !left.is_empty() {
-        violations.push(format!("keys are left: {left:?}"));
-    }
-    if !channels.is_empty() {
-        let open = world.open_connections();
-        violations.push(format!(
-            "subscriptions are left: {channels:?}, and connections: {open:?}"
-        ));
+    for server in 0..plan.servers {
+        let (mut left, channels) = world.at(server, |store| {
+            let keys = texts(store.run(&[&b"KEYS"[..], b"*"]));
+            (keys, texts(store.run(&[&b"PUBSUB"[..], b"CHANNELS"])))
+        });
+        // The counter of the tokens stays.
+        left.retain(|key| !key.contains("token"));
+        if !left.is_empty() {
+            violations.push(format!("keys are left on server {server}: {left:?}"));
+        }
+        if !channels.is_empty() {
+            let open = world.open_connections();
+            violations.push(format!(
+                "subscriptions are left on server {server}: {channels:?}, and connections: {open:?}"
+            ));
+        }
     }
 }
 

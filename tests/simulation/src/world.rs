@@ -178,6 +178,11 @@ impl World {
         }
     }
 
+    /// How many servers there are.
+    pub fn servers(&self) -> usize {
+        self.state.lock().servers.len()
+    }
+
     /// Microseconds since it began.
     pub fn now(&self) -> Micros {
         micros(self.begun.elapsed())
