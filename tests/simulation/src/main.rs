@@ -1,5 +1,5 @@
 //! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]
-//! [--until-failed]`.
+//! [--quorum] [--until-failed]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ struct Wanted {
     until: u64,
     limit: Duration,
     trace: bool,
+    quorum: bool,
     /// Ends with the first seed that fails.
     until_failed: bool,
 }
@@ -23,6 +24,7 @@ impl Wanted {
             until: u64::MAX,
             limit: Duration::MAX,
             trace: false,
+            quorum: false,
             until_failed: false,
         };
         while let Some(arg) = args.next() {
@@ -35,6 +37,7 @@ impl Wanted {
                 }
                 "--seconds" => wanted.limit = Duration::from_secs(args.next()?.parse().ok()?),
                 "--trace" => wanted.trace = true,
+                "--quorum" => wanted.quorum = true,
                 "--until-failed" => wanted.until_failed = true,
                 _ => return None,
             }
@@ -45,7 +48,9 @@ impl Wanted {
 
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
-        eprintln!("simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--until-failed]");
+        eprintln!(
+            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--quorum] [--until-failed]"
+        );
         return ExitCode::from(2);
     };
     let begun = Instant::now();
@@ -55,7 +60,11 @@ fn main() -> ExitCode {
         if begun.elapsed() >= wanted.limit || (wanted.until_failed && failed > 0) {
             break;
         }
-        let plan = Plan::of(seed);
+        let plan = if wanted.quorum {
+            Plan::of_quorum(seed)
+        } else {
+            Plan::of(seed)
+        };
         let outcome = run(&plan, wanted.trace);
         if wanted.trace {
             println!("{plan:#?}");

@@ -69,18 +69,27 @@ impl Plan {
         ways.max().unwrap_or(0) / 1_000
     }
 
-    /// What this seed stands for.
+    /// What this seed stands for on one server.
     #[must_use]
     pub fn of(seed: u64) -> Self {
+        Self::drawn(seed, 1)
+    }
+
+    /// What it stands for on the servers of a quorum.
+    #[must_use]
+    pub fn of_quorum(seed: u64) -> Self {
+        Self::drawn(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
+    }
+
+    fn drawn(seed: u64, servers: usize) -> Self {
         let mut rng = Rng::with_seed(seed);
         let processes = rng.usize(1..=4);
-        let servers = [1, 1, 1, 3, 5][rng.usize(..5)];
         let owners = [1, 2, 3, 6, 12][rng.usize(..5)];
         let names = rng.usize(1..=3);
         let first = rng.usize(..KINDS.len());
-        let kind = |name| match servers {
+        let kind = |name: usize| match servers {
             1 => KINDS[(first + name) % KINDS.len()],
-            _ if (first + name) % 3 == 0 => LockKind::RedFenced,
+            _ if (first + name).is_multiple_of(3) => LockKind::RedFenced,
             _ => LockKind::Red,
         };
         let kinds = (0..names).map(kind).collect();

@@ -208,7 +208,7 @@ fn main() -> ExitCode {
         let begun = Instant::now();
         match control.run() {
             Ok(Some(found)) => {
-                println!("{}: {found}, {} s", control.name, begun.elapsed().as_secs())
+                println!("{}: {found}, {} s", control.name, begun.elapsed().as_secs());
             }
             Ok(None) => {
                 missed += 1;
