@@ -250,10 +250,13 @@ impl World {
         let now = self.now();
         let mut state = self.state.lock();
         state.links.insert((process, server), link);
-        if !link.hole {
-            state.let_through(process, server, now);
-        }
+        let wakers = if link.hole {
+            Vec::new()
+        } else {
+            state.let_through(process, server, now)
+        };
         drop(state);
+        wakers.into_iter().for_each(Waker::wake);
         self.changed.notify_one();
     }
 
@@ -450,7 +453,8 @@ impl State {
     }
 
     /// A hole has ended: what waited arrives now, in order, and before what comes later.
-    fn let_through(&mut self, process: usize, server: usize, now: Micros) {
+    #[must_use]
+    fn let_through(&mut self, process: usize, server: usize, now: Micros) -> Vec<Waker> {
         let mut events = Vec::new();
         for (number, connection) in &mut self.connections {
             if (connection.process, connection.server) != (process, server) {
@@ -466,9 +470,13 @@ impl State {
             connection.last_up = connection.last_up.max(now);
             connection.last_down = connection.last_down.max(now);
         }
+        // At once: what is due in this moment was sent later.
+        let mut wakers = Vec::new();
         for what in events {
-            self.at(now, what);
+            let (at, number) = (now, 0);
+            self.happens(Event { at, number, what }, &mut wakers);
         }
+        wakers
     }
 
     #[must_use]
