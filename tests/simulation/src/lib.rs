@@ -13,4 +13,4 @@ mod trace;
 mod world;
 
 pub use plan::{Plan, Weather};
-pub use run::{Outcome, run};
+pub use run::{Outcome, Traced, run};

@@ -1,10 +1,11 @@
-//! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace]
-//! [--quorum] [--until-failed]`.
+//! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND]
+//! [--quorum] [--until-failed]`. A trace shows what a watched command, such as `LRANGE queue 0 -1`, answers each time that
+//! its answer has changed.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use watchlock_simulation::{Outcome, Plan, run};
+use watchlock_simulation::{Outcome, Plan, Traced, run};
 
 /// What to run.
 struct Wanted {
@@ -12,6 +13,7 @@ struct Wanted {
     until: u64,
     limit: Duration,
     trace: bool,
+    watched: Option<String>,
     quorum: bool,
     /// Ends with the first seed that fails.
     until_failed: bool,
@@ -24,6 +26,7 @@ impl Wanted {
             until: u64::MAX,
             limit: Duration::MAX,
             trace: false,
+            watched: None,
             quorum: false,
             until_failed: false,
         };
@@ -37,6 +40,7 @@ impl Wanted {
                 }
                 "--seconds" => wanted.limit = Duration::from_secs(args.next()?.parse().ok()?),
                 "--trace" => wanted.trace = true,
+                "--watch" => wanted.watched = Some(args.next()?),
                 "--quorum" => wanted.quorum = true,
                 "--until-failed" => wanted.until_failed = true,
                 _ => return None,
@@ -49,7 +53,7 @@ impl Wanted {
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
         eprintln!(
-            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--quorum] [--until-failed]"
+            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--until-failed]"
         );
         return ExitCode::from(2);
     };
@@ -65,7 +69,13 @@ fn main() -> ExitCode {
         } else {
             Plan::of(seed)
         };
-        let outcome = run(&plan, wanted.trace);
+        let watched = wanted.watched.as_deref();
+        let traced = if wanted.trace {
+            Traced::Lines { watched }
+        } else {
+            Traced::Sum
+        };
+        let outcome = run(&plan, traced);
         if wanted.trace {
             println!("{plan:#?}");
             print_all(&outcome);

@@ -227,6 +227,8 @@ impl Actor {
         let asking = Resting {
             rests: section.rests.filter(|_| level == 0),
             rest: None,
+            story: self.story.clone(),
+            op,
             inner: Box::pin(asking),
         };
         let answer = match section.gives_up.filter(|_| level == 0) {
@@ -304,6 +306,8 @@ async fn loss(view: HoldView) -> LostReason {
 struct Resting<F> {
     rests: Option<Duration>,
     rest: Option<Pin<Box<Sleep>>>,
+    story: Story,
+    op: u64,
     inner: Pin<Box<F>>,
 }
 
@@ -321,6 +325,7 @@ impl<F: Future> Future for Resting<F> {
         if polled.is_pending()
             && let Some(span) = self.rests.take()
         {
+            self.story.unpolled(self.op, span);
             let mut resting = Box::pin(sleep(span));
             // It wakes this task when it is over.
             if resting.as_mut().poll(context).is_pending() {

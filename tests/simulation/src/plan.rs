@@ -245,9 +245,8 @@ impl Section {
                 _ => Midst::Nothing,
             },
             gives_up: (careless && rng.bool()).then(|| Duration::from_millis(rng.u64(..600))),
-            // A caller that does not poll is late by itself, so no bound is broken by that, and it has its place in a
-            // fair lock's queue later.
-            rests: (careless && wait_ms.is_none() && kind != LockKind::Fair && rng.bool())
+            // A caller that does not poll is late by itself: it would break the bound of its wait.
+            rests: (careless && wait_ms.is_none() && rng.bool())
                 .then(|| Duration::from_millis(rng.u64(..900))),
         }
     }

@@ -44,12 +44,21 @@ pub struct Outcome {
     pub lines: Vec<String>,
 }
 
+/// What is kept of the commands that reached the servers.
+#[derive(Clone, Copy, Debug)]
+pub enum Traced<'a> {
+    /// What tells them from those of another run.
+    Sum,
+    /// All of them, and what a command answers each time that its answer has changed.
+    Lines { watched: Option<&'a str> },
+}
+
 /// Runs what a plan says.
 ///
 /// # Panics
 /// If the runtime cannot be made.
 #[must_use]
-pub fn run(plan: &Plan, keeps_trace: bool) -> Outcome {
+pub fn run(plan: &Plan, traced: Traced<'_>) -> Outcome {
     guard::begins(plan.seed);
     fastrand::seed(plan.seed);
     let mut builder = Builder::new_current_thread();
@@ -60,7 +69,7 @@ pub fn run(plan: &Plan, keeps_trace: bool) -> Outcome {
     ));
     let runtime = builder.enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
-    let outcome = runtime.block_on(live(plan, keeps_trace));
+    let outcome = runtime.block_on(live(plan, traced));
     // What is dropped with the runtime belongs to the world, too.
     drop(runtime);
     simulated::end();
@@ -188,11 +197,12 @@ async fn connected(plan: Arc<Plan>) -> AnyClient {
     }
 }
 
-async fn live(plan: &Plan, keeps_trace: bool) -> Outcome {
+async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     let begun = Instant::now();
     let world = World::new(plan.servers, plan.seed);
-    if keeps_trace {
-        world.keep_trace();
+    match traced {
+        Traced::Sum => {}
+        Traced::Lines { watched } => world.keep_trace(watched),
     }
     let network = world.clone();
     simulated::begin(Arc::new(move |process, _, port| {

@@ -1,6 +1,7 @@
 //! What happened, in the order in which it happened.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -70,6 +71,15 @@ impl Story {
             outcome,
             token,
         });
+    }
+
+    /// From now on the caller of an operation does not poll it.
+    pub fn unpolled(&self, op: u64, span: Duration) {
+        let from = self.now();
+        // Timers step by a millisecond.
+        let span = span + Duration::from_millis(1);
+        let until = from + Nanos::try_from(span.as_nanos()).unwrap_or(Nanos::MAX);
+        self.push(Record::Unpolled { from, until, op });
     }
 
     pub fn push(&self, record: Record) {

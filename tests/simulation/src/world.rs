@@ -373,8 +373,9 @@ impl World {
         .collect()
     }
 
-    pub fn keep_trace(&self) {
-        self.state.lock().trace.keep();
+    /// Keeps a line for each piece that arrives, and for each change of what a command answers.
+    pub fn keep_trace(&self, watched: Option<&str>) {
+        self.state.lock().trace.keep(watched);
     }
 
     pub fn trace(&self) -> Vec<String> {
@@ -639,6 +640,7 @@ impl State {
                 continue;
             };
             self.commands += 1;
+            self.trace.watch(at, index, &mut server.store);
             let cost = COMMAND + CALL * Micros::try_from(ran.calls).unwrap_or(0);
             server.busy_until = at + cost;
             break;

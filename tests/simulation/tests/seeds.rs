@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock_simulation::{Outcome, Plan, run};
+use watchlock_simulation::{Outcome, Plan, Traced, run};
 
 const SEEDS: u64 = 200;
 
 fn fine(seed: u64) -> Outcome {
-    let outcome = run(&Plan::of(seed), false);
+    let outcome = run(&Plan::of(seed), Traced::Sum);
     let found = &outcome.violations;
     assert!(
         found.is_empty(),

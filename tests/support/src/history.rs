@@ -141,6 +141,15 @@ pub enum Record {
         /// The client.
         client: u32,
     },
+    /// A caller did not poll its future.
+    Unpolled {
+        /// From when on.
+        from: Nanos,
+        /// Until then.
+        until: Nanos,
+        /// The operation.
+        op: u64,
+    },
     /// Something was disturbed.
     Fault {
         /// When it began, or earlier.

@@ -175,7 +175,6 @@ impl<'a> Model<'a> {
     /// The earliest of what ends a claim.
     fn claimed_until(&self, hold: &Hold) -> (Nanos, End) {
         let blur = ns(self.settings.scheduling);
-        let released = self.last_release(hold).map(|op| op.span.from);
         let killed = self.killed.get(&hold.client).copied();
         let lease = self.leases_over(hold).map(|t| t.saturating_sub(blur));
         // A signal is stamped late by as much as the machine blurs, or as the client was stopped.
@@ -185,6 +184,11 @@ impl<'a> Model<'a> {
             stop.map_or(near.until, |stop| stop.from.min(near.until))
         };
         let failed = self.release_failed(hold).map(|op| unblurred(op.span.from));
+        // A holder that gives back as soon as it runs again may not have had the lock for as long as it was stopped.
+        let released = self.last_release(hold).map(|op| match op.outcome {
+            Some(Outcome::Released(_)) => op.span.from,
+            _ => unblurred(op.span.from),
+        });
         let lost = hold
             .lost
             .map(|(t, _, _)| unblurred(t).min(t.saturating_sub(blur)));

@@ -21,6 +21,8 @@ pub(super) struct Op<'a> {
     pub(super) outcome: Option<&'a Outcome>,
     pub(super) token: Option<u64>,
     pub(super) id: u64,
+    /// When its caller did not poll it.
+    pub(super) unpolled: Spans,
     lines: Vec<&'a Record>,
 }
 
@@ -279,6 +281,12 @@ impl<'a> Model<'a> {
                     op.token = *token;
                     op.lines.push(record);
                 }
+                Record::Unpolled { from, until, op } => {
+                    let index = known
+                        .get(op)
+                        .expect("an operation is invoked before it rests");
+                    self.ops[*index].unpolled = Spans::of(vec![Span::new(*from, *until)]);
+                }
                 _ => {}
             }
         }
@@ -291,6 +299,7 @@ impl<'a> Model<'a> {
         for op in self.ops.iter().filter(|op| op.kind == LockKind::Fair) {
             let spans = queues.entry(op.name).or_default();
             spans.extend(self.faults(op.client).within(op.span));
+            spans.extend(op.unpolled.within(op.span));
             let killed = self.killed.get(&op.client).filter(|_| op.outcome.is_none());
             spans.extend(killed.map(|t| Span::new(*t, *t).lengthened(dead_for)));
         }
@@ -330,6 +339,7 @@ impl<'a> Model<'a> {
             span: Span::new(*t, end.max(*t)),
             outcome: None,
             token: None,
+            unpolled: Spans::default(),
             lines: vec![record],
         })
     }
@@ -344,6 +354,7 @@ const fn end_of(record: &Record) -> Nanos {
         | Record::Sample { t, .. }
         | Record::Leftover { t, .. } => *t,
         Record::Frozen { until, .. }
+        | Record::Unpolled { until, .. }
         | Record::Fault { until, .. }
         | Record::Deleted { until, .. }
         | Record::Pair { until, .. }

@@ -1,7 +1,7 @@
 //! I5: free lock and a live waiter => somebody acquires soon.
 //!
-//! It computes when each name was free from everything that may have held it, and cuts out a waiter's own faults; what
-//! is left is bounded. Any acquire ends a stretch, whoever makes it.
+//! It computes when each name was free from everything that may have held it, and cuts out a waiter's own faults and the
+//! time in which its caller did not poll it; what is left is bounded. Any acquire ends a stretch, whoever makes it.
 //!
 //! 1. For a reader only writers count, those that hold and those that wait: they go first.
 //! 2. In a fair lock's queue nobody advances while somebody ahead is disturbed, or dead and still in it.
@@ -49,7 +49,8 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
     let faults = model.excuses(op);
     let cap = ns(settings.backoff_cap) + ns(settings.scheduling) + ns(settings.clean_wake);
     for free in busy.gaps(op) {
-        for calm in faults.gaps(free) {
+        let polled = op.unpolled.gaps(free).into_iter();
+        for calm in polled.flat_map(|polled| faults.gaps(polled)) {
             report.looked(Invariant::I5);
             let release = busy.clean_release(model, op, calm);
             let bound = release.map_or(cap, |_| ns(settings.clean_wake) + ns(settings.scheduling));
@@ -207,7 +208,7 @@ fn wish(model: &Model, op: &Op) -> Span {
 }
 
 /// When an acquire that did not become a hold may still hold the name; for one that did, the time before it returned in
-/// which a fault may have hidden that.
+/// which a fault, or a caller that did not poll, may have hidden that.
 fn attempt(model: &Model, op: &Op) -> Option<Span> {
     let settings = &model.settings;
     let blur = ns(settings.scheduling);
@@ -222,8 +223,10 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
     }
     match op.outcome {
         Some(Outcome::Acquired(_)) => {
-            let last = model.faults(op.client).within(op.span).last()?;
-            Some(Span::new(op.span.from, op.span.until.min(last.until)))
+            let faults = model.faults(op.client).within(op.span).last();
+            let hidden = faults.into_iter().chain(op.unpolled.within(op.span));
+            let until = hidden.map(|span| span.until).max()?;
+            Some(Span::new(op.span.from, op.span.until.min(until)))
         }
         // One try that was answered leaves nothing; at the end of a wait another may be under way.
         Some(Outcome::Busy) if !disturbed && !op.waits() => None,
