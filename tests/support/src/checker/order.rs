@@ -10,10 +10,12 @@
 //! let in first, the other would have had to wait for its release, which comes after its answer.
 //!
 //! A fault of the first's client in the meantime excuses: it may not have entered the queue, or may have lost its
-//! place. So does a caller that did not poll it, and a loss of all data.
+//! place. So does a loss of all data.
 //!
 //! A client uses its places in the order of its waiters. When one of them gives up while its client is disturbed, its
-//! place stays until the client's word arrives, and the client may use it meanwhile for a waiter that came later.
+//! place stays until the client's word arrives, and the client may use it for a waiter that came later. When one is not
+//! polled at its turn, the client does not wait for it: it goes on with its next waiter, and later it is the first one
+//! again, with a place at the end. So a client with a waiter that is not polled may come early or late with others.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +58,7 @@ fn check_queue(model: &Model, ops: &[&Op], report: &mut Report) {
             .map(|index| ops[index]);
         report.looked(Invariant::Order);
         let waited = waited.filter(|op| op.span.until > answered && queued(model, op, later));
-        for earlier in waited.filter(|op| !left_a_place(model, ops, op, later)) {
+        for earlier in waited.filter(|op| !out_of_step(model, ops, op, later)) {
             let by = later.span.from - earlier.span.from;
             let mut evidence = earlier.evidence();
             evidence.extend(later.evidence());
@@ -79,19 +81,20 @@ fn queued(model: &Model, earlier: &Op, later: &Op) -> bool {
     let other_owner = (earlier.client, earlier.owner) != (later.client, later.owner);
     waited
         && other_owner
-        && !earlier.unpolled.hits(between)
         && !model.disturbed(earlier.client, between)
         && !model.deleted.iter().any(lost_all)
 }
 
-/// Whether a waiter of the later one's client that came before the earlier one may have left its place behind.
-fn left_a_place(model: &Model, ops: &[&Op], earlier: &Op, later: &Op) -> bool {
-    let came_before = ops.partition_point(|op| op.span.from < earlier.span.from);
+/// Whether the places of one of the two clients may not have been those of its waiters: by one that came first.
+fn out_of_step(model: &Model, ops: &[&Op], earlier: &Op, later: &Op) -> bool {
+    let came_before = ops.partition_point(|op| op.span.from <= earlier.span.from);
     ops[..came_before].iter().any(|op| {
-        let ended = Span::new(op.span.until.min(later.span.until), later.span.until);
-        op.client == later.client
-            && op.span.until <= later.span.until
-            && !matches!(op.outcome, Some(Outcome::Acquired(_)))
-            && model.disturbed(op.client, ended)
+        let gave_up = !matches!(op.outcome, Some(Outcome::Acquired(_)));
+        let since = Span::new(op.span.until.min(later.span.until), later.span.until);
+        let left_its_place =
+            op.span.until <= later.span.until && gave_up && model.disturbed(op.client, since);
+        let unpolled = op.span.until >= earlier.span.from && op.unpolled.hits(op.span);
+        op.client == later.client && (left_its_place || unpolled)
+            || op.client == earlier.client && unpolled
     })
 }
