@@ -274,7 +274,7 @@ async fn make_rounds(
         let began = nodes.now();
         let tried = round(nodes, request).await;
         let now = nodes.now();
-        let (some, free_at) = match tried {
+        match tried {
             Tried::Got(level) => {
                 rounds.ended(now, nodes.poll(), Moment::NEVER);
                 let level = match &request.owner {
@@ -287,17 +287,16 @@ async fn make_rounds(
             Tried::Failed(error) => return Decision::Failed(error),
             Tried::Busy { some, free_at } => {
                 queue.publish(LockNews::Busy);
-                (some, free_at)
+                if some {
+                    rounds.met_others(began, now);
+                } else {
+                    rounds.ended(now, nodes.poll(), free_at);
+                }
             }
-            Tried::NoQuorum { error, some } => {
+            Tried::NoQuorum(error) => {
                 queue.publish_failure(error, now);
-                (some, Moment::NEVER)
+                rounds.no_quorum(now, nodes.poll(), nodes.voters_at());
             }
-        };
-        if some {
-            rounds.met_others(began, now);
-        } else {
-            rounds.ended(now, nodes.poll(), free_at);
         }
         // Lets `decided_by_news` of this very caller see the news first.
         tokio::task::yield_now().await;

@@ -171,8 +171,12 @@ impl QuorumNode {
         self.young_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
+    pub(super) fn young_until(&self) -> Moment {
+        Moment::from_nanos(self.young_until.load(Ordering::Relaxed))
+    }
+
     pub(super) fn may_vote_at(&self, now: Moment) -> bool {
-        now.as_nanos() >= self.young_until.load(Ordering::Relaxed)
+        now >= self.young_until()
     }
 
     /// Its round trip, as it was measured last; zero before that.

@@ -149,6 +149,11 @@ impl Rounds {
         self.retry.met_others(now, pause);
     }
 
+    /// A round had no quorum. The next one is due after `poll`, or when enough nodes may vote, at `voters_at`.
+    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration, voters_at: Moment) {
+        self.retry.no_quorum(now, poll, voters_at);
+    }
+
     /// The place of the next node that publishes a wake-up for the lock.
     pub(super) async fn wake_up(&mut self, nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> usize {
         let open = || Listeners::open(nodes, names);

@@ -6,7 +6,9 @@
 //!    too, so wake-ups do not shorten the pause after such a try.
 //! 3. A random delay spreads the tries of waiters that are woken at the same time.
 //! 4. A try covers all wake-ups that came before it.
-//! 5. The end of a lease publishes nothing. A refused try returns when the leases of the other holders end, so the next
+//! 5. A round without a quorum ended because too few nodes answered or may vote. No release changes that, so wake-ups do
+//!    not lead to a try, until a node is back. Otherwise waiters that have some nodes would wake each other without end.
+//! 6. The end of a lease publishes nothing. A refused try returns when the leases of the other holders end, so the next
 //!    try is due then.
 
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub(super) struct Retry {
     /// The places of the nodes that published a wake-up since the last try, as bits.
     woken_by: u16,
     not_before: Moment,
+    no_quorum: bool,
     next: Moment,
 }
 
@@ -37,6 +40,7 @@ impl Retry {
             needed,
             woken_by: 0,
             not_before: Moment::default(),
+            no_quorum: false,
             next: Moment::NEVER,
         }
     }
@@ -49,6 +53,7 @@ impl Retry {
     /// A try begins.
     pub(super) fn begins(&mut self) {
         self.woken_by = 0;
+        self.no_quorum = false;
         self.next = Moment::NEVER;
     }
 
@@ -66,6 +71,18 @@ impl Retry {
         self.plan(self.not_before);
     }
 
+    /// The try had no quorum. The next one is due after `poll`, or when enough nodes may vote, if that is later than now.
+    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration, voters_at: Moment) {
+        self.no_quorum = true;
+        let poll = now + poll;
+        self.not_before = if voters_at > now {
+            poll.min(voters_at + AFTER_LEASE)
+        } else {
+            poll
+        };
+        self.plan(self.not_before);
+    }
+
     /// The node at `place` published a wake-up; `random` is from 0 to 1.
     pub(super) fn woken_by(&mut self, place: usize, now: Moment, random: f64) {
         self.woken_by |= 1 << place;
@@ -77,8 +94,11 @@ impl Retry {
         self.plan(now + wait + SPREAD.mul_f64(random));
     }
 
-    /// A node is back.
+    /// A node is back. Only a pause for others goes on.
     pub(super) fn soon(&mut self, now: Moment) {
+        if self.no_quorum {
+            self.not_before = self.not_before.min(now);
+        }
         self.plan(now);
     }
 
@@ -110,8 +130,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
-        fn a_try_is_planned_no_later_than_the_poll_and_never_in_the_pause(
-            met in any::<bool>(), span in 1u64..300, lease in 0u64..400,
+        fn a_try_is_planned_no_later_than_the_poll_and_never_in_a_pause(
+            ended in 0..3, span in 1u64..300, lease in 0u64..400,
             steps in prop::collection::vec(step(), 0..40),
         ) {
             let ms = Duration::from_millis;
@@ -119,8 +139,11 @@ mod tests {
             let mut retry = Retry::new(3);
             let poll = start + ms(span);
             let free = start + ms(lease);
+            let (met, mut no_quorum) = (ended == 1, ended == 2);
             if met {
                 retry.met_others(start, ms(span));
+            } else if no_quorum {
+                retry.no_quorum(start, ms(span), start);
             } else {
                 retry.refused(start, ms(span), free, 0.5);
                 prop_assert!(retry.next() == poll || retry.next() > free);
@@ -130,17 +153,20 @@ mod tests {
             for step in steps {
                 match step {
                     PlanStep::Wait(span) => now = now + ms(span),
-                    PlanStep::Soon => retry.soon(now),
+                    PlanStep::Soon => {
+                        retry.soon(now);
+                        no_quorum = false;
+                    }
                     PlanStep::Woken(place, random) => {
                         retry.woken_by(place, now, random);
                         who |= 1 << place;
                         let by = if who.count_ones() >= 3 { SPREAD } else { OTHERS + SPREAD };
-                        let earliest = if met { poll } else { start };
+                        let earliest = if met || no_quorum { poll } else { start };
                         prop_assert!(retry.next() <= (now + by).max(earliest));
                     }
                 }
                 prop_assert!(retry.next() <= poll);
-                prop_assert!(!met || retry.next() == poll);
+                prop_assert!(!(met || no_quorum) || retry.next() == poll);
             }
         }
     }

@@ -50,11 +50,8 @@ pub(super) enum Tried {
         /// When the leases of enough other holders end, if nobody renews or releases.
         free_at: Moment,
     },
-    /// Too few nodes answered.
-    NoQuorum {
-        error: Error,
-        some: bool,
-    },
+    /// Too few nodes answered or may vote.
+    NoQuorum(Error),
     /// Servers refuse for good.
     Failed(Error),
 }
@@ -192,10 +189,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 return Tried::Got(level);
             }
             None => {
-                return Tried::NoQuorum {
-                    error: ballot.no_quorum(0),
-                    some: true,
-                };
+                return Tried::NoQuorum(ballot.no_quorum(0));
             }
         }
     }
@@ -222,10 +216,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 RoundOutcome::NoQuorum { reached } => reached,
                 _ => reached,
             };
-            Tried::NoQuorum {
-                error: ballot.no_quorum(reached),
-                some,
-            }
+            Tried::NoQuorum(ballot.no_quorum(reached))
         }
         RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
