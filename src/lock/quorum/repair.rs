@@ -92,7 +92,7 @@ impl Repair {
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
             nodes.start_task(async move {
-                if take_again(&quorum, &hold, place, request).await {
+                if take_again(&quorum, &hold, place, request).await == Some(true) {
                     let name = Arc::clone(hold.name());
                     log(move || {
                         let server = place + 1;

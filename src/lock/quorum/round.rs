@@ -339,16 +339,18 @@ async fn take_freed(
     hold: &Arc<Composite>,
     busy: &[usize],
 ) {
-    let wanted = || {
+    let mut missing = busy.to_vec();
+    let mut is_over = |turned_away: Option<usize>| {
         let invalid = hold.invalid_places();
-        busy.iter().any(|place| invalid.contains(place))
+        missing.retain(|place| invalid.contains(place) && Some(*place) != turned_away);
+        missing.is_empty()
     };
     tokio::select! {
         biased;
         _ = hold.ended() => return,
         () = tokio::time::sleep(SHORT_HOLD) => {}
     }
-    if !wanted() {
+    if is_over(None) {
         return;
     }
     let listened: Vec<_> = busy
@@ -359,42 +361,51 @@ async fn take_freed(
     // A guard that is kept for long keeps no quorum.
     let quorum = Arc::downgrade(&nodes);
     drop(nodes);
-    while wanted() {
-        let index = tokio::select! {
+    loop {
+        let place = tokio::select! {
             biased;
             _ = hold.ended() => return,
-            index = listeners.next() => index,
+            index = listeners.next() => busy[index],
         };
         let Some(nodes) = quorum.upgrade() else {
             return;
         };
-        take_again(&nodes, hold, busy[index], request.clone()).await;
+        let mut turned_away = None;
+        if hold.invalid_places().contains(&place) {
+            let joined = take_again(&nodes, hold, place, request.clone()).await;
+            // The release of a grant that cannot join is a wake-up, too. Repair asks that node again.
+            turned_away = (joined == Some(false)).then_some(place);
+        }
+        if is_over(turned_away) {
+            return;
+        }
     }
 }
 
-/// Takes the lock at one node for a hold that lacks it, unless the hold ends first. Returns whether the node joined.
+/// Takes the lock at one node for a hold that lacks it, unless the hold ends first. Returns whether the node joined;
+/// `None` when it granted nothing.
 pub(super) async fn take_again(
     nodes: &Arc<QuorumNodes>,
     hold: &Arc<Composite>,
     place: usize,
     mut request: AcquireRequest,
-) -> bool {
+) -> Option<bool> {
     request.lease = hold.lease_now();
     if let Lease::Fixed(left) = request.lease
         && left < SHORTEST_FIXED
     {
-        return false;
+        return None;
     }
     let trying = nodes.try_once(place, request.kind.clone(), request.lease);
     let answer = tokio::select! {
         biased;
-        () = hold.over() => return false,
+        () = hold.over() => return None,
         (_, answer) = trying => answer,
     };
     nodes.note_answer(place, answer.as_ref().err());
     match answer {
-        Ok(NodeAnswer::Granted(child)) => join(nodes, &request, hold, place, child).await,
-        _ => false,
+        Ok(NodeAnswer::Granted(child)) => Some(join(nodes, &request, hold, place, child).await),
+        _ => None,
     }
 }
 
