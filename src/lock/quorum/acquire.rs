@@ -276,7 +276,7 @@ async fn make_rounds(
         let now = nodes.now();
         match tried {
             Tried::Got(level) => {
-                rounds.ended(now, nodes.poll(), Moment::NEVER);
+                rounds.got(now, nodes.poll());
                 let level = match &request.owner {
                     Some(owner) => level.owned_by(owner),
                     None => level,
@@ -285,13 +285,9 @@ async fn make_rounds(
                 return Decision::Got(level.into_guard());
             }
             Tried::Failed(error) => return Decision::Failed(error),
-            Tried::Busy { some, free_at } => {
+            Tried::Busy(found) => {
                 queue.publish(LockNews::Busy);
-                if some {
-                    rounds.met_others(began, now);
-                } else {
-                    rounds.ended(now, nodes.poll(), free_at);
-                }
+                rounds.busy(began, now, nodes.poll(), &found);
             }
             Tried::NoQuorum(error) => {
                 queue.publish_failure(error, now);

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::listeners::Listeners;
 use super::node::QuorumNode;
 use super::retry::Retry;
+use super::round::BusyNodes;
 use crate::clock::Moment;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
@@ -137,16 +138,27 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// A round got nothing, or everything. The next one is due after `poll`, or when enough leases end, at `free_at`.
-    pub(super) fn ended(&mut self, now: Moment, poll: Duration, free_at: Moment) {
+    /// A round got the lock.
+    pub(super) fn got(&mut self, now: Moment, poll: Duration) {
         self.pauses = Pauses::new();
-        self.retry.refused(now, poll, free_at, fastrand::f64());
+        self.retry
+            .refused(now, poll, Moment::NEVER, 0, fastrand::f64());
     }
 
-    /// A round, begun at `began`, got some nodes and not enough: others try at the same time.
-    pub(super) fn met_others(&mut self, began: Moment, now: Moment) {
-        let pause = self.pauses.after(began.until(now));
-        self.retry.met_others(now, pause);
+    /// A round, begun at `began`, found too many nodes busy. The next one is due after `poll`, or when enough leases end;
+    /// or after a short pause when others may try at the same time.
+    pub(super) fn busy(&mut self, began: Moment, now: Moment, poll: Duration, found: &BusyNodes) {
+        if !found.some {
+            self.pauses = Pauses::new();
+        }
+        if found.some && !self.pauses.are_over() {
+            let pause = self.pauses.after(began.until(now));
+            self.retry.met_others(now, pause);
+        } else {
+            let (free_at, granted) = (found.free_at, found.granted);
+            self.retry
+                .refused(now, poll, free_at, granted, fastrand::f64());
+        }
     }
 
     /// A round had no quorum. The next one is due after `poll`, or when enough nodes may vote, at `voters_at`.

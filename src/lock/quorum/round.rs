@@ -44,16 +44,21 @@ const SHORT_HOLD: Duration = Duration::from_millis(10);
 pub(super) enum Tried {
     Got(CompositeLevel),
     /// Somebody else has the lock.
-    Busy {
-        /// Whether some nodes granted it all the same.
-        some: bool,
-        /// When the leases of enough other holders end, if nobody renews or releases.
-        free_at: Moment,
-    },
+    Busy(BusyNodes),
     /// Too few nodes answered or may vote.
     NoQuorum(Error),
     /// Servers refuse for good.
     Failed(Error),
+}
+
+/// What a round found when too many nodes were busy.
+pub(super) struct BusyNodes {
+    /// Whether some nodes that may vote granted it all the same.
+    pub(super) some: bool,
+    /// The places of all nodes that granted it, as bits.
+    pub(super) granted: u16,
+    /// When the leases of enough other holders end, if nobody renews or releases.
+    pub(super) free_at: Moment,
 }
 
 /// The answers to a round.
@@ -141,6 +146,18 @@ impl<'a> Ballot<'a> {
         busy.map(|(place, _)| place).collect()
     }
 
+    fn found_busy(&self) -> BusyNodes {
+        let grants = self.reports.iter().zip(0..).map(|(report, place)| {
+            let grants = matches!(report, NodeReport::Granted | NodeReport::Young);
+            u16::from(grants) << place
+        });
+        BusyNodes {
+            some: self.children.iter().any(Option::is_some),
+            granted: grants.fold(0, std::ops::BitOr::bitor),
+            free_at: self.free_at(),
+        }
+    }
+
     /// When the leases of enough other holders end, if nobody renews or releases.
     fn free_at(&self) -> Moment {
         let mut ends: Vec<_> = self
@@ -205,12 +222,8 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     }
     // The nodes' clients finish and undo what has no answer yet.
     drop(tries);
-    let some = ballot.children.iter().any(Option::is_some);
     let tried = match outcome {
-        RoundOutcome::Got | RoundOutcome::Busy => Tried::Busy {
-            some,
-            free_at: ballot.free_at(),
-        },
+        RoundOutcome::Got | RoundOutcome::Busy => Tried::Busy(ballot.found_busy()),
         RoundOutcome::NoQuorum { reached } => {
             let reached = match ballot.votes.close() {
                 RoundOutcome::NoQuorum { reached } => reached,

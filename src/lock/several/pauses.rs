@@ -29,6 +29,11 @@ impl Pauses {
         }
     }
 
+    /// Whether the pauses grow no more: competing callers have got out of each other's way by then.
+    pub(in crate::lock) fn are_over(&self) -> bool {
+        self.rounds == DOUBLINGS
+    }
+
     /// The next pause, after a round that took this long.
     pub(in crate::lock) fn after(&mut self, round: Duration) -> Duration {
         let base = round.max(SHORTEST);
