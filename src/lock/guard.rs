@@ -648,20 +648,6 @@ impl From<GuardError> for Error {
     }
 }
 
-/// A kind of lock: the type parameter of its [`Handle`](crate::Handle). Only this crate can implement it.
-pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
-    /// The name of its handles in debug output.
-    #[doc(hidden)]
-    const HANDLE: &'static str;
-
-    /// Whether its holds have fencing tokens.
-    #[doc(hidden)]
-    const FENCED: bool = false;
-
-    /// What an acquire returns: a [`LockGuard`](crate::LockGuard), or a guard around one.
-    type Guard: IsGuard;
-}
-
 /// One level of a hold of some kind.
 #[doc(hidden)]
 pub trait IsGuard: sealed::Sealed + Into<LockGuard> + Send + Sync + 'static {

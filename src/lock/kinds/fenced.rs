@@ -12,8 +12,8 @@ use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, fenced, lock};
 
@@ -26,6 +26,7 @@ impl sealed::Sealed for Fenced {}
 impl LockKind for Fenced {
     const HANDLE: &'static str = "FencedLock";
     const FENCED: bool = true;
+    type Target = LockOfClient;
     type Guard = FencedGuard;
 }
 

@@ -16,4 +16,6 @@ pub use self::simple::Simple;
 pub use self::spin::Spin;
 #[doc(hidden)]
 pub use super::guard::IsGuard;
-pub use super::guard::LockKind;
+pub use super::handle::LockKind;
+pub use super::multi::Several;
+pub use super::quorum::AtQuorum;

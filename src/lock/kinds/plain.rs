@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 
 /// The kind of [`ReentrantLock`].
@@ -17,6 +17,7 @@ impl sealed::Sealed for Reentrant {}
 
 impl LockKind for Reentrant {
     const HANDLE: &'static str = "ReentrantLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 

@@ -13,8 +13,8 @@ use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{GuardError, IsGuard, LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, Reply, lock, rw};
 
@@ -26,6 +26,7 @@ impl sealed::Sealed for Read {}
 
 impl LockKind for Read {
     const HANDLE: &'static str = "ReadLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
@@ -37,6 +38,7 @@ impl sealed::Sealed for Write {}
 
 impl LockKind for Write {
     const HANDLE: &'static str = "WriteLock";
+    type Target = LockOfClient;
     type Guard = WriteGuard;
 }
 
@@ -80,10 +82,10 @@ pub struct ReadWriteLock {
 impl ReadWriteLock {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str, owner: Option<&Arc<OwnerState>>) -> Self {
         Self {
-            read: Handle::new(engine, name, owner, |config, name| {
+            read: Handle::of_client(engine, name, owner, |config, name| {
                 kind(config, name, Mode::Read)
             }),
-            write: Handle::new(engine, name, owner, |config, name| {
+            write: Handle::of_client(engine, name, owner, |config, name| {
                 kind(config, name, Mode::Write)
             }),
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, simple};
 
@@ -18,6 +18,7 @@ impl sealed::Sealed for Simple {}
 
 impl LockKind for Simple {
     const HANDLE: &'static str = "SimpleLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 

@@ -8,8 +8,8 @@ use crate::backoff::Backoff;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 
 /// The kind of [`SpinLock`].
 #[derive(Debug)]
@@ -19,6 +19,7 @@ impl sealed::Sealed for Spin {}
 
 impl LockKind for Spin {
     const HANDLE: &'static str = "SpinLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 

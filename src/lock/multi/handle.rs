@@ -10,18 +10,18 @@ use super::acquire::acquire;
 use super::set::Set;
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::guard::LockGuard;
-use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, Target};
+use crate::lock::object::{Lock, LockInfo, Ttl};
 
 /// Several locks as one: it is held when all of them are.
 ///
 /// They may be of any kind, client and server. Each is an ordinary lock, which others may take on its own, also Java
-/// services. A [`MultiLock`] is a [`Lock`] and returns a [`LockGuard`]. Its hold is valid while all of its locks are, and
-/// [lost](LockGuard::lost) with the first of them.
+/// services. Its hold is valid while all of its locks are, and [lost](LockGuard::lost) with the first of them.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
-/// use watchlock::{LockExt, MultiLock};
+/// use watchlock::MultiLock;
 ///
 /// let both = MultiLock::new([client.get_lock("account:1"), client.get_lock("account:2")])?;
 /// both.run(async |guard| {
@@ -53,29 +53,38 @@ use crate::lock::object::{Lock, LockInfo, Ttl, is_a_lock};
 /// **Whom it acts for** depends on each of its locks: those of one [`Owner`](crate::Owner), or used in a scope, enter again
 /// what that owner holds.
 ///
-/// **Errors** of one of its locks name that lock. The other locks are given back then.
+/// **Verbs.** Its name is the names of its locks in their order, separated by a comma and a space. The time-outs are those
+/// of the client with the longest command time-out. A fixed lease begins at the start of the acquire, so without a guard
+/// none of the locks is held for longer than that. `is_locked` returns whether anybody holds any of the locks, `hold_count`
+/// the smallest of their counts, `remain_time_to_live` that of the lock with the longest time left. `unlock` and
+/// `force_unlock` go on with the other locks when one fails, and return the first error. An acquire that is not polled for
+/// longer than a command time-out gives back what it has.
+///
+/// **Errors** of one of its locks name that lock. The other locks are given back then. [`Error::Lost`] also when an acquire
+/// repeatedly lost some locks before it had all.
 ///
 /// **Guards.** [`reenter`](LockGuard::reenter) with the same sort of lease (watchdog or fixed) only counts in the guard.
 /// With the other sort it enters each lock again. [`detach`](LockGuard::detach) leaves each lock to its owner, so each
-/// must have one, and [`unlock`](Self::unlock) gives back the newest detached level of each. Guards that share a level
+/// must have one, and [`unlock`](Handle::unlock) gives back the newest detached level of each. Guards that share a level
 /// after `reenter` can neither be detached nor left to expire
 /// ([`LeaseError::OtherLevels`](crate::LeaseError::OtherLevels)).
 ///
-/// Cheap to clone. It holds no lock. It cannot see that two clients use the same server: if both have the same lock in one
-/// set, the second waits for the first without end.
+/// It cannot see that two clients use the same server: if both have the same lock in one set, the second waits for the
+/// first without end.
 #[doc(alias = "RedissonMultiLock")]
 #[doc(alias = "getMultiLock")]
-#[derive(Clone)]
-pub struct MultiLock {
-    set: Arc<Set>,
-}
+pub type MultiLock = Handle<Several>;
 
-impl fmt::Debug for MultiLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MultiLock")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
-    }
+/// The kind of [`MultiLock`].
+#[derive(Debug)]
+pub enum Several {}
+
+impl sealed::Sealed for Several {}
+
+impl LockKind for Several {
+    const HANDLE: &'static str = "MultiLock";
+    type Target = Arc<Set>;
+    type Guard = LockGuard;
 }
 
 /// The locks of a [`MultiLock`], collected one by one: they may be of different kinds.
@@ -135,121 +144,53 @@ impl MultiLock {
     /// lock), or when more than one has a [queue](LockInfo::has_queue) in Redis.
     pub fn new<L: Into<Arc<dyn Lock>>>(locks: impl IntoIterator<Item = L>) -> Result<Self, Error> {
         let set = Set::of(locks.into_iter().map(Into::into).collect())?;
-        Ok(Self { set: Arc::new(set) })
+        Ok(Self::to(Arc::new(set)))
+    }
+}
+
+impl Set {
+    fn each(&self) -> impl Iterator<Item = &dyn Lock> {
+        self.locks.iter().map(|lock| &**lock)
+    }
+}
+
+impl Target for Arc<Set> {
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    /// The names of its locks in their order, separated by a comma and a space.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.set.name
+    fn has_owner(&self) -> bool {
+        false
     }
 
-    /// Waits for all locks without a limit. The watchdog keeps them while the guard lives.
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::lock`](crate::Handle::lock) of any of them, and [`Error::Lost`] when it repeatedly lost some locks
-    /// before it had all.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: dropped at any point, it leaves nothing behind once the background clean-up is done. If it is not
-    /// polled for longer than a command time-out, it gives back what it has.
-    #[doc(alias = "acquire")]
-    pub async fn lock(&self) -> Result<LockGuard, Error> {
-        let got = acquire(&self.set, None, Lease::Watchdog).await?;
-        got.ok_or(Error::Closed)
+    fn info(&self) -> LockInfo {
+        self.info.clone()
     }
 
-    /// Waits for all locks and takes each for a fixed lease from the start: without a guard none is held for longer than
-    /// that. The hold is valid as long as the lock with the shortest time left.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), and [`Error::InvalidLease`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    pub async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
-        let got = acquire(&self.set, None, Lease::Fixed(lease)).await?;
-        got.ok_or(Error::Closed)
-    }
-
-    /// Waits for all locks for at most `wait`. `None` when one of them was busy to the end.
-    ///
-    /// As [`Handle::try_lock`](crate::Handle::try_lock), with the longest command time-out of its locks. Bind the guard with
-    /// `let Some(guard) = … else`: behind `.is_some()` it is dropped, and the locks are free.
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::try_lock`](crate::Handle::try_lock) of any of them.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    #[doc(alias = "acquire")]
-    #[doc(alias = "timeout")]
-    pub async fn try_lock(
+    async fn acquire(
         &self,
-        wait: Duration,
-        lease: impl Into<Lease>,
+        wait: Option<Duration>,
+        lease: Lease,
     ) -> Result<Option<LockGuard>, Error> {
-        acquire(&self.set, Some(wait), lease.into()).await
+        acquire(self, wait, lease).await
     }
 
-    /// Gives back the newest [detached](LockGuard::detach) level of each lock, also when others fail.
-    ///
-    /// # Errors
-    ///
-    /// The error of the first lock that fails, as [`Handle::unlock`](crate::Handle::unlock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::unlock`].
-    pub async fn unlock(&self) -> Result<(), Error> {
-        let given_back = join_all(self.locks().map(Lock::unlock)).await;
+    async fn unlock(&self) -> Result<(), Error> {
+        let given_back = join_all(self.each().map(Lock::unlock)).await;
         given_back.into_iter().collect()
     }
 
-    /// Whether anybody holds any of the locks. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::is_locked`](crate::Handle::is_locked) of any of them.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub async fn is_locked(&self) -> Result<bool, Error> {
-        any(join_all(self.locks().map(Lock::is_locked)).await)
+    fn hold_count(&self) -> u32 {
+        self.each().map(Lock::hold_count).min().unwrap_or_default()
     }
 
-    /// Whether the owners that its locks act for hold all of them, validly. Local.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.hold_count() > 0
+    async fn is_locked(&self) -> Result<bool, Error> {
+        any(join_all(self.each().map(Lock::is_locked)).await)
     }
 
-    /// The smallest number of levels that the owners of its locks hold. Local. Levels of [`LockGuard::reenter`] count in
-    /// the guard, not here.
-    #[must_use]
-    pub fn hold_count(&self) -> u32 {
-        self.locks().map(Lock::hold_count).min().unwrap_or_default()
-    }
-
-    /// How much longer Redis keeps the lock with the longest time left. Asks Redis.
-    ///
-    /// # Errors
-    ///
-    /// As [`is_locked`](Self::is_locked).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
         let mut longest = Ttl::Free;
-        for ttl in join_all(self.locks().map(Lock::remain_time_to_live)).await {
+        for ttl in join_all(self.each().map(Lock::remain_time_to_live)).await {
             longest = match (longest, ttl?) {
                 (Ttl::NoExpiry, _) | (_, Ttl::NoExpiry) => Ttl::NoExpiry,
                 (Ttl::Left(one), Ttl::Left(other)) => Ttl::Left(one.max(other)),
@@ -259,25 +200,8 @@ impl MultiLock {
         Ok(longest)
     }
 
-    /// Releases each of the locks, whoever holds it, and wakes the next waiters. Returns whether anybody held any.
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::force_unlock`](crate::Handle::force_unlock) of any of them. The others are released all the same.
-    ///
-    /// # Cancel safety
-    ///
-    /// The commands may be executed or not.
-    pub async fn force_unlock(&self) -> Result<bool, Error> {
-        any(join_all(self.locks().map(Lock::force_unlock)).await)
-    }
-
-    fn lock_info(&self) -> LockInfo {
-        self.set.info.clone()
-    }
-
-    fn locks(&self) -> impl Iterator<Item = &dyn Lock> {
-        self.set.locks.iter().map(|lock| &**lock)
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        any(join_all(self.each().map(Lock::force_unlock)).await)
     }
 }
 
@@ -286,5 +210,3 @@ fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
     let mut answers = answers.into_iter();
     answers.try_fold(false, |any, answer| Ok(any | answer?))
 }
-
-is_a_lock!(MultiLock);

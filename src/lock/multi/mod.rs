@@ -4,4 +4,4 @@ mod acquire;
 mod handle;
 mod set;
 
-pub use self::handle::{MultiLock, MultiLockBuilder};
+pub use self::handle::{MultiLock, MultiLockBuilder, Several};

@@ -12,7 +12,7 @@ use crate::lock::several::MOST;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Locks that are taken together.
-pub(super) struct Set {
+pub struct Set {
     /// Their names, joined.
     pub(super) name: Arc<str>,
     pub(super) locks: Box<[Arc<dyn Lock>]>,

@@ -21,7 +21,7 @@ mod rules;
 mod simulation_tests;
 mod token;
 
-pub use self::handle::{FencedQuorumLock, QuorumHandle, QuorumLock};
+pub use self::handle::{AtQuorum, FencedQuorumLock, QuorumHandle, QuorumLock};
 pub(crate) use self::node::QuorumNode;
 pub(crate) use self::nodes::{QuorumNodes, QuorumSettings};
 pub use self::owner::QuorumOwner;

@@ -46,13 +46,13 @@ impl QuorumOwner {
     /// The lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> QuorumLock {
-        QuorumLock::new(&self.nodes, name.as_ref(), Some(&self.state), plain::kind)
+        QuorumLock::of_quorum(&self.nodes, name.as_ref(), Some(&self.state), plain::kind)
     }
 
     /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedQuorumLock {
-        FencedQuorumLock::new(&self.nodes, name.as_ref(), Some(&self.state), fenced::kind)
+        FencedQuorumLock::of_quorum(&self.nodes, name.as_ref(), Some(&self.state), fenced::kind)
     }
 
     /// Runs `future` for this owner: every handle of the quorum that is used inside acts for it, unless that handle
