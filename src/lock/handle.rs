@@ -1,5 +1,5 @@
 //! A handle: a lock of some kind by name. The verbs are the same for every lock: a [`Handle`] has them once, over a
-//! [`Target`], which is one lock of a client ([`LockOfClient`]), several locks as one, or a lock of a quorum. What a handle
+//! [`LockTarget`], which is one lock of a client ([`LockOfClient`]), several locks as one, or a lock of a quorum. What a handle
 //! acts for, the owner of the innermost scope, is at the end.
 
 use std::any::Any;
@@ -67,14 +67,14 @@ pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
 
     /// What a handle leads to.
     #[doc(hidden)]
-    type Target: Target;
+    type Target: LockTarget;
 
     /// What an acquire returns: a [`LockGuard`], or a guard around one.
     type Guard: IsGuard;
 }
 
 /// What a handle leads to: what the verbs of [`Handle`] are made of. Errors get the lock's name there.
-pub trait Target: Clone + Send + Sync + 'static {
+pub trait LockTarget: Clone + Send + Sync + 'static {
     fn name(&self) -> &str;
     fn has_owner(&self) -> bool;
     fn info(&self) -> LockInfo;
@@ -470,7 +470,7 @@ impl LockOfClient {
     }
 }
 
-impl Target for LockOfClient {
+impl LockTarget for LockOfClient {
     fn name(&self) -> &str {
         match &self.kind {
             Ok(kind) => kind.names().name(),

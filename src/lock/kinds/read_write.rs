@@ -6,14 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard_around::guard_around_level;
+use super::guard_of::GuardOf;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
-use crate::lease::Lease;
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, sealed};
+use crate::lock::guard::{IsGuard, LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, Reply, lock, rw};
@@ -32,7 +31,7 @@ impl LockKind for Read {
 
 /// The kind of [`WriteLock`].
 #[derive(Debug)]
-pub enum Write {}
+pub struct Write(());
 
 impl sealed::Sealed for Write {}
 
@@ -169,12 +168,7 @@ pub type WriteLock = Handle<Write>;
 /// reading.unlock().await
 /// # }
 /// ```
-#[derive(Debug)]
-#[clippy::has_significant_drop]
-#[must_use = "dropping a guard gives its level back at once"]
-pub struct WriteGuard {
-    level: LockGuard,
-}
+pub type WriteGuard = GuardOf<Write>;
 
 impl WriteGuard {
     /// Turns the level into one that reads, with the same lease. Nobody writes in between. When it was the last write level
@@ -196,11 +190,10 @@ impl WriteGuard {
     }
 }
 
-guard_around_level!(WriteGuard);
-
 impl IsGuard for WriteGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
-        Ok(Self { level })
+        let kind = Write(());
+        Ok(Self { level, kind })
     }
 
     fn level(&self) -> &LockGuard {

@@ -11,7 +11,7 @@ use super::set::Set;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::guard::{LockGuard, sealed};
-use crate::lock::handle::{Handle, LockKind, Target};
+use crate::lock::handle::{Handle, LockKind, LockTarget};
 use crate::lock::object::{Lock, LockInfo, Ttl};
 
 /// Several locks as one: it is held when all of them are.
@@ -154,7 +154,7 @@ impl Set {
     }
 }
 
-impl Target for Arc<Set> {
+impl LockTarget for Arc<Set> {
     fn name(&self) -> &str {
         &self.name
     }

@@ -15,7 +15,7 @@ use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
 use crate::lease::Lease;
 use crate::lock::guard::{LockGuard, sealed};
-use crate::lock::handle::{Handle, LockKind, LockOfClient, Target, owner_in_scope};
+use crate::lock::handle::{Handle, LockKind, LockOfClient, LockTarget, owner_in_scope};
 use crate::lock::kinds;
 use crate::lock::object::{LockInfo, Ttl};
 use crate::lock::several::CompositeOwner;
@@ -142,7 +142,7 @@ impl LockOfQuorum {
     }
 }
 
-impl Target for LockOfQuorum {
+impl LockTarget for LockOfQuorum {
     fn name(&self) -> &str {
         &self.name
     }
