@@ -6,19 +6,14 @@ use std::task::Poll;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::child_levels::{ChildGuards, ChildLevels};
-use super::hold::Composite;
+use super::hold::{ChildGuards, Composite};
 use super::tally::Tally;
 use crate::error::Error;
 use crate::lease::Lease;
 
-/// One more level of each child in `levels`.
-pub(super) async fn enter_children(
-    hold: &Composite,
-    levels: &ChildLevels,
-    lease: Lease,
-) -> Result<ChildGuards, Error> {
-    let guards = levels.guards();
+/// One more level of each child.
+pub(super) async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, Error> {
+    let guards = hold.guards(lease == Lease::Watchdog);
     let places = guards.iter().map(|(place, _)| place + 1).max();
     let mut entered = ChildGuards::new();
     entered.resize_with(places.unwrap_or_default(), || None);

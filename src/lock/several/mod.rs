@@ -6,8 +6,9 @@
 //!    may be empty, and a child can be put there, or in place of a lost one, while the hold is valid. Only the hold is
 //!    lost: a level with too few valid children is given back like any other.
 //! 3. The children's own clients renew them. There is no task and no timer here.
-//! 4. A level has one level of each child. Entering again with the same sort of lease shares these and is counted here.
-//!    The other sort enters the children: once `needed` are entered, it waits for the others up to a limit.
+//! 4. The hold has one level of each child for each sort of lease that its levels have. Entering again with the same sort
+//!    shares these and is counted here. The other sort enters the children: once `needed` are entered, it waits for the
+//!    others up to a limit.
 //! 5. All children are asked at the same time, and the answer is known when `needed` of them agree, or cannot any more. The
 //!    first poll starts all questions, so a caller that goes away leaves none half asked.
 //! 6. A level is detached as a whole or not at all. Each child is asked first, and when all agreed the level is detached. A
@@ -15,7 +16,6 @@
 //!    its owner as lost, or given back as at the owner's end.
 
 mod asking;
-mod child_levels;
 mod hold;
 mod level;
 mod pauses;
