@@ -73,13 +73,14 @@ pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
     type Guard: IsGuard;
 }
 
-/// What a handle leads to: what the verbs of [`Handle`] are made of. Errors get the lock's name there.
+/// What a handle leads to: what the verbs of [`Handle`] are made of.
 pub trait LockTarget: Clone + Send + Sync + 'static {
     fn name(&self) -> &str;
     fn has_owner(&self) -> bool;
     fn info(&self) -> LockInfo;
 
-    /// Without `wait` it waits without a limit.
+    /// Without `wait` it waits without a limit. Errors name the lock: done by the handle, that would cost each waiting
+    /// caller 8 bytes.
     fn acquire(
         &self,
         wait: Option<Duration>,
@@ -157,8 +158,8 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        let got = self.target.acquire(None, Lease::Watchdog).await;
-        K::Guard::of(self.about(got)?.ok_or(Error::Closed)?)
+        let got = self.target.acquire(None, Lease::Watchdog).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock and takes it for a fixed lease. When `lease` is over, the hold is lost, unless it was extended or
@@ -175,8 +176,8 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
-        let got = self.target.acquire(None, Lease::Fixed(lease)).await;
-        K::Guard::of(self.about(got)?.ok_or(Error::Closed)?)
+        let got = self.target.acquire(None, Lease::Fixed(lease)).await?;
+        K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end.
@@ -218,8 +219,8 @@ impl<K: LockKind> Handle<K> {
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<K::Guard>, Error> {
-        let got = self.target.acquire(Some(wait), lease.into()).await;
-        self.about(got)?.map(K::Guard::of).transpose()
+        let got = self.target.acquire(Some(wait), lease.into()).await?;
+        got.map(K::Guard::of).transpose()
     }
 
     /// Runs `body` under the lock, and cancels it when the hold is lost.
@@ -515,7 +516,7 @@ impl LockTarget for LockOfClient {
                 Ok(Some(LockGuard::new(Arc::clone(&self.engine), entered)))
             }
             Ok(AcquireOutcome::Busy(_)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(error.about(self.name())),
         })
     }
 

@@ -166,23 +166,26 @@ impl LockTarget for LockOfQuorum {
         wait: Option<Duration>,
         lease: Lease,
     ) -> Result<Option<LockGuard>, Error> {
-        let config = self.nodes.config();
-        lease.resolve(config.watchdog_lease, config.max_lease)?;
-        let since = self.nodes.now();
-        let request = AcquireRequest {
-            name: Arc::clone(&self.name),
-            kind: self.kind()?.clone(),
-            fenced: self.fenced,
-            lease,
-            owner: self.acts_for(),
-            patience: match wait {
-                None => Patience::Forever,
-                Some(Duration::ZERO) => Patience::Once,
-                Some(wait) => Patience::Until(since + wait),
-            },
-            since,
+        let got = async {
+            let config = self.nodes.config();
+            lease.resolve(config.watchdog_lease, config.max_lease)?;
+            let since = self.nodes.now();
+            let request = AcquireRequest {
+                name: Arc::clone(&self.name),
+                kind: self.kind()?.clone(),
+                fenced: self.fenced,
+                lease,
+                owner: self.acts_for(),
+                patience: match wait {
+                    None => Patience::Forever,
+                    Some(Duration::ZERO) => Patience::Once,
+                    Some(wait) => Patience::Until(since + wait),
+                },
+                since,
+            };
+            acquire(&self.nodes, request).await
         };
-        acquire(&self.nodes, request).await
+        got.await.map_err(|error| error.about(&self.name))
     }
 
     async fn unlock(&self) -> Result<(), Error> {
