@@ -1,7 +1,7 @@
 //! Several holds as one: `n` children of which `needed` must be valid.
 //!
 //! 1. It is valid while `needed` children are: its end is the `needed`-th largest of theirs. Its rules are pure, in
-//!    [`state`] and [`tally`].
+//!    [`state`].
 //! 2. It is lost when fewer than `needed` children are valid. That is final, whatever happens to a child later. A place
 //!    may be empty, and a child can be put there, or in place of a lost one, while the hold is valid. Only the hold is
 //!    lost: a level with too few valid children is given back like any other.
@@ -15,16 +15,13 @@
 //!    child that is lost, or whose owner ends, a moment later is treated as if it had been detached before: it is left to
 //!    its owner as lost, or given back as at the owner's end.
 
-mod asking;
 mod hold;
 mod level;
 mod pauses;
 mod state;
-mod tally;
 
-pub(super) use self::asking::take_ready;
 pub(super) use self::hold::Composite;
-pub(super) use self::level::{CompositeLevel, CompositeOwner};
+pub(super) use self::level::{CompositeLevel, CompositeOwner, take_ready};
 pub(super) use self::pauses::{LONGEST as LONGEST_PAUSE, Pauses};
 pub(super) use self::state::ChildState;
 #[cfg(test)]
