@@ -67,13 +67,9 @@ const FAMILY: Family = Family {
 
 /// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: KindCommands::OfOne(Arc::new(InOrder {
-            wait: config.fair_wait,
-        })),
-    })
+    let wait = config.fair_wait;
+    let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));
+    Kind::new(&FAMILY, config, name, commands)
 }
 
 /// The plain lock's hash, and a queue.

@@ -14,7 +14,7 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::lock::guard::{IsGuard, LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
-use crate::names::{Family, Names};
+use crate::names::Family;
 use crate::script::{Call, HoldRef, fenced, lock};
 
 /// The kind of [`FencedLock`]. Its guards have one with the token of their hold.
@@ -103,13 +103,9 @@ const FAMILY: Family = Family {
 
 /// The fenced lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: KindCommands::OfOne(Arc::new(WithTokens {
-            token_ttl: config.fencing_token_ttl,
-        })),
-    })
+    let token_ttl = config.fencing_token_ttl;
+    let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));
+    Kind::new(&FAMILY, config, name, commands)
 }
 
 /// The plain lock's commands, except for those that take a token.

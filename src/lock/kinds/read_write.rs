@@ -233,11 +233,7 @@ impl Mode {
 
 /// The lock `name` of a client, in this mode.
 fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: mode.commands(),
-    })
+    Kind::new(&FAMILY, config, name, mode.commands())
 }
 
 impl Commands for Mode {

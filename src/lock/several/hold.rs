@@ -218,11 +218,6 @@ impl Composite {
         self.changed.notify_waiters();
     }
 
-    pub(in crate::lock) fn token(&self) -> Option<FencingToken> {
-        // Relaxed: nothing else is published with the number.
-        FencingToken::new(self.token.load(Ordering::Relaxed))
-    }
-
     /// Sets the token, unless there is one.
     pub(in crate::lock) fn keep_token(&self, token: FencingToken) {
         let number = token.as_u64();
@@ -417,7 +412,8 @@ impl HoldOfSeveral for Composite {
     }
 
     fn token(&self) -> Option<FencingToken> {
-        self.token()
+        // Relaxed: nothing else is published with the number.
+        FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
     fn state(&self) -> ChildState {
